@@ -1,0 +1,44 @@
+# Every target makes the virtual environment it needs: .venv with Spark, for all of it.
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+PIP := $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test lint interop bench sim crash clean
+
+demo: $(VENV)/.ready      ## 336,776 flights through the broker and Spark, checked
+	$(RUN) examples/flights_demo.py
+
+test: $(VENV)/.ready      ## everything that needs no foreign toolchain, on each Python that is present
+	$(RUN) tests/every_python.py
+
+lint: $(VENV)/.ready      ## format, lint, types, import directions
+	$(RUN) -m ruff format --check .
+	$(RUN) -m ruff check .
+	$(RUN) -m mypy
+	$(VENV)/bin/lint-imports --no-cache
+
+interop: $(VENV)/.ready   ## foreign clients against our servers, our clients against Apache's
+	$(RUN) -m pytest tests/interop -ra
+
+bench: $(VENV)/.ready     ## our broker and Apache's in turn: ratios; then the Spark source and a tuple per row
+	$(RUN) -m bench
+	$(RUN) tests/spark/measure_read.py
+
+sim: $(VENV)/.ready       ## many seeds of the simulation, in virtual time
+	$(RUN) -m pytest tests/simulation -ra --seeds 200
+
+crash: $(VENV)/.ready     ## kills, power cuts, torn files, flipped bits, I/O errors, full disks: docs/durability.md
+	$(RUN) -m pytest tests/crash -ra --full
+
+clean:
+	rm -rf .venv* .cache out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Turbopump needs Python 3.11 or later; set PYTHON=…")'
+	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
+	@echo "installing Turbopump with Spark into $(VENV) (about 600 MB, once)"
+	$(PIP) --upgrade pip setuptools
+	$(PIP) --group dev -e '.[all]'
+	touch $@
