@@ -1,0 +1,232 @@
+"""The keys of `broker.conf` from Apache's MessageStoreConfig, as data; columns as in `apache_broker_keys`.
+
+Its one rule: every key that Apache reads stands here once. It must not say what a honoured key does: its field does.
+"""
+
+from typing import Final
+
+STORE: Final = {
+    "": """
+        mappedFileSizeCommitLog            int      1073741824      =
+        storeType                          String   default         -
+        mappedFileSizeConsumeQueue         int      6000000         =
+        flushIntervalCommitLog             int      500             =
+        flushIntervalConsumeQueue          int      1000            =
+        maxMessageSize                     int      4194304         =
+        storePathCommitLog                 String   ''              =
+        maxTransferBytesOnMessageInMemory  int      262144          =
+        maxTransferCountOnMessageInMemory  int      32              =
+        maxTransferBytesOnMessageInDisk    int      65536           =
+        maxTransferCountOnMessageInDisk    int      8               =
+        accessMessageInMemoryMaxRatio      int      40              =
+        haListenPort                       int      listenPort + 1  =
+        brokerRole                         String   ASYNC_MASTER    =
+        flushDiskType                      String   ASYNC_FLUSH     =
+        syncFlushTimeout                   int      5000            =
+        storePathRootDir                   String   ~/store         =
+        enableDLegerCommitLog              boolean  false           =
+        messageIndexEnable                 boolean  true            =
+        maxHashSlotNum                     int      5000000         =
+        maxIndexNum                        int      20000000        =
+        enabledAppendPropCRC               boolean  false           -
+    """,
+    "RocksDB queues are not served (asking for them is refused)": """
+        rocksdbCompressionType                         String   lz4         -
+        rocksdbCQDoubleWriteEnable                     boolean  false       -
+        realTimePersistRocksDBConfig                   boolean  true        -
+        statRocksDBCQIntervalSec                       long     10          -
+        cleanRocksDBDirtyCQIntervalMin                 long     60          -
+        memTableFlushIntervalMs                        long     3600000     -
+        enableRocksDBLog                               boolean  false       -
+        bottomMostCompressionTypeForConsumeQueueStore  String   zstd        -
+        rocksdbFlushWalFrequency                       int      1024        -
+        rocksdbWalFileRollingThreshold                 long     1073741824  -
+    """,
+    "checksums are always checked": """
+        checkCRCOnRecover     boolean  true   =
+        forceVerifyPropCRC    boolean  false  -
+    """,
+    "one thread owns the store; there is no lock": """
+        debugLockEnable                        boolean  false   =
+        putMsgIndexHightWater                  int      600000  =
+        messageIndexSafe                       boolean  false   =
+        useReentrantLockWhenPutMessage         boolean  true    =
+        spinLockCollisionRetreatOptimalDegree  int      1000    -
+        useABSLock                             boolean  false   -
+    """,
+    "replication comes with a later release": """
+        duplicationEnable                 boolean  false       =
+        storePathEpochFile                String   ''          -
+        storePathBrokerIdentity           String   ''          -
+        haSendHeartbeatInterval           int      5000        =
+        haHousekeepingInterval            int      20000       =
+        haTransferBatchSize               int      32768       =
+        haMaxGapNotInSync                 int      268435456   -
+        putMessageTimeout                 int      8000        -
+        slaveTimeout                      int      3000        =
+        haMasterAddress                   String   ''          =
+        offsetCheckInSlave                boolean  false       =
+        totalReplicas                     int      1           -
+        inSyncReplicas                    int      1           -
+        minInSyncReplicas                 int      1           -
+        allAckInSyncStateSet              boolean  false       -
+        enableAutoInSyncReplicas          boolean  false       -
+        haFlowControlEnable               boolean  false       -
+        maxHaTransferByteInSecond         long     104857600   -
+        haMaxTimeSlaveNotCatchup          long     15000       -
+        syncMasterFlushOffsetWhenStartup  boolean  false       -
+        maxChecksumRange                  long     1073741824  -
+        maxSlaveResendLength              long     268435456   -
+        syncFromLastFile                  boolean  false       -
+        asyncLearner                      boolean  false       -
+        haSlaveFallbehindMax              int      -           268435456
+    """,
+    "no thread pool, so no queue before it; the connection pushes back instead": """
+        osPageCacheBusyTimeOutMills  long  1000  =
+        maxAsyncPutMessageRequests   int   5000  -
+    """,
+    "metrics and statistics come with a later release": """
+        diskFallRecorded  boolean  true  =
+    """,
+    "mapped files are opened and warmed by this store's own rules": """
+        warmMapedFileEnable                 boolean  false     =
+        travelCqFileNumWhenGetMessage       int      1         -
+        correctLogicMinOffsetSleepInterval  int      1         -
+        correctLogicMinOffsetForceInterval  int      300000    -
+        maxRecoveryCommitlogFiles           int      30        -
+        recheckReputOffsetFromCq            boolean  false     -
+        commitLogForceSwapMapInterval       long     43200000  -
+        commitLogSwapMapReserveFileNum      int      100       -
+        logicQueueForceSwapMapInterval      long     43200000  -
+        logicQueueSwapMapReserveFileNum     int      20        -
+        cleanSwapedMapInterval              long     300000    -
+        commitLogSwapMapInterval            long     3600000   -
+        logicQueueSwapMapInterval           long     3600000   -
+        mappedFileSwapEnable                boolean  true      -
+        maxConsumeQueueScan                 int      20000     -
+        readUnCommitted                     boolean  false     -
+        putConsumeQueueDataByFileChannel    boolean  true      -
+    """,
+    "compaction topics come with a later release": """
+        compactionMappedFileSize    int      104857600  -
+        compactionCqMappedFileSize  int      10485760   -
+        compactionScheduleInternal  int      900000     -
+        maxOffsetMapSize            int      104857600  -
+        enableCompaction            boolean  true       -
+    """,
+    "one event loop serves everything; there are no pools to size": """
+        compactionThreadNum                  int      6      -
+        dispatchFromSenderThread             boolean  false  -
+        dispatchCqThreads                    int      10     -
+        dispatchCqCacheNum                   int      4096   -
+        enableAsyncReput                     boolean  true   -
+        timerGetMessageThreadNum             int      3      -
+        timerPutMessageThreadNum             int      3      -
+        enableBuildConsumeQueueConcurrently  boolean  false  -
+        batchDispatchRequestThreadPoolNums   int      16     -
+        topicQueueLockNum                    int      32     -
+    """,
+    "property filters come with a later release": """
+        enableConsumeQueueExt          boolean  false     =
+        mappedFileSizeConsumeQueueExt  int      50331648  =
+        bitMapLengthConsumeQueueExt    int      64        =
+        maxFilterMessageSize           int      16000     -
+    """,
+    "nothing is deleted before the store's retention arrives": """
+        cleanResourceInterval                   int      10000   =
+        deleteWhen                              String   04      =
+        diskMaxUsedSpaceRatio                   int      75      =
+        deleteCommitLogFilesInterval            int      100     =
+        deleteConsumeQueueFilesInterval         int      100     =
+        destroyMapedFileIntervalForcibly        int      120000  =
+        fileReservedTime                        int      72      =
+        redeleteHangedFileInterval              int      120000  =
+        cleanFileForciblyEnable                 boolean  true    =
+        enableCleanExpiredOffset                boolean  false   -
+        readOnlyCommitLogStorePaths             String   ''      =
+        maxBatchDeleteFilesNum                  int      50      -
+        diskSpaceWarningLevelRatio              int      90      -
+        diskSpaceCleanForciblyRatio             int      85      -
+        deleteFileBatchMax                      int      10      -
+        replicasPerDiskPartition                int      1       -
+        logicalDiskSpaceCleanForciblyThreshold  double   0.8     -
+    """,
+    "topic names end at 127 bytes": """
+        maxTopicLength                int      127   -
+        autoMessageVersionOnTopicLen  boolean  true  -
+    """,
+    "DLedger logs are not served (turning them on is refused)": """
+        storePathDLedgerCommitLog  String   ''     =
+        dLegerGroup                String   ''     =
+        dLegerPeers                String   ''     =
+        dLegerSelfId               String   ''     =
+        preferredLeaderId          String   ''     =
+        enableBatchPush            boolean  false  =
+    """,
+    "every flush covers all that is written; nothing is committed in pages": """
+        flushCommitLogLeastPages           int      4      =
+        flushConsumeQueueLeastPages        int      2      =
+        flushCommitLogThoroughInterval     int      10000  =
+        flushConsumeQueueThoroughInterval  int      60000  =
+        flushCommitLogTimed                boolean  true   =
+        flushLeastPagesWhenWarmMapedFile   int      4096   =
+        commitIntervalCommitLog            int      200    =
+        commitCommitLogLeastPages          int      4      =
+        commitCommitLogThoroughInterval    int      200    =
+        wakeCommitWhenPutMessage           boolean  true   -
+        wakeFlushWhenPutMessage            boolean  false  -
+    """,
+    "queries by key come with a later release": """
+        maxMsgsNumBatch     int      64        =
+        defaultQueryMaxNum  int      32        =
+    """,
+    "delayed messages come with a later release": """
+        messageDelayLevel                         String   18 levels, 1s to 2h  =
+        flushDelayOffsetInterval                  long     10000                =
+        enableScheduleMessageStats                boolean  true                 =
+        disappearTimeAfterStart                   int      -1                   -
+        enableScheduleAsyncDeliver                boolean  false                =
+        scheduleAsyncDeliverMaxPendingLimit       int      2000                 =
+        scheduleAsyncDeliverMaxResendNum2Blocked  int      3                    =
+        mappedFileSizeTimerLog                    int      104857600            -
+        timerPrecisionMs                          int      1000                 -
+        timerEnableCheckMetrics                   boolean  true                 -
+        timerStopEnqueue                          boolean  false                -
+        timerSkipUnknownError                     boolean  false                -
+        timerEnableRetryUntilSuccess              boolean  false                -
+        timerWheelEnable                          boolean  true                 -
+        timerMetricSmallThreshold                 int      1000000              -
+        timerCongestNumEachSlot                   int      2147483647           -
+        timerFlushIntervalMs                      int      1000                 -
+        timerRollWindowSlot                       int      172800               -
+        timerProgressLogIntervalMs                int      10000                -
+        timerInterceptDelayLevel                  boolean  false                -
+        timerMaxDelaySec                          int      259200               -
+        timerColdDataCheckIntervalMs              int      60000                -
+    """,
+    "writes go to the mapped file at once; there is no pool of buffers": """
+        transientStorePoolEnable       boolean  false  =
+        transientStorePoolSize         int      5      =
+        fastFailIfNoBufferInStorePool  boolean  false  =
+    """,
+    "inner batches come with a later release": """
+        mapperFileSizeBatchConsumeQueue  int      13800000  -
+        searchBcqByCacheEnable           boolean  true      -
+    """,
+    "Apache's own code never asks for it": """
+        pullBatchMaxMessageCount  int  160  -
+    """,
+    "light message queues and multi-dispatch are not served": """
+        enableLmq              boolean  false  =
+        enableMultiDispatch    boolean  false  =
+        maxLmqConsumeQueueNum  int      20000  =
+    """,
+    "cold-data control comes with a later release": """
+        sampleCountThreshold           int      5000   -
+        coldDataFlowControlEnable      boolean  false  -
+        coldDataScanEnable             boolean  false  -
+        sampleSteps                    int      32     -
+        accessMessageInMemoryHotRatio  int      26     -
+        dataReadAheadEnable            boolean  true   -
+    """,
+}

@@ -1,0 +1,117 @@
+"""Java `.properties` text: what `java.util.Properties` reads and writes, as `dict[str, str]`.
+
+Its one rule: the grammar is Java's (comments, continuation lines, `\\uXXXX`, three kinds of separator), because `broker.conf`
+files are Java's. It must not know any key. Source: the class documentation of `java.util.Properties.load` and `store`.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from turbopump.errors import ConfigError
+
+_BLANK = " \t\f"
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_WRITTEN_ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f", "\\": "\\\\"}
+_MARKED = "=:#!"
+
+
+def decode(data: bytes) -> dict[str, str]:
+    """The keys and values of a properties file, the last one of a repeated key winning.
+
+    Java reads such files as ISO-8859-1. Files that are valid UTF-8 are read as UTF-8 here, since that is what people write;
+    everything else is read as Java does. Raises `ConfigError` for a malformed `\\uXXXX`.
+    """
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        text = data.decode("iso-8859-1")
+    return decode_text(text.removeprefix("\ufeff"))
+
+
+def decode_text(text: str) -> dict[str, str]:
+    """As `decode`, from text."""
+    found: dict[str, str] = {}
+    for line in _logical_lines(text):
+        raw_key, raw_value = _split(line)
+        found[_unescape(raw_key)] = _unescape(raw_value)
+    return found
+
+
+def encode(values: Mapping[str, str]) -> str:
+    """The text that `decode_text` and Java read back as `values`: ASCII only, one `key=value` a line, in the given order."""
+    lines = (f"{_escape(key, blanks=True)}={_escape(value, blanks=False)}\n" for key, value in values.items())
+    return "".join(lines)
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    # Only \n, \r and \r\n end a line: str.splitlines knows many more.
+    natural = iter(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"))
+    for first in natural:
+        line = first.lstrip(_BLANK)
+        if not line or line[0] in "#!":
+            continue
+        while _continues(line):
+            line = line[:-1] + next(natural, "").lstrip(_BLANK)
+        if line:
+            yield line
+
+
+def _continues(line: str) -> bool:
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
+
+
+def _split(line: str) -> tuple[str, str]:
+    """The key ends at the first unescaped blank, `=` or `:`; blanks round one `=` or `:` belong to neither side."""
+    end = 0
+    while end < len(line) and line[end] not in "=:" + _BLANK:
+        end += 2 if line[end] == "\\" else 1
+    rest = line[end:].lstrip(_BLANK)
+    if rest and rest[0] in "=:":
+        rest = rest[1:].lstrip(_BLANK)
+    return line[:end], rest
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    out: list[str] = []
+    at = 0
+    while at < len(text):
+        char = text[at]
+        at += 1
+        if char != "\\" or at == len(text):
+            out.append(char if char != "\\" else "")
+            continue
+        char = text[at]
+        at += 1
+        if char == "u":
+            out.append(_unicode_escape(text, at))
+            at += 4
+        else:
+            out.append(_ESCAPES.get(char, char))
+    joined = "".join(out)
+    # Java writes characters beyond the first plane as two escaped surrogates: join them.
+    return joined.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _unicode_escape(text: str, at: int) -> str:
+    digits = text[at : at + 4]
+    if len(digits) < 4 or any(digit not in "0123456789abcdefABCDEF" for digit in digits):
+        raise ConfigError(f"malformed escape \\u{digits} in a properties file: four hexadecimal digits are expected")
+    return chr(int(digits, 16))
+
+
+def _escape(text: str, *, blanks: bool) -> str:
+    out: list[str] = []
+    for at, char in enumerate(text):
+        if char == " ":
+            out.append("\\ " if blanks or at == 0 else " ")
+        elif char in _WRITTEN_ESCAPES:
+            out.append(_WRITTEN_ESCAPES[char])
+        elif char in _MARKED:
+            out.append("\\" + char)
+        elif " " <= char <= "~":
+            out.append(char)
+        else:
+            units = char.encode("utf-16-be", "surrogatepass")
+            out.extend(f"\\u{units[i]:02X}{units[i + 1]:02X}" for i in range(0, len(units), 2))
+    return "".join(out)

@@ -1,0 +1,76 @@
+"""`docs/configuration.md`, written from the tables: `python -m turbopump.config.reference > docs/configuration.md`.
+
+Its one rule: nothing is said in the page that is not said in the tables or in the preface below. It must not know files.
+"""
+
+from collections.abc import Iterator
+
+from turbopump.config.broker_config import BrokerConfig
+from turbopump.config.keys import BROKER_KEYS, NAMESRV_KEYS, Key, KeyTable
+from turbopump.config.namesrv_config import NamesrvConfig
+from turbopump.config.setting import Setting, SettingsClass, render, settings_of
+
+_PREFACE = """# Configuration
+
+Written by `python -m turbopump.config.reference > docs/configuration.md`; a test checks that it is up to date.
+
+`turbopump broker -c broker.conf` and `turbopump namesrv -c namesrv.conf` read files in Apache's keys and in the grammar of Java
+properties (UTF-8; a file that is not UTF-8 is read as ISO-8859-1, as Java does). `-p` prints the effective configuration.
+Each key that Apache's 5.3.3 or 4.9.8 reads from these files is in one of three classes:
+
+* **honoured**: it does what Apache's documentation says. Some honoured keys serve one value only, where ignoring another would
+  do harm; any other value stops the start with a sentence.
+* **accepted without effect**: logged at start with the reason, at level INFO.
+* **unknown**: every other key. Logged at start as a warning, with the nearest known key. It stops nothing.
+
+A value that cannot be read (a word for a number) stops the start with a sentence; Apache ignores it silently. An empty default
+is an empty cell, `-` means that this version has no such key.
+"""
+
+
+def page() -> str:
+    """The text of the page."""
+    lines = [_PREFACE]
+    lines += _section("`broker.conf`", BROKER_KEYS, BrokerConfig)
+    lines += _section("`namesrv.conf`", NAMESRV_KEYS, NamesrvConfig)
+    return "\n".join(lines)
+
+
+def _section(title: str, table: KeyTable, config: type[SettingsClass]) -> Iterator[str]:
+    honoured = [key for key in table.values() if not key.reason]
+    accepted = [key for key in table.values() if key.reason]
+    yield f"## {title}: {len(table)} keys, {len(honoured)} honoured, {len(accepted)} accepted without effect\n"
+    yield "| key | class | type | default here | 5.3.3 | 4.9.8 | meaning, or why it has no effect |"
+    yield "|---|---|---|---|---|---|---|"
+    defaults = config()
+    for name, known in settings_of(config):
+        yield _honoured_row(table[known.key], known, _shown_default(name, getattr(defaults, name)))
+    for key in accepted:
+        yield _row(key, "accepted", "", key.reason)
+    yield ""
+
+
+def _honoured_row(key: Key, known: Setting, default: str) -> str:
+    only = " or ".join(f"`{render(value)}`" if value != "" else "empty" for value in known.only)
+    notes = [known.about, known.unit and f"in {known.unit}", only and f"only {only}: {known.otherwise}"]
+    if known.own:
+        notes.append("a key of Turbopump's own")
+    return _row(key, "**honoured**", default, "; ".join(note for note in notes if note))
+
+
+def _shown_default(name: str, value: object) -> str:
+    # What depends on the machine is named, not shown.
+    machine = {
+        "broker_name": "host name",
+        "store_path_root_dir": "~/store",
+    }
+    return machine.get(name, render(value))
+
+
+def _row(key: Key, key_class: str, default: str, note: str) -> str:
+    old = ["-" if text is None else text for text in (key.default_5, key.default_4)]
+    return "| " + " | ".join([f"`{key.name}`", key_class, key.java_type, default, *old, note]) + " |"
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -1,0 +1,125 @@
+"""One setting: the Apache key behind a field of a configuration class, its unit and bounds, and text to value and back.
+
+Its one rule: a key, its default and its meaning are said once, on the field. It must not know which keys exist.
+"""
+
+import dataclasses
+import enum
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Protocol, TypeVar, cast, get_type_hints
+
+from turbopump.errors import ConfigError
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Setting:
+    """What is known of a key beside its field's type and default."""
+
+    key: str
+    about: str
+    unit: str = ""
+    low: int = 0
+    high: int = INT_MAX
+    only: tuple[object, ...] = ()
+    otherwise: str = ""
+    own: bool = False  # a key of Turbopump's, not one of Apache's
+
+
+class SettingsClass(Protocol):
+    """A frozen dataclass whose fields were declared with `setting`."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+Config = TypeVar("Config", bound=SettingsClass)
+
+
+def setting(
+    key: str,
+    about: str,
+    unit: str = "",
+    *,
+    low: int = 0,
+    high: int = INT_MAX,
+    only: tuple[object, ...] = (),
+    otherwise: str = "",
+    own: bool = False,
+) -> dict[str, Setting]:
+    """The metadata of a configuration field.
+
+    `low` and `high` bound numbers, both included. `only` lists the values that this release can serve, where ignoring another
+    value would do harm; `otherwise` then says why.
+    """
+    return {"setting": Setting(key, about, unit, low, high, only, otherwise, own)}
+
+
+def settings_of(config: type[SettingsClass]) -> Iterator[tuple[str, Setting]]:
+    """Field name and setting of every field, in order."""
+    for field in dataclasses.fields(config):
+        yield field.name, cast(Setting, field.metadata["setting"])
+
+
+def build(config: type[Config], texts: Mapping[str, str], overrides: Mapping[str, object]) -> Config:
+    """A configuration from `texts` (Apache key to text) with `overrides` (field name to value) on top.
+
+    Keys that are not the configuration's are ignored here. Raises `ConfigError` in one sentence.
+    """
+    types = get_type_hints(config)
+    values: dict[str, object] = {}
+    for name, known in settings_of(config):
+        if name in overrides:
+            values[name] = _checked(known, overrides[name])
+        elif known.key in texts:
+            values[name] = _checked(known, _parsed(known, types[name], texts[known.key].strip()))
+    strangers = overrides.keys() - types.keys()
+    assert not strangers, f"no such setting: {sorted(strangers)}"
+    return config(**values)
+
+
+def effective(config: SettingsClass) -> dict[str, str]:
+    """Every key with the text of its value, as `-p` prints them and as they would stand in a file."""
+    return {known.key: render(getattr(config, name)) for name, known in settings_of(type(config))}
+
+
+def render(value: object) -> str:
+    """A value as Java writes it in a properties file."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _parsed(known: Setting, kind: object, text: str) -> object:
+    if kind is bool:
+        if text.lower() not in ("true", "false"):
+            raise ConfigError(f"{known.key}={text}: true or false is expected")
+        return text.lower() == "true"
+    if kind is int:
+        digits = text.removeprefix("-").removeprefix("+")
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 20):
+            raise ConfigError(f"{known.key}={_short(text)}: a whole number{_in_unit(known)} is expected")
+        return int(text)
+    if isinstance(kind, type) and issubclass(kind, enum.StrEnum):
+        if text not in kind.__members__:
+            raise ConfigError(f"{known.key}={_short(text)}: one of {', '.join(kind.__members__)} is expected")
+        return kind[text]
+    return text
+
+
+def _checked(known: Setting, value: object) -> object:
+    if known.only and value not in known.only:
+        allowed = " or ".join(render(one) or "no value" for one in known.only)
+        raise ConfigError(f"{known.key}={render(value)}: only {allowed} is served, {known.otherwise}")
+    if isinstance(value, int) and not isinstance(value, bool) and not known.low <= value <= known.high:
+        raise ConfigError(f"{known.key}={value}: a whole number{_in_unit(known)} from {known.low} to {known.high} is expected")
+    return value
+
+
+def _in_unit(known: Setting) -> str:
+    return f" ({known.unit})" if known.unit else ""
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "..."

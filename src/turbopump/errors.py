@@ -1,0 +1,124 @@
+"""Every error that Turbopump raises on purpose.
+
+::
+
+    TurbopumpError
+    ├── ConfigError                 a key, a value or an option that cannot be used
+    ├── MessageError                a message that may not be sent (topic name, size, properties)
+    ├── ProtocolError               bytes that are not what the protocol or a file format says
+    │   ├── FrameError              the frame itself: length, header length, serialize type
+    │   ├── HeaderError             a header that cannot be read
+    │   ├── BodyError               a body that cannot be read (FastjsonError is one)
+    │   └── StoredMessageError      a stored entry that cannot be read
+    ├── RemotingError               a call that did not come back well
+    │   ├── ConnectError            no connection to the peer
+    │   ├── ConnectionLostError     the connection ended before the answer came
+    │   ├── CallTimeoutError        no answer in time
+    │   └── ResponseError           the peer answered with an error code and a remark
+    ├── StoreError                  the store directory cannot be used as asked
+    │   ├── StoreLockedError        another process has the directory open
+    │   ├── StoreClosedError        the store was closed, or refuses writes
+    │   └── StoreDamagedError       files that contradict each other or their format
+    └── ClientError                 what a producer or consumer could not do
+        ├── RouteNotFoundError      no broker is known for the topic
+        ├── SendError               no broker took the message
+        └── NotStartedError         used before start, after close, or in a forked child
+
+Local mistakes (ConfigError, MessageError) are raised before anything is sent; ResponseError is the peer's word.
+"""
+
+from __future__ import annotations
+
+
+class TurbopumpError(Exception):
+    """Base of all errors raised by this package."""
+
+
+class ConfigError(TurbopumpError):
+    """A configuration key, value or option that cannot be used; the text says which and what is expected."""
+
+
+class MessageError(TurbopumpError):
+    """A message that may not be sent: illegal topic, empty or oversized body, oversized properties."""
+
+
+class ProtocolError(TurbopumpError):
+    """Bytes that break the protocol or a file format."""
+
+
+class FrameError(ProtocolError):
+    """A frame whose lengths or serialize type are impossible; the connection cannot go on."""
+
+
+class HeaderError(ProtocolError):
+    """A command header that cannot be read."""
+
+
+class BodyError(ProtocolError):
+    """A command body that cannot be read."""
+
+
+class StoredMessageError(ProtocolError):
+    """A stored message whose bytes contradict its own lengths or magic."""
+
+
+class RemotingError(TurbopumpError):
+    """A call to a peer that did not come back well."""
+
+
+class ConnectError(RemotingError):
+    """No connection to the peer could be made."""
+
+
+class ConnectionLostError(RemotingError):
+    """The connection ended before the answer came: the peer may or may not have acted."""
+
+
+class CallTimeoutError(RemotingError):
+    """No answer came in time: the peer may or may not have acted."""
+
+
+class ResponseError(RemotingError):
+    """The peer answered with an error.
+
+    ``code`` is the response code (see ``turbopump.protocol.codes.ResponseCode``), ``remark`` the peer's text.
+    """
+
+    def __init__(self, code: int, remark: str | None, *, request: str = "", address: str = "") -> None:
+        self.code = code
+        self.remark = remark or ""
+        where = f" from {address}" if address else ""
+        what = f" to {request}" if request else ""
+        super().__init__(f"code {int(code)}{what}{where}: {self.remark or 'no remark'}")
+
+
+class StoreError(TurbopumpError):
+    """The store directory cannot be used as asked."""
+
+
+class StoreLockedError(StoreError):
+    """Another process holds the store directory."""
+
+
+class StoreClosedError(StoreError):
+    """The store is closed or refuses writes."""
+
+
+class StoreDamagedError(StoreError):
+    """Store files that contradict each other or their format."""
+
+
+class ClientError(TurbopumpError):
+    """What a producer or consumer could not do."""
+
+
+class RouteNotFoundError(ClientError):
+    """No broker is known for a topic."""
+
+
+class SendError(ClientError):
+    """No broker took the message; the text lists what was tried."""
+
+
+class NotStartedError(ClientError):
+    """Used before ``start``, after ``close``, or in a process forked from the one that started it."""

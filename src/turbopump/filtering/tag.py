@@ -1,0 +1,33 @@
+"""Tag expressions: ``*`` or empty takes everything, ``A || B`` takes these tags.
+
+A broker compares tag codes (hashes, in the ConsumeQueue), a client compares the tags themselves. Source: apache/rocketmq
+``FilterAPI.buildSubscriptionData``, ``DefaultMessageFilter``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from turbopump.message.java_hash import tags_code
+
+ALL = "*"
+
+
+def parse_tags(expression: str | None) -> frozenset[str]:
+    """The tags of an expression; empty means every message. Raises ValueError if it names no tag at all, as in ``||``."""
+    if expression is None or expression.strip() in ("", ALL):
+        return frozenset()
+    tags = frozenset(tag.strip() for tag in expression.split("||") if tag.strip())
+    if not tags:
+        raise ValueError(f"{expression!r} names no tag; write '*' for all messages, or 'TagA || TagB'")
+    return tags
+
+
+def tag_codes(tags: Iterable[str]) -> frozenset[int]:
+    """The codes of tags, as ConsumeQueue units carry them."""
+    return frozenset(tags_code(tag) for tag in tags)
+
+
+def code_filter(codes: frozenset[int]) -> Callable[[int], bool] | None:
+    """A judge of tag codes; None where everything is taken."""
+    return codes.__contains__ if codes else None

@@ -1,0 +1,67 @@
+"""The body of a batch: messages back to back, without topic (the request's header names it).
+
+::
+
+    4  size of this message         4+n  body: length, bytes
+    4  magic (0)                    2+p  properties: length, text
+    4  body CRC (0)
+    4  flag
+
+Source: apache/rocketmq ``MessageDecoder.encodeMessage`` / ``decodeMessage``. The broker stores each as an entry of its own.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from turbopump.errors import MessageError, ProtocolError
+from turbopump.message.message import Message
+from turbopump.message.properties import PROPERTIES_SIZE_MAX, encode_properties
+
+_HEAD: Final = struct.Struct(">iiiii")  # size, magic, crc, flag, body length
+
+
+class BatchItem(NamedTuple):
+    """One message of a batch: user flag, body bytes, property bytes (UTF-8 text form)."""
+
+    flag: int
+    body: bytes
+    properties: bytes
+
+
+def encode_batch(messages: Iterable[Message]) -> bytes:
+    """The batch body. Raises MessageError if a message's properties are too long."""
+    parts = []
+    for message in messages:
+        text = encode_properties(message.properties).encode()
+        if len(text) > PROPERTIES_SIZE_MAX:
+            raise MessageError(f"the properties of a message take {len(text)} bytes; {PROPERTIES_SIZE_MAX} are allowed")
+        body = message.body
+        parts.append(_HEAD.pack(22 + len(body) + len(text), 0, 0, message.flag, len(body)))
+        parts.append(body)
+        parts.append(len(text).to_bytes(2))
+        parts.append(text)
+    return b"".join(parts)
+
+
+def decode_batch(data: bytes) -> list[BatchItem]:
+    """The messages of a batch body. Raises ProtocolError if the lengths do not add up."""
+    items = []
+    at, end = 0, len(data)
+    while at < end:
+        if end - at < 22:
+            raise ProtocolError(f"a batch message at byte {at} is cut off: {end - at} bytes are left, at least 22 are needed")
+        size, _magic, _crc, flag, body_size = _HEAD.unpack_from(data, at)
+        properties_at = at + 20 + body_size + 2
+        if size < 22 or at + size > end or body_size < 0 or properties_at > at + size:
+            raise ProtocolError(
+                f"a batch message at byte {at} has impossible lengths: size {size}, body {body_size}, {end} in all"
+            )
+        properties_size = int.from_bytes(data[properties_at - 2 : properties_at])
+        if properties_at + properties_size > at + size:
+            raise ProtocolError(f"a batch message at byte {at} has properties that go past its end")
+        items.append(BatchItem(flag, data[at + 20 : properties_at - 2], data[properties_at : properties_at + properties_size]))
+        at += size
+    return items

@@ -1,0 +1,268 @@
+"""A stored message, byte for byte: one CommitLog entry, which is also what a pull answers with.
+
+::
+
+    pos     size   field                        pos     size     field
+    0       4      totalSize                    48      8 (20)   bornHost: ip 4 (16 if sysFlag 0x10), int port
+    4       4      magic: v1 DAA320A7           56      8        storeTimestamp (ms)
+                          v2 DAA320AB           64      8 (20)   storeHost (v6 if sysFlag 0x20)
+    8       4      bodyCRC & 7FFFFFFF           72      4        reconsumeTimes
+    12      4      queueId                      76      8        preparedTransactionOffset
+    16      4      flag                         84      4 + n    body
+    20      8      queueOffset                  88+n    1 + t    topic (2 + t in v2)
+    28      8      physicalOffset               …       2 + p    properties
+    36      4      sysFlag
+    40      8      bornTimestamp (ms)           everything after 48 moves by 12 for each v6 host
+
+Big-endian. Source: apache/rocketmq ``MessageExtEncoder``, ``MessageDecoder``, ``CommitLog.checkMessageAndReturnSize``.
+To change the entry: change this ruler, ``encode_entry``, ``decode_entry``, the golden bytes, and ``spark/decode.py``.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Final
+
+from isal.isal_zlib import crc32
+
+from turbopump.errors import StoredMessageError
+from turbopump.message.ids import packed_ip
+from turbopump.message.message import ReceivedMessage
+from turbopump.message.sysflag import SysFlag
+
+MAGIC_V1: Final = 0xDAA320A7
+MAGIC_V2: Final = 0xDAA320AB
+MAGIC_BLANK: Final = 0xCBD43194
+"""Marks the unused rest of a segment."""
+
+TOPIC_SIZE_MAX_V1: Final = 127
+FIXED_SIZE: Final = 91
+"""Bytes of a v1 entry with v4 hosts, without topic, body and properties."""
+
+ENTRY_HEAD: Final = struct.Struct(">IIIiiqqiq8sq8siqI")
+"""Everything before the body, for v4 hosts: 88 bytes."""
+
+_HEAD_A: Final = struct.Struct(">IIIiiqqiq")  # up to and with bornTimestamp: 48 bytes
+_LONG: Final = struct.Struct(">q")
+_LOOK: Final = struct.Struct(">III")  # totalSize, magic, bodyCRC
+_CRC_NAME: Final = b"__CRC32#\x01"
+_TAIL: Final = struct.Struct(">iqI")  # reconsumeTimes, preparedTransactionOffset, body length
+
+HEAD_SIZE: Final = 36
+"""Bytes of an entry that ``head_fault`` looks at."""
+CRC_SUFFIX_SIZE: Final = 20
+"""``__CRC32#`` 0x01, ten decimal digits with the least significant first, 0x02: the last property of an entry that has it."""
+
+
+def body_crc32(body: bytes) -> int:
+    """Apache's ``UtilAll.crc32``: CRC-32 without its top bit. Of message bodies, and of registrations (there 0 means "not checked")."""
+    return crc32(body) & 0x7FFFFFFF
+
+
+@lru_cache(maxsize=65536)
+def encode_host(ip: str, port: int) -> bytes:
+    """8 bytes for a v4 address, 20 for v6."""
+    return packed_ip(ip) + port.to_bytes(4)
+
+
+@lru_cache(maxsize=65536)
+def decode_host(data: bytes) -> tuple[str, int]:
+    """(ip, port) of 8 or 20 bytes."""
+    return str(ipaddress.ip_address(data[:-4])), int.from_bytes(data[-4:])
+
+
+def encode_entry(
+    queue_id: int,
+    flag: int,
+    queue_offset: int,
+    physical_offset: int,
+    sys_flag: int,
+    born_timestamp: int,
+    born_host: bytes,
+    store_timestamp: int,
+    store_host: bytes,
+    reconsume_times: int,
+    prepared_transaction_offset: int,
+    body: bytes,
+    topic: bytes,
+    properties: bytes,
+    with_crc: bool = False,
+) -> bytes:
+    """One whole entry. Hosts come as ``encode_host`` makes them and must agree with ``sys_flag``; v2 is chosen for long topics.
+
+    ``with_crc`` appends the property ``__CRC32#`` over all that precedes it.
+    """
+    size = FIXED_SIZE - 16 + len(born_host) + len(store_host) + len(body) + len(topic) + len(properties)
+    if len(topic) > TOPIC_SIZE_MAX_V1:
+        magic, topic_head = MAGIC_V2, len(topic).to_bytes(2)
+        size += 1
+    else:
+        magic, topic_head = MAGIC_V1, len(topic).to_bytes(1)
+    if with_crc:
+        if properties and properties[-1] != 2:
+            properties += b"\x02"
+            size += 1
+        size += CRC_SUFFIX_SIZE
+        properties_size = len(properties) + CRC_SUFFIX_SIZE
+    else:
+        properties_size = len(properties)
+    if len(born_host) == 8 and len(store_host) == 8:  # the usual case, in one pack
+        head = ENTRY_HEAD.pack(
+            size,
+            magic,
+            crc32(body) & 0x7FFFFFFF,
+            queue_id,
+            flag,
+            queue_offset,
+            physical_offset,
+            sys_flag,
+            born_timestamp,
+            born_host,
+            store_timestamp,
+            store_host,
+            reconsume_times,
+            prepared_transaction_offset,
+            len(body),
+        )
+    else:
+        crc = crc32(body) & 0x7FFFFFFF
+        head = b"".join(
+            (
+                _HEAD_A.pack(size, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp),
+                born_host,
+                _LONG.pack(store_timestamp),
+                store_host,
+                _TAIL.pack(reconsume_times, prepared_transaction_offset, len(body)),
+            )
+        )
+    entry = b"".join((head, body, topic_head, topic, properties_size.to_bytes(2), properties))
+    return entry + crc_suffix(crc32(entry) & 0x7FFFFFFF) if with_crc else entry
+
+
+def crc_suffix(crc: int) -> bytes:
+    """The 20 bytes of the property that carries ``crc``."""
+    return b"__CRC32#\x01%s\x02" % (b"%010d" % crc)[::-1]
+
+
+def entry_fault(entry: bytes, position: int | None = None, *, crc_required: bool = False) -> str | None:
+    """What is wrong with one whole entry, or None if it is good: the one check that recovery, cold reads and scrubs share.
+
+    Good: magic, every length, physicalOffset == ``position`` (if given: a recycled file holds old entries that are otherwise good), the
+    whole-entry CRC if there is one (else the body's). ``crc_required``: an entry without a whole-entry CRC is damaged.
+    """
+    size = len(entry)
+    if size < FIXED_SIZE:
+        return f"{size} bytes are too few for an entry"
+    fault = head_fault(entry, position)
+    if fault is not None:
+        return fault
+    stored_size, magic, body_crc = _LOOK.unpack_from(entry)
+    if stored_size != size:
+        return f"totalSize {stored_size} is not the {size} bytes of the entry"
+    if entry[-CRC_SUFFIX_SIZE : -CRC_SUFFIX_SIZE + 9] == _CRC_NAME:
+        digits = entry[-11:-1]
+        if (
+            entry[-1] != 2
+            or not digits.isdigit()
+            or int(digits[::-1]) != crc32(memoryview(entry)[:-CRC_SUFFIX_SIZE]) & 0x7FFFFFFF
+        ):
+            return "its CRC (property __CRC32#) does not fit its bytes"
+        return None  # written by one encoder and unchanged since: its lengths add up
+    if crc_required:
+        return "its CRC (property __CRC32#) is missing"
+    sys_flag = entry[39]
+    at = 84 + (12 if sys_flag & SysFlag.BORN_HOST_V6 else 0) + (12 if sys_flag & SysFlag.STORE_HOST_V6 else 0)
+    body_end = at + 4 + int.from_bytes(entry[at : at + 4])
+    topic_at = body_end + (2 if magic == MAGIC_V2 else 1)
+    topic_end = topic_at + int.from_bytes(entry[body_end:topic_at])
+    if topic_end + 2 > size or topic_end + 2 + int.from_bytes(entry[topic_end : topic_end + 2]) != size:
+        return "the lengths of body, topic and properties do not add up"
+    if body_end > at + 4 and crc32(memoryview(entry)[at + 4 : body_end]) & 0x7FFFFFFF != body_crc:
+        return "bodyCRC does not fit the body"
+    return None
+
+
+def head_fault(head: bytes, position: int | None = None) -> str | None:
+    """What is wrong with an entry's first 36 bytes, its size apart: enough not to read what is no entry."""
+    _, magic, _ = _LOOK.unpack_from(head)
+    if magic != MAGIC_V1 and magic != MAGIC_V2:
+        return f"magic {magic:08X} is not a message's"
+    if position is not None:
+        (physical_offset,) = _LONG.unpack_from(head, 28)
+        if physical_offset != position:
+            return f"physicalOffset {physical_offset} is not its position {position}"
+    return None
+
+
+def decode_entry(
+    data: bytes | memoryview, at: int = 0, *, check_crc: bool = True, message_type: type[ReceivedMessage] = ReceivedMessage
+) -> ReceivedMessage:
+    """The message at byte ``at``, as a ``message_type``.
+
+    Raises StoredMessageError if its lengths, magic or (unless told not to) body CRC are wrong.
+    """
+    try:
+        (size, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp) = _HEAD_A.unpack_from(
+            data, at
+        )
+        if magic not in (MAGIC_V1, MAGIC_V2):
+            raise StoredMessageError(f"no message at byte {at}: magic {magic:08X}")
+        end = at + size
+        if size < FIXED_SIZE or end > len(data):
+            raise StoredMessageError(f"a message of {size} bytes at byte {at} does not fit into the {len(data)} bytes given")
+        pos = at + 48
+        born_size = 20 if sys_flag & SysFlag.BORN_HOST_V6 else 8
+        born_host = decode_host(bytes(data[pos : pos + born_size]))
+        pos += born_size
+        (store_timestamp,) = _LONG.unpack_from(data, pos)
+        pos += 8
+        store_size = 20 if sys_flag & SysFlag.STORE_HOST_V6 else 8
+        store_host = decode_host(bytes(data[pos : pos + store_size]))
+        pos += store_size
+        reconsume_times, prepared_offset, body_size = _TAIL.unpack_from(data, pos)
+        pos += 16
+        body_end = pos + body_size
+        topic_at = body_end + (2 if magic == MAGIC_V2 else 1)
+        if topic_at + 2 > end:
+            raise StoredMessageError(f"the message at byte {at} has a body of {body_size} bytes in an entry of {size}")
+        topic_end = topic_at + int.from_bytes(data[body_end:topic_at])
+        properties_end = topic_end + 2 + int.from_bytes(data[topic_end : topic_end + 2])
+        if properties_end > end:
+            raise StoredMessageError(f"the message at byte {at} has a topic or properties that go past its end")
+        body = bytes(data[pos:body_end])
+        if check_crc and body_size and crc32(body) & 0x7FFFFFFF != crc:
+            raise StoredMessageError(f"the body of the message at byte {at} (physical offset {physical_offset}) fails its CRC")
+        return message_type(
+            topic=str(data[topic_at:topic_end], "utf-8"),
+            stored_body=body,
+            properties_text=str(data[topic_end + 2 : properties_end], "utf-8", "replace"),  # as Java reads it
+            queue_id=queue_id,
+            queue_offset=queue_offset,
+            commit_log_offset=physical_offset,
+            flag=flag,
+            sys_flag=sys_flag,
+            born_timestamp=born_timestamp,
+            born_host=born_host,
+            store_timestamp=store_timestamp,
+            store_host=store_host,
+            reconsume_times=reconsume_times,
+            prepared_transaction_offset=prepared_offset,
+            body_crc=crc,
+            store_size=size,
+        )
+    except (struct.error, UnicodeDecodeError, ValueError) as error:
+        raise StoredMessageError(f"the message at byte {at} cannot be read: {error}") from None
+
+
+def decode_entries(
+    data: bytes | memoryview, *, check_crc: bool = True, message_type: type[ReceivedMessage] = ReceivedMessage
+) -> Iterator[ReceivedMessage]:
+    """Every message of a pull's answer. Raises StoredMessageError at the first that is broken."""
+    at, end = 0, len(data)
+    while at < end:
+        message = decode_entry(data, at, check_crc=check_crc, message_type=message_type)
+        at += message.store_size
+        yield message

@@ -1,0 +1,79 @@
+"""Message bodies: compressing and, within a bound, decompressing: zlib stream, LZ4 frame, ZSTD.
+
+The type stands in ``sysFlag``. Nothing is decompressed beyond ``size_max``: a body of a few KiB can otherwise ask for gigabytes.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final
+
+from turbopump.errors import StoredMessageError
+from turbopump.message.sysflag import COMPRESSION_MASK, LZ4, ZLIB, ZSTD, SysFlag
+
+DECOMPRESSED_SIZE_MAX: Final = 64 * 1024 * 1024
+"""Bytes; sixteen times the largest body a broker takes by default."""
+
+
+def compress(body: bytes, kind: int = ZLIB, level: int = 5) -> tuple[bytes, int]:
+    """``body`` compressed as ``kind`` (ZLIB, LZ4 or ZSTD of ``sysflag``), and the sysFlag bits that say so."""
+    if kind == ZLIB:
+        return zlib.compress(body, level), SysFlag.COMPRESSED | ZLIB
+    if kind == LZ4:
+        import lz4.frame
+
+        return bytes(lz4.frame.compress(body)), SysFlag.COMPRESSED | LZ4
+    assert kind == ZSTD
+    import zstandard
+
+    return zstandard.ZstdCompressor(level=level).compress(body), SysFlag.COMPRESSED | ZSTD
+
+
+def decompress(data: bytes, sys_flag: int, size_max: int = DECOMPRESSED_SIZE_MAX) -> bytes:
+    """The body behind ``data``. Raises StoredMessageError if it is broken, longer than ``size_max`` bytes, or of an unknown type."""
+    kind = sys_flag & COMPRESSION_MASK
+    try:
+        if kind in (ZLIB, 0):
+            stream = zlib.decompressobj()
+            body = stream.decompress(data, size_max + 1)
+            complete = stream.eof
+        elif kind == LZ4:
+            import lz4.frame
+
+            frame = lz4.frame.LZ4FrameDecompressor()
+            body = bytes(frame.decompress(data, size_max + 1))
+            complete = frame.eof
+        elif kind == ZSTD:
+            body, complete = _decompress_zstd(data, size_max)
+        else:
+            raise StoredMessageError(f"unknown compression type {kind >> 8} in sysFlag {sys_flag}")
+    except (zlib.error, RuntimeError, ValueError, OSError) as error:
+        raise StoredMessageError(f"a compressed body cannot be read: {error}") from None
+    except Exception as error:
+        if type(error).__module__.split(".")[0] in ("zstandard", "lz4"):
+            raise StoredMessageError(f"a compressed body cannot be read: {error}") from None
+        raise
+    if len(body) > size_max:
+        raise StoredMessageError(f"a compressed body is longer than the {size_max} bytes allowed")
+    if not complete:
+        raise StoredMessageError("a compressed body ends too early")
+    return body
+
+
+_ZSTD_STEP: Final = 1024
+"""Bytes given to ZSTD at a time; they can ask for 32 MiB at most (128 KiB for each block of 4 bytes)."""
+
+
+def _decompress_zstd(data: bytes, size_max: int) -> tuple[bytes, bool]:
+    """The body, perhaps a little more than ``size_max`` of it, and whether its frame has ended."""
+    import zstandard
+
+    stream = zstandard.ZstdDecompressor().decompressobj()
+    parts = []
+    size = 0
+    for at in range(0, len(data), _ZSTD_STEP):
+        parts.append(stream.decompress(data[at : at + _ZSTD_STEP]))
+        size += len(parts[-1])
+        if size > size_max or stream.eof:
+            break
+    return b"".join(parts), stream.eof

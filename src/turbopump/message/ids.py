@@ -1,0 +1,75 @@
+"""Message ids.
+
+* Offset message id: upper hex of store host ip (4 or 16 bytes), port (4), commit-log offset (8): where the message is.
+* Unique id (property UNIQ_KEY), made by the producer: upper hex of ip (4 or 16), process id (low 2 bytes), a hash of the
+  generator (4), milliseconds since the start of the month (4), a counter (2).
+
+Source: apache/rocketmq ``MessageDecoder.createMessageId``, ``MessageClientIDSetter``.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from datetime import UTC, datetime
+from functools import lru_cache
+
+from turbopump.clock import Clock
+from turbopump.errors import ProtocolError
+
+
+@lru_cache(maxsize=1024)
+def packed_ip(ip: str) -> bytes:
+    """4 or 16 bytes. Raises ValueError if ``ip`` is not an address."""
+    return ipaddress.ip_address(ip).packed
+
+
+@lru_cache(maxsize=64)
+def _host_hex(ip: str, port: int) -> str:
+    return (packed_ip(ip) + port.to_bytes(4)).hex().upper()
+
+
+def offset_msg_id(ip: str, port: int, commit_log_offset: int) -> str:
+    """The offset message id: 32 characters, 56 for IPv6."""
+    return f"{_host_hex(ip, port)}{commit_log_offset:016X}"
+
+
+def decode_offset_msg_id(msg_id: str) -> tuple[str, int, int]:
+    """(ip, port, commit-log offset). Raises ProtocolError if ``msg_id`` is not an offset message id."""
+    try:
+        raw = bytes.fromhex(msg_id)
+    except ValueError:
+        raw = b""
+    if len(raw) not in (16, 28):
+        raise ProtocolError(f"{msg_id[:80]!r} is not an offset message id; expected 32 or 56 hex digits")
+    ip = ipaddress.ip_address(raw[:-12])
+    return str(ip), int.from_bytes(raw[-12:-8]), int.from_bytes(raw[-8:])
+
+
+class UniqueIds:
+    """Makes unique ids for one process. ``next()`` costs about 0.3 µs.
+
+    ``ip`` is an address of this host, ``token`` tells generators of one process apart (four bytes).
+    """
+
+    def __init__(self, clock: Clock, *, ip: str, token: int, pid: int | None = None) -> None:
+        self._clock = clock
+        process = os.getpid() if pid is None else pid
+        self._prefix = (packed_ip(ip) + (process & 0xFFFF).to_bytes(2) + (token & 0xFFFFFFFF).to_bytes(4)).hex().upper()
+        self._counter = 0
+        self._month_start = 0
+        self._next_month = 0
+
+    def next(self) -> str:
+        """A new id: 32 characters, 56 for IPv6."""
+        now = self._clock.now_ms()
+        if not self._month_start <= now < self._next_month:
+            self._month_start, self._next_month = _month_of(now)
+        self._counter = (self._counter + 1) & 0xFFFF
+        return f"{self._prefix}{(now - self._month_start) & 0xFFFFFFFF:08X}{self._counter:04X}"
+
+
+def _month_of(now_ms: int) -> tuple[int, int]:
+    start = datetime.fromtimestamp(now_ms / 1000, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    later = start.replace(year=start.year + 1, month=1) if start.month == 12 else start.replace(month=start.month + 1)
+    return int(start.timestamp() * 1000), int(later.timestamp() * 1000)

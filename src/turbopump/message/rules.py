@@ -1,0 +1,69 @@
+"""Names and sizes that are allowed, by Apache's rules (``TopicValidator``, ``Validators``). Pure checks; the first broken rule is
+named in a sentence that says what to do."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+TOPIC_SIZE_MAX: Final = 127
+RETRY_TOPIC_SIZE_MAX: Final = 255
+GROUP_SIZE_MAX: Final = 120
+
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
+DEFAULT_TOPIC: Final = "TBW102"
+
+_LEGAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+SYSTEM_TOPICS: Final = frozenset(
+    {
+        DEFAULT_TOPIC,
+        "SCHEDULE_TOPIC_XXXX",
+        "BenchmarkTest",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRACE_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "CHECKPOINT_TOPIC",
+    }
+)
+SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+NOT_SENDABLE_TOPICS: Final = frozenset(
+    {
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+    }
+)
+"""Topics that only the broker itself writes to."""
+
+
+def topic_fault(topic: str) -> str | None:
+    """Why ``topic`` is not a legal name, or None if it is."""
+    return _name_fault("topic", topic, RETRY_TOPIC_SIZE_MAX if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else TOPIC_SIZE_MAX)
+
+
+def group_fault(group: str) -> str | None:
+    """Why ``group`` is not a legal group name, or None if it is."""
+    return _name_fault("group", group, GROUP_SIZE_MAX)
+
+
+def is_system_topic(topic: str) -> bool:
+    """Whether the broker keeps this topic for itself."""
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def _name_fault(kind: str, name: str, size_max: int) -> str | None:
+    if not name or not name.strip():
+        return f"the {kind} name is empty; give it a name"
+    if len(name) > size_max:
+        return f"the {kind} name has {len(name)} characters; at most {size_max} are allowed"
+    if not _LEGAL_NAME.fullmatch(name):
+        return f"the {kind} name {name[:80]!r} holds a character outside a-z A-Z 0-9 _ - % |; choose another name"
+    return None

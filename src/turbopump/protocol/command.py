@@ -1,0 +1,276 @@
+"""Commands: a request or an answer, and its two header forms.
+
+JSON header (serialize type 0), one object with sorted keys, nulls left out::
+
+    {"code":10,"extFields":{...},"flag":0,"language":"JAVA","opaque":1,"remark":"…","serializeTypeCurrentRPC":"JSON","version":479}
+
+ROCKETMQ header (serialize type 1)::
+
+    2  code (signed short)          4 + n  remark: length, UTF-8 (0: none)
+    1  language                     4      byte length of the ext map (0: none)
+    2  version (short)              …      repeated: 2 key length, key, 4 value length, value
+    4  opaque
+    4  flag
+
+Source: apache/rocketmq ``RemotingCommand``, ``RocketMQSerializable``. Bytes to objects and back; no I/O.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from turbopump.errors import HeaderError
+from turbopump.message.integers import Int32
+from turbopump.protocol import fastjson
+from turbopump.protocol.codes import CURRENT_VERSION, FLAG_ONEWAY, FLAG_RESPONSE, LanguageCode
+from turbopump.protocol.frame import JSON, ROCKETMQ, Frame, frame_head
+from turbopump.protocol.request import Header, HeaderT, Request, header_from_ext
+
+EXT_FIELDS_MAX: Final = 10_000
+"""More header fields than this are refused; real commands carry a few dozen."""
+
+
+class Command:
+    """One request or answer.
+
+    ``ext`` maps header field names to strings; ``body`` is ``b""`` where there is none; ``language`` is a number from
+    ``LanguageCode``; ``serialize_type`` says which header form it came in, or goes out in.
+    """
+
+    __slots__ = ("body", "code", "ext", "flag", "language", "opaque", "remark", "serialize_type", "version")
+
+    def __init__(
+        self,
+        code: int,
+        *,
+        opaque: int = 0,
+        flag: int = 0,
+        language: int = LanguageCode.PYTHON,
+        version: int = CURRENT_VERSION,
+        remark: str | None = None,
+        ext: dict[str, str] | None = None,
+        body: bytes = b"",
+        serialize_type: int = JSON,
+    ) -> None:
+        self.code = code
+        self.opaque = opaque
+        self.flag = flag
+        self.language = language
+        self.version = version
+        self.remark = remark
+        self.ext = ext
+        self.body = body
+        self.serialize_type = serialize_type
+
+    def __repr__(self) -> str:
+        kind = "response" if self.is_response else "request"
+        return f"<{kind} code={self.code} opaque={self.opaque} remark={self.remark!r} ext={self.ext} body={len(self.body)} B>"
+
+    @property
+    def is_response(self) -> bool:
+        return bool(self.flag & FLAG_RESPONSE)
+
+    @property
+    def is_oneway(self) -> bool:
+        return bool(self.flag & FLAG_ONEWAY)
+
+    def header(self, type_: type[HeaderT]) -> HeaderT:
+        """The header fields as ``type_``. Raises HeaderError if a required one is absent or unusable."""
+        return header_from_ext(type_, self.ext or {})
+
+
+def request_command(request: Request[Any], body: bytes = b"", *, opaque: int, oneway: bool = False) -> Command:
+    """The command that carries ``request``."""
+    return Command(
+        request.code,
+        opaque=opaque,
+        flag=FLAG_ONEWAY if oneway else 0,
+        ext=request.to_ext() or None,
+        body=body,
+    )
+
+
+# --- JSON header -------------------------------------------------------------------------------------------------------------
+
+
+class _JsonHeader(
+    msgspec.Struct,
+    rename={"ext": "extFields", "serialize_type": "serializeTypeCurrentRPC"},
+    omit_defaults=True,
+):
+    code: Int32
+    ext: dict[str, Any] | None = None
+    flag: Int32 | None = None
+    language: Any = None
+    opaque: Int32 | None = None
+    remark: str | None = None
+    serialize_type: str | None = None
+    version: Int32 | None = None
+
+
+_json_decoder = msgspec.json.Decoder(_JsonHeader, strict=False)
+_json_encoder = msgspec.json.Encoder()
+_LANGUAGE_NAMES: Final = {language.value: language.name for language in LanguageCode}
+_LANGUAGE_NUMBERS: Final = {name: number for number, name in _LANGUAGE_NAMES.items()}
+
+
+def _language_number(value: Any) -> int:
+    if isinstance(value, str):
+        return _LANGUAGE_NUMBERS.get(value, LanguageCode.OTHER.value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else LanguageCode.OTHER.value
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, (int, float)) else _json_encoder.encode(value).decode()
+
+
+def _decode_json(header: bytes, body: bytes) -> Command:
+    try:
+        fields = _json_decoder.decode(header)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError, ValueError) as error:
+        raise HeaderError(f"bad JSON header: {error}") from None
+    ext = fields.ext
+    if ext is not None:
+        if len(ext) > EXT_FIELDS_MAX:
+            raise HeaderError(f"{len(ext)} header fields are more than the {EXT_FIELDS_MAX} allowed")
+        ext = {name: _text(value) for name, value in ext.items() if value is not None}
+    return Command(
+        fields.code,
+        opaque=fields.opaque or 0,
+        flag=fields.flag or 0,
+        language=_language_number(fields.language),
+        version=fields.version or 0,
+        remark=fields.remark,
+        ext=ext,
+        body=body,
+        serialize_type=JSON,
+    )
+
+
+_ESCAPED_BY_FASTJSON: Final = re.compile(rb"\x7f|\xc2[\x80-\x9f]|\xe2\x80[\xa8\xa9]")
+"""DEL, the C1 controls and the Unicode line ends: fastjson escapes them, msgspec does not."""
+
+
+def _encode_json(command: Command) -> bytes:
+    fields = _JsonHeader(
+        code=int(command.code),
+        ext=command.ext,
+        flag=command.flag,
+        language=_LANGUAGE_NAMES.get(command.language, "OTHER"),
+        opaque=command.opaque,
+        remark=command.remark,
+        serialize_type="JSON",
+        version=command.version,
+    )
+    header = _json_encoder.encode(fields)
+    if not header.isascii() and _ESCAPED_BY_FASTJSON.search(header):
+        return fastjson.encode(fields)
+    return header
+
+
+# --- ROCKETMQ header ---------------------------------------------------------------------------------------------------------
+
+_FIXED: Final = struct.Struct(">hBhiii")  # code, language, version, opaque, flag, remark length
+
+
+def _decode_rocketmq(header: bytes, body: bytes) -> Command:
+    try:
+        code, language, version, opaque, flag, remark_size = _FIXED.unpack_from(header)
+        at = _FIXED.size
+        if not 0 <= remark_size <= len(header) - at - 4:
+            raise HeaderError(f"bad ROCKETMQ header: a remark of {remark_size} bytes in a header of {len(header)}")
+        remark = header[at : at + remark_size].decode() or None
+        at += remark_size
+        ext_size = int.from_bytes(header[at : at + 4], signed=True)
+        at += 4
+        ext = _decode_ext(header, at, at + ext_size) if ext_size > 0 else None
+    except (struct.error, UnicodeDecodeError) as error:
+        raise HeaderError(f"bad ROCKETMQ header: {error}") from None
+    return Command(
+        code,
+        opaque=opaque,
+        flag=flag,
+        language=language,
+        version=version,
+        remark=remark,
+        ext=ext,
+        body=body,
+        serialize_type=ROCKETMQ,
+    )
+
+
+def _decode_ext(header: bytes, at: int, end: int) -> dict[str, str]:
+    if end > len(header):
+        raise HeaderError(f"bad ROCKETMQ header: header fields reach to byte {end} of {len(header)}")
+    ext: dict[str, str] = {}
+    count = 0
+    while at < end:
+        count += 1
+        if count > EXT_FIELDS_MAX:
+            raise HeaderError(f"bad ROCKETMQ header: more than {EXT_FIELDS_MAX} header fields")
+        key_size = int.from_bytes(header[at : at + 2], signed=True)
+        value_at = at + 2 + key_size + 4
+        if key_size < 0 or value_at > end:
+            raise HeaderError("bad ROCKETMQ header: a field name goes past the end")
+        value_size = int.from_bytes(header[value_at - 4 : value_at], signed=True)
+        if value_size < 0 or value_at + value_size > end:
+            raise HeaderError("bad ROCKETMQ header: a field value goes past the end")
+        if value_size:  # RocketMQ: an empty value is read as null
+            ext[header[at + 2 : value_at - 4].decode()] = header[value_at : value_at + value_size].decode()
+        at = value_at + value_size
+    return ext
+
+
+def _encode_rocketmq(command: Command) -> bytes:
+    if not -0x8000 <= command.code <= 0x7FFF:
+        raise HeaderError(f"code {int(command.code)} does not fit the 16 bits of a ROCKETMQ header; send it with a JSON header")
+    remark = (command.remark or "").encode()
+    parts = []
+    for name, value in (command.ext or {}).items():
+        key, text = name.encode(), value.encode()
+        parts.append(len(key).to_bytes(2) + key + len(text).to_bytes(4) + text)
+    ext = b"".join(parts)
+    fixed = _FIXED.pack(command.code, command.language, command.version, command.opaque, command.flag, len(remark))
+    return b"".join((fixed, remark, len(ext).to_bytes(4), ext))
+
+
+def decode_command(frame: Frame) -> Command:
+    """Read one command. Raises HeaderError if its header cannot be read."""
+    if frame.serialize_type == ROCKETMQ:
+        return _decode_rocketmq(frame.header, frame.body)
+    return _decode_json(frame.header, frame.body)
+
+
+def encode_command(command: Command) -> bytes:
+    """One whole frame, in the command's own ``serialize_type``."""
+    header = _encode_rocketmq(command) if command.serialize_type == ROCKETMQ else _encode_json(command)
+    return b"".join((frame_head(len(header), len(command.body), command.serialize_type), header, command.body))
+
+
+# --- The hot way in ----------------------------------------------------------------------------------------------------------
+
+ExtT = TypeVar("ExtT", bound=Header)
+
+
+class TypedJsonHeader(msgspec.Struct, Generic[ExtT], rename={"ext": "extFields"}, gc=False):
+    """A JSON header decoded in one pass together with its typed fields (0.75 µs for a send, a third of the way through a dict)."""
+
+    code: Int32
+    opaque: Int32
+    ext: ExtT
+    flag: Int32 = 0
+    version: Int32 = 0
+    language: Any = None
+
+
+def typed_json_decoder(type_: type[Request[Any]]) -> msgspec.json.Decoder[TypedJsonHeader[Any]]:
+    """A decoder for JSON headers of this one request; it raises msgspec.ValidationError for what only the tolerant way reads."""
+    return msgspec.json.Decoder(TypedJsonHeader[type_], strict=False)  # type: ignore[valid-type]

@@ -1,0 +1,108 @@
+"""How a request is declared: one typed struct, from which codec, routing and calls derive.
+
+A subclass of ``Request`` names its ``code``, its ``reply`` header and its fields; the fields travel as strings in the command's
+``extFields`` under Apache's names (``rename="camel"``). To add a request: add its code to ``codes.py``, declare it (and its reply)
+in ``requests/``, give it a handler in the process that answers it, and record its golden bytes.
+
+The header rules are Apache's (``CommandCustomHeader``, ``RemotingCommand.makeCustomHeaderToNet``): null fields are not written,
+booleans are ``true``/``false``, numbers decimal. Reading is tolerant as real clients need it: numbers and booleans may come bare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Generic, TypeVar
+
+import msgspec
+
+from turbopump.errors import HeaderError
+
+ReplyT = TypeVar("ReplyT", bound="Reply | None", covariant=True)
+HeaderT = TypeVar("HeaderT", bound="Header")
+
+
+class Header(msgspec.Struct, kw_only=True, rename="camel"):
+    """Fields that travel in ``extFields``: of a request or of its answer."""
+
+    def to_ext(self) -> dict[str, str]:
+        """The fields as they travel: Apache's names to strings, absent ones left out."""
+        ext: dict[str, str] = {}
+        for attribute, name in _names(type(self)):
+            value = getattr(self, attribute)
+            if value is None:
+                continue
+            if value is True:
+                ext[name] = "true"
+            elif value is False:
+                ext[name] = "false"
+            else:
+                ext[name] = value if value.__class__ is str else str(value)
+        return ext
+
+
+class Reply(Header, kw_only=True):
+    """The header fields of an answer."""
+
+
+class Request(Header, Generic[ReplyT], kw_only=True):
+    """The header fields of a request, and what every request may carry (apache/rocketmq ``RpcRequestHeader``).
+
+    ``code`` is the request code, ``reply`` the type of the answer's header (None: the answer has no header fields).
+    """
+
+    code: ClassVar[int]
+    reply: ClassVar[Any] = None
+
+    namespace: str | None = msgspec.field(default=None, name="ns")
+    namespaced: bool | None = msgspec.field(default=None, name="nsd")
+    bname: str | None = None
+    oneway: bool | None = msgspec.field(default=None, name="oway")
+    logical: bool | None = msgspec.field(default=None, name="lo")
+
+
+_field_names: dict[type[Header], list[tuple[str, str]]] = {}
+
+
+def _names(type_: type[Header]) -> list[tuple[str, str]]:
+    names = _field_names.get(type_)
+    if names is None:
+        names = [(f.name, f.encode_name) for f in msgspec.structs.fields(type_)]
+        _field_names[type_] = names
+    return names
+
+
+def header_from_ext(type_: type[HeaderT], ext: Mapping[str, Any]) -> HeaderT:
+    """Read header fields of ``type_`` from ``extFields`` as real clients send them.
+
+    Values may be strings, numbers or booleans. As in Apache's reader, a value that does not parse as the declared type counts as
+    absent. Raises HeaderError naming the field if a required one is absent then.
+    """
+    try:
+        return msgspec.convert(ext, type_, strict=False)
+    except msgspec.ValidationError:
+        pass
+    usable: dict[str, Any] = {}
+    unusable: dict[str, Any] = {}
+    for field in msgspec.structs.fields(type_):
+        value = ext.get(field.encode_name)
+        if value is None:
+            continue
+        text = ("true" if value else "false") if isinstance(value, bool) else str(value)
+        try:
+            usable[field.encode_name] = msgspec.convert(text.strip(), field.type, strict=False)
+        except msgspec.ValidationError:
+            if field.type in (str, str | None):
+                usable[field.encode_name] = text
+            else:
+                unusable[field.encode_name] = value
+    try:
+        return msgspec.convert(usable, type_, strict=False)
+    except msgspec.ValidationError:
+        pass
+    for field in msgspec.structs.fields(type_):
+        if field.required and field.encode_name not in usable:
+            name = field.encode_name if field.encode_name == field.name else f"{field.name} ({field.encode_name})"
+            if field.encode_name in unusable:
+                raise HeaderError(f"field {name} has the unusable value {str(unusable[field.encode_name])[:64]!r}")
+            raise HeaderError(f"field {name} is missing")
+    raise HeaderError(f"the header fields do not fit {type_.__name__}")
