@@ -1,0 +1,293 @@
+"""The commit log: every message of every topic, one after the other, as ``message/codec.py`` lays it out.
+
+::
+
+    segment   entry entry entry … blank        1 GiB by default, named by the offset of its first byte
+    entry     message/codec.py
+    blank     4 bytes: remaining size of the file from here (these included), 4 bytes: CBD43194, then anything
+
+An entry and 8 bytes must fit, else the rest of the segment becomes a blank and the entry begins the next: no entry spans files, and
+every full file ends in a blank. Source: apache/rocketmq ``CommitLog``. It assigns physical offsets; queue offsets come from outside.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from turbopump.errors import MessageError
+from turbopump.message.codec import FIXED_SIZE, HEAD_SIZE, MAGIC_BLANK, MAGIC_V2, entry_fault, head_fault
+from turbopump.message.sysflag import SysFlag
+from turbopump.store.disk import Disk
+from turbopump.store.files import is_directory_name
+from turbopump.store.mapped_file import STEP, MappedFile, MappedFiles, data_steps
+
+BLANK_SIZE_MIN: Final = 8
+POPULATE_STEP: Final = 8 * 1024 * 1024
+"""Bytes of fresh pages asked for at a time, ahead of the writes."""
+
+NOTHING: Final = "nothing is written there"
+"""The fault where a log plainly ends: zeros."""
+
+_BLANK: Final = struct.Struct(">II")
+_WALK_STEP: Final = 256 * 1024
+ENTRY_SIZE_MAX: Final = 1 << 26
+"""No entry is larger (64 MiB; a frame has 16 MiB): a size that says so is wrong, and is not read."""
+_MAGIC_START: Final = b"\xda\xa3\x20"
+
+
+class EntryMark(msgspec.Struct, frozen=True, gc=False):
+    """An entry found by walking the log: where it is and what dispatching needs of it."""
+
+    offset: int
+    size: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    sys_flag: int
+    store_timestamp: int
+    properties: str
+
+
+class CommitLog:
+    """The log in ``directory``. ``append`` is the hot path: one copy into the map."""
+
+    def __init__(self, disk: Disk, directory: Path, segment_size: int) -> None:
+        self._disk = disk
+        self._files = MappedFiles(disk, directory, segment_size, spare_path=directory.with_name(directory.name + ".spare"))
+        self.segment_size = segment_size
+        self.end = 0
+        """Physical offset of the next entry."""
+        self._current: MappedFile | None = None
+        self._populated = 0
+        self._populating = False
+        self.requires_crc: Callable[[int], bool] = lambda _offset: False
+        """Whether the entry at an offset was written with a whole-entry CRC, so that its absence is damage."""
+
+    def load(self) -> None:
+        """Map what is there; ``end`` is unknown until recovery calls ``open_at``."""
+        self._files.load()
+
+    @property
+    def start(self) -> int:
+        """Physical offset of the first byte that is still there."""
+        return self._files.start
+
+    @property
+    def files(self) -> MappedFiles:
+        return self._files
+
+    def open_at(self, end: int) -> None:
+        """Append from ``end`` on; everything after it is cut off."""
+        self._files.truncate(end)
+        self.end = end
+        self._current = self._files.at(end)
+        self._populated = end
+
+    def place(self, size: int) -> int:
+        """The physical offset at which an entry of ``size`` bytes will go: at the end, or at the start of the next segment.
+
+        Raises OSError if a new segment cannot be made, MessageError if no segment can hold it; nothing has changed then.
+        """
+        current = self._current
+        if current is not None and current.end - self.end >= size + BLANK_SIZE_MIN:
+            return self.end
+        if size + BLANK_SIZE_MIN > self.segment_size:
+            raise MessageError(
+                f"the message or batch takes {size} bytes in the store, more than a commit log file of {self.segment_size} holds; "
+                "send less at once, or set mappedFileSizeCommitLog higher on the broker"
+            )
+        return self._roll()
+
+    def append(self, entry: bytes) -> None:
+        """Write an entry at the offset that ``place`` gave for its size."""
+        current = self._current
+        assert current is not None
+        at = self.end - current.start
+        size = len(entry)
+        current.buffer[at : at + size] = entry
+        current.dirty = True
+        self.end += size
+        if self.end > self._populated - POPULATE_STEP // 2:
+            self._populate_ahead()
+
+    def read(self, offset: int, size: int) -> bytes | None:
+        """``size`` bytes at ``offset`` of one segment; None if they are not there."""
+        file = self._files.at(offset)
+        if file is None or offset + size > file.end:
+            return None
+        return file.segment.read(offset - file.start, size)
+
+    def same_segment(self, one: int, other: int) -> bool:
+        """Whether two offsets lie in one segment, so that what is between them can be read in one piece."""
+        return one // self.segment_size == other // self.segment_size
+
+    def walk(self, start: int, end: int | None = None) -> Iterator[EntryMark]:
+        """The good entries from ``start`` on, until ``end`` or the first that is not good (see ``codec.entry_fault``).
+
+        ``walked_to`` says how far it came, ``fault`` why it stopped there (None: there is no more log).
+        """
+        self.walked_to = start
+        self.fault: str | None = None
+        limit = end if end is not None else 1 << 62
+        window = _Window()
+        while self.walked_to < limit:
+            file = self._files.at(self.walked_to)
+            if file is None:
+                return
+            at, left = self.walked_to - file.start, file.end - self.walked_to
+            if left < BLANK_SIZE_MIN:
+                self.fault = f"{left} bytes at the end of a segment are too few for a blank"
+                return
+            size, magic = _BLANK.unpack(window.read(file, at, 8))
+            if magic == MAGIC_BLANK and size == left:
+                self.walked_to = file.end
+                continue
+            if size == magic == 0:
+                self.fault = NOTHING
+                return
+            mark = self._judge(file, at, size, window.read)
+            if isinstance(mark, str):
+                self.fault = mark
+                return
+            self.walked_to += size
+            yield mark
+
+    def entry_at(self, offset: int) -> EntryMark | None:
+        """The good entry at this offset; None if there is none. For single looks: ``walk`` reads ahead."""
+        file = self._files.at(offset)
+        if file is None or file.end - offset < FIXED_SIZE + BLANK_SIZE_MIN:
+            return None
+        at = offset - file.start
+        mark = self._judge(file, at, int.from_bytes(file.segment.read(at, 4)), _read_mapped)
+        return None if isinstance(mark, str) else mark
+
+    def _judge(self, file: MappedFile, at: int, size: int, read: Callable[[MappedFile, int, int], bytes]) -> EntryMark | str:
+        """The entry of ``size`` bytes at ``at`` of a file, or what is wrong with it."""
+        left = file.segment.size - at
+        if not FIXED_SIZE <= size <= min(left - BLANK_SIZE_MIN, ENTRY_SIZE_MAX):
+            return f"totalSize {size} cannot be: {left} bytes are left in the segment"
+        position = file.start + at
+        fault = head_fault(read(file, at, HEAD_SIZE), position)
+        if fault is not None:
+            return fault
+        entry = read(file, at, size)
+        fault = entry_fault(entry, position, crc_required=self.requires_crc(position))
+        if fault is not None:
+            return fault
+        return _read_mark(entry, position) or "its topic cannot be the name of a directory"
+
+    def next_good(self, offset: int) -> int | None:
+        """The offset of the first good entry after ``offset``, wherever it lies; None: what is there is a torn tail."""
+        for file in self._files.files:
+            if file.end <= offset:
+                continue
+            read_to = -1
+            for step in data_steps(file.segment, max(offset + 1 - file.start, 0)):
+                at = step - 8 if step == read_to else step  # a magic may lie across two pieces
+                read_to = min(step + STEP, file.segment.size)
+                found = self._good_in(file, file.segment.read_cold(at, read_to - at), at, offset)
+                if found is not None:
+                    return found
+        return None
+
+    def _good_in(self, file: MappedFile, piece: bytes, at: int, after: int) -> int | None:
+        start = 0
+        while (found := piece.find(_MAGIC_START, start)) >= 0:
+            start = found + 1
+            entry_at = at + found - 4
+            if entry_at < 0 or file.start + entry_at <= after or entry_at + FIXED_SIZE > file.segment.size:
+                continue
+            size = int.from_bytes(file.segment.read(entry_at, 4))
+            if not isinstance(self._judge(file, entry_at, size, _read_mapped), str):
+                return file.start + entry_at
+        return None
+
+    def close(self) -> None:
+        self._files.close()
+        self._current = None
+
+    def _roll(self) -> int:
+        """Fill the current segment with a blank and open the next; the new end."""
+        current = self._current
+        start = current.end if current is not None else self.end
+        assert start % self.segment_size == 0
+        fresh = self._files.append_file(start)
+        if current is not None:
+            at = self.end - current.start
+            _BLANK.pack_into(current.buffer, at, current.end - self.end, MAGIC_BLANK)
+            current.dirty = True
+        self._current = fresh
+        self.end = start
+        self._populated = start
+        self._populate_ahead()
+        return start
+
+    def _populate_ahead(self) -> None:
+        current = self._current
+        if self._populating or current is None:
+            return
+        if self._populated >= current.end:
+            return
+        start = max(self._populated, self.end)
+        size = min(POPULATE_STEP, current.end - start)
+        self._populating = True
+
+        def done(_error: OSError | None) -> None:
+            self._populating = False
+
+        self._populated = start + size
+        if self._populated >= current.end - 4 * POPULATE_STEP:
+            self._files.prepare_next()
+        self._disk.start(lambda: current.segment.populate(start - current.start, size), done)
+
+
+class _Window:
+    """Reads files front to back in pieces, not through their maps: a long walk would bring the whole log into this process's memory."""
+
+    def __init__(self) -> None:
+        self._file: MappedFile | None = None
+        self._at = 0
+        self._piece = b""
+
+    def read(self, file: MappedFile, at: int, size: int) -> bytes:
+        start = at - self._at
+        if file is not self._file or start < 0 or start + size > len(self._piece):
+            self._piece = file.segment.read_cold(at, min(max(size, _WALK_STEP), file.segment.size - at))
+            self._file, self._at, start = file, at, 0
+        return self._piece[start : start + size]
+
+
+def _read_mapped(file: MappedFile, at: int, size: int) -> bytes:
+    return file.segment.read(at, size)
+
+
+def _read_mark(entry: bytes, position: int) -> EntryMark | None:
+    """What dispatching needs of a good entry; None if its texts cannot be read."""
+    sys_flag = int.from_bytes(entry[36:40])
+    at = 56 + (12 if sys_flag & SysFlag.BORN_HOST_V6 else 0)
+    store_timestamp = int.from_bytes(entry[at : at + 8])
+    at += 28 + (12 if sys_flag & SysFlag.STORE_HOST_V6 else 0)
+    body_end = at + 4 + int.from_bytes(entry[at : at + 4])
+    topic_at = body_end + (2 if entry[7] == MAGIC_V2 & 0xFF else 1)
+    topic_end = topic_at + int.from_bytes(entry[body_end:topic_at])
+    try:
+        topic = entry[topic_at:topic_end].decode()
+    except UnicodeDecodeError:
+        return None
+    if not is_directory_name(topic):  # its bytes did not get to the disk: the body's CRC does not cover them
+        return None
+    return EntryMark(
+        position,
+        len(entry),
+        topic,
+        int.from_bytes(entry[12:16]),
+        int.from_bytes(entry[20:28]),
+        sys_flag,
+        store_timestamp,
+        entry[topic_end + 2 :].decode(errors="replace"),  # odd text is no reason to end the log here
+    )

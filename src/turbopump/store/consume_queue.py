@@ -1,0 +1,229 @@
+"""One queue of one topic: a row of units that point into the commit log.
+
+::
+
+    unit, 20 bytes:   8 commit-log offset   4 entry size   8 tagsCode          300,000 units a file by default
+    leading unit of a queue whose first file begins mid-queue:   (0, 7FFFFFFF, 0)
+    gap, a message that was damaged in the log (ours):           (offset, 7FFFFFFF, 0)
+    end of the queue: a unit of size 0
+
+``index`` counts units and is what clients call the queue offset. Source: apache/rocketmq ``ConsumeQueue``. Derived data: it can be
+rebuilt from the log at any time.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from turbopump.store.disk import Disk, Segment
+from turbopump.store.mapped_file import MappedFile, MappedFiles
+from turbopump.store.watermark import Watermark
+
+UNIT_SIZE: Final = 20
+NO_MESSAGE_SIZE: Final = 0x7FFFFFFF
+"""The size in a unit that points to no message: leading units and gaps."""
+
+_UNIT: Final = struct.Struct(">qiq")
+_pack_into = _UNIT.pack_into
+
+
+class ConsumeQueue:
+    """The queue in ``directory``. ``end`` is the watermark of visible units: held pulls wait on it."""
+
+    __slots__ = ("_file", "_files", "end", "max_index", "min_index", "queue_id", "topic")
+
+    def __init__(self, disk: Disk, directory: Path, topic: str, queue_id: int, file_size: int) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self._files = MappedFiles(disk, directory, file_size - file_size % UNIT_SIZE)
+        self._file: MappedFile | None = None
+        self.min_index = 0
+        """Index of the first unit whose message is still there."""
+        self.max_index = 0
+        """Index of the next unit."""
+        self.end = Watermark()
+
+    def load(self) -> None:
+        """Map the files and find the last unit."""
+        self._files.load()
+        for file in reversed(self._files.files):
+            count = _units_used(file)
+            if count:
+                self._set_end((file.start // UNIT_SIZE) + count)
+                break
+        else:
+            self._set_end(self._files.start // UNIT_SIZE)
+        self.min_index = self._files.start // UNIT_SIZE
+        self._skip_leading()
+
+    def append(self, index: int, physical_offset: int, size: int, tags_code: int) -> bool:
+        """Put the unit ``index``; False if units before it are missing. One that is already there is written again, the same."""
+        if index != self.max_index:
+            return self._append_elsewhere(index, physical_offset, size, tags_code)
+        position = index * UNIT_SIZE
+        file = self._file
+        if file is None or position >= file.end:
+            file = self._file_for(index)
+        _pack_into(file.buffer, position - file.start, physical_offset, size, tags_code)
+        file.dirty = True
+        self.max_index = index + 1
+        return True
+
+    def fill_gap(self, index: int, physical_offset: int) -> None:
+        """Mark the units from the end up to ``index`` as gaps: their messages were damaged at ``physical_offset``."""
+        while self.max_index < index:
+            self.append(self.max_index, physical_offset, NO_MESSAGE_SIZE, 0)
+
+    def make_room(self, count: int) -> None:
+        """Make the files that the next ``count`` units need, so that appending them cannot fail. Raises OSError."""
+        file = self._file
+        end = (self.max_index + count) * UNIT_SIZE
+        if file is not None and end <= file.end:
+            return
+        while not self._files or self._files.files[-1].end < end:
+            last = self._files.files[-1] if self._files else None
+            start = self.max_index * UNIT_SIZE
+            self._files.append_file(last.end if last is not None else start - start % self._files.file_size)
+
+    def units(self, index: int, count: int) -> bytes:
+        """Up to ``count`` units from ``index`` on as raw bytes, as many as one file holds; empty where there are none."""
+        count = min(count, self.max_index - index)
+        if count <= 0 or index < self.min_index:
+            return b""
+        position = index * UNIT_SIZE
+        file = self._files.at(position)
+        if file is None:
+            return b""
+        at = position - file.start
+        return file.segment.read(at, min(count * UNIT_SIZE, file.segment.size - at))
+
+    def unit(self, index: int) -> tuple[int, int, int] | None:
+        """(commit-log offset, size, tagsCode) of one unit."""
+        raw = self.units(index, 1)
+        return _UNIT.unpack(raw) if raw else None
+
+    def cut_at(self, physical_offset: int, is_there: Callable[[ConsumeQueue, int, int, int], bool]) -> None:
+        """Cut every unit whose message lies at or after ``physical_offset``, an offset up to which units are known to be on the disk,
+        and the last ones for which not ``is_there(queue, index, offset, size)``: after a power cut what is behind may point anywhere.
+        """
+        index = self.first_at(physical_offset)
+        while index > self.min_index:
+            unit = self.unit(index - 1)
+            if (
+                unit is not None
+                and 0 <= unit[0] < physical_offset
+                and (unit[1] == NO_MESSAGE_SIZE or is_there(self, index - 1, unit[0], unit[1]))
+            ):
+                break
+            index -= 1
+        self._set_end(index)
+        if self._files:
+            self._files.truncate(index * UNIT_SIZE)
+            self._file = self._files.at(index * UNIT_SIZE)
+
+    @property
+    def ends_with_a_file(self) -> bool:
+        """Whether the next unit would be the first of a file: then the files behind may have been taken away."""
+        return self.max_index * UNIT_SIZE % self._files.file_size == 0
+
+    def first_at(self, physical_offset: int) -> int:
+        """The index of the first unit at or after this offset of the log (binary search)."""
+        low, high = self.min_index, self.max_index
+        while low < high:
+            middle = (low + high) // 2
+            unit = self.unit(middle)
+            if unit is None or unit[0] < physical_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def raise_min(self, log_start: int) -> None:
+        """Let the queue begin at its first unit whose message is at or after ``log_start``."""
+        self.min_index = self.first_at(log_start)
+
+    @property
+    def last_unit(self) -> tuple[int, int, int] | None:
+        """The last unit that points to a message; None for an empty queue."""
+        unit = self.unit(self.max_index - 1)
+        return unit if unit is not None and unit[1] != NO_MESSAGE_SIZE else None
+
+    def dirty_segments(self) -> list[Segment]:
+        return self._files.dirty_segments()
+
+    def close(self) -> None:
+        self._files.close()
+        self._file = None
+
+    def remove(self) -> None:
+        """Delete the queue's files."""
+        self._files.remove_all()
+        self._file = None
+
+    def _append_elsewhere(self, index: int, physical_offset: int, size: int, tags_code: int) -> bool:
+        if index < self.min_index:
+            return True
+        if index < self.max_index:
+            self._rewrite(index, physical_offset, size, tags_code)
+            return True
+        if self.max_index > 0:
+            return False
+        self._begin_at(index)  # nothing before it is left: the log no longer has it
+        return self.append(index, physical_offset, size, tags_code)
+
+    def _rewrite(self, index: int, physical_offset: int, size: int, tags_code: int) -> None:
+        file = self._files.at(index * UNIT_SIZE)
+        assert file is not None
+        _pack_into(file.buffer, index * UNIT_SIZE - file.start, physical_offset, size, tags_code)
+        file.dirty = True
+
+    def _begin_at(self, index: int) -> None:
+        """Start an empty queue in the middle: units before ``index`` in its first file are marked as leading."""
+        self._files.remove_all()
+        per_file = self._files.file_size // UNIT_SIZE
+        first = index - index % per_file
+        self._files = self._files.emptied()
+        file = self._files.append_file(first * UNIT_SIZE)
+        for number in range(index - first):
+            _pack_into(file.buffer, number * UNIT_SIZE, 0, NO_MESSAGE_SIZE, 0)
+        file.dirty = True
+        self.min_index = index
+        self._set_end(index)
+
+    def _file_for(self, index: int) -> MappedFile:
+        position = index * UNIT_SIZE
+        file = self._files.at(position)
+        if file is None:
+            file = self._files.append_file(position - position % self._files.file_size)
+        self._file = file
+        return file
+
+    def _set_end(self, index: int) -> None:
+        self.max_index = index
+        self._file = self._files.at(index * UNIT_SIZE)
+
+    def _skip_leading(self) -> None:
+        low, high = self.min_index, self.max_index
+        while low < high:
+            unit = self.unit((low + high) // 2)
+            if unit is not None and unit[1] == NO_MESSAGE_SIZE and unit[0] == 0:
+                low = (low + high) // 2 + 1
+            else:
+                high = (low + high) // 2
+        self.min_index = low
+
+
+def _units_used(file: MappedFile) -> int:
+    """How many units from the start of a file on are written (binary search: a unit of size 0 is the end)."""
+    low, high = 0, (file.end - file.start) // UNIT_SIZE
+    while low < high:
+        middle = (low + high) // 2
+        offset, size, _ = _UNIT.unpack_from(file.buffer, middle * UNIT_SIZE)
+        if offset >= 0 and size > 0:
+            low = middle + 1
+        else:
+            high = middle
+    return low

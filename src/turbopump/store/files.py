@@ -1,0 +1,85 @@
+"""Every file name of a store directory, built and parsed here and nowhere else.
+
+::
+
+    <root>/commitlog/00000000000000000000         segments, named by the offset of their first byte, 20 digits
+    <root>/consumequeue/<topic>/<queueId>/00…     queue files, named likewise
+    <root>/index/<yyyyMMddHHmmssSSS>              key indexes
+    <root>/config/<table>.json                    topics, consumerOffset, subscriptionGroup, delayOffset, …
+    <root>/checkpoint  <root>/abort  <root>/lock
+    <root>/turbopump.json                         ours: provenance.py
+
+Source: apache/rocketmq ``StorePathConfigHelper``, ``MessageStoreConfig``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from turbopump.errors import StoreError
+
+
+@dataclass(frozen=True, slots=True)
+class StorePaths:
+    """Where things are. ``commit_log`` None: below ``root``."""
+
+    root: Path
+    commit_log_directory: Path | None = None
+
+    @property
+    def commit_log(self) -> Path:
+        return self.commit_log_directory or self.root / "commitlog"
+
+    @property
+    def consume_queues(self) -> Path:
+        return self.root / "consumequeue"
+
+    @property
+    def index(self) -> Path:
+        return self.root / "index"
+
+    @property
+    def provenance(self) -> Path:
+        return self.root / "turbopump.json"
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.root / "checkpoint"
+
+    @property
+    def abort(self) -> Path:
+        return self.root / "abort"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "lock"
+
+    def consume_queue(self, topic: str, queue_id: int) -> Path:
+        """The directory of one queue. Raises StoreError for a topic name that would lead out of the store."""
+        if not is_directory_name(topic):
+            raise StoreError(f"topic name {topic!r} cannot be a directory name")
+        return self.consume_queues / topic / str(queue_id)
+
+    def table(self, name: str) -> Path:
+        """A JSON table, for example ``topics`` or ``consumerOffset``."""
+        return self.config / f"{name}.json"
+
+
+def is_directory_name(topic: str) -> bool:
+    """Whether a topic can have a directory of its own, inside the store."""
+    return "/" not in topic and "\0" not in topic and topic not in ("", ".", "..")
+
+
+def segment_name(offset: int) -> str:
+    """The name of the file whose first byte has this offset."""
+    return f"{offset:020d}"
+
+
+def segment_offset(name: str) -> int | None:
+    """The offset in a segment's file name; None if the name is not one."""
+    return int(name) if len(name) == 20 and name.isascii() and name.isdigit() else None

@@ -1,0 +1,209 @@
+"""One key index: from a key's hash to the messages that have it.
+
+::
+
+    header, 40 bytes   8 beginTimestamp  8 endTimestamp  8 beginPhy  8 endPhy  4 slotCount  4 indexCount (begins with 1)
+    slots              slots × 4: number of the slot's newest entry
+    entries            entries × 20 (entry 0 unused): 4 keyHash  8 phyOffset  4 seconds after beginTimestamp  4 previous entry
+
+Slot = keyHash mod slots; a slot's entries form a chain, newest first. A slot value ≤ 0 or > indexCount counts as empty. The file is
+full at indexCount = entries. Source: apache/rocketmq ``IndexFile``, ``IndexHeader``. It knows hashes, not messages: a hit must be
+checked against the message itself.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from turbopump.message.java_hash import java_hash
+from turbopump.store.disk import Segment
+
+HEADER_SIZE: Final = 40
+SLOT_SIZE: Final = 4
+ENTRY_SIZE: Final = 20
+
+_HEADER: Final = struct.Struct(">qqqqii")
+_ENTRY: Final = struct.Struct(">iqii")
+_SLOT: Final = struct.Struct(">i")
+_REWIND_STEP: Final = 65536
+_OFFSET_MAX: Final = 1 << 60
+"""No log is that long."""
+_HASHED_APART: Final = 4
+"""Characters at a key's end that are hashed one by one; what is before them is remembered (unique ids differ in their end)."""
+
+
+class IndexHit(NamedTuple):
+    """An entry whose hash fits: the commit-log offset of a message that may have the key."""
+
+    offset: int
+    stored_ms: int
+    """Store time, exact to the second."""
+
+
+def index_file_size(slots: int, entries: int) -> int:
+    """Bytes of an index file."""
+    return HEADER_SIZE + slots * SLOT_SIZE + entries * ENTRY_SIZE
+
+
+class IndexFile:
+    """An open index with ``slots`` slots and room for ``entries`` − 1 entries, on a mapped segment."""
+
+    def __init__(self, segment: Segment, slots: int, entries: int) -> None:
+        self.segment = segment
+        self._buffer = segment.buffer
+        self._slots = slots
+        self._entries = entries
+        self._entries_at = HEADER_SIZE + slots * SLOT_SIZE
+        self.begin_timestamp: int
+        self.end_timestamp: int
+        self.begin_offset: int
+        self.end_offset: int
+        self.count: int
+        (
+            self.begin_timestamp,
+            self.end_timestamp,
+            self.begin_offset,
+            self.end_offset,
+            self._slots_used,
+            self.count,
+        ) = _HEADER.unpack_from(self._buffer)
+        if self.count < 1:
+            self.count = 1
+        self.dirty = False
+
+    @property
+    def name(self) -> str:
+        return self.segment.path.name
+
+    @property
+    def full(self) -> bool:
+        return self.count >= self._entries
+
+    def inherit(self, end_offset: int, end_timestamp: int) -> None:
+        """Begin where the file before ended: that is what a fresh header says until its first entry."""
+        self.end_offset, self.end_timestamp = end_offset, end_timestamp
+        self.begin_offset, self.begin_timestamp = end_offset, end_timestamp
+        self._write_header()
+
+    def rewind(self, before: int) -> int:
+        """Keep only the entries of messages before ``before``, an offset of the log up to which this file should be on the disk.
+
+        After a crash everything newer may be there in part: slots that point to entries that never reached the disk, or a newer header.
+        So the slots are made anew from the entries that are kept. About 0.3 µs an entry. The answer is ``before``, or less if an entry
+        is not as it was written: then messages from there on must be indexed again, and the file rewound to there.
+        """
+        heads = array("i", bytes(self._slots * SLOT_SIZE))
+        last_offset = last_seconds = number = used = 0
+        trusted = before
+        end = min(self.count, self._entries)
+        start, slots = self._entries_at + ENTRY_SIZE, self._slots
+        while number + 1 < end:
+            size = min(_REWIND_STEP, end - number - 1) * ENTRY_SIZE
+            for key_hash, offset, seconds, previous in _ENTRY.iter_unpack(self.segment.read_cold(start, size)):
+                slot = key_hash % slots
+                whole = key_hash >= 0 and seconds >= 0 and last_offset <= offset < _OFFSET_MAX and previous == heads[slot]
+                if not whole or offset >= before:
+                    if not whole:
+                        trusted = min(last_offset, before)
+                    end = 0
+                    break
+                number += 1
+                used += heads[slot] == 0
+                heads[slot] = number
+                last_offset, last_seconds = offset, seconds
+            start += size
+        if sys.byteorder == "little":
+            heads.byteswap()
+        self._buffer[HEADER_SIZE : self._entries_at] = heads.tobytes()
+        self.count = number + 1
+        self._slots_used = used
+        if number:
+            (_, self.begin_offset, _, _) = _ENTRY.unpack_from(self._buffer, self._entries_at + ENTRY_SIZE)
+            self.end_offset, self.end_timestamp = last_offset, self.begin_timestamp + last_seconds * 1000
+        self._write_header()
+        self.dirty = True
+        return trusted
+
+    def put(self, key_hash: int, offset: int, stored_ms: int) -> None:
+        """Add an entry; the file must not be full. About 1 µs."""
+        buffer, number = self._buffer, self.count
+        slot_at = HEADER_SIZE + key_hash % self._slots * SLOT_SIZE
+        (previous,) = _SLOT.unpack_from(buffer, slot_at)
+        if not 0 < previous <= number:
+            previous = 0
+        if number == 1:
+            self.begin_offset, self.begin_timestamp = offset, stored_ms
+        seconds = (stored_ms - self.begin_timestamp) // 1000 if self.begin_timestamp > 0 else 0
+        seconds = min(max(seconds, 0), 0x7FFFFFFF)
+        _ENTRY.pack_into(buffer, self._entries_at + number * ENTRY_SIZE, key_hash, offset, seconds, previous)
+        _SLOT.pack_into(buffer, slot_at, number)
+        if previous == 0:
+            self._slots_used += 1
+        self.count = number + 1
+        self.end_offset, self.end_timestamp = offset, stored_ms
+        self._write_header()
+        self.dirty = True
+
+    def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[IndexHit]:
+        """Entries of this hash stored within the times (both ends count, to the second), newest first."""
+        (number,) = _SLOT.unpack_from(self._buffer, HEADER_SIZE + key_hash % self._slots * SLOT_SIZE)
+        seen = 0
+        while 0 < number < self.count and seen < self.count:
+            stored_hash, offset, seconds, previous = _ENTRY.unpack_from(self._buffer, self._entries_at + number * ENTRY_SIZE)
+            stored_ms = self.begin_timestamp + seconds * 1000
+            if stored_hash == key_hash and begin_ms // 1000 * 1000 <= stored_ms + 999 and stored_ms <= end_ms:
+                yield IndexHit(offset, stored_ms)
+            if previous >= number:  # chains lead back; anything else is damage
+                return
+            number = previous
+            seen += 1
+
+    def covers(self, begin_ms: int, end_ms: int) -> bool:
+        """Whether the file may hold messages stored within the times."""
+        return self.count > 1 and self.begin_timestamp <= end_ms + 999 and begin_ms <= self.end_timestamp + 999
+
+    def _write_header(self) -> None:
+        _HEADER.pack_into(
+            self._buffer,
+            0,
+            self.begin_timestamp,
+            self.end_timestamp,
+            self.begin_offset,
+            self.end_offset,
+            self._slots_used,
+            self.count,
+        )
+
+
+def index_hash(key: str) -> int:
+    """A key's hash as index files hold it: the absolute Java hash of ``topic#key``; 0 for the one that has no positive twin."""
+    value = _continued(_hash_of_start(key[:-_HASHED_APART]), key[-_HASHED_APART:])
+    if value & 0x80000000:
+        value = 0x1_0000_0000 - value
+    return 0 if value == 0x80000000 else value
+
+
+@lru_cache(maxsize=8192)
+def _hash_of_start(start: str) -> int:
+    return java_hash(start) & 0xFFFFFFFF
+
+
+def _continued(value: int, rest: str) -> int:
+    if not rest.isascii():
+        for unit in _utf16(rest):
+            value = (31 * value + unit) & 0xFFFFFFFF
+        return value
+    for unit in rest.encode():
+        value = (31 * value + unit) & 0xFFFFFFFF
+    return value
+
+
+def _utf16(text: str) -> Iterator[int]:
+    data = text.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(data), 2):
+        yield data[at] << 8 | data[at + 1]

@@ -1,0 +1,168 @@
+"""One queue against the log: the units its files hold, and which of them the log's entries claimed.
+
+The walk over the log says of every entry which unit it should have; ``claim`` compares. What no entry claimed in the end is judged by
+itself (``unclaimed``). Both directions need one pass over the log. Memory: one window of units, and the runs of indexes judged so far
+(one run for a queue without faults). It must not know how entries are found.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from turbopump.store.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE
+from turbopump.store.inspection.store_files import QueueFiles, StoreFile
+from turbopump.store.read_only_disk import ReadOnlyDisk, ReadOnlyFile
+
+UNIT: Final = struct.Struct(">qiq")
+DELAYED_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+"""Its units hold the time of delivery where others hold the tags' hash."""
+
+EXTENDED_TAGS_MAX: Final = -0x8000_0001
+"""A tagsCode at or below this is an address in a ConsumeQueueExt file."""
+
+_SCAN_SIZE: Final = 1 << 20
+_pack = UNIT.pack
+
+
+class QueueUnits:
+    """The units of a queue, read window by window. ``max_index`` is one past the last unit that is not zero."""
+
+    def __init__(self, disk: ReadOnlyDisk, queue: QueueFiles, window_units: int = 4096) -> None:
+        self._disk = disk
+        self._files = queue.files
+        self._window_size = window_units * UNIT_SIZE
+        self._window = b""
+        self._first = self._end = 0
+        self.unreadable: OSError | None = None
+        """Why units could not be read: they count as missing."""
+        self.min_index = queue.min_index
+        self.max_index = self._find_end()
+
+    def read(self, index: int) -> bytes:
+        """The 20 bytes of a unit; empty where no file holds it, or where it cannot be read."""
+        if not self._first <= index < self._end:
+            self._move_window(index)
+        at = (index - self._first) * UNIT_SIZE
+        return self._window[at : at + UNIT_SIZE]
+
+    def first_at(self, log_start: int) -> int:
+        """The index of the first unit whose message is at or after ``log_start``: the queue's smallest offset (binary search)."""
+        low, high = self.min_index, self.max_index
+        while low < high:
+            middle = (low + high) // 2
+            unit = self.read(middle)
+            offset, size, _ = UNIT.unpack(unit) if unit else (0, NO_MESSAGE_SIZE, 0)
+            if offset < log_start or (offset, size) == (0, NO_MESSAGE_SIZE):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _move_window(self, index: int) -> None:
+        position = index * UNIT_SIZE
+        self._first, self._end, self._window = index, index, b""
+        for file in self._files:
+            if file.start <= position < file.end:
+                with self._disk.open_file(file.path) as opened:
+                    data = self._try(opened, position - file.start, min(self._window_size, file.end - position))
+                count = len(data) // UNIT_SIZE
+                self._window, self._end = data[: count * UNIT_SIZE], index + count
+                return
+
+    def _find_end(self) -> int:
+        for file in reversed(self._files):
+            used = self._bytes_used(file)
+            if used:
+                return (file.start + used + UNIT_SIZE - 1) // UNIT_SIZE
+        return self.min_index
+
+    def _bytes_used(self, file: StoreFile) -> int:
+        """Bytes up to the last one that is not zero. Holes are not read."""
+        used = 0
+        with self._disk.open_file(file.path) as opened:
+            at = opened.data_from(0)
+            while at is not None and at < file.size:
+                piece = self._try(opened, at, _SCAN_SIZE).rstrip(b"\0")
+                if piece:
+                    used = at + len(piece)
+                at = opened.data_from(at + _SCAN_SIZE)
+        return used
+
+    def _try(self, file: ReadOnlyFile, at: int, size: int) -> bytes:
+        try:
+            return file.read(at, size)
+        except OSError as error:
+            self.unreadable = self.unreadable or error
+            return b""
+
+
+class IndexRuns:
+    """A set of indexes, small as long as they come in order."""
+
+    def __init__(self) -> None:
+        self._runs: list[tuple[int, int]] = []
+        self.start = self.next = -1
+        self.first: int | None = None
+        """The smallest index in the set."""
+
+    def add(self, index: int) -> None:
+        if index == self.next:
+            self.next += 1
+            return
+        if self.start >= 0:
+            self._runs.append((self.start, self.next))
+        self.start, self.next = index, index + 1
+        self.first = index if self.first is None else min(self.first, index)
+
+    def gaps(self, low: int, high: int) -> Iterator[range]:
+        """The ranges of ``low`` … ``high`` that are not in the set."""
+        for start, end in sorted([*self._runs, (self.start, self.next)] if self.start >= 0 else []):
+            if start > low:
+                yield range(low, min(start, high))
+            low = max(low, end)
+            if low >= high:
+                return
+        if low < high:
+            yield range(low, high)
+
+
+class QueueCheck:
+    """A queue under check. ``end`` is its max index when the check began: what comes later is not judged."""
+
+    __slots__ = ("_any_tags", "end", "matched", "queue_id", "runs", "topic", "units")
+
+    def __init__(self, topic: str, queue_id: int, units: QueueUnits) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.units = units
+        self.end = units.max_index
+        self._any_tags = topic == DELAYED_TOPIC
+        self.matched = 0
+        self.runs = IndexRuns()
+
+    def claim(self, index: int, offset: int, size: int, tags: int) -> str | None:
+        """An entry of the log says that this is its unit: what is wrong with it, or None. Empty text: there is no unit."""
+        unit = self.units.read(index)
+        runs = self.runs
+        if index == runs.next:
+            runs.next += 1
+        else:
+            runs.add(index)
+        if unit == _pack(offset, size, tags):
+            self.matched += 1
+            return None
+        if not unit or not any(unit):
+            return ""
+        found_offset, found_size, found_tags = UNIT.unpack(unit)
+        if (found_offset, found_size) == (offset, size):
+            if self._any_tags or found_tags <= EXTENDED_TAGS_MAX:
+                self.matched += 1
+                return None
+            return f"its tagsCode is {found_tags}, the message's {tags}"
+        return f"it holds offset {found_offset} size {found_size}; the message is at offset {offset} size {size}"
+
+    def unclaimed(self) -> Iterator[range]:
+        """The units below ``end`` that no entry of the log claimed."""
+        return self.runs.gaps(self.units.min_index, self.end)

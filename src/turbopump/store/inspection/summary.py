@@ -1,0 +1,158 @@
+"""What there is in a store, without reading all of it: files, sizes, ends, counts.
+
+The rule: cheap. Of the log only the first message of each segment and what lies behind the newest message of any queue are read. Nothing is
+judged here but what cannot be read; that is ``verification.py``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from turbopump.store.consume_queue import NO_MESSAGE_SIZE
+from turbopump.store.files import StorePaths
+from turbopump.store.inspection.entry_facts import entry_stored_ms
+from turbopump.store.inspection.findings import Finding, Findings
+from turbopump.store.inspection.index_layout import IndexHeader, read_headers
+from turbopump.store.inspection.log_walk import BadRange, LogWalk
+from turbopump.store.inspection.queue_check import UNIT, QueueUnits
+from turbopump.store.inspection.store_files import StoreFile, StoreFiles, list_store
+from turbopump.store.inspection.tables import (
+    CheckpointFields,
+    ReadTable,
+    RunState,
+    TableFile,
+    read_checkpoint,
+    read_run_state,
+    read_tables,
+)
+from turbopump.store.read_only_disk import ReadOnlyDisk
+
+
+class SegmentSummary(NamedTuple):
+    """A segment; ``first_stored_ms`` is the store time of its first message, None if it has none."""
+
+    file: str
+    start: int
+    size: int
+    first_stored_ms: int | None
+
+
+class QueueSummary(NamedTuple):
+    """A queue: ``min_index`` and ``max_index`` are the offsets that clients see, units that point below the log's start left out."""
+
+    topic: str
+    queue_id: int
+    min_index: int
+    max_index: int
+    files: int
+
+
+@dataclass(slots=True)
+class StoreSummary:
+    """What ``inspect_store`` found. ``log_end``: behind the last good message; ``log_size``: bytes from the log's start to there."""
+
+    root: Path
+    segments: list[SegmentSummary]
+    log_start: int
+    log_end: int
+    queues: list[QueueSummary]
+    indexes: list[IndexHeader]
+    checkpoint: CheckpointFields | None
+    state: RunState
+    tables: list[TableFile]
+    findings: Findings
+
+    def as_json(self) -> dict[str, Any]:
+        """The same for programs."""
+        checkpoint = self.checkpoint
+        return {
+            "store": str(self.root),
+            "running": self.state.running,
+            "lock_pid": self.state.lock.pid,
+            "abort": self.state.abort,
+            "log": {"start": self.log_start, "end": self.log_end, "segments": [one._asdict() for one in self.segments]},
+            "queues": [one._asdict() for one in self.queues],
+            "indexes": [
+                {
+                    "file": index.path.name,
+                    "slots": index.slots,
+                    "slots_used": index.slots_used,
+                    "entries": index.count - 1,
+                    "entries_max": index.entries - 1 if index.slots else None,
+                    "begin_ms": index.begin_ms,
+                    "end_ms": index.end_ms,
+                    "begin_offset": index.begin_offset,
+                    "end_offset": index.end_offset,
+                }
+                for index in self.indexes
+            ],
+            "checkpoint": {name: getattr(checkpoint, name) for name in checkpoint.__slots__}
+            if checkpoint is not None
+            else None,
+            "tables": [{"file": table.path.name, "size": table.size, "entries": table.entries} for table in self.tables],
+            "findings": [finding.as_json() for finding in self.findings.kept],
+        }
+
+
+def inspect_store(
+    paths: StorePaths, *, read_table: ReadTable, log_roots: Sequence[Path] = (), disk: ReadOnlyDisk | None = None
+) -> StoreSummary:
+    """Look at the store at ``paths``. Raises StoreError for a directory that is no store, OSError for one that cannot be read."""
+    disk = disk or ReadOnlyDisk()
+    findings = Findings()
+    state = read_run_state(disk, paths, findings)
+    store = list_store(disk, paths, findings, log_roots)
+    newest, queues = _queues(disk, store)
+    return StoreSummary(
+        paths.root,
+        [SegmentSummary(store.relative(one.path), one.start, one.size, _first_stored_ms(disk, one)) for one in store.segments],
+        store.log_start,
+        _log_end(disk, store, newest, findings, running=state.running),
+        queues,
+        read_headers(disk, store.indexes),
+        read_checkpoint(disk, paths, findings),
+        state,
+        read_tables(disk, store, read_table, findings),
+        findings,
+    )
+
+
+def _queues(disk: ReadOnlyDisk, store: StoreFiles) -> tuple[int, list[QueueSummary]]:
+    """(offset of the newest message that any queue has, −1 if none; the queues)."""
+    newest, queues = -1, []
+    for files in store.queues.values():
+        units = QueueUnits(disk, files, window_units=64)
+        first = units.first_at(store.log_start)
+        last = units.read(units.max_index - 1) if units.max_index > first else b""
+        if last:
+            offset, size, _ = UNIT.unpack(last)
+            if size != NO_MESSAGE_SIZE:
+                newest = max(newest, offset)
+        queues.append(QueueSummary(files.topic, files.queue_id, first, units.max_index, len(files.files)))
+    return newest, queues
+
+
+def _first_stored_ms(disk: ReadOnlyDisk, segment: StoreFile) -> int | None:
+    entry = next(LogWalk(disk, [segment]).entries(segment.start, segment.start + 1), None)
+    return entry_stored_ms(entry[1]) if entry is not None else None
+
+
+def _log_end(disk: ReadOnlyDisk, store: StoreFiles, newest: int, findings: Findings, *, running: bool) -> int:
+    """Walk from the newest message of any queue; if that is not where it should be, from the newest segment that begins with one."""
+    if next(LogWalk(disk, store.segments).entries(newest, newest + 1), None) is None:
+        begun = [one for one in store.segments if _first_stored_ms(disk, one) is not None]
+        newest = begun[-1].start if begun else store.log_start
+
+    def bad(found: BadRange) -> None:
+        if found.tail and running:
+            return  # an entry that is being written
+        kind = "unreadable" if found.unread else "log_torn_tail" if found.tail else "log_damaged"
+        findings.add(Finding(kind, found.fault, store.relative(found.segment.path), found.start, found.end))
+
+    walk = LogWalk(disk, store.segments, on_bad=bad)
+    for _ in walk.entries(newest):
+        pass
+    return walk.end

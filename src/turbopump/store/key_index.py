@@ -1,0 +1,161 @@
+"""The row of index files of a store: every key of every message, and which messages have a key.
+
+Each message is indexed under ``topic#uniqueId`` and ``topic#key`` for each of its keys, except rolled-back ones. Derived data: files
+that are gone or damaged are filled again from the log. Source: apache/rocketmq ``IndexService``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from turbopump.clock import Clock
+from turbopump.message.sysflag import TRANSACTION_MASK
+from turbopump.store.disk import Disk, Segment
+from turbopump.store.index_file import IndexFile, IndexHit, index_file_size, index_hash
+
+HITS_MAX: Final = 64
+
+
+class KeyIndex:
+    """The index files in ``directory``; ``slots`` and ``entries`` as Apache's ``maxHashSlotNum`` and ``maxIndexNum``."""
+
+    def __init__(self, disk: Disk, clock: Clock, directory: Path, slots: int, entries: int) -> None:
+        self._disk = disk
+        self._clock = clock
+        self._directory = directory
+        self._slots = slots
+        self._entries = entries
+        self._size = index_file_size(slots, entries)
+        self.on_new_file: Callable[[], None] = lambda: None
+        self.on_failure: Callable[[OSError], None] = lambda _error: None
+        self.failed = False
+        """Whether a file could not be made: nothing is indexed from then on, and the next start fills the index again."""
+        self.files: list[IndexFile] = []
+
+    def load(self) -> None:
+        """Open the files that are there. One of another size cannot be read with these settings: it is removed, and filled again."""
+        for name in self._disk.list_directory(self._directory):
+            path = self._directory / name
+            if not (len(name) == 17 and name.isdigit()):
+                continue
+            if self._disk.file_size(path) != self._size:
+                self._disk.remove(path)
+                continue
+            self.files.append(IndexFile(self._disk.open_segment(path), self._slots, self._entries))
+
+    @property
+    def end_offset(self) -> int:
+        """The commit-log offset of the newest message that is indexed; −1 if there is none."""
+        return self.files[-1].end_offset if self.files and self.files[-1].count > 1 else -1
+
+    def add(self, topic: str, unique: str | None, keys: str | None, sys_flag: int, offset: int, stored_ms: int) -> None:
+        """Index one message by its unique id and its keys (separated by spaces). Never fails: see ``failed``."""
+        if sys_flag & TRANSACTION_MASK == TRANSACTION_MASK or self.failed:  # rolled back
+            return
+        file = self.files[-1] if self.files else None
+        if file is not None and file.count > 1 and offset <= file.end_offset:
+            return
+        try:
+            if unique:
+                self._put(f"{topic}#{unique}", offset, stored_ms)
+            if keys:
+                for key in keys.split(" "):
+                    if key:
+                        self._put(f"{topic}#{key}", offset, stored_ms)
+        except OSError as error:  # derived data: no reason to refuse the message, which is in the log
+            self.failed = True
+            self.on_failure(error)
+
+    def find(self, topic: str, key: str, begin_ms: int, end_ms: int, count_max: int = HITS_MAX) -> list[IndexHit]:
+        """Up to ``count_max`` hits, newest file first. Hashes collide: compare the key with the message's own."""
+        key_hash = index_hash(f"{topic}#{key}")
+        hits: list[IndexHit] = []
+        for hit in self._hits(key_hash, begin_ms, end_ms):
+            hits.append(hit)
+            if len(hits) >= min(count_max, HITS_MAX):
+                break
+        return hits
+
+    def rewind(self, before: int) -> int:
+        """Forget what was indexed of messages at or after ``before``; the offset from which the dispatcher must bring them back.
+
+        That is ``before``, or less if the newest file is not as it was written: then that part is indexed again.
+        """
+        while self.files:
+            last = self.files[-1]
+            if last.count > 1 and last.begin_offset < before:
+                trusted = last.rewind(before)
+                if trusted == before:
+                    break
+                before = trusted
+                continue
+            empty = last.count <= 1
+            self._drop(self.files.pop())
+            if empty:  # or its header is lost
+                before = min(before, max(self.end_offset, 0))
+        return before
+
+    @property
+    def names(self) -> list[str]:
+        """The files there are, oldest first."""
+        return [file.name for file in self.files]
+
+    def drop_before(self, start: int) -> None:
+        """Remove the files whose messages all lie before ``start``; never the newest."""
+        while len(self.files) > 1 and self.files[0].end_offset < start:
+            self._drop(self.files.pop(0))
+
+    def dirty_segments(self) -> list[Segment]:
+        segments = []
+        for file in self.files:
+            if file.dirty:
+                file.dirty = False
+                segments.append(file.segment)
+        return segments
+
+    def close(self) -> None:
+        for file in self.files:
+            file.segment.close()
+        self.files.clear()
+
+    def remove_all(self) -> None:
+        while self.files:
+            self._drop(self.files.pop())
+
+    def _hits(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[IndexHit]:
+        for file in reversed(self.files):
+            if file.covers(begin_ms, end_ms):
+                yield from file.find(key_hash, begin_ms, end_ms)
+
+    def _put(self, key: str, offset: int, stored_ms: int) -> None:
+        file = self.files[-1] if self.files else None
+        if file is None or file.full:
+            file = self._new_file()
+        file.put(index_hash(key), offset, stored_ms)
+
+    def _new_file(self) -> IndexFile:
+        self._disk.make_directory(self._directory)
+        now = self._clock.now_ms()
+        path = self._directory / _file_name(now)
+        while self._disk.file_size(path) is not None:  # two files within one millisecond
+            now += 1
+            path = self._directory / _file_name(now)
+        fresh = IndexFile(self._disk.create_segment(path, self._size), self._slots, self._entries)
+        if self.files:
+            fresh.inherit(self.files[-1].end_offset, self.files[-1].end_timestamp)
+        self.files.append(fresh)
+        self.on_new_file()
+        return fresh
+
+    def _drop(self, file: IndexFile) -> None:
+        file.segment.close()
+        self._disk.remove(file.segment.path)
+
+
+def _file_name(now_ms: int) -> str:
+    """RocketMQ names an index by local time, to the millisecond."""
+    moment = datetime.fromtimestamp(now_ms / 1000)
+    return f"{moment:%Y%m%d%H%M%S}{now_ms % 1000:03d}"

@@ -1,0 +1,246 @@
+"""A row of equally sized mapped files that together hold one long run of bytes: a commit log, a consume queue.
+
+File k of a row is named by the offset of its first byte. The row knows where bytes are, not what they mean. The next file is made
+ahead of need in a thread, so that a roll does not stall a send.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from turbopump.errors import StoreDamagedError
+from turbopump.store.disk import Disk, Segment
+from turbopump.store.files import segment_name, segment_offset
+
+STEP: Final = 1 << 20
+"""Bytes looked at in one go."""
+_ZEROS: Final = bytes(STEP)
+_STEPS_AHEAD: Final = 32
+
+
+class MappedFile:
+    """One file: ``start`` and ``end`` are offsets in the row, ``buffer`` is the map. ``dirty`` while written and not yet synced."""
+
+    __slots__ = ("buffer", "dirty", "end", "segment", "start")
+
+    def __init__(self, start: int, segment: Segment) -> None:
+        self.start = start
+        self.end = start + segment.size
+        self.segment = segment
+        self.buffer = segment.buffer
+        self.dirty = False
+
+
+class MappedFiles:
+    """The row in ``directory``, every file ``file_size`` bytes. A spare next file is kept at ``spare_path`` if that is given; it
+    lies outside ``directory``, where only whole names are expected.
+
+    Raises StoreDamagedError on ``load`` if a file but the last has another size, or if files do not follow each other.
+    """
+
+    def __init__(self, disk: Disk, directory: Path, file_size: int, spare_path: Path | None = None) -> None:
+        self._disk = disk
+        self._directory = directory
+        self.file_size = file_size
+        self.files: list[MappedFile] = []
+        self._spare_path = spare_path
+        self._spare: Segment | None = None
+        self._spare_in_making = False
+        self._closed = False
+
+    def load(self) -> None:
+        """Map the files that are there. A last file that is too short and blank (a create that was cut short) is removed; a last one
+        of the log that is too short gets zeros behind what it has."""
+        starts = [
+            (offset, name)
+            for name in self._disk.list_directory(self._directory)
+            if (offset := segment_offset(name)) is not None
+        ]
+        for number, (start, name) in enumerate(starts):
+            path = self._directory / name
+            size = self._disk.file_size(path)
+            if size != self.file_size:
+                if number == len(starts) - 1 and self._is_unfinished(path, size or 0):
+                    self._disk.remove(path)
+                    continue
+                if number == len(starts) - 1 and self._spare_path is not None and (size or 0) < self.file_size:
+                    self._lengthen(path, size or 0)
+                    self.files.append(MappedFile(start, self._disk.open_segment(path)))
+                    continue
+                raise StoreDamagedError(
+                    f"{path} has {size} bytes; files here have {self.file_size}: set mappedFileSizeCommitLog or "
+                    "mappedFileSizeConsumeQueue to the size the store was written with, or move the file away"
+                )
+            if self.files and self.files[-1].end != start:
+                raise StoreDamagedError(f"{path} does not follow {self.files[-1].segment.path}: a file between them is missing")
+            self.files.append(MappedFile(start, self._disk.open_segment(path)))
+
+    def __iter__(self) -> Iterator[MappedFile]:
+        return iter(self.files)
+
+    def __bool__(self) -> bool:
+        return bool(self.files)
+
+    @property
+    def start(self) -> int:
+        """The offset of the first byte that is there; 0 if there is no file."""
+        return self.files[0].start if self.files else 0
+
+    def at(self, offset: int) -> MappedFile | None:
+        """The file that holds the byte at ``offset``, if it is there."""
+        files = self.files
+        if not files:
+            return None
+        last = files[-1]
+        if last.start <= offset < last.end:
+            return last
+        number = (offset - files[0].start) // self.file_size
+        return files[number] if 0 <= number < len(files) else None
+
+    def append_file(self, start: int) -> MappedFile:
+        """Add the file that begins at ``start``: the spare one if it is ready. Raises OSError, for example on a full disk."""
+        assert not self.files or self.files[-1].end == start
+        path = self._directory / segment_name(start)
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            self._disk.rename_segment(spare, path)
+        else:
+            self._disk.make_directory(self._directory)
+            spare = self._disk.create_segment(path, self.file_size)
+        file = MappedFile(start, spare)
+        self.files.append(file)
+        return file
+
+    def prepare_next(self) -> None:
+        """Begin to make a spare file beside this thread, if there is none and none is being made."""
+        path = self._spare_path
+        if path is None or self._spare is not None or self._spare_in_making:
+            return
+        self._spare_in_making = True
+        made: list[Segment] = []
+
+        def make() -> None:
+            self._disk.remove(path)
+            made.append(self._disk.create_segment(path, self.file_size))
+
+        def done(error: OSError | None) -> None:
+            self._spare_in_making = False
+            if error is None and not self._closed:
+                self._spare = made[0]
+            elif error is None:
+                made[0].close()  # after an error the roll tries again, and reports what is wrong
+
+        self._disk.start(make, done)
+
+    def truncate(self, offset: int) -> None:
+        """Drop every file that begins at or after ``offset`` and zero the rest of the one that holds it."""
+        while self.files and self.files[-1].start >= offset and len(self.files) > 1:
+            self._drop(self.files.pop())
+        if self.files:
+            last = self.files[-1]
+            if last.start <= offset < last.end:
+                _zero_rest(last, offset - last.start)
+                last.dirty = True
+
+    def drop_first(self) -> None:
+        """Remove the oldest file."""
+        self._drop(self.files.pop(0))
+
+    def dirty_segments(self) -> list[Segment]:
+        """The segments written since they were last asked for here; they count as clean from now on."""
+        segments = []
+        for file in reversed(self.files):
+            if file.dirty:
+                file.dirty = False
+                segments.append(file.segment)
+            elif segments:
+                break
+        segments.reverse()
+        return segments
+
+    def close(self) -> None:
+        self._closed = True
+        self._discard_spare()
+        for file in self.files:
+            file.segment.close()
+        self.files.clear()
+
+    def remove_all(self) -> None:
+        """Close and delete every file and the directory."""
+        self._closed = True
+        self._discard_spare()
+        while self.files:
+            self._drop(self.files.pop())
+        for name in self._disk.list_directory(self._directory):
+            if segment_offset(name) is not None:  # one that could not be loaded
+                self._disk.remove(self._directory / name)
+        if not self._disk.list_directory(self._directory):
+            self._disk.remove(self._directory)
+
+    def emptied(self) -> MappedFiles:
+        """A row like this one with no file in it."""
+        return MappedFiles(self._disk, self._directory, self.file_size, self._spare_path)
+
+    def _is_unfinished(self, path: Path, size: int) -> bool:
+        """Whether a kill has cut short the making of this file: it is shorter than the others, and blank."""
+        if not 0 < size < self.file_size:
+            return size == 0
+        segment = self._disk.open_segment(path)
+        try:
+            return not any(any(segment.read(at, STEP)) for at in range(0, size, STEP))
+        finally:
+            segment.close()
+
+    def _lengthen(self, path: Path, size: int) -> None:
+        """Replace a file that lost its end by a copy of full size."""
+        spare = self._spare_path
+        assert spare is not None
+        self._disk.remove(spare)
+        whole, short = self._disk.create_segment(spare, self.file_size), self._disk.open_segment(path)
+        for at in range(0, size, STEP):
+            piece = short.read_cold(at, min(STEP, size - at))
+            whole.buffer[at : at + len(piece)] = piece
+        short.close()
+        whole.sync()
+        self._disk.rename_segment(whole, path)
+        whole.close()
+
+    def _drop(self, file: MappedFile) -> None:
+        file.segment.close()
+        self._disk.remove(file.segment.path)
+
+    def _discard_spare(self) -> None:
+        if self._spare is not None:
+            self._spare.close()
+            self._disk.remove(self._spare.path)
+            self._spare = None
+
+
+def _zero_rest(file: MappedFile, at: int) -> None:
+    """Zero what is not zero from ``at`` on; holes are not touched (reading a whole segment through its map would fill the memory)."""
+    for start in data_steps(file.segment, at):
+        piece = min(STEP, file.segment.size - start)
+        zeros = _ZEROS if piece == STEP else bytes(piece)
+        if file.segment.read_cold(start, piece) != zeros:
+            file.buffer[start : start + piece] = zeros
+
+
+def data_steps(segment: Segment, at: int) -> Iterator[int]:
+    """Where in a file, from ``at`` on, there are ``STEP`` bytes that may not all be zero.
+
+    Asked a good way ahead of what the caller reads: the system reads ahead too, and pages of a hole that are in its cache count as data.
+    """
+    ahead: deque[int] = deque()
+    following: int | None = at
+    while True:
+        while following is not None and len(ahead) < _STEPS_AHEAD:
+            following = segment.data_from(following)
+            if following is not None:
+                ahead.append(following)
+                following += STEP
+        if not ahead:
+            return
+        yield ahead.popleft()

@@ -1,0 +1,399 @@
+"""The store's front door: a directory of files on one side, queues of messages on the other.
+
+``open`` recovers, ``put`` and ``put_batch`` append and dispatch in the same breath, ``get`` reads a queue, ``close`` leaves a clean
+directory. Synchronous, one thread, no network; flushing is begun here by whoever owns the clock and finished in threads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from turbopump.clock import Clock
+from turbopump.errors import StoreClosedError, StoredMessageError, StoreError
+from turbopump.message.codec import CRC_SUFFIX_SIZE, FIXED_SIZE, TOPIC_SIZE_MAX_V1, decode_entry, encode_entry
+from turbopump.message.message import ReceivedMessage
+from turbopump.store.checkpoint import Checkpoint
+from turbopump.store.commit_log import CommitLog
+from turbopump.store.consume_queue import ConsumeQueue
+from turbopump.store.consume_queue_table import ConsumeQueueTable
+from turbopump.store.disk import Disk, Lock
+from turbopump.store.dispatcher import Dispatcher
+from turbopump.store.files import StorePaths
+from turbopump.store.flusher import Flusher
+from turbopump.store.index_file import IndexHit
+from turbopump.store.key_index import KeyIndex
+from turbopump.store.provenance import ABORT_MARK, Provenance
+from turbopump.store.queue_reader import GetResult, ReadLimits, read_queue
+from turbopump.store.recovery import Recovery, RecoveryReport
+from turbopump.store.watermark import Watermark
+
+SEGMENT_SIZE: Final = 1024 * 1024 * 1024
+QUEUE_FILE_SIZE: Final = 6_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """Sizes in bytes. ``flushed_only``: readers see a message only once it is on the disk (SYNC_FLUSH). ``index_entries`` 0: messages
+    are not indexed by key. ``with_crc``: entries are written with a CRC over all of them."""
+
+    paths: StorePaths
+    segment_size: int = SEGMENT_SIZE
+    queue_file_size: int = QUEUE_FILE_SIZE
+    flushed_only: bool = False
+    with_crc: bool = False
+    index_slots: int = 0
+    index_entries: int = 0
+    limits: ReadLimits = field(default_factory=ReadLimits)
+
+
+class NewMessage(msgspec.Struct, frozen=True, gc=False):
+    """A message to append. ``properties`` is UTF-8 property text that ends with its separator, or empty; ``tags_code`` as
+    ``java_hash.tags_code`` makes it; ``unique`` and ``keys`` are what it is indexed by."""
+
+    body: bytes
+    properties: bytes
+    tags_code: int
+    flag: int = 0
+    unique: str | None = None
+    keys: str | None = None
+
+
+class Placed(msgspec.Struct, frozen=True, gc=False):
+    """Where a message, or the first of a batch, now is; ``log_end`` is what the flush must pass."""
+
+    queue_offset: int
+    offset: int
+    log_end: int
+
+
+class MessageStore:
+    """An open store directory. Make one with ``MessageStore.open``."""
+
+    def __init__(self, config: StoreConfig, disk: Disk, clock: Clock, on_failure: Callable[[str], None], lock: Lock) -> None:
+        self._config = config
+        self._disk = disk
+        self._clock = clock
+        self._lock = lock
+        self._closed = False
+        self._with_crc = config.with_crc
+        self.on_failure = on_failure
+        self.log = CommitLog(disk, config.paths.commit_log, config.segment_size)
+        self.queues = ConsumeQueueTable(disk, config.paths, config.queue_file_size)
+        self.index: KeyIndex | None = None
+        if config.index_entries:
+            self.index = KeyIndex(disk, clock, config.paths.index, config.index_slots, config.index_entries)
+        self.flushed = Watermark()
+        self._dispatcher = Dispatcher(self.queues, self.index, self.flushed if config.flushed_only else None)
+        self._provenance = Provenance(disk, config.paths.provenance)
+        self.log.requires_crc = self._provenance.requires_crc
+        self._checkpoint = Checkpoint(disk, config.paths.checkpoint)
+        self.flusher = Flusher(
+            disk, self.log, self.queues, self.index, self._dispatcher, self._checkpoint, self.flushed, on_failure
+        )
+        self.recovery: RecoveryReport | None = None
+
+    @classmethod
+    def open(
+        cls,
+        config: StoreConfig,
+        disk: Disk,
+        clock: Clock,
+        on_failure: Callable[[str], None],
+        on_progress: Callable[[int, int], None] = lambda _offset, _end: None,
+    ) -> MessageStore:
+        """Lock the directory, recover it, and leave an abort file until ``close``. ``on_progress`` gets (bytes of log read, end of the
+        log's files) during a long recovery.
+
+        Raises StoreLockedError if another store has it, StoreDamagedError for files that cannot belong together, OSError.
+        """
+        paths = config.paths
+        try:
+            disk.make_directory(paths.root)
+            lock = disk.lock(paths.lock)
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise StoreError(
+                f"{paths.root} cannot be a store directory ({why}): give one that can be made and written"
+            ) from None
+        try:
+            disk.make_directory(paths.config)
+            disk.make_directory(paths.commit_log)
+            disk.make_directory(paths.consume_queues)
+            store = cls(config, disk, clock, on_failure, lock)
+            abort = disk.read_file(paths.abort)
+            store._provenance.load(crashed_here=abort is not None and abort.endswith(ABORT_MARK), clean=abort is None)
+            disk.write_file(paths.abort, str(os.getpid()).encode() + ABORT_MARK)
+            store.log.load()
+            store.queues.load()
+            store.recovery = store._recover(clean=abort is None, on_progress=on_progress)
+            if abort is not None:
+                store.flusher.flush_all_now()
+            store.flushed.advance(store.log.end)
+            store._dispatcher.show_flushed()
+        except BaseException:
+            lock.release()
+            raise
+        return store
+
+    def _recover(self, *, clean: bool, on_progress: Callable[[int, int], None]) -> RecoveryReport:
+        index, provenance = self.index, self._provenance
+        complete = True
+        if index is not None:
+            index.load()
+            expected = provenance.index_names
+            known = set(expected) <= set(index.names) if expected is not None else bool(index.files)
+            complete = known and not provenance.index_incomplete
+            index.on_failure = self._stop_indexing
+        recovery = Recovery(
+            self.log,
+            self.queues,
+            index,
+            self._dispatcher,
+            self._checkpoint,
+            clean=clean,
+            derived_complete=complete,
+            index_synced=provenance.crashed_here,
+            on_progress=on_progress,
+        )
+        report = recovery.run()
+        provenance.begin(report.log_end, index.names if index is not None else None, with_crc=self._with_crc)
+        if index is not None:
+            index.on_new_file = lambda: self._disk.start(lambda: provenance.note_indexes(index.names), lambda _error: None)
+            if index.failed:
+                provenance.note_indexes(None)
+        return report
+
+    def put(
+        self,
+        topic: str,
+        queue_id: int,
+        message: NewMessage,
+        *,
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: bytes,
+        store_host: bytes,
+        reconsume_times: int = 0,
+        prepared_transaction_offset: int = 0,
+    ) -> Placed:
+        """Append one message and dispatch it.
+
+        Raises StoreClosedError if the store takes no writes, MessageError if no file can hold it, OSError if a new file fails.
+        Hosts as ``codec.encode_host`` makes them. Cost: about 4 µs.
+        """
+        if self._closed or self.flushed.error is not None:
+            self._refuse()
+        queue = self.queues.find_or_make(topic, queue_id)
+        name = topic.encode()
+        body, properties = message.body, message.properties
+        hosts_size = len(born_host) + len(store_host)
+        if self._with_crc or len(name) > TOPIC_SIZE_MAX_V1:
+            size = self._entry_size(len(body), len(name), len(properties), hosts_size)
+        else:  # nearly always: a call saved
+            size = FIXED_SIZE - 16 + hosts_size + len(body) + len(name) + len(properties)
+        log = self.log
+        queue.make_room(1)  # what may fail comes before the first byte is written
+        offset = log.place(size)
+        now = self._clock.now_ms()
+        index = queue.max_index
+        log.append(
+            encode_entry(
+                queue_id,
+                message.flag,
+                index,
+                offset,
+                sys_flag,
+                born_timestamp,
+                born_host,
+                now,
+                store_host,
+                reconsume_times,
+                prepared_transaction_offset,
+                body,
+                name,
+                properties,
+                self._with_crc,
+            )
+        )
+        self._dispatcher.dispatch(queue, index, offset, size, message.tags_code, sys_flag, now, message.unique, message.keys)
+        return Placed(index, offset, log.end)
+
+    def put_batch(
+        self,
+        topic: str,
+        queue_id: int,
+        messages: Sequence[NewMessage],
+        *,
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: bytes,
+        store_host: bytes,
+    ) -> tuple[Placed, list[int]]:
+        """Append messages side by side in one segment, all or none; where the first is, and the physical offset of each."""
+        if self._closed or self.flushed.error is not None:
+            self._refuse()
+        queue = self.queues.find_or_make(topic, queue_id)
+        name = topic.encode()
+        hosts_size, entry_size = len(born_host) + len(store_host), self._entry_size
+        sizes = [entry_size(len(message.body), len(name), len(message.properties), hosts_size) for message in messages]
+        queue.make_room(len(messages))
+        first = offset = self.log.place(sum(sizes))
+        now = self._clock.now_ms()
+        index = first_index = queue.max_index
+        entries = []
+        offsets = []
+        for message, size in zip(messages, sizes, strict=True):
+            entries.append(
+                encode_entry(
+                    queue_id,
+                    message.flag,
+                    index,
+                    offset,
+                    sys_flag,
+                    born_timestamp,
+                    born_host,
+                    now,
+                    store_host,
+                    0,
+                    0,
+                    message.body,
+                    name,
+                    message.properties,
+                    self._with_crc,
+                )
+            )
+            offsets.append(offset)
+            offset += size
+            index += 1
+        self.log.append(b"".join(entries))
+        for number, (message, size) in enumerate(zip(messages, sizes, strict=True)):
+            self._dispatcher.dispatch(
+                queue,
+                first_index + number,
+                offsets[number],
+                size,
+                message.tags_code,
+                sys_flag,
+                now,
+                message.unique,
+                message.keys,
+            )
+        return Placed(first_index, first, self.log.end), offsets
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        count_max: int,
+        accept: Callable[[int], bool] | None = None,
+    ) -> GetResult:
+        """Messages of a queue from ``offset`` on; ``accept`` judges tag codes."""
+        return read_queue(self.queues.find(topic, queue_id), self.log, offset, count_max, self._config.limits, accept)
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        return self.queues.find(topic, queue_id)
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """One past the last visible message of a queue; 0 if it has none."""
+        queue = self.queues.find(topic, queue_id)
+        return queue.end.value if queue is not None else 0
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """The first message a queue still has; 0 if it has none."""
+        queue = self.queues.find(topic, queue_id)
+        return queue.min_index if queue is not None else 0
+
+    def is_hot(self, topic: str, queue_id: int, index: int) -> bool:
+        """Whether a queue's message would be read from memory; True too where there is no such message."""
+        queue = self.queues.find(topic, queue_id)
+        unit = queue.unit(index) if queue is not None else None
+        return unit is None or self.log.end - unit[0] <= self._config.limits.hot_size
+
+    def offset_at_time(self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False) -> int:
+        """The queue offset at a store time in ms. Lower: the first message at or after it (the end if none is); upper: the last at or
+        before it (0 if none is). 0 for a queue without messages."""
+        queue = self.queues.find(topic, queue_id)
+        if queue is None:
+            return 0
+        low, high = queue.min_index, queue.end.value
+        while low < high:
+            middle = (low + high) // 2
+            stored = self._store_timestamp(queue, middle)
+            if stored is None or stored < timestamp or (upper and stored == timestamp):
+                low = middle + 1
+            else:
+                high = middle
+        if not upper:
+            return low
+        return low - 1 if low > queue.min_index else 0
+
+    def find_by_key(self, topic: str, key: str, begin_ms: int, end_ms: int, count_max: int = 64) -> list[IndexHit]:
+        """Where messages may be that have this key or unique id, stored between the times (ms), newest file first. Hashes collide."""
+        return self.index.find(topic, key, begin_ms, end_ms, count_max) if self.index is not None else []
+
+    def message_at(self, offset: int) -> ReceivedMessage | None:
+        """The message whose entry begins at this physical offset of the log; None if there is none."""
+        head = self.log.read(offset, 4)
+        if head is None or not 0 <= offset < self.log.end:
+            return None
+        entry = self.log.read(offset, int.from_bytes(head))
+        if entry is None or len(entry) < FIXED_SIZE:
+            return None
+        try:
+            message = decode_entry(entry)
+        except StoredMessageError:
+            return None
+        return message if message.commit_log_offset == offset else None
+
+    def finish_background(self) -> None:
+        """Wait for what runs beside this thread (syncs, saves of tables) and start no more: the first step of closing."""
+        self._disk.close()
+
+    def close(self) -> None:
+        """Sync everything, mark the stop as clean, release the directory. Raises OSError if something could not be synced."""
+        if self._closed:
+            return
+        self._closed = True
+        self._disk.close()
+        try:
+            self.flusher.flush_all_now()
+            self.log.close()
+            self.queues.close()
+            self._checkpoint.close()
+            if self.index is not None:
+                self.index.close()
+            if self.flushed.error is None and not self.flusher.queues_failed:
+                self._provenance.end(self.log.end)
+                self._disk.remove(self._config.paths.abort)
+        finally:
+            self._lock.release()
+
+    def _stop_indexing(self, error: OSError) -> None:
+        """The index cannot grow: it is left behind, and the next start fills it again. Should noting that fail too, the clean stop does."""
+        self.on_failure(
+            f"an index file cannot be made ({error.strerror or error}); messages are not indexed until the next start"
+        )
+        self._disk.start(lambda: self._provenance.note_indexes(None), lambda _error: None)
+
+    def _entry_size(self, body: int, topic: int, properties: int, hosts: int) -> int:
+        """Bytes that ``codec.encode_entry`` will make of parts of these sizes."""
+        size = FIXED_SIZE - 16 + hosts + body + topic + properties
+        if self._with_crc:
+            size += CRC_SUFFIX_SIZE
+        return size + 1 if topic > TOPIC_SIZE_MAX_V1 else size
+
+    def _refuse(self) -> None:
+        if self.flushed.error is not None:
+            raise StoreClosedError(str(self.flushed.error))
+        raise StoreClosedError("the store is closed")
+
+    def _store_timestamp(self, queue: ConsumeQueue, index: int) -> int | None:
+        unit = queue.unit(index)
+        entry = self.log.read(unit[0], unit[1]) if unit is not None else None
+        return decode_entry(entry, check_crc=False).store_timestamp if entry is not None else None

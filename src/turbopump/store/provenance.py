@@ -1,0 +1,100 @@
+"""Who wrote what: which ranges of the log came from this program, and which index files there should be.
+
+Ours are written with a whole-entry CRC, so that its absence is damage; Apache's usually are not. The file ``turbopump.json`` in the root
+remembers our ranges (an open one has no end until the clean stop), and the abort file tells whether a crashed run was ours.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from turbopump.store.disk import Disk
+
+ABORT_MARK: Final = b" turbopump"
+"""What our abort files hold after the process id; Apache's hold the id alone."""
+
+
+class Provenance:
+    """The file at ``path``. ``load`` before recovery, ``begin`` after it, ``end`` at a clean stop."""
+
+    def __init__(self, disk: Disk, path: Path) -> None:
+        self._disk = disk
+        self._path = path
+        self._written: list[list[int | None]] = []
+        self.index_names: list[str] | None = None
+        """The index files of the last run; None if that is not known."""
+        self.crashed_here = False
+        self.index_incomplete = False
+        """Whether our last run did not index everything: it was told not to, or could not."""
+
+    def load(self, *, crashed_here: bool, clean: bool) -> None:
+        """Read the file. ``crashed_here``: the last run crashed and was ours; ``clean``: the last run, whosever, stopped cleanly."""
+        self.crashed_here = crashed_here
+        known = self._read()
+        self._written = known.get("written", [])
+        self.index_names = known.get("indexes")
+        self.index_incomplete = "indexes" in known and self.index_names is None
+        if self._written and self._written[-1][1] is None and not crashed_here:
+            self._written.pop()  # another program has written since our crash: where ours ended is not known
+            self.index_names = None
+        if not clean and not crashed_here:
+            self.index_names = None
+
+    def requires_crc(self, offset: int) -> bool:
+        """Whether the entry at this offset of the log is ours."""
+        return any(
+            start is not None and start <= offset and (end is None or offset < end) for start, end in reversed(self._written)
+        )
+
+    def begin(self, log_end: int, index_names: list[str] | None, *, with_crc: bool) -> None:
+        """From ``log_end`` on we write, with or without whole-entry CRCs; ``index_names`` None: without an index. Raises OSError."""
+        kept: list[list[int | None]] = [
+            [start, min(end, log_end) if end is not None else log_end]
+            for start, end in self._written
+            if start is not None and start < log_end
+        ]
+        if not with_crc:
+            self._written = kept
+        elif kept and kept[-1][1] == log_end:
+            self._written = [*kept[:-1], [kept[-1][0], None]]
+        else:
+            self._written = [*kept, [log_end, None]]
+        self.note_indexes(index_names)
+
+    def note_indexes(self, names: list[str] | None) -> None:
+        """Remember the index files there are now; None: from now on messages are not indexed. Raises OSError."""
+        self.index_names = list(names) if names is not None else None
+        self._save()
+
+    def end(self, log_end: int) -> None:
+        """We have written up to ``log_end`` and stop cleanly. Raises OSError."""
+        if self._written and self._written[-1][1] is None:
+            self._written[-1][1] = log_end
+        self._save()
+
+    def _save(self) -> None:
+        text = json.dumps({"version": 1, "written": self._written, "indexes": self.index_names})
+        self._disk.replace_file(self._path, text.encode())
+
+    def _read(self) -> dict[str, Any]:
+        for path in (self._path, self._path.with_name(self._path.name + ".bak")):
+            data = self._disk.read_file(path)
+            try:
+                if data:
+                    msgspec.json.decode(data, type=_Known)
+                    known: dict[str, Any] = json.loads(data)
+                    return known
+            except (msgspec.DecodeError, ValueError):
+                continue
+        return {}
+
+
+class _Known(msgspec.Struct):
+    """What the file must look like to be believed."""
+
+    written: list[tuple[int, int | None]]
+    indexes: list[str] | None = None

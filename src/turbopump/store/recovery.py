@@ -1,0 +1,230 @@
+"""Opening a store: where the log ends, what of it is damaged, and queues and indexes that agree with it.
+
+1. Queues and indexes are loaded and their last entries found.
+2. Where to begin reading the log: after a clean stop behind the last entry a queue points to; after a crash at the newest segment whose
+   first message is older than the checkpoint (it was on the disk, in the log, the queues and the indexes), and not behind the offset
+   that our own part of the checkpoint vouches for (store times go back when the wall clock does); at the start of the log if derived
+   files are missing.
+3. Queues and indexes are cut there: what they say of messages behind it may never have reached the disk. Every entry from there on is
+   checked and handed to the dispatcher, which writes it to them again.
+4. A bad entry with a good one somewhere behind it is damage: the range is set apart, its queues get gaps, and reading goes on behind
+   it. A bad entry with nothing good behind it is a torn tail: the log ends there, and everything is cut to it.
+5. What was recovered after a crash may be in the page cache only (the process was killed, the machine was not), and what was cut off
+   is still on the disk: both count as dirty, so that the store syncs them before it says what is flushed.
+6. Derived files are disposable: a queue that lacks units, or whose files do not belong together, or a count of units that is not the
+   one noted at the clean stop, makes recovery begin anew, with empty queues and indexes, at the start of the log. An entry that fits
+   into no queue even then is damage.
+
+Source of the file rules: apache/rocketmq ``CommitLog.recoverNormally`` / ``recoverAbnormally``; Apache ends the log at the first bad entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from turbopump.message.codec import FIXED_SIZE
+from turbopump.message.sysflag import SysFlag
+from turbopump.store.checkpoint import Checkpoint
+from turbopump.store.commit_log import NOTHING, CommitLog, EntryMark
+from turbopump.store.consume_queue import ConsumeQueue
+from turbopump.store.consume_queue_table import ConsumeQueueTable
+from turbopump.store.dispatcher import Dispatcher
+from turbopump.store.key_index import KeyIndex
+
+PROGRESS_STEP = 64 * 1024 * 1024
+"""Bytes of log between two calls of ``on_progress``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A range of the log that holds no good entry although good ones follow: offsets in bytes, and what is wrong at its start."""
+
+    start: int
+    end: int
+    fault: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What recovery found. Offsets in bytes of the log; ``torn`` says what was wrong where the log now ends, None if nothing was."""
+
+    clean: bool
+    begun_at: int
+    log_end: int
+    entries: int
+    rebuilt: bool
+    damages: tuple[Damage, ...] = ()
+    torn: str | None = None
+
+
+class _QueueHoleError(Exception):
+    """A queue lacks units that no damage explains."""
+
+
+@dataclass(slots=True)
+class Recovery:
+    """The parts of a loaded store that recovery brings together. ``index`` None: nothing is indexed.
+
+    ``derived_complete`` False: index files are known to be missing, so that the whole log must be read. ``index_synced`` False: the
+    crashed program does not sync its index with the checkpoint (Apache's only syncs full files). ``on_progress`` gets (offset reached,
+    end of the mapped log) from time to time.
+    """
+
+    log: CommitLog
+    queues: ConsumeQueueTable
+    index: KeyIndex | None
+    dispatcher: Dispatcher
+    checkpoint: Checkpoint
+    clean: bool
+    derived_complete: bool = True
+    index_synced: bool = True
+    on_progress: Callable[[int, int], None] = lambda _offset, _end: None
+    damages: list[Damage] = field(default_factory=list)
+
+    def run(self) -> RecoveryReport:
+        """Bring log, queues and indexes to one consistent end. Raises OSError and StoreDamagedError."""
+        log, index = self.log, self.index
+        begin = self._begin_after_clean_stop() if self.clean else self._begin_after_crash()
+        if index is not None and not self.clean:
+            begin = index.rewind(begin if self.index_synced else max(min(begin, index.end_offset), 0))
+            begin = max(begin, log.start)
+        rebuilt = not self._derived_reach(begin)
+        if not rebuilt:
+            try:
+                for queue in self.queues:
+                    queue.cut_at(begin, self._is_there)
+                entries, torn = self._redispatch(begin, rebuilding=False)
+                if self.clean and log.walked_to == self.checkpoint.log_end and self.queues.units != self.checkpoint.queue_units:
+                    raise _QueueHoleError
+            except _QueueHoleError:
+                rebuilt = True
+        if rebuilt:
+            begin = self._forget_derived()
+            entries, torn = self._redispatch(begin, rebuilding=True)
+        end = log.walked_to
+        log.open_at(end)
+        if not self.clean:
+            for file in log.files:
+                file.dirty = file.dirty or file.end > begin
+        self.dispatcher.dispatched = end
+        for queue in self.queues:
+            queue.raise_min(log.start)
+            queue.end.advance(queue.max_index)
+        if index is not None and index.end_offset >= end:
+            index.rewind(end)
+        return RecoveryReport(self.clean, begin, end, entries, rebuilt, tuple(self.damages), torn)
+
+    def _redispatch(self, begin: int, *, rebuilding: bool) -> tuple[int, str | None]:
+        """Dispatch every good entry from ``begin`` on: (how many, what is wrong behind the last); ``damages`` are those of this run.
+
+        Raises _QueueHoleError if a queue lacks units that no damage explains, unless ``rebuilding``: then the entry is damaged.
+        """
+        log, damages, entries = self.log, self.damages, 0
+        damages.clear()
+        last = log.files.files[-1].end if log.files else 0
+        progress_at = begin + PROGRESS_STEP
+        position = begin
+        while True:
+            for mark in log.walk(position):
+                fault = self._dispatch(mark, begin, rebuilding)
+                if fault is None:
+                    entries += 1
+                else:
+                    damages.append(Damage(mark.offset, mark.offset + mark.size, fault))
+                if mark.offset >= progress_at:
+                    progress_at = mark.offset + PROGRESS_STEP
+                    self.on_progress(mark.offset, last)
+            if log.fault is None:
+                return entries, None
+            following = log.next_good(log.walked_to)
+            if following is None:
+                return entries, None if log.fault == NOTHING else log.fault
+            damages.append(Damage(log.walked_to, following, log.fault))
+            position = following
+
+    def _dispatch(self, mark: EntryMark, begin: int, rebuilding: bool) -> str | None:
+        """Hand on an entry; what is wrong with it if its place in its queue cannot be."""
+        queue = self.queues.find_or_make(mark.topic, mark.queue_id)
+        index, expected = mark.queue_offset, queue.max_index
+        if index != expected and not mark.sys_flag & SysFlag.TRANSACTION_PREPARED:
+            if index > expected and self._explained(queue, index - expected, begin, rebuilding):
+                queue.fill_gap(index, self.damages[-1].start)
+            elif not self._begins_anew(queue, mark, begin):
+                if not rebuilding:
+                    raise _QueueHoleError
+                return f"it says that it is queue offset {index} of {mark.topic} queue {mark.queue_id}, which has {expected} before it"
+        self.dispatcher.dispatch_mark(mark)
+        return None
+
+    def _explained(self, queue: ConsumeQueue, missing: int, begin: int, rebuilding: bool) -> bool:
+        """Whether so many messages can lie in the damaged ranges behind the queue's last one."""
+        start = self.log.start
+        if not queue.max_index and start > 0 and begin == start:
+            return False  # its first messages were deleted with the log
+        if begin > start and not rebuilding and queue.ends_with_a_file:
+            return False  # the files behind may have been taken away: the messages may all be there
+        unit = queue.unit(queue.max_index - 1)
+        after = unit[0] if unit is not None else begin
+        room = missing * FIXED_SIZE
+        for damage in reversed(self.damages):
+            if damage.start < after or room <= 0:
+                break
+            room -= damage.end - damage.start
+        return room <= 0
+
+    def _begins_anew(self, queue: ConsumeQueue, mark: EntryMark, begin: int) -> bool:
+        """Whether the queue may go on with this entry although it does not follow its last unit: it is the first that the log still has;
+        or its topic was deleted and made again, so that its offsets began with 0 once more."""
+        index = mark.queue_offset
+        if not queue.max_index:
+            return begin == self.log.start
+        if not queue.min_index <= index < queue.max_index:
+            return False
+        old, previous = queue.unit(index), queue.unit(index - 1)
+        return index == 0 or (old is not None and previous is not None and previous[0] > old[0])
+
+    def _is_there(self, queue: ConsumeQueue, index: int, offset: int, size: int) -> bool:
+        """Whether the log has, at ``offset``, the entry that unit ``index`` of the queue should point to."""
+        mark = self.log.entry_at(offset)
+        return mark is not None and (mark.size, mark.topic, mark.queue_id, mark.queue_offset) == (
+            size,
+            queue.topic,
+            queue.queue_id,
+            index,
+        )
+
+    def _forget_derived(self) -> int:
+        self.queues.rebuild()
+        if self.index is not None:
+            self.index.remove_all()
+        return self.log.start
+
+    def _derived_reach(self, begin: int) -> bool:
+        """Whether queues and indexes have what is in the log before the place where reading begins."""
+        if self.queues.damaged or (self.log.start == 0 and any(queue.min_index for queue in self.queues)):
+            return False
+        if begin <= self.log.start:
+            return True
+        return self.derived_complete and any(queue.max_index for queue in self.queues)
+
+    def _begin_after_clean_stop(self) -> int:
+        """The end of the last entry that a queue points to, if that entry is there and whole; else the start of its segment."""
+        last = max((unit for queue in self.queues if (unit := queue.last_unit) is not None), default=None)
+        if last is None:
+            return self.log.start
+        offset, size, _ = last
+        mark = self.log.entry_at(offset)
+        if mark is not None and mark.size == size:
+            return offset + size
+        file = self.log.files.at(offset)
+        return file.start if file is not None else self.log.start
+
+    def _begin_after_crash(self) -> int:
+        for file in reversed(self.log.files.files):
+            if self.checkpoint.safe_offset and file.start > self.checkpoint.safe_offset:
+                continue
+            mark = self.log.entry_at(file.start)
+            if mark is not None and mark.store_timestamp <= self.checkpoint.safe_timestamp:
+                return file.start
+        return self.log.start

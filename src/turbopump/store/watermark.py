@@ -1,0 +1,88 @@
+"""An offset that only grows, and who waits for it.
+
+Flushed, dispatched, end of a queue: whoever waits, waits for "it reaches x". A plain value with registered wake-ups; no loop, no
+lock, no clock: deadlines and awaiting belong to the broker. Wake-ups run inside ``advance`` and must be short.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import Final
+
+CANCELLED_KEPT: Final = 32
+"""So few cancelled waiters are not worth a clean-up."""
+
+
+class Waiter:
+    """One registered wake-up; ``cancel`` forgets it."""
+
+    __slots__ = ("_watermark", "order", "threshold", "wake")
+
+    def __init__(self, watermark: Watermark, threshold: int, order: int, wake: Callable[[], None]) -> None:
+        self._watermark = watermark
+        self.threshold = threshold
+        self.order = order
+        self.wake: Callable[[], None] | None = wake
+
+    def cancel(self) -> None:
+        if self.wake is not None:
+            self.wake = None
+            self._watermark._one_cancelled()
+
+    def __lt__(self, other: Waiter) -> bool:
+        return (self.threshold, self.order) < (other.threshold, other.order)
+
+
+class Watermark:
+    """``value`` grows by ``advance``; ``error`` is set, once and for good, by ``fail``."""
+
+    __slots__ = ("_cancelled", "_order", "_waiters", "error", "value")
+
+    def __init__(self, value: int = 0) -> None:
+        self.value = value
+        self.error: Exception | None = None
+        self._waiters: list[Waiter] = []
+        self._order = 0
+        self._cancelled = 0
+
+    def when(self, threshold: int, wake: Callable[[], None]) -> Waiter:
+        """Call ``wake`` once ``value >= threshold``, or once this has failed (look at ``error``). Not called at once."""
+        self._order += 1
+        waiter = Waiter(self, threshold, self._order, wake)
+        heapq.heappush(self._waiters, waiter)
+        return waiter
+
+    def advance(self, value: int) -> None:
+        """Move up to ``value`` (never down) and wake whom that concerns, lowest threshold first."""
+        if value > self.value:
+            self.value = value
+        waiters = self._waiters
+        while waiters and waiters[0].threshold <= value:
+            _wake(heapq.heappop(waiters))
+
+    def fail(self, error: Exception) -> None:
+        """It will not grow any more: wake everyone."""
+        self.error = error
+        waiters, self._waiters = self._waiters, []
+        for waiter in sorted(waiters):
+            _wake(waiter)
+
+    @property
+    def waiting(self) -> int:
+        """Waiters registered; some cancelled ones are among them until they are passed or become too many."""
+        return len(self._waiters)
+
+    def _one_cancelled(self) -> None:
+        """Drop cancelled waiters once they are the greater part: polls on a queue that never grows come and go for ever."""
+        self._cancelled += 1
+        if self._cancelled > CANCELLED_KEPT and self._cancelled > len(self._waiters) // 2:
+            self._waiters[:] = [waiter for waiter in self._waiters if waiter.wake is not None]
+            heapq.heapify(self._waiters)
+            self._cancelled = 0
+
+
+def _wake(waiter: Waiter) -> None:
+    wake, waiter.wake = waiter.wake, None
+    if wake is not None:
+        wake()
