@@ -1,0 +1,306 @@
+"""The broker: what it is made of, in the order in which it is put together and taken apart.
+
+``start`` opens the store, loads the tables, listens, and registers; ``close`` does the reverse and leaves a clean directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import os
+import random
+import socket
+from pathlib import Path
+
+from turbopump.broker.consumers import ClientTable
+from turbopump.broker.groups import GroupTable
+from turbopump.broker.handlers.clients import ClientsHandler
+from turbopump.broker.handlers.offsets import OffsetsHandler
+from turbopump.broker.handlers.pull import PullHandler
+from turbopump.broker.handlers.send import SendHandler
+from turbopump.broker.handlers.topics import TopicsHandler
+from turbopump.broker.held_pulls import HeldPulls
+from turbopump.broker.offsets import ConsumerOffsets
+from turbopump.broker.registration import Registration
+from turbopump.broker.stalls import LOOK_INTERVAL_S, StallWatch
+from turbopump.broker.timetable import Timetable
+from turbopump.broker.topics import TopicTable
+from turbopump.clock import Clock, SystemClock
+from turbopump.config.addresses import join_address
+from turbopump.config.broker_config import VIP_OFFSET, BrokerConfig, FlushDiskType
+from turbopump.errors import ConfigError, NotStartedError
+from turbopump.protocol.bodies.topics import PERM_INHERIT, PERM_READ, PERM_WRITE
+from turbopump.protocol.requests.clients import GetConsumerListByGroup, Heartbeat, UnregisterClient
+from turbopump.protocol.requests.offsets import (
+    GetMaxOffset,
+    GetMinOffset,
+    QueryConsumerOffset,
+    SearchOffset,
+    UpdateConsumerOffset,
+)
+from turbopump.protocol.requests.pull import LitePullMessage, PullMessage
+from turbopump.protocol.requests.send import SendBatchMessage, SendMessage, SendMessageV2
+from turbopump.protocol.requests.topics import CreateTopic, GetAllTopicConfig
+from turbopump.remoting.connection import Connection
+from turbopump.remoting.router import Router
+from turbopump.remoting.server import RemotingServer
+from turbopump.store.disk import Disk, SystemDisk
+from turbopump.store.files import StorePaths
+from turbopump.store.json_table import JsonTable
+from turbopump.store.message_store import MessageStore, StoreConfig
+from turbopump.store.queue_reader import ReadLimits
+from turbopump.store.recovery import RecoveryReport
+
+log = logging.getLogger(__name__)
+
+CLIENT_CHECK_S = 10.0
+FIRST_REGISTRATION_S = 3.0
+"""Longest that a start waits for name servers; a silent one must not keep the broker from serving those who know it."""
+MEMORY_ASSUMED = 8 << 30
+DAMAGES_LOGGED = 100
+"""Damaged ranges that get a line each at the start; all of them are counted."""
+
+
+class Broker:
+    """One broker on one store directory.
+
+    ``disk``, ``clock`` and ``source`` (of random numbers) are the system's unless given. ``host`` and ``port`` are where it listens
+    once started, ``address`` is what clients are told.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        clock: Clock | None = None,
+        disk: Disk | None = None,
+        source: random.Random | None = None,
+    ) -> None:
+        self.config = config
+        self._clock = clock or SystemClock()
+        self._disk = disk
+        self._random = source or random.Random()
+        self._timetable = Timetable()
+        self._held = HeldPulls()
+        self._store: MessageStore | None = None
+        self._server: RemotingServer | None = None
+        self._registration: Registration | None = None
+        self._tables: list[TopicTable | GroupTable | ConsumerOffsets] = []
+        self.host = config.bind_address
+        self.port = config.listen_port
+        self.address = ""
+
+    @property
+    def store(self) -> MessageStore:
+        """The open store. Raises NotStartedError before ``start``."""
+        if self._store is None:
+            raise NotStartedError("the broker is not started")
+        return self._store
+
+    async def start(self) -> None:
+        """Open the store, listen, register once.
+
+        Raises StoreLockedError, StoreDamagedError, ConfigError (a port is taken) or OSError; nothing is left open then.
+        """
+        try:
+            await self._start()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _start(self) -> None:
+        config, clock = self.config, self._clock
+        loop = asyncio.get_running_loop()
+        disk = self._disk or SystemDisk(lambda call: loop.call_soon_threadsafe(call))
+        store_config = _store_config(config)
+        store = self._store = MessageStore.open(store_config, disk, clock, _report)
+        _report_recovery(config.store_path_root_dir, store.recovery)
+
+        paths = store_config.paths
+        self._topics = TopicTable(
+            JsonTable(disk, paths.table("topics"), _report), clock, auto_create=config.auto_create_topic_enable
+        )
+        self._groups = GroupTable(
+            JsonTable(disk, paths.table("subscriptionGroup"), _report),
+            clock,
+            auto_create=config.auto_create_subscription_group,
+        )
+        self._offsets = ConsumerOffsets(JsonTable(disk, paths.table("consumerOffset"), _report), clock)
+        for table in (self._topics, self._groups, self._offsets):
+            table.load()
+            self._tables.append(table)
+        self._topics.add_system_topics(
+            cluster=config.broker_cluster_name,
+            broker=config.broker_name,
+            default_queues=config.default_topic_queue_nums,
+            cluster_perm=PERM_READ | PERM_WRITE | PERM_INHERIT if config.cluster_topic_enable else PERM_INHERIT,
+            broker_perm=PERM_READ | PERM_WRITE if config.broker_topic_enable else PERM_INHERIT,
+        )
+
+        clients: ClientTable[Connection] = ClientTable()
+        self._clients_handler = ClientsHandler(config, clients, self._topics, self._groups)
+        self._server = RemotingServer(
+            Router(),
+            on_close=self._clients_handler.connection_lost,
+            idle_timeout=float(config.server_channel_max_idle_time_seconds),
+        )
+        router, vip_router = Router(), Router()
+        await self._listen(router, vip_router)
+
+        self._registration = Registration(
+            config.namesrv_addresses,
+            self._topics,
+            cluster=config.broker_cluster_name,
+            broker_name=config.broker_name,
+            broker_id=config.broker_id,
+            address=self.address,
+            ha_address=join_address(config.broker_ip2 or self._advertised_host, config.ha_listen_port or self.port + 1),
+            timeout=config.register_broker_timeout_mills / 1000,
+        )
+        self._add_handlers(router, clients, pulls=True)
+        self._add_handlers(vip_router, clients, pulls=False)
+        self._begin_repeating()
+        if not config.namesrv_addresses:
+            log.warning("no name server is given (namesrvAddr, -n): clients will not find this broker")
+        await self._registration.now(within=FIRST_REGISTRATION_S)
+        self._topics.on_change = self._registration.soon
+
+    async def close(self) -> None:
+        """Unregister, answer held pulls, close connections, save the tables, close the store. Safe to call twice."""
+        self._timetable.close()
+        if self._registration is not None:
+            registration, self._registration = self._registration, None
+            self._topics.on_change = lambda: None
+            await registration.close()
+        self._held.expire_all()
+        if self._server is not None:
+            server, self._server = self._server, None
+            await server.close()
+        if self._store is not None:
+            store, self._store = self._store, None
+            try:
+                store.finish_background()
+                for table in self._tables:
+                    table.save_now()
+            finally:
+                store.close()
+
+    async def _listen(self, router: Router, vip_router: Router) -> None:
+        assert self._server is not None
+        config = self.config
+        if config.listen_port > VIP_OFFSET:
+            try:
+                await self._server.listen(config.bind_address, config.listen_port - VIP_OFFSET, vip_router)
+            except ConfigError as error:
+                what = f"the VIP port of a broker on port {config.listen_port}, always {VIP_OFFSET} below it"
+                raise ConfigError(f"{error} (that is {what})") from None
+        self.host, self.port = await self._server.listen(config.bind_address, config.listen_port, router)
+        if config.listen_port == 0:
+            try:
+                await self._server.listen(config.bind_address, self.port - VIP_OFFSET, vip_router)
+            except ConfigError as error:  # nobody chose these numbers, so nobody is to choose again
+                log.info("no VIP port, clients that ask for it fall short cause=%s", error)
+        self._advertised_host = config.advertised_host
+        self.address = join_address(self._advertised_host, config.advertised_port or self.port)
+        self._store_host = (await _numeric(self._advertised_host, self.host), config.advertised_port or self.port)
+
+    def _add_handlers(self, router: Router, clients: ClientTable[Connection], *, pulls: bool) -> None:
+        assert self._registration is not None
+        config, store = self.config, self.store
+        announce = self._registration.now
+        send = SendHandler(config, store, self._topics, self._groups, self._clock, self._random, self._store_host, announce)
+        router.add(SendMessage, send.send)
+        router.add(SendMessageV2, send.send)
+        router.add(SendBatchMessage, send.send)
+        if pulls:
+            pull = PullHandler(config, store, self._topics, self._groups, self._offsets, clients, self._held)
+            router.add(PullMessage, pull.pull)
+            router.add(LitePullMessage, pull.pull)
+        offsets = OffsetsHandler(store, self._topics, self._groups, self._offsets)
+        router.add(QueryConsumerOffset, offsets.query)
+        router.add(UpdateConsumerOffset, offsets.update)
+        router.add(GetMaxOffset, offsets.maximum)
+        router.add(GetMinOffset, offsets.minimum)
+        router.add(SearchOffset, offsets.at_time)
+        router.add(Heartbeat, self._clients_handler.heartbeat)
+        router.add(UnregisterClient, self._clients_handler.unregister)
+        router.add(GetConsumerListByGroup, self._clients_handler.consumer_list)
+        topics = TopicsHandler(config, self._topics, announce)
+        router.add(CreateTopic, topics.create)
+        router.add(GetAllTopicConfig, topics.list_all)
+
+    def _begin_repeating(self) -> None:
+        assert self._registration is not None
+        config, every = self.config, self._timetable.every
+        loop = asyncio.get_running_loop()
+        every(config.flush_interval_commit_log / 1000, self.store.flusher.flush_log)
+        every(config.flush_interval_consume_queue / 1000, self.store.flusher.flush_queues)
+        every(config.flush_consumer_offset_interval / 1000, self._offsets.save)
+        every(min(max(config.register_name_server_period, 10_000), 60_000) / 1000, self._registration.soon)
+        every(LOOK_INTERVAL_S, StallWatch(loop.time).look)
+        silence = config.channel_expired_timeout / 1000
+        every(CLIENT_CHECK_S, lambda: self._clients_handler.close_silent(loop.time(), silence))
+
+
+def _store_config(config: BrokerConfig) -> StoreConfig:
+    root = Path(config.store_path_root_dir)
+    commit_log = Path(config.store_path_commit_log) if config.store_path_commit_log else None
+    return StoreConfig(
+        paths=StorePaths(root, commit_log),
+        segment_size=config.mapped_file_size_commit_log,
+        queue_file_size=config.mapped_file_size_consume_queue,
+        flushed_only=config.flush_disk_type == FlushDiskType.SYNC_FLUSH,
+        with_crc=config.enabled_append_prop_crc,
+        index_slots=config.max_hash_slot_num,
+        index_entries=config.max_index_num if config.message_index_enable else 0,
+        limits=ReadLimits(
+            count_hot=config.max_transfer_count_on_message_in_memory,
+            bytes_hot=config.max_transfer_bytes_on_message_in_memory,
+            count_cold=config.max_transfer_count_on_message_in_disk,
+            bytes_cold=config.max_transfer_bytes_on_message_in_disk,
+            hot_size=_physical_memory() * config.access_message_in_memory_max_ratio // 100,
+        ),
+    )
+
+
+async def _numeric(host: str, fallback: str) -> str:
+    """The address behind an advertised host, for stored entries, which hold four or sixteen bytes of it."""
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, None, family=socket.AF_INET, type=socket.SOCK_STREAM)
+    except OSError as error:
+        log.warning("advertised host has no address here, messages name %s host=%s cause=%s", fallback, host, error)
+        return fallback
+    return str(found[0][4][0])
+
+
+def _physical_memory() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return MEMORY_ASSUMED
+
+
+def _report_recovery(directory: str, report: RecoveryReport | None) -> None:
+    assert report is not None
+    log.info(
+        "store opened directory=%s clean=%s begun_at=%d log_end=%d entries=%d rebuilt=%s torn=%s damaged_ranges=%d",
+        directory,
+        report.clean,
+        report.begun_at,
+        report.log_end,
+        report.entries,
+        report.rebuilt,
+        report.torn,
+        len(report.damages),
+    )
+    for damage in report.damages[:DAMAGES_LOGGED]:
+        log.error("damaged range of the commit log set apart start=%d end=%d cause=%s", damage.start, damage.end, damage.fault)
+
+
+def _report(text: str) -> None:
+    log.error("store: %s", text)

@@ -1,0 +1,231 @@
+"""Answers to 11 and 361: messages of one queue, or a place to wait for them.
+
+Order of checks and codes: apache/rocketmq ``PullMessageProcessor``. A pull that finds nothing and may be suspended is held until its
+queue grows (``held_pulls.py``); messages that its tags do not want move its place on without waking the client.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from turbopump.broker.consumers import ClientTable, Subscription, read_subscription
+from turbopump.broker.groups import GroupTable
+from turbopump.broker.held_pulls import HeldPulls
+from turbopump.broker.offsets import ConsumerOffsets
+from turbopump.broker.topics import TopicTable
+from turbopump.config.broker_config import BrokerConfig
+from turbopump.filtering.tag import code_filter
+from turbopump.protocol.bodies.heartbeat import MessageModel, SubscriptionData
+from turbopump.protocol.bodies.topics import PERM_READ
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.pull import PullMessage, PullMessageReply, PullSysFlag
+from turbopump.remoting.connection import Connection
+from turbopump.remoting.router import Outcome, RequestContext, Response
+from turbopump.store.message_store import MessageStore
+from turbopump.store.queue_reader import GetResult, GetStatus
+
+Accept = Callable[[int], bool] | None
+
+FORBIDDEN_BROKER: Final = 1
+FORBIDDEN_GROUP: Final = 2
+FORBIDDEN_TOPIC: Final = 3
+FORBIDDEN_BROADCAST: Final = 4
+
+SUSPEND_MAX_S: Final = 120.0
+"""Longest that a pull is held, whatever it asks for."""
+
+log = logging.getLogger(__name__)
+
+_CODES: Final = {
+    GetStatus.FOUND: ResponseCode.SUCCESS,
+    GetStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+
+
+class PullHandler:
+    """Reads queues for consumers."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: ConsumerOffsets,
+        clients: ClientTable[Connection],
+        held: HeldPulls,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._clients = clients
+        self._held = held
+
+    def pull(self, request: PullMessage, context: RequestContext) -> Outcome:
+        """Answer with messages, or hold."""
+        refused = self._refusal(request)
+        if refused is not None:
+            return refused
+        accept = self._accept_of(request)
+        if isinstance(accept, Response):
+            return accept
+        flags = request.sys_flag
+        if flags & PullSysFlag.COMMIT_OFFSET:
+            self._offsets.commit(request.consumer_group, request.topic, request.queue_id, request.commit_offset)
+        result = self._store.get(request.topic, request.queue_id, request.queue_offset, request.max_msg_nums, accept)
+        code = _code_of(result, request.queue_offset)
+        if code == ResponseCode.PULL_NOT_FOUND and flags & PullSysFlag.SUSPEND:
+            self._hold(request, context, accept, request.queue_offset, self._suspend_seconds(request))
+            return None
+        if result.gaps:
+            log.warning(
+                "damaged messages passed over group=%s topic=%s queue=%d from=%d to=%d count=%d",
+                request.consumer_group,
+                request.topic,
+                request.queue_id,
+                request.queue_offset,
+                result.next_offset,
+                result.gaps,
+            )
+        return _answer(result, code)
+
+    # --- holding -------------------------------------------------------------------------------------------------------------
+
+    def _hold(self, request: PullMessage, context: RequestContext, accept: Accept, offset: int, seconds: float) -> None:
+        queue = self._store.queues.find_or_make(request.topic, request.queue_id)
+        loop_time = context.peer.now
+        deadline = loop_time() + seconds
+
+        def again(expired: bool) -> None:
+            if context.peer.closed:
+                return
+            result = self._store.get(request.topic, request.queue_id, offset, request.max_msg_nums, accept)
+            code = _code_of(result, offset)
+            left = deadline - loop_time()
+            if not expired and left > 0 and code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
+                self._hold(request, context, accept, result.next_offset, left)
+                return
+            context.answer(_answer(result, code))
+
+        if queue.end.value > offset:  # it grew, or its messages did not match, since it was read
+            result = self._store.get(request.topic, request.queue_id, offset, request.max_msg_nums, accept)
+            if result.status is GetStatus.NO_MATCHED_MESSAGE and result.next_offset > offset:
+                self._hold(request, context, accept, result.next_offset, seconds)
+                return
+            context.answer(_answer(result, _code_of(result, offset)))
+            return
+        self._held.hold(queue, offset, seconds, again)
+
+    def _suspend_seconds(self, request: PullMessage) -> float:
+        ms = request.suspend_timeout_millis if self._config.long_polling_enable else self._config.short_polling_time_mills
+        return min(max(ms, 0) / 1000, SUSPEND_MAX_S)
+
+    # --- what is asked for ---------------------------------------------------------------------------------------------------
+
+    def _refusal(self, request: PullMessage) -> Response | None:
+        """Why this pull may not be, or None."""
+        config = self._config
+        if not config.broker_permission & PERM_READ:
+            return _forbidden(FORBIDDEN_BROKER, f"the broker[{config.broker_ip1}] pulling message is forbidden")
+        if request.sys_flag & PullSysFlag.LITE_PULL and not config.lite_pull_message_enable:
+            return _forbidden(FORBIDDEN_BROKER, f"the broker[{config.broker_ip1}] for lite pull consumer is forbidden")
+        group = self._groups.find(request.consumer_group)
+        if group is None:
+            return Response(
+                code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                remark=f"subscription group [{request.consumer_group[:128]}] does not exist; create it, use a legal name, "
+                "or set autoCreateSubscriptionGroup=true on the broker",
+            )
+        if not group.consume_enable:
+            return _forbidden(FORBIDDEN_GROUP, f"subscription group no permission, {request.consumer_group}")
+        topic = self._topics.find(request.topic)
+        if topic is None:
+            return Response(
+                code=ResponseCode.TOPIC_NOT_EXIST,
+                remark=f"topic[{request.topic[:128]}] not exist, apply first please! Create it (turbopump topic create)",
+            )
+        if not topic.readable:
+            return _forbidden(FORBIDDEN_TOPIC, f"the topic[{request.topic}] pulling message is forbidden")
+        if not 0 <= request.queue_id < topic.read_queue_nums:
+            return Response(
+                code=ResponseCode.INVALID_PARAMETER,
+                remark=f"queueId[{request.queue_id}] is illegal, topic:[{request.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{request.consumer_group}]",
+            )
+        return None
+
+    def _accept_of(self, request: PullMessage) -> Accept | Response:
+        """The judge of tag codes for this pull: from the request itself, or from the group's heartbeat."""
+        if request.sys_flag & PullSysFlag.SUBSCRIPTION:
+            data = SubscriptionData(
+                topic=request.topic, sub_string=request.subscription, expression_type=request.expression_type
+            )
+            try:
+                subscription = read_subscription(data)
+            except ValueError as error:
+                return Response(
+                    code=ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark=f"parse the consumer's subscription failed: {error}"
+                )
+            return _accept(subscription)
+        group = self._clients.groups.get(request.consumer_group)
+        if group is None:
+            return Response(
+                code=ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                remark=f"the consumer's group info not exist: {request.consumer_group}; send a heartbeat first",
+            )
+        config = self._groups.find(request.consumer_group)
+        if config is not None and not config.consume_broadcast_enable and group.message_model is MessageModel.BROADCASTING:
+            return _forbidden(
+                FORBIDDEN_BROADCAST, f"the consumer group[{request.consumer_group}] can not consume by broadcast way"
+            )
+        known = group.subscriptions.get(request.topic)
+        if known is None:
+            return Response(
+                code=ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                remark=f"the consumer's subscription not exist: group {request.consumer_group}, topic {request.topic}",
+            )
+        if known.data.sub_version < request.sub_version:
+            return Response(code=ResponseCode.SUBSCRIPTION_NOT_LATEST, remark="the consumer's subscription not latest")
+        return _accept(known)
+
+
+def _accept(subscription: Subscription) -> Accept | Response:
+    kind = subscription.data.expression_type
+    if kind not in (None, "", "TAG"):
+        return Response(
+            code=ResponseCode.SYSTEM_ERROR,
+            remark=f"The broker does not support consumer to filter message by {kind}; use tags",
+        )
+    return code_filter(subscription.codes)
+
+
+def _code_of(result: GetResult, offset: int) -> int:
+    if result.status in (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE):
+        return ResponseCode.PULL_OFFSET_MOVED if offset != 0 else ResponseCode.PULL_NOT_FOUND
+    return _CODES[result.status]
+
+
+def _answer(result: GetResult, code: int) -> Response:
+    header = PullMessageReply(
+        suggest_which_broker_id=0,
+        next_begin_offset=result.next_offset,
+        min_offset=result.min_offset,
+        max_offset=result.max_offset,
+        topic_sys_flag=0,
+        group_sys_flag=0,
+    )
+    return Response(header, code=code, remark=result.status.value, body=result.data)
+
+
+def _forbidden(kind: int, remark: str) -> Response:
+    header = PullMessageReply(next_begin_offset=0, min_offset=0, max_offset=0, forbidden_type=kind)
+    return Response(header, code=ResponseCode.NO_PERMISSION, remark=remark)

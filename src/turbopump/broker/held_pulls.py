@@ -1,0 +1,67 @@
+"""Pulls that found nothing and wait for their queue to grow (long polling).
+
+Each waits on its queue's end watermark and on its own deadline; no thread, no polling. The wake-up comes after the loop turn in which
+the queue grew, so that one answer carries all that came with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from turbopump.store.consume_queue import ConsumeQueue
+from turbopump.store.watermark import Waiter
+
+
+class HeldPull:
+    """One waiting pull: ``again`` is called, once, with True if its time is up."""
+
+    __slots__ = ("_holder", "again", "timer", "waiter")
+
+    def __init__(self, holder: HeldPulls, again: Callable[[bool], None]) -> None:
+        self._holder = holder
+        self.again = again
+        self.waiter: Waiter | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+    def arrived(self) -> None:
+        if self._holder.release(self):
+            asyncio.get_running_loop().call_soon(self.again, False)
+
+    def expired(self) -> None:
+        if self._holder.release(self):
+            self.again(True)
+
+
+class HeldPulls:
+    """Every waiting pull of a broker."""
+
+    def __init__(self) -> None:
+        self._held: dict[HeldPull, None] = {}  # in order of arrival, so that a run can be replayed
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def hold(self, queue: ConsumeQueue, offset: int, seconds: float, again: Callable[[bool], None]) -> HeldPull:
+        """Wait until ``queue`` has a message at ``offset``, or ``seconds`` are over."""
+        held = HeldPull(self, again)
+        held.waiter = queue.end.when(offset + 1, held.arrived)
+        held.timer = asyncio.get_running_loop().call_later(seconds, held.expired)
+        self._held[held] = None
+        return held
+
+    def release(self, held: HeldPull) -> bool:
+        """Stop waiting; False if it had stopped already."""
+        if held not in self._held:
+            return False
+        del self._held[held]
+        if held.waiter is not None:
+            held.waiter.cancel()
+        if held.timer is not None:
+            held.timer.cancel()
+        return True
+
+    def expire_all(self) -> None:
+        """Answer everyone now: the broker stops."""
+        for held in list(self._held):
+            held.expired()

@@ -1,0 +1,118 @@
+"""Telling the name servers about this broker: at start, every 30 s, and at once when a topic changes.
+
+Each name server is told on its own; one that cannot be reached is tried again at the next turn and logged once until it answers.
+Source: apache/rocketmq ``BrokerOuterAPI.registerBrokerAll``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from turbopump.broker.topics import TopicTable
+from turbopump.errors import RemotingError
+from turbopump.message.codec import body_crc32
+from turbopump.protocol.bodies.register import RegisterBrokerBody
+from turbopump.protocol.bodies.topics import TopicConfigAndMappingSerializeWrapper
+from turbopump.protocol.requests.namesrv import RegisterBroker, UnregisterBroker
+from turbopump.remoting.client import RemotingClient
+
+log = logging.getLogger(__name__)
+
+
+class Registration:
+    """Keeps ``name_servers`` (``host:port`` each) up to date. ``timeout`` in seconds, per name server."""
+
+    def __init__(
+        self,
+        name_servers: Sequence[str],
+        topics: TopicTable,
+        *,
+        cluster: str,
+        broker_name: str,
+        broker_id: int,
+        address: str,
+        ha_address: str,
+        timeout: float,
+    ) -> None:
+        self._name_servers = list(name_servers)
+        self._topics = topics
+        self._cluster = cluster
+        self._broker_name = broker_name
+        self._broker_id = broker_id
+        self._address = address
+        self._ha_address = ha_address
+        self._timeout = timeout
+        self._remoting = RemotingClient()
+        self._unreachable: set[str] = set()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._again: set[str] = set()
+
+    def soon(self) -> None:
+        """Register with all name servers, beside the caller; with one that is being told at the moment, once more after that."""
+        for server in self._name_servers:
+            task = self._tasks.get(server)
+            if task is not None and not task.done():
+                self._again.add(server)
+            else:
+                self._tasks[server] = asyncio.ensure_future(self._tell(server))
+
+    async def now(self, within: float | None = None) -> None:
+        """Register with all name servers and wait until each has answered or failed, ``within`` seconds at most; a silent one can take
+        ``timeout`` twice, and is told all the same when it answers later."""
+        self.soon()
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=within)
+
+    async def close(self) -> None:
+        """Unregister everywhere (as far as they answer within two seconds) and close the connections."""
+        for task in self._tasks.values():
+            task.cancel()
+        request = UnregisterBroker(
+            broker_name=self._broker_name,
+            broker_addr=self._address,
+            cluster_name=self._cluster,
+            broker_id=self._broker_id,
+        )
+        reachable = [server for server in self._name_servers if server not in self._unreachable]
+        await asyncio.gather(
+            *(self._remoting.call(server, request, timeout=min(self._timeout, 2.0)) for server in reachable),
+            return_exceptions=True,
+        )
+        await self._remoting.close()
+
+    async def _tell(self, server: str) -> None:
+        while True:
+            self._again.discard(server)
+            await self._register(server)
+            if server not in self._again:
+                return
+
+    async def _register(self, server: str) -> None:
+        wrapper = self._topics.wrapper()
+        body = RegisterBrokerBody(
+            topic_config_serialize_wrapper=TopicConfigAndMappingSerializeWrapper(
+                data_version=wrapper.data_version, topic_config_table=wrapper.topic_config_table
+            )
+        ).encode()
+        request = RegisterBroker(
+            broker_name=self._broker_name,
+            broker_addr=self._address,
+            cluster_name=self._cluster,
+            ha_server_addr=self._ha_address,
+            broker_id=self._broker_id,
+            enable_acting_master=False,
+            compressed=False,
+            body_crc32=body_crc32(body),
+        )
+        try:
+            await self._remoting.call(server, request, body, timeout=self._timeout)
+        except RemotingError as error:
+            if server not in self._unreachable:
+                self._unreachable.add(server)
+                log.warning("name server does not take the registration namesrv=%s cause=%s", server, error)
+        else:
+            if server in self._unreachable:
+                self._unreachable.discard(server)
+                log.info("name server takes the registration again namesrv=%s", server)

@@ -1,0 +1,38 @@
+"""Things a broker does again and again: one place that starts them and, at the end, stops them all."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+log = logging.getLogger(__name__)
+
+
+class Timetable:
+    """Repeating actions on the running loop. An action that raises is logged and comes again."""
+
+    def __init__(self) -> None:
+        self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._closed = False
+
+    def every(self, interval: float, action: Callable[[], None]) -> None:
+        """Call ``action`` every ``interval`` seconds, first after one interval."""
+        loop = asyncio.get_running_loop()
+        number = len(self._timers)
+
+        def run() -> None:
+            if self._closed:
+                return
+            self._timers[number] = loop.call_later(interval, run)
+            try:
+                action()
+            except Exception:
+                log.exception("repeating action failed action=%s", getattr(action, "__qualname__", action))
+
+        self._timers[number] = loop.call_later(interval, run)
+
+    def close(self) -> None:
+        self._closed = True
+        for timer in self._timers.values():
+            timer.cancel()

@@ -1,0 +1,125 @@
+"""The topics of this broker: ``config/topics.json``, Apache's system topics, and creation by Apache's rules.
+
+Every change takes the next data version, is saved, and is announced to the name servers through ``on_change``.
+Source: apache/rocketmq ``TopicConfigManager``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from turbopump.clock import Clock
+from turbopump.message.rules import DEFAULT_TOPIC, RETRY_PREFIX
+from turbopump.protocol import fastjson
+from turbopump.protocol.bodies.topics import (
+    PERM_INHERIT,
+    PERM_READ,
+    PERM_WRITE,
+    DataVersion,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+)
+from turbopump.store.json_table import JsonTable
+
+READ_WRITE: Final = PERM_READ | PERM_WRITE
+DELAY_LEVELS: Final = 18
+BENCHMARK_QUEUES: Final = 1024
+
+
+class TopicTable:
+    """Topic name to settings. ``version`` is the data version of the whole table."""
+
+    def __init__(self, table: JsonTable, clock: Clock, *, auto_create: bool) -> None:
+        self._table = table
+        self._clock = clock
+        self._auto_create = auto_create
+        self._topics: dict[str, TopicConfig] = {}
+        self.version = DataVersion()
+        self.on_change: Callable[[], None] = lambda: None
+
+    def load(self) -> None:
+        """Read the file. Raises StoreDamagedError if it is there and cannot be read."""
+        saved = self._table.load(lambda data: fastjson.decode(data, TopicConfigSerializeWrapper), TopicConfigSerializeWrapper)
+        self._topics = dict(saved.topic_config_table)
+        for name, topic in self._topics.items():
+            topic.topic_name = name
+        self.version = saved.data_version
+
+    def add_system_topics(self, *, cluster: str, broker: str, default_queues: int, cluster_perm: int, broker_perm: int) -> None:
+        """The topics that every broker has from its start."""
+        wanted = [
+            ("SELF_TEST_TOPIC", 1, READ_WRITE),
+            ("BenchmarkTest", BENCHMARK_QUEUES, READ_WRITE),
+            (cluster, 16, cluster_perm),
+            (broker, 1, broker_perm),
+            ("OFFSET_MOVED_EVENT", 1, READ_WRITE),
+            ("SCHEDULE_TOPIC_XXXX", DELAY_LEVELS, READ_WRITE),
+            (f"{cluster}_REPLY_TOPIC", 1, READ_WRITE),
+            ("RMQ_SYS_TRANS_HALF_TOPIC", 1, READ_WRITE),
+            ("RMQ_SYS_TRANS_OP_HALF_TOPIC", 1, READ_WRITE),
+        ]
+        if self._auto_create:
+            wanted.insert(1, (DEFAULT_TOPIC, default_queues, READ_WRITE | PERM_INHERIT))
+        changed = False
+        for name, queues, perm in wanted:
+            if name not in self._topics:
+                self._topics[name] = TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+                changed = True
+        if changed:
+            self._changed()
+
+    def find(self, topic: str) -> TopicConfig | None:
+        return self._topics.get(topic)
+
+    def wrapper(self) -> TopicConfigSerializeWrapper:
+        """The whole table with its version."""
+        return TopicConfigSerializeWrapper(data_version=self.version, topic_config_table=self._topics)
+
+    def put(self, config: TopicConfig) -> None:
+        """Create or change a topic."""
+        assert config.topic_name is not None
+        self._topics[config.topic_name] = config
+        self._changed()
+
+    def create_by_sending(self, topic: str, default_topic: str, queues: int) -> TopicConfig | None:
+        """What a send to an unknown topic makes of it: a copy of the default topic, if that lets itself be inherited.
+
+        ``queues`` is what the producer asked for; the default topic's number is the most it gets. None: not allowed.
+        """
+        model = self._topics.get(default_topic)
+        if model is None or not model.perm & PERM_INHERIT:
+            return None
+        if default_topic == DEFAULT_TOPIC and not self._auto_create:
+            return None
+        count = max(min(queues, model.write_queue_nums), 0)
+        config = TopicConfig(
+            topic_name=topic,
+            read_queue_nums=count,
+            write_queue_nums=count,
+            perm=model.perm & ~PERM_INHERIT,
+            topic_sys_flag=model.topic_sys_flag,
+            topic_filter_type=model.topic_filter_type,
+        )
+        self.put(config)
+        return config
+
+    def create_retry_topic(self, group: str, queues: int) -> TopicConfig:
+        """The topic to which a group's failed messages come back; made at its first heartbeat."""
+        name = RETRY_PREFIX + group
+        config = self._topics.get(name)
+        if config is None:
+            config = TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=READ_WRITE)
+            self.put(config)
+        return config
+
+    def save_now(self) -> None:
+        self._table.save_now(self._encode())
+
+    def _changed(self) -> None:
+        self.version = self.version.next(self._clock.now_ms())
+        self._table.save(self._encode())
+        self.on_change()
+
+    def _encode(self) -> bytes:
+        return fastjson.encode_indented(self.wrapper())

@@ -1,0 +1,264 @@
+"""Everything a name server knows: which broker is where, which topics it has, and until when that is believed.
+
+Its one rule: no network, no clock, no waiting; times (monotonic seconds) and connections (any object, compared by identity) come
+in as values. It must not know bytes or requests. Source of the rules: apache/rocketmq `RouteInfoManager`.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from turbopump.namesrv.registration import (
+    Accepted,
+    BrokerIdentity,
+    Incomplete,
+    LiveBroker,
+    Registration,
+    Superseded,
+)
+from turbopump.protocol.bodies.cluster import BrokerMemberGroup, ClusterInfo
+from turbopump.protocol.bodies.route import MASTER_ID, BrokerData, QueueData, TopicRouteData
+from turbopump.protocol.bodies.static_topics import TopicQueueMappingInfo
+from turbopump.protocol.bodies.topics import PERM_READ, PERM_WRITE, DataVersion, TopicConfig
+
+
+class RouteTable:
+    """The table. `support_acting_master` shows the smallest slave as master where there is none; `delete_missing_topics` takes a
+    registration as the broker's whole list of topics."""
+
+    def __init__(self, *, support_acting_master: bool = False, delete_missing_topics: bool = False) -> None:
+        self._support_acting_master = support_acting_master
+        self._delete_missing_topics = delete_missing_topics
+        self._brokers: dict[str, BrokerData] = {}
+        self._live: dict[tuple[str, str], LiveBroker] = {}
+        self._queues: dict[str, dict[str, QueueData]] = {}
+        self._mappings: dict[str, dict[str, TopicQueueMappingInfo]] = {}
+
+    # What brokers say.
+
+    def register(self, registration: Registration, connection: object, now: float) -> Accepted | Superseded | Incomplete:
+        """Take a broker's word for itself and its topics."""
+        broker, topics = registration.broker, registration.topics
+        addresses = self._brokers[broker.name].broker_addrs if broker.name in self._brokers else {}
+        owner = self._newer_owner(broker, addresses, topics.data_version)
+        if owner is not None:
+            rejected = self._live.get((broker.cluster, broker.address))
+            if rejected is not None:
+                self._forget(rejected)
+            return Superseded(owner)
+        first = broker.id not in addresses
+        if first and len(topics.topic_config_table) == 1:
+            return Incomplete()
+
+        known = self._placed(registration)
+        leads = broker.id == MASTER_ID or (registration.acting_master is not None and broker.id == min(known.broker_addrs))
+        if leads:
+            self._take_topics(registration, known, first)
+        self._live[broker.cluster, broker.address] = LiveBroker(
+            broker,
+            connection,
+            topics.data_version,
+            registration.ha_address,
+            registration.filter_servers,
+            registration.timeout_ms,
+            now,
+        )
+        return self._master_for(broker, known)
+
+    def heartbeat(self, cluster: str, address: str, now: float) -> bool:
+        """Believe in a registered broker for another time-out; False if none is registered there."""
+        live = self._live.get((cluster, address))
+        if live is None:
+            return False
+        live.heard_at = now
+        return True
+
+    def unregister(self, broker: BrokerIdentity, connection: object) -> bool:
+        """Forget a broker, if it was this connection that registered it under this name and id; else nothing happens.
+
+        RocketMQ forgets whoever has the address, so that a late word from a stopped process removes its successor (#4522, #9411).
+        """
+        live = self._live.get((broker.cluster, broker.address))
+        if live is None or live.connection is not connection or live.broker != broker:
+            return False
+        self._forget(live)
+        return True
+
+    def connection_lost(self, connection: object) -> list[BrokerIdentity]:
+        """Forget every broker that this connection registered."""
+        return self._forget_all([live for live in self._live.values() if live.connection is connection])
+
+    def expire(self, now: float) -> list[tuple[BrokerIdentity, object]]:
+        """Forget the brokers that were silent for longer than their time-out; each with the connection to close."""
+        silent = [live for live in self._live.values() if live.heard_at + live.timeout_ms / 1000 < now]
+        self._forget_all(silent)
+        return [(live.broker, live.connection) for live in silent]
+
+    # What anyone may ask.
+
+    def data_version(self, cluster: str, address: str) -> DataVersion | None:
+        """The version of the topics that a broker registered last."""
+        live = self._live.get((cluster, address))
+        return None if live is None else live.data_version
+
+    def route(self, topic: str) -> TopicRouteData | None:
+        """The topic's queues and brokers, or None when no live broker has it."""
+        queues = self._queues.get(topic, {})
+        brokers = [_copied(self._brokers[name]) for name in queues if name in self._brokers]
+        if not brokers:
+            return None
+        if self._support_acting_master:
+            _show_acting_masters(brokers, queues)
+        return TopicRouteData(
+            queue_datas=list(queues.values()),
+            broker_datas=brokers,
+            filter_server_table=self._filter_servers(brokers),
+            topic_queue_mapping_by_broker=self._mappings.get(topic),
+        )
+
+    def cluster_info(self) -> ClusterInfo:
+        """Every broker by name, and the names of each cluster."""
+        clusters: dict[str, list[str]] = {}
+        for name, broker in self._brokers.items():
+            clusters.setdefault(broker.cluster or "", []).append(name)
+        names = {cluster: tuple(members) for cluster, members in clusters.items()}
+        return ClusterInfo(broker_addr_table=self._brokers, cluster_addr_table=names)
+
+    def member_group(self, cluster: str, name: str) -> BrokerMemberGroup:
+        """The live members of a broker name; none when it is unknown."""
+        broker = self._brokers.get(name)
+        addresses = dict(broker.broker_addrs) if broker is not None else {}
+        return BrokerMemberGroup(cluster=cluster, broker_name=name, broker_addrs=addresses)
+
+    def topics(self) -> tuple[str, ...]:
+        """Every topic that a live broker has."""
+        return tuple(self._queues)
+
+    def topics_of_cluster(self, cluster: str) -> tuple[str, ...]:
+        """The topics that a broker of the cluster has; none for an unknown cluster."""
+        names = {name for name, broker in self._brokers.items() if broker.cluster == cluster}
+        return tuple(topic for topic, queues in self._queues.items() if not names.isdisjoint(queues))
+
+    @property
+    def broker_count(self) -> int:
+        """How many broker names are known."""
+        return len(self._brokers)
+
+    # What an operator may change, until the broker registers a newer version of its topics.
+
+    def wipe_write_perm(self, name: str) -> int:
+        """Take the write permission from every topic of a broker; returns how many topics it has."""
+        return self._change_perms(name, lambda perm: perm & ~PERM_WRITE)
+
+    def add_write_perm(self, name: str) -> int:
+        """Give every topic of a broker read and write permission; returns how many topics it has."""
+        return self._change_perms(name, lambda perm: PERM_READ | PERM_WRITE)
+
+    # How the parts are kept together.
+
+    def _newer_owner(self, broker: BrokerIdentity, addresses: dict[int, str], version: DataVersion) -> str | None:
+        owner = addresses.get(broker.id)
+        if owner is None or owner == broker.address:
+            return None
+        live = self._live.get((broker.cluster, owner))
+        newer = live is not None and live.data_version.state_version > version.state_version
+        return owner if newer else None
+
+    def _placed(self, registration: Registration) -> BrokerData:
+        """The broker's entry with its address in it, and nowhere else."""
+        broker = registration.broker
+        for live in list(self._live.values()):
+            same_place = live.broker.address == broker.address and live.broker != broker
+            same_part = (live.broker.name, live.broker.id) == (broker.name, broker.id) and live.broker != broker
+            if same_part or (same_place and broker.cluster == live.broker.cluster):
+                self._forget(live)
+        known = self._brokers.setdefault(broker.name, BrokerData(broker_name=broker.name))
+        known.cluster = broker.cluster
+        known.zone_name = registration.zone
+        known.enable_acting_master = bool(registration.acting_master)
+        known.broker_addrs[broker.id] = broker.address
+        return known
+
+    def _take_topics(self, registration: Registration, known: BrokerData, first: bool) -> None:
+        broker, topics = registration.broker, registration.topics
+        previous = self.data_version(broker.cluster, broker.address)
+        changed = first or previous is None or previous != topics.data_version
+        acting = broker.id != MASTER_ID and known.enable_acting_master
+        if self._delete_missing_topics and not topics.topic_queue_mapping_info_map:
+            for topic in [topic for topic in self._queues if topic not in topics.topic_config_table]:
+                self._drop_queues(topic, broker.name)
+        for key, config in topics.topic_config_table.items():
+            queues = self._queues.setdefault(config.topic_name or key, {})
+            # RocketMQ: under a version already seen, only topics that are new to this broker count.
+            if changed or broker.name not in queues:
+                queues[broker.name] = _queue_data(broker.name, config, writable=not acting)
+        if changed:
+            for topic, info in topics.topic_queue_mapping_info_map.items():
+                self._mappings.setdefault(topic, {})[info.bname or broker.name] = info
+
+    def _master_for(self, broker: BrokerIdentity, known: BrokerData) -> Accepted:
+        master = known.broker_addrs.get(MASTER_ID)
+        if broker.id == MASTER_ID or master is None:
+            return Accepted()
+        live = self._live.get((broker.cluster, master))
+        return Accepted(master, live.ha_address) if live is not None else Accepted()
+
+    def _forget_all(self, gone: list[LiveBroker]) -> list[BrokerIdentity]:
+        for live in gone:
+            self._forget(live)
+        return [live.broker for live in gone]
+
+    def _forget(self, live: LiveBroker) -> None:
+        broker = live.broker
+        del self._live[broker.cluster, broker.address]
+        known = self._brokers.get(broker.name)
+        if known is None or known.broker_addrs.get(broker.id) != broker.address:
+            return
+        del known.broker_addrs[broker.id]
+        if not known.broker_addrs:
+            del self._brokers[broker.name]
+            for topic in list(self._queues):
+                self._drop_queues(topic, broker.name)
+        elif known.enable_acting_master and min(known.broker_addrs) != MASTER_ID:
+            self.wipe_write_perm(broker.name)
+
+    def _drop_queues(self, topic: str, name: str) -> None:
+        for table in (self._queues, self._mappings):
+            parts = table.get(topic, {})
+            parts.pop(name, None)
+            if not parts:
+                table.pop(topic, None)
+
+    def _change_perms(self, name: str, change: Callable[[int], int]) -> int:
+        mine = [queues[name] for queues in self._queues.values() if name in queues]
+        for queue in mine:
+            queue.perm = change(queue.perm)
+        return len(mine)
+
+    def _filter_servers(self, brokers: list[BrokerData]) -> dict[str, list[str]]:
+        places = [(broker.cluster or "", address) for broker in brokers for address in broker.broker_addrs.values()]
+        return {place[1]: self._live[place].filter_servers for place in places if self._live[place].filter_servers}
+
+
+def _queue_data(name: str, config: TopicConfig, *, writable: bool) -> QueueData:
+    return QueueData(
+        broker_name=name,
+        read_queue_nums=config.read_queue_nums,
+        write_queue_nums=config.write_queue_nums,
+        perm=config.perm if writable else config.perm & ~PERM_WRITE,
+        topic_sys_flag=config.topic_sys_flag,
+    )
+
+
+def _copied(broker: BrokerData) -> BrokerData:
+    return msgspec.structs.replace(broker, broker_addrs=dict(broker.broker_addrs))
+
+
+def _show_acting_masters(brokers: list[BrokerData], queues: dict[str, QueueData]) -> None:
+    """RocketMQ: where the master is gone, the slave with the smallest id serves reads under the id 0."""
+    for broker in brokers:
+        addresses = broker.broker_addrs
+        if not broker.enable_acting_master or MASTER_ID in addresses or not addresses:
+            continue
+        if not queues[broker.broker_name or ""].perm & PERM_WRITE:
+            addresses[MASTER_ID] = addresses.pop(min(addresses))

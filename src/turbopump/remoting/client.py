@@ -1,0 +1,157 @@
+"""Connections to peers by address, made on demand and shared.
+
+``call`` sends a typed request and returns its typed answer. It knows nothing of topics, routes or retries: that is the caller's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from turbopump.errors import ConnectError, ResponseError
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.command import Command, encode_command, request_command
+from turbopump.protocol.frame import JSON
+from turbopump.protocol.request import Reply, Request, header_from_ext
+from turbopump.remoting.connection import Connection
+from turbopump.remoting.router import Router
+
+CONNECT_TIMEOUT_S: Final = 3.0
+
+ReplyT = TypeVar("ReplyT", bound="Reply | None")
+
+
+class RemotingClient:
+    """A pool of connections, one per ``host:port`` address.
+
+    ``router`` answers what peers ask of us (a broker's notices to a consumer). ``serialize_type`` is the header form we send
+    (``protocol.frame.JSON`` or ``ROCKETMQ``); both are read. ``on_close`` gets the address of each connection that ended.
+    """
+
+    def __init__(
+        self,
+        router: Router | None = None,
+        *,
+        serialize_type: int = JSON,
+        connect_timeout: float = CONNECT_TIMEOUT_S,
+        on_close: Callable[[str], None] | None = None,
+    ) -> None:
+        self._router = router or Router()
+        self._serialize_type = serialize_type
+        self._connect_timeout = connect_timeout
+        self._on_close = on_close
+        self._connections: dict[str, Connection] = {}
+        self._connecting: dict[str, asyncio.Task[Connection]] = {}
+
+    async def call(self, address: str, request: Request[ReplyT], body: bytes = b"", *, timeout: float = 3.0) -> ReplyT:
+        """Send ``request`` and return its answer's header.
+
+        ``timeout`` in seconds covers connecting too. Raises ResponseError for any code but 0, and the other RemotingErrors
+        (ConnectError, ConnectionLostError, CallTimeoutError) as they happen. Use ``exchange`` where the answer has a body.
+        """
+        command = await self.exchange(address, request, body, timeout=timeout)
+        if command.code != ResponseCode.SUCCESS:
+            raise ResponseError(command.code, command.remark, request=type(request).__name__, address=address)
+        if request.reply is None:
+            return None  # type: ignore[return-value]
+        reply: ReplyT = header_from_ext(request.reply, command.ext or {})
+        return reply
+
+    async def exchange(self, address: str, request: Request[Any], body: bytes = b"", *, timeout: float = 3.0) -> Command:
+        """Send ``request`` and return the whole answer, whatever its code."""
+        connection = self._connections.get(address)
+        if connection is None or connection.closed:
+            loop = asyncio.get_running_loop()
+            started = loop.time()
+            connection = await self.connect(address, timeout=timeout)
+            timeout = max(timeout - (loop.time() - started), 0.001)
+        command = request_command(request, body, opaque=connection.next_opaque)
+        command.serialize_type = self._serialize_type
+        return await connection.start_call(command.opaque, encode_command(command), timeout)
+
+    async def send_oneway(self, address: str, request: Request[Any], body: bytes = b"", *, timeout: float = 3.0) -> None:
+        """Send ``request`` without wanting an answer. Raises ConnectError if there is no connection."""
+        connection = await self.connect(address, timeout=timeout)
+        command = request_command(request, body, opaque=connection.next_opaque, oneway=True)
+        command.serialize_type = self._serialize_type
+        connection.send_frame(encode_command(command))
+
+    async def connect(self, address: str, *, timeout: float | None = None) -> Connection:
+        """The open connection to ``address``, made now if there is none. Raises ConnectError."""
+        connection = self._connections.get(address)
+        if connection is not None and not connection.closed:
+            return connection
+        task = self._connecting.get(address)
+        if task is None:
+            task = asyncio.ensure_future(self._open(address))
+            self._connecting[address] = task
+            task.add_done_callback(lambda done: self._connected(address, done))
+        limit = self._connect_timeout if timeout is None else min(timeout, self._connect_timeout)
+        try:
+            async with asyncio.timeout(limit):
+                return await asyncio.shield(task)
+        except TimeoutError:
+            raise ConnectError(f"no connection to {address} within {limit:.1f} s") from None
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if (
+                task.cancelled() and current is not None and not current.cancelling()
+            ):  # by ``close``; the caller was not cancelled
+                raise ConnectError(f"no connection to {address}: the client was closed") from None
+            raise
+
+    def connected(self, address: str) -> bool:
+        """Whether a connection to ``address`` is open now."""
+        connection = self._connections.get(address)
+        return connection is not None and not connection.closed
+
+    def disconnect(self, address: str) -> None:
+        """Close the connection to ``address``, if there is one."""
+        connection = self._connections.pop(address, None)
+        if connection is not None:
+            connection.close()
+
+    async def close(self) -> None:
+        """Close every connection; calls that still wait fail with ConnectionLostError."""
+        for task in self._connecting.values():
+            task.cancel()
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+        await asyncio.sleep(0)
+
+    async def _open(self, address: str) -> Connection:
+        host, port = split_address(address)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._connect_timeout):
+                _, connection = await loop.create_connection(
+                    lambda: Connection(self._router, on_close=lambda closed: self._closed(address, closed), keeps_reading=True),
+                    host,
+                    port,
+                )
+        except TimeoutError:
+            raise ConnectError(f"no connection to {address} within {self._connect_timeout:.1f} s") from None
+        except OSError as error:
+            raise ConnectError(f"cannot connect to {address}: {error.strerror or error}") from None
+        return connection
+
+    def _connected(self, address: str, task: asyncio.Task[Connection]) -> None:
+        self._connecting.pop(address, None)
+        if not task.cancelled() and task.exception() is None and not task.result().closed:
+            self._connections[address] = task.result()
+
+    def _closed(self, address: str, connection: Connection) -> None:
+        if self._connections.get(address) is connection:
+            del self._connections[address]
+        if self._on_close is not None:
+            self._on_close(address)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """``host:port`` or ``[v6]:port`` to (host, port). Raises ConnectError for anything else."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise ConnectError(f"{address!r} is not an address; expected HOST:PORT")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,346 @@
+"""One connection, either side: bytes in, frames cut, requests handed to a router, answers matched to their calls.
+
+The rule: everything that one ``data_received`` produced goes out in one write, and so does everything written in one loop turn.
+A peer that does not read is not read from either. It must not know what any request means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, cast
+
+import msgspec
+
+from turbopump.errors import CallTimeoutError, ConnectionLostError, ProtocolError, TurbopumpError
+from turbopump.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
+from turbopump.protocol.command import Command, decode_command, encode_command
+from turbopump.protocol.frame import FRAME_SIZE_MAX, JSON, Frame, FrameReader
+from turbopump.remoting.router import Outcome, RequestContext, Response, Router
+
+log = logging.getLogger(__name__)
+
+WRITE_BUFFER_HIGH: Final = 4 * 1024 * 1024
+"""Bytes waiting for a slow reader above which we stop reading from it."""
+
+CLOSE_WAIT_S: Final = 5.0
+"""How long a closing connection waits for a slow reader to take what was written."""
+
+
+class Connection(asyncio.Protocol):
+    """The asyncio shell round one TCP connection.
+
+    ``router`` answers the peer's requests; ``call`` asks the peer. ``peer`` is ``host:port`` once connected. ``on_close`` is
+    called once with the connection when it is gone. ``keeps_reading``: go on reading from a peer that does not read; the client's side
+    does, for if both sides stopped neither would ever go on. ``attributes`` is a place for what the owner knows of this peer.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        *,
+        on_open: Callable[[Connection], None] | None = None,
+        on_close: Callable[[Connection], None] | None = None,
+        frame_size_max: int = FRAME_SIZE_MAX,
+        keeps_reading: bool = False,
+    ) -> None:
+        self._keeps_reading = keeps_reading
+        self.peer = "?"
+        self.peer_ip = "0.0.0.0"
+        self.peer_port = 0
+        self.host_pair: tuple[str, int] = ("0.0.0.0", 0)
+        self.last_read = 0.0
+        self.closed = False
+        self._router = router
+        self._on_open = on_open
+        self._on_close = on_close
+        self._reader = FrameReader(frame_size_max)
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._out: list[bytes] = []
+        self._flush_due = False
+        self._writing_paused = False
+        self._writers: list[asyncio.Future[None]] = []
+        self._calls: dict[int, tuple[asyncio.Future[Command], float]] = {}
+        self._opaque = 0
+        self._sweep: asyncio.TimerHandle | None = None
+        self._end: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Future[Any]] = set()
+
+    # --- asyncio's side ------------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are no subclasses of asyncio.Transport.
+        self._transport = transport = cast(asyncio.Transport, transport)
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
+        name = transport.get_extra_info("peername") or ("?", 0)
+        self.peer_ip, self.peer_port = str(name[0]), int(name[1])
+        self.peer = f"[{self.peer_ip}]:{self.peer_port}" if ":" in self.peer_ip else f"{self.peer_ip}:{self.peer_port}"
+        self.host_pair = (self.peer_ip, self.peer_port)
+        self.last_read = self._loop.time()
+        if self._on_open is not None:
+            self._on_open(self)
+
+    def data_received(self, data: bytes) -> None:
+        self.last_read = self._loop.time()
+        self._flush_due, flush_was_due = True, self._flush_due  # cork: one write for all that follows
+        for frame in self._reader.feed(data):
+            self._take(frame)
+            if self.closed:
+                return
+        self._flush_due = flush_was_due
+        if self._out and not flush_was_due:
+            self._flush()
+        if self._reader.error is not None:
+            self._give_up(self._reader.error)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        if self._transport is not None and not self._writing_paused:
+            self._writing_paused = True
+            if not self._keeps_reading:
+                self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._transport is not None and self._writing_paused and not self.closed:
+            self._writing_paused = False
+            if not self._keeps_reading:
+                self._transport.resume_reading()
+            self._wake_writers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self._transport = None
+        self._out.clear()
+        self._wake_writers()
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        if self._end is not None:
+            self._end.cancel()
+        calls, self._calls = self._calls, {}
+        for future, _ in calls.values():
+            if not future.done():
+                future.set_exception(ConnectionLostError(f"connection to {self.peer} ended before the answer came"))
+        if self._on_close is not None:
+            self._on_close(self)
+
+    # --- calls to the peer ---------------------------------------------------------------------------------------------------
+
+    @property
+    def next_opaque(self) -> int:
+        """A request id that no pending call of this connection has."""
+        self._opaque = (self._opaque + 1) & 0x7FFFFFFF
+        return self._opaque
+
+    def now(self) -> float:
+        """Seconds on the loop's clock."""
+        return self._loop.time()
+
+    @property
+    def pending(self) -> int:
+        """Calls that wait for their answer."""
+        return len(self._calls)
+
+    def start_call(self, opaque: int, frame: bytes, timeout: float) -> asyncio.Future[Command]:
+        """Send a request frame that carries ``opaque``; the future gets the answer, whatever its code.
+
+        It fails with CallTimeoutError after ``timeout`` seconds, with ConnectionLostError if the connection ends first.
+        """
+        future: asyncio.Future[Command] = self._loop.create_future()
+        if self.closed:
+            future.set_exception(ConnectionLostError(f"connection to {self.peer} is closed"))
+            return future
+        deadline = self._loop.time() + timeout
+        self._calls[opaque] = (future, deadline)
+        self._wake_sweep_by(deadline)
+        if len(self._calls) == 1 and not self._out and self._transport is not None:
+            self._transport.write(frame)  # alone: go at once; in company: share one write at the end of the turn
+        else:
+            self._write(frame)
+        return future
+
+    def send_frame(self, frame: bytes) -> None:
+        """Send a frame that wants no answer; dropped if the connection is closed."""
+        if not self.closed:
+            self._write(frame)
+
+    async def drain(self) -> None:
+        """Wait until the peer has read enough for more to be written; for senders that await no answer. Returns at once if closed."""
+        if self._writing_paused and not self.closed:
+            waiter = self._loop.create_future()
+            self._writers.append(waiter)
+            await waiter
+
+    def _wake_writers(self) -> None:
+        for waiter in self._writers:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._writers.clear()
+
+    def send_response(self, opaque: int, response: Response) -> None:
+        """Answer the request ``opaque``."""
+        self.send_frame(encode_response(opaque, response))
+
+    def close(self) -> None:
+        """Send what is waiting, then close; a peer that does not take it within ``CLOSE_WAIT_S`` seconds loses it."""
+        if self._transport is not None and self._end is None:
+            self._flush()
+            self._transport.close()
+            self._end = self._loop.call_later(CLOSE_WAIT_S, self.abort)
+
+    def abort(self) -> None:
+        """Close at once; what is waiting is dropped."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- frames --------------------------------------------------------------------------------------------------------------
+
+    def _take(self, frame: Frame) -> None:
+        if frame.serialize_type == JSON:
+            typed = self._router.typed(frame.header)
+            if typed is not None:
+                decoder, handler = typed
+                try:
+                    header = decoder.decode(frame.header)
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                    pass  # the tolerant way below reads it, or says what is wrong
+                else:
+                    if not header.flag & FLAG_RESPONSE:
+                        context = RequestContext(
+                            self, frame, header.code, header.opaque, header.flag, header.version, frame.body
+                        )
+                        try:
+                            outcome = handler(header.ext, context)
+                        except Exception as error:
+                            outcome = failure(error, context)
+                        if outcome.__class__ is bytes:  # the hot way out
+                            if not header.flag & FLAG_ONEWAY:
+                                self._write(outcome)
+                        else:
+                            self._settle(outcome, context)
+                        return
+        self._take_tolerantly(frame)
+
+    def _take_tolerantly(self, frame: Frame) -> None:
+        try:
+            command = decode_command(frame)
+        except ProtocolError as error:
+            self._give_up(error)
+            return
+        if command.is_response:
+            waiting = self._calls.pop(command.opaque, None)
+            if waiting is not None and not waiting[0].done():
+                waiting[0].set_result(command)
+            return
+        context = RequestContext(self, frame, command.code, command.opaque, command.flag, command.version, frame.body)
+        outcome: Outcome
+        try:
+            resolved = self._router.resolve(command)
+            outcome = resolved if isinstance(resolved, Response) else resolved[1](resolved[0], context)
+        except Exception as error:
+            outcome = failure(error, context)
+        self._settle(outcome, context)
+
+    def _settle(self, outcome: Outcome, context: RequestContext) -> None:
+        if outcome is None:
+            return
+        if outcome.__class__ is bytes:
+            if not context.is_oneway:
+                self._write(outcome)
+        elif isinstance(outcome, Response):
+            context.answer(outcome)
+        else:
+            assert not isinstance(outcome, bytes)
+            task = asyncio.ensure_future(self._settle_later(outcome, context))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _settle_later(self, outcome: Awaitable[Response | bytes | None], context: RequestContext) -> None:
+        try:
+            response = await outcome
+        except Exception as error:
+            response = failure(error, context)
+        if isinstance(response, Response):
+            context.answer(response)
+        elif response is not None and not context.is_oneway:
+            self.send_frame(response)
+
+    def _give_up(self, error: ProtocolError) -> None:
+        log.warning("closing connection peer=%s cause=%s", self.peer, error)
+        self.close()
+        self.closed = True
+
+    # --- writing -------------------------------------------------------------------------------------------------------------
+
+    def _write(self, frame: bytes) -> None:
+        self._out.append(frame)
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        out = self._out
+        if out and self._transport is not None:
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+        out.clear()
+
+    # --- deadlines: one timer per connection, not one per call ---------------------------------------------------------------
+
+    def _wake_sweep_by(self, deadline: float) -> None:
+        if self._sweep is not None:
+            if self._sweep.when() <= deadline:
+                return
+            self._sweep.cancel()
+        self._sweep = self._loop.call_at(deadline, self._sweep_calls)
+
+    def _sweep_calls(self) -> None:
+        self._sweep = None
+        now = self._loop.time()
+        nearest = None
+        late = []
+        for opaque, (future, deadline) in self._calls.items():
+            if future.done():
+                late.append(opaque)
+            elif deadline <= now:
+                late.append(opaque)
+                future.set_exception(CallTimeoutError(f"no answer from {self.peer} in time"))
+            elif nearest is None or deadline < nearest:
+                nearest = deadline
+        for opaque in late:
+            del self._calls[opaque]
+        if nearest is not None:
+            self._wake_sweep_by(nearest)
+
+
+def encode_response(opaque: int, response: Response) -> bytes:
+    """The frame that answers request ``opaque``."""
+    ext = response.header.to_ext() if response.header is not None else {}
+    if response.ext:
+        ext.update(response.ext)
+    return encode_command(
+        Command(
+            response.code,
+            opaque=opaque,
+            flag=FLAG_RESPONSE,
+            remark=response.remark,
+            ext=ext or None,
+            body=response.body,
+        )
+    )
+
+
+def failure(error: Exception, context: RequestContext) -> Response:
+    """The answer to a request whose handler failed: code 1 and one sentence; the traceback goes to our log only."""
+    if isinstance(error, TurbopumpError):
+        log.warning("request failed code=%s peer=%s cause=%s", context.code, context.peer.peer, error)
+        return Response(code=ResponseCode.SYSTEM_ERROR, remark=str(error))
+    log.exception("request failed code=%s peer=%s", context.code, context.peer.peer)
+    return Response(
+        code=ResponseCode.SYSTEM_ERROR,
+        remark=f"internal error {type(error).__name__} while handling request {context.code}; the server's log has the details",
+    )

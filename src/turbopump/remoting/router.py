@@ -1,0 +1,123 @@
+"""Which handler answers which request. A table from request code to handler; knows nothing of sockets.
+
+A handler is called with the typed request and a ``RequestContext``. It returns a ``Response``; or an awaitable of one; or bytes, a
+whole answer frame (the hot way out); or None: the answer comes later through ``context.answer`` (a held pull), or never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from turbopump.errors import HeaderError
+from turbopump.protocol.codes import FLAG_ONEWAY, ResponseCode
+from turbopump.protocol.command import Command, TypedJsonHeader, decode_command, typed_json_decoder
+from turbopump.protocol.frame import Frame
+from turbopump.protocol.request import Header, Request, header_from_ext
+
+if TYPE_CHECKING:
+    from turbopump.remoting.connection import Connection
+
+RequestT = TypeVar("RequestT", bound=Request[Any])
+
+
+class Response:
+    """What a handler answers: code, remark, header fields, body, and ``ext`` for fields outside the declared header."""
+
+    __slots__ = ("body", "code", "ext", "header", "remark")
+
+    def __init__(
+        self,
+        header: Header | None = None,
+        *,
+        code: int = ResponseCode.SUCCESS,
+        remark: str | None = None,
+        body: bytes = b"",
+        ext: dict[str, str] | None = None,
+    ) -> None:
+        self.header = header
+        self.code = code
+        self.remark = remark
+        self.body = body
+        self.ext = ext
+
+
+Outcome = Response | bytes | Awaitable[Response | bytes | None] | None
+Handler = Callable[[Any, "RequestContext"], Outcome]
+
+
+class RequestContext(msgspec.Struct, gc=False):
+    """What surrounds a request: who sent it, its body, and how to answer later.
+
+    ``command`` is the whole command with every header field as it came; it is decoded when first asked for.
+    """
+
+    peer: Connection
+    frame: Frame
+    code: int
+    opaque: int
+    flag: int
+    version: int
+    body: bytes
+    decoded: Command | None = None
+
+    @property
+    def command(self) -> Command:
+        if self.decoded is None:
+            self.decoded = decode_command(self.frame)
+        return self.decoded
+
+    @property
+    def is_oneway(self) -> bool:
+        return bool(self.flag & FLAG_ONEWAY)
+
+    def answer(self, response: Response) -> None:
+        """Send the answer now, if one is wanted; for handlers that returned None."""
+        if not self.flag & FLAG_ONEWAY:
+            self.peer.send_response(self.opaque, response)
+
+
+class Router:
+    """A table from request code to (request type, handler)."""
+
+    def __init__(self) -> None:
+        self._routes: dict[int, tuple[type[Request[Any]], Handler]] = {}
+        # RocketMQ clients written in Java and ours begin a header with its code: that is the key to a one-pass decoder.
+        self._typed: dict[bytes, tuple[msgspec.json.Decoder[TypedJsonHeader[Any]], Handler]] = {}
+
+    def add(self, request_type: type[RequestT], handler: Callable[[RequestT, RequestContext], Outcome]) -> None:
+        """Let ``handler`` answer requests of this type. Each code has one handler."""
+        code = int(request_type.code)
+        assert code not in self._routes, f"code {code} has two handlers"
+        self._routes[code] = (request_type, handler)
+        self._typed[b'{"code":%d,' % code] = (typed_json_decoder(request_type), handler)
+
+    @property
+    def codes(self) -> frozenset[int]:
+        """Every request code that has a handler."""
+        return frozenset(self._routes)
+
+    def typed(self, header: bytes) -> tuple[msgspec.json.Decoder[TypedJsonHeader[Any]], Handler] | None:
+        """The one-pass decoder and handler for a JSON header that begins with its code, if there is one."""
+        found = self._typed.get(header[:12])  # {"code":310, as most clients write it
+        if found is not None:
+            return found
+        comma = header.find(b",", 8, 20)
+        return self._typed.get(header[: comma + 1])
+
+    def resolve(self, command: Command) -> tuple[Request[Any], Handler] | Response:
+        """The typed request and its handler, or the answer that says why there is none."""
+        route = self._routes.get(command.code)
+        if route is None:
+            return Response(
+                code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                remark=f" request type {command.code} not supported",
+            )
+        request_type, handler = route
+        try:
+            return header_from_ext(request_type, command.ext or {}), handler
+        except HeaderError as error:
+            name = request_type.__name__
+            return Response(code=ResponseCode.SYSTEM_ERROR, remark=f"{name} ({command.code}) cannot be read: {error}")
