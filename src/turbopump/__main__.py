@@ -1,0 +1,8 @@
+"""`python -m turbopump`: the same as the command `turbopump`."""
+
+import sys
+
+from turbopump.cli.entry import main
+
+if __name__ == "__main__":
+    sys.exit(main())

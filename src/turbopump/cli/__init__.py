@@ -1,0 +1,5 @@
+"""The command `turbopump`."""
+
+from turbopump.cli.entry import main
+
+__all__ = ["main"]

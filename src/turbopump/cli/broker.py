@@ -1,0 +1,61 @@
+"""`turbopump broker`: a broker in the foreground."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import click
+
+from turbopump.cli.log_output import log_options, start_log
+from turbopump.cli.serving import advertised, log_effective, print_effective, refuse_open_bind, serve
+from turbopump.config.broker_config import BrokerConfig, load_broker_config
+
+
+@click.command(name="broker")
+@click.option("-c", "file", metavar="FILE", help="Configuration in Apache's keys (broker.conf).")
+@click.option("-n", "--namesrv", "namesrv", metavar="ADDRS", help="Name servers, HOST:PORT;HOST:PORT (namesrvAddr).")
+@click.option("-p", "show", is_flag=True, help="Print the effective configuration and end.")
+@click.option("--data", metavar="DIR", help="Directory of the store (storePathRootDir).  [default: ~/store]")
+@click.option("--host", help="Interface to listen on (bindAddress).  [default: 127.0.0.1]")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port, 0 for a free one (listenPort).  [default: 10911]")
+@click.option("--advertise", metavar="HOST[:PORT]", help="Address that clients are told (brokerIP1).")
+@click.option("--insecure", is_flag=True, help="Allow an interface that other machines reach.")
+@log_options("info")
+def command(
+    file: str | None,
+    namesrv: str | None,
+    show: bool,
+    data: str | None,
+    host: str | None,
+    port: int | None,
+    advertise: str | None,
+    insecure: bool,
+    log_level: str,
+    log_file: str | None,
+) -> None:
+    """Run a broker until Ctrl-C or SIGTERM.
+
+    Prints `ready broker=HOST:PORT`, the address that clients are told, when it can serve.
+    """
+    start_log(log_level, log_file)
+    given = {"namesrv_addr": namesrv, "store_path_root_dir": data, "bind_address": host, "listen_port": port}
+    overrides = {name: value for name, value in given.items() if value is not None} | dict(advertised(advertise))
+    config = load_broker_config(file, overrides)
+    if show:
+        print_effective(config)
+        return
+    refuse_open_bind(config.bind_address, insecure=insecure)
+    serve(lambda: _running(config))
+
+
+@asynccontextmanager
+async def _running(config: BrokerConfig) -> AsyncIterator[None]:
+    from turbopump.broker.broker import Broker
+
+    broker = Broker(config)
+    try:
+        await broker.start()
+        log_effective(config)
+        click.echo(f"ready broker={broker.address}")
+        yield
+    finally:
+        await broker.close()

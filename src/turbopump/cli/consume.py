@@ -1,0 +1,71 @@
+"""`turbopump consume`: messages as JSON lines on standard output."""
+
+import asyncio
+import sys
+from typing import Final
+
+import click
+
+from turbopump.cli.json_lines import write_message
+from turbopump.cli.log_output import log_options, start_log
+from turbopump.cli.name_servers import name_server_option
+from turbopump.cli.serving import run_client
+from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
+
+AT_ONCE: Final = 256
+"""Messages that are written before the output is flushed and they count as consumed."""
+
+
+@click.command(name="consume")
+@click.argument("topic")
+@name_server_option
+@click.option("--group", default="turbopump-consume", show_default=True, help="Consumer group, whose place is kept.")
+@click.option("--tags", default="*", show_default=True, help="Tags wanted: 'A || B'.")
+@click.option(
+    "--from",
+    "start",
+    type=click.Choice(["first", "last"]),
+    default="first",
+    show_default=True,
+    help="Where a group that is new to the topic begins.",
+)
+@click.option("--count", type=click.IntRange(1), help="End after so many messages.  [default: never]")
+@click.option("--idle", metavar="SECONDS", type=click.FloatRange(0, min_open=True), help="End when nothing came for so long.")
+@click.option("--raw", is_flag=True, help="Write bodies alone.")
+@log_options("warning")
+def command(
+    topic: str,
+    namesrv: list[str],
+    group: str,
+    tags: str,
+    start: str,
+    count: int | None,
+    idle: float | None,
+    raw: bool,
+    log_level: str,
+    log_file: str | None,
+) -> None:
+    """Write the messages of TOPIC to standard output as JSON lines, until Ctrl-C.
+
+    A message counts as consumed when its line has been written. What is written, `turbopump produce` reads.
+    """
+    start_log(log_level, log_file)
+
+    async def work() -> None:
+        left = sys.maxsize if count is None else count
+        where = ConsumeFrom[start.upper()]
+        async with PushConsumer(namesrv, group=group, topic=topic, tags=tags, consume_from=where) as consumer:
+            while left:
+                try:
+                    async with asyncio.timeout(idle):
+                        messages = await consumer.take(min(left, AT_ONCE))
+                except TimeoutError:
+                    return
+                for message in messages:
+                    sys.stdout.buffer.write((message.body if raw else write_message(message)) + b"\n")
+                sys.stdout.buffer.flush()
+                for message in messages:
+                    message.done()
+                left -= len(messages)
+
+    run_client(work())

@@ -1,0 +1,110 @@
+"""`turbopump dev`: a name server and a broker in one process, in a directory of their own, with files that start small."""
+
+import dataclasses
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from turbopump import __version__
+from turbopump.cli.log_output import log_options, start_log
+from turbopump.cli.serving import advertised, log_effective, reachable, refuse_open_bind, serve
+from turbopump.config.addresses import LOOPBACK, join_address
+from turbopump.config.broker_config import VIP_OFFSET, BrokerConfig, load_broker_config
+from turbopump.config.namesrv_config import NamesrvConfig, load_namesrv_config
+
+if TYPE_CHECKING:
+    from turbopump.broker.broker import Broker
+
+# A production broker's first message takes 1 GiB of commit log and 6 MB per queue.
+SMALL_FILES: Final[Mapping[str, object]] = {
+    "mapped_file_size_commit_log": 16 * 1024 * 1024,
+    "mapped_file_size_consume_queue": 30_000 * 20,
+    "max_hash_slot_num": 100_000,
+    "max_index_num": 400_000,
+}
+
+
+@click.command(name="dev")
+@click.option("--data", metavar="DIR", help="Directory to keep messages in.  [default: a temporary one, removed at the end]")
+@click.option("--host", default=LOOPBACK, show_default=True, help="Interface to listen on.")
+@click.option("--namesrv-port", type=click.IntRange(0, 65535), default=9876, show_default=True, help="0 picks a free one.")
+@click.option("--broker-port", type=click.IntRange(0, 65535), default=10911, show_default=True, help="0 picks a free one.")
+@click.option("--advertise", metavar="HOST[:PORT]", help="Address of the broker that clients are told.")
+@click.option("--insecure", is_flag=True, help="Allow an interface that other machines reach.")
+@log_options("warning")
+def command(
+    data: str | None,
+    host: str,
+    namesrv_port: int,
+    broker_port: int,
+    advertise: str | None,
+    insecure: bool,
+    log_level: str,
+    log_file: str | None,
+) -> None:
+    """Run a name server and a broker until Ctrl-C or SIGTERM.
+
+    Prints a banner and, when clients can be served, the line `ready namesrv=HOST:PORT broker=HOST:PORT`.
+    """
+    start_log(log_level, log_file)
+    refuse_open_bind(host, insecure=insecure)
+    if namesrv_port and namesrv_port in (broker_port, broker_port - VIP_OFFSET):
+        raise click.UsageError(
+            f"--namesrv-port {namesrv_port} is one of the broker's ports: it listens on {broker_port} and, for clients' VIP channel, "
+            f"on {broker_port - VIP_OFFSET}",
+            click.get_current_context(),
+        )
+    namesrv = load_namesrv_config(None, {"bind_address": host, "listen_port": namesrv_port})
+    broker = load_broker_config(
+        None,
+        {"broker_name": "broker-dev", "bind_address": host, "listen_port": broker_port, **SMALL_FILES}
+        | dict(advertised(advertise)),
+        environ={},
+    )
+    serve(lambda: _running(namesrv, broker, data))
+
+
+@asynccontextmanager
+async def _running(namesrv: NamesrvConfig, broker_config: BrokerConfig, data: str | None) -> AsyncIterator[None]:
+    from turbopump.broker.broker import Broker
+    from turbopump.namesrv.server import NameServer
+
+    async with AsyncExitStack() as stack:
+        if data is not None:
+            _refuse_directory_in_use(Path(data))
+        directory = data or stack.enter_context(tempfile.TemporaryDirectory(prefix="turbopump-"))
+        server = NameServer(namesrv)
+        stack.push_async_callback(server.close)
+        bound = await server.start()
+        config = dataclasses.replace(broker_config, store_path_root_dir=directory, namesrv_addr=reachable(bound, LOOPBACK))
+        broker = Broker(config)
+        stack.push_async_callback(broker.close)
+        await broker.start()
+        log_effective(config)
+        namesrv_address = reachable(bound, config.advertised_host)
+        _print_banner(namesrv_address, config, broker, kept=data is not None)
+        click.echo(f"ready namesrv={namesrv_address} broker={broker.address}")
+        yield
+
+
+def _refuse_directory_in_use(directory: Path) -> None:
+    """Raise StoreLockedError now: a second start in a directory would otherwise stumble over the first one's ports."""
+    from turbopump.store.disk import SystemDisk
+    from turbopump.store.files import StorePaths
+
+    lock = StorePaths(directory).lock
+    if lock.exists():
+        SystemDisk().lock(lock).release()
+
+
+def _print_banner(namesrv: str, config: BrokerConfig, broker: "Broker", *, kept: bool) -> None:
+    note = "" if kept else "  (temporary, removed at the end; --data DIR keeps it)"
+    click.echo(f"Turbopump {__version__}, for development: no access control, small files")
+    click.echo(f"  name server  {namesrv}")
+    click.echo(f"  broker       {join_address(broker.host, broker.port)}  advertised as {broker.address}")
+    click.echo(f"  data         {config.store_path_root_dir}{note}")
+    click.echo("  Ctrl-C stops it")

@@ -1,0 +1,110 @@
+"""The command line's front door: which commands there are, and what the user sees when one fails.
+
+Its one rule: a command's module is imported when the command is called and not before; `--help` reads the table below. A failure
+is one sentence and an exit code (1 it could not be done, 2 it was asked wrongly), never a traceback. It must not know options.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import click
+
+from turbopump import __version__
+from turbopump.errors import TurbopumpError
+
+COMMANDS: Final = {
+    "dev": "A name server and a broker in one process, for development.",
+    "namesrv": "A name server.",
+    "broker": "A broker.",
+    "produce": "Send messages from JSON lines on standard input.",
+    "consume": "Write messages as JSON lines to standard output.",
+    "topic": "List, create and find topics.",
+    "store": "Look at a store directory: what it holds, whether it is whole.",
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands live in `turbopump.cli.<name>`, each as `command`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(f"turbopump.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=LazyGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="turbopump")
+@click.pass_context
+def turbopump(context: click.Context) -> None:
+    """Apache RocketMQ in Python: name server, broker, producer and consumer."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help(), err=True)
+        context.exit(2)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    _open_closed_descriptors()
+    try:
+        # Not click's own main: it takes a broken pipe for a failure.
+        with turbopump.make_context("turbopump", list(sys.argv[1:] if arguments is None else arguments)) as context:
+            turbopump.invoke(context)
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.UsageError as error:
+        where = error.ctx.command_path if error.ctx is not None else "turbopump"
+        return _failed(f"{where}: {_sentence(error.format_message())}; see {where} --help", 2)
+    except click.ClickException as error:
+        return _failed(f"turbopump: {_sentence(error.format_message())}", 1)
+    except (KeyboardInterrupt, click.Abort):
+        return 130
+    except BrokenPipeError:
+        return _reader_left()
+    except (TurbopumpError, OSError) as error:
+        return _failed(f"turbopump: {_sentence(_cause(error))}", 1)
+    return 0
+
+
+def _failed(sentence: str, code: int) -> int:
+    click.echo(sentence, err=True)
+    return code
+
+
+def _cause(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error) or type(error).__name__
+
+
+def _sentence(text: str) -> str:
+    return " ".join(text.split()).removesuffix(".")
+
+
+def _open_closed_descriptors() -> None:
+    """Some starters of daemons close standard input or output. Then sockets and files would get their numbers, and uvloop aborts."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            assert opened == number, "the lowest free number is taken"
+
+
+def _reader_left() -> int:
+    """Whoever read our output has gone (`turbopump consume | head`): that is no failure, and nothing more can be said."""
+    from turbopump.cli.standard_output import drop_output
+
+    drop_output()
+    return 0

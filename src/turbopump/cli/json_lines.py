@@ -1,0 +1,96 @@
+"""Messages as JSON lines: what `produce` reads and `consume` writes.
+
+    {"body": "text", "tags": "A", "keys": ["k1"], "properties": {"p": "v"}}
+
+Its one rule: what `consume` writes, `produce` reads back as the same message. A body that is not UTF-8 text is `body_base64`; a body
+may be written as any other JSON value, and is then sent as that JSON. It must not know clients.
+"""
+
+import base64
+import binascii
+from typing import Any
+
+import msgspec
+
+from turbopump.errors import MessageError
+from turbopump.message import properties as names
+from turbopump.message.message import Message, ReceivedMessage
+
+# What a received message carries beside its user's own properties: fields of the line, or marks of producer and broker that the
+# next producer and broker set anew.
+_NOT_THE_USERS = frozenset(
+    {
+        names.TAGS,
+        names.KEYS,
+        names.UNIQ_KEY,
+        names.WAIT_STORE_MSG_OK,
+        names.MSG_REGION,
+        names.TRACE_SWITCH,
+        names.CLUSTER,
+        names.MIN_OFFSET,
+        names.MAX_OFFSET,
+        names.INNER_NUM,
+        names.CRC32,
+        names.POP_CK,
+        names.PRODUCER_GROUP,
+        names.REAL_TOPIC,
+        names.REAL_QUEUE_ID,
+        names.RETRY_TOPIC,
+    }
+)
+
+
+class _Line(msgspec.Struct, forbid_unknown_fields=False):
+    body: Any = msgspec.UNSET
+    body_base64: str | None = None
+    tags: str | None = None
+    keys: str | list[str] | None = None
+    properties: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+_decoder = msgspec.json.Decoder(_Line)
+
+
+def read_message(line: bytes, topic: str, *, number: int) -> Message:
+    """The message on a line; raises MessageError that names the line's number."""
+    try:
+        fields = _decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MessageError(f'line {number} is no message: {error}; {{"body": "…"}} is expected') from None
+    return Message(topic, _body(fields, number), tags=fields.tags, keys=fields.keys, properties=fields.properties)
+
+
+def write_message(message: ReceivedMessage) -> bytes:
+    """The line for a received message, without its end."""
+    user = {key: value for key, value in message.properties.items() if key not in _NOT_THE_USERS}
+    line: dict[str, Any] = {
+        "topic": message.topic,
+        "broker": message.broker_name,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "msg_id": message.msg_id,
+        "born_ms": message.born_timestamp,
+        "store_ms": message.store_timestamp,
+    }
+    if message.tags is not None:
+        line["tags"] = message.tags
+    if message.keys:
+        line["keys"] = message.keys
+    if user:
+        line["properties"] = user
+    try:
+        line["body"] = message.body.decode("utf-8")
+    except UnicodeDecodeError:
+        line["body_base64"] = base64.b64encode(message.body).decode()
+    return msgspec.json.encode(line)
+
+
+def _body(fields: _Line, number: int) -> bytes:
+    if fields.body_base64 is not None:
+        try:
+            return base64.b64decode(fields.body_base64, validate=True)
+        except binascii.Error as error:
+            raise MessageError(f"line {number}: body_base64 is no base64: {error}") from None
+    if fields.body is msgspec.UNSET:
+        raise MessageError(f'line {number} has no body: {{"body": "…"}} is expected')
+    return fields.body.encode() if isinstance(fields.body, str) else msgspec.json.encode(fields.body)

@@ -1,0 +1,100 @@
+"""`turbopump produce`: messages from JSON lines on standard input."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final
+
+import click
+
+from turbopump.cli.json_lines import read_message
+from turbopump.cli.log_output import log_options, start_log
+from turbopump.cli.name_servers import name_server_option
+from turbopump.cli.serving import run_client
+from turbopump.cli.standard_input import lines_as_they_arrive
+from turbopump.cli.standard_output import drop_output
+from turbopump.client.producer import Producer
+from turbopump.client.send_result import SendResult
+from turbopump.errors import TurbopumpError
+from turbopump.message.message import Message
+
+OUTSTANDING: Final = 64
+"""Lines that are sent at once."""
+
+
+@click.command(name="produce")
+@click.argument("topic")
+@name_server_option
+@click.option("--raw", is_flag=True, help="Each line is a body, not JSON.")
+@click.option("--tags", metavar="TAG", help="Tag of the messages that name none.")
+@click.option("--group", default="turbopump-produce", show_default=True, help="Producer group.")
+@click.option("--results", is_flag=True, help="Write where each message is stored, as JSON lines in the order of the input.")
+@log_options("warning")
+def command(
+    topic: str, namesrv: list[str], raw: bool, tags: str | None, group: str, results: bool, log_level: str, log_file: str | None
+) -> None:
+    """Send messages to TOPIC from JSON lines on standard input.
+
+    A line is `{"body": "text"}`, with "tags", "keys" and "properties" if wanted; a body that is not text is "body_base64", and any
+    other JSON value is sent as that JSON. The first line that cannot be sent ends the command.
+    """
+    start_log(log_level, log_file)
+
+    def message(line: bytes, number: int) -> Message:
+        found = Message(topic, line) if raw else read_message(line, topic, number=number)
+        return found if tags is None or found.tags else Message(topic, found.body, tags=tags, properties=found.properties)
+
+    async def work() -> None:
+        sent = 0
+        async with Producer(namesrv, group=group) as producer:
+            async for lines in _batches():
+                messages = [(number, message(line, number)) for number, line in lines]
+                sends = [_send(producer, one, number) for number, one in messages]
+                for (number, _), result in zip(messages, await asyncio.gather(*sends), strict=True):
+                    sent += 1
+                    if results:
+                        _write(_result_line(number, result), sent)
+        click.echo(f"sent {sent} messages to {topic}", err=True)
+
+    run_client(work())
+
+
+def _write(line: str, sent: int) -> None:
+    try:
+        click.echo(line)
+    except BrokenPipeError:
+        drop_output()
+        raise click.ClickException(
+            f"nobody reads the results any more; at least {sent} messages are sent, the rest is not"
+        ) from None
+
+
+async def _send(producer: Producer, message: Message, number: int) -> SendResult:
+    try:
+        return await producer.send(message)
+    except TurbopumpError as error:
+        raise click.ClickException(f"line {number} was not sent: {error}") from None
+
+
+async def _batches() -> AsyncIterator[list[tuple[int, bytes]]]:
+    """The numbered lines of standard input, `OUTSTANDING` at most at a time; empty ones are counted and passed over."""
+    number = 0
+    async for lines in lines_as_they_arrive():
+        wanted = [(at, line) for at, line in enumerate(lines, number + 1) if line.strip()]
+        number += len(lines)
+        for at in range(0, len(wanted), OUTSTANDING):
+            yield wanted[at : at + OUTSTANDING]
+
+
+def _result_line(number: int, result: SendResult) -> str:
+    import json
+
+    return json.dumps(
+        {
+            "line": number,
+            "status": result.status.value,
+            "msg_id": result.msg_id,
+            "broker": result.queue.broker_name,
+            "queue_id": result.queue.queue_id,
+            "queue_offset": result.queue_offset,
+        }
+    )

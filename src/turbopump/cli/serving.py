@@ -1,0 +1,126 @@
+"""Running servers in the foreground: until Ctrl-C or SIGTERM, then a clean stop; and what is refused before they start.
+
+Its one rule: both signals take the same way out. It must not know which servers run.
+"""
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final
+
+import click
+
+from turbopump.config.addresses import LOOPBACK, is_loopback, is_wildcard, join_address, split_host_port
+from turbopump.config.properties import encode
+from turbopump.config.setting import SettingsClass, effective
+from turbopump.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+KEPT_SIZE: Final = 64 * 1024 * 1024
+M_TRIM_THRESHOLD: Final = -1
+M_MMAP_THRESHOLD: Final = -3
+"""glibc's malloc.h."""
+IMPATIENCE_S: Final = 1.0
+"""A second signal within this time is the same one: a terminal and `make` or `timeout` both pass it on."""
+
+
+def serve(servers: Callable[[], AbstractAsyncContextManager[None]]) -> None:
+    """Enter the servers' context, wait for SIGINT or SIGTERM, leave it. A later second signal ends the process at once."""
+    _keep_freed_memory()
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(_until_signal(servers))
+
+
+def run_client(work: Coroutine[Any, Any, None]) -> None:
+    """Run a client command's work; Ctrl-C and SIGTERM cancel it, so that its `async with` blocks close."""
+
+    async def cancelled_by_signals() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        await work
+
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        try:
+            runner.run(cancelled_by_signals())
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, if the extra `fast` is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def _keep_freed_memory() -> None:
+    """Let glibc keep what a read buffer or a batch gives back: returned to the kernel, it is faulted in again for the next one (0.4
+    faults per batched message, 7 % of the CPU). Costs some MiB. Elsewhere nothing happens."""
+    if not sys.platform.startswith("linux"):
+        return
+    import ctypes
+
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_TRIM_THRESHOLD, KEPT_SIZE)
+        mallopt(M_MMAP_THRESHOLD, KEPT_SIZE // 2)
+
+
+async def _until_signal(servers: Callable[[], AbstractAsyncContextManager[None]]) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    asked_at: list[float] = []
+
+    def asked(number: signal.Signals) -> None:
+        asked_at.append(loop.time())
+        if len(asked_at) == 1:
+            log.info("stopping signal=%s", number.name)
+            stop.set()
+        elif asked_at[-1] - asked_at[0] > IMPATIENCE_S:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, asked, number)
+    async with servers():
+        await stop.wait()
+
+
+def refuse_open_bind(host: str, *, insecure: bool) -> None:
+    """Raise ConfigError for an address that other machines reach, unless the user insists: there is no access control yet."""
+    if not insecure and not is_loopback(host):
+        raise ConfigError(
+            f"{host or 'an empty address'} can be reached from other machines and there is no access control yet: "
+            f"bind {LOOPBACK}, or add --insecure"
+        )
+
+
+def advertised(text: str | None) -> Mapping[str, object]:
+    """The settings that `--advertise HOST[:PORT]` stands for."""
+    if text is None:
+        return {}
+    host, port = split_host_port(text, what="--advertise")
+    return {"broker_ip1": host, "advertised_port": port or 0}
+
+
+def reachable(address: tuple[str, int], host: str) -> str:
+    """A bound address as a client on this machine would write it; `host` stands in for every interface."""
+    return join_address(host if is_wildcard(address[0]) else address[0], address[1])
+
+
+def print_effective(config: SettingsClass) -> None:
+    """What `-p` prints: the effective configuration as a file that could be given with `-c`."""
+    click.echo(encode(effective(config)), nl=False)
+
+
+def log_effective(config: SettingsClass) -> None:
+    """The same on one line of the log."""
+    log.info("configuration %s", " ".join(f"{key}={value}" for key, value in effective(config).items()))

@@ -1,0 +1,293 @@
+"""`turbopump store inspect|verify|dump DIR`: a store directory looked at, offline or beside its broker; never changed.
+
+Exit codes of these three: 0 clean, 1 damage was found, 2 it cannot be read or was asked wrongly.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, ParamSpec
+
+import click
+
+from turbopump.cli.json_lines import write_message
+from turbopump.errors import StoredMessageError, StoreError
+from turbopump.message.message import ReceivedMessage
+from turbopump.protocol import fastjson
+from turbopump.store.files import StorePaths
+from turbopump.store.inspection import (
+    KINDS,
+    BadRange,
+    Finding,
+    Findings,
+    Selection,
+    StoreSummary,
+    Verification,
+    inspect_store,
+    list_store,
+    read_raw,
+    read_run_state,
+    select_messages,
+    verify_store,
+)
+from turbopump.store.read_only_disk import ReadOnlyDisk
+
+DAMAGED: Final = 1
+UNREADABLE: Final = 2
+RAW_SIZE: Final = 256
+"""Bytes shown where no length can be told."""
+
+P = ParamSpec("P")
+
+
+@click.group(name="store", invoke_without_command=True)
+@click.pass_context
+def command(context: click.Context) -> None:
+    """Look at a store directory: what is in it, whether it is whole, its messages. Nothing is changed."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help(), err=True)
+        context.exit(2)
+
+
+def _store_options(run: Callable[P, int], form: str = "text") -> Callable[P, None]:
+    """What the three have in common; their functions return the exit code."""
+
+    @functools.wraps(run)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            code = run(*args, **kwargs)
+        except BrokenPipeError:
+            raise
+        except (StoreError, OSError) as error:
+            about = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+            click.echo(f"turbopump: {about}", err=True)
+            code = UNREADABLE
+        click.get_current_context().exit(code)
+
+    output = click.option(
+        "--output", type=click.Choice(["text", "json"]), default=form, show_default=True, help="Form of the answer."
+    )
+    commit_log = click.option(
+        "--commit-log",
+        metavar="DIRS",
+        help="Where the segments are, several separated by commas (storePathCommitLog).  [default: DIR/commitlog]",
+    )
+    directory = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+    return directory(commit_log(output(wrapped)))
+
+
+@command.command(name="inspect")
+@_store_options
+def inspect_directory(directory: Path, commit_log: str | None, output: str) -> int:
+    """Show what the store at DIR holds: segments, queues, indexes, checkpoint, tables."""
+    summary = inspect_store(StorePaths(directory), read_table=fastjson.parse, log_roots=_roots(commit_log))
+    if output == "json":
+        click.echo(json.dumps(summary.as_json(), ensure_ascii=False))
+    else:
+        for line in _summary_lines(summary):
+            click.echo(line)
+    return DAMAGED if summary.findings.damaged else 0
+
+
+@command.command(name="verify")
+@click.option(
+    "--findings", "findings_max", type=click.IntRange(0), default=1000, show_default=True, help="Show at most so many."
+)
+@_store_options
+def verify_directory(directory: Path, commit_log: str | None, output: str, findings_max: int) -> int:
+    """Check the store at DIR: every message's CRC, and the log against queues, indexes and tables."""
+    with _progress("checking") as on_progress:
+        result = verify_store(
+            StorePaths(directory),
+            read_table=fastjson.parse,
+            log_roots=_roots(commit_log),
+            findings_max=findings_max,
+            on_progress=on_progress,
+        )
+    if output == "json":
+        click.echo(json.dumps(result.as_json(), ensure_ascii=False))
+    else:
+        for line in _verification_lines(result):
+            click.echo(line)
+    return 0 if result.clean else DAMAGED
+
+
+@command.command(name="dump")
+@click.option("--topic", metavar="NAME", help="Only messages of this topic.")
+@click.option("--queue", "queue_id", type=click.IntRange(0), help="Only messages of this queue.")
+@click.option(
+    "--from",
+    "start",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Begin at this queue offset if --topic is given, else at this offset of the log.",
+)
+@click.option("--count", type=click.IntRange(1), help="End after so many messages.  [default: all]")
+@click.option("--keys", metavar="KEY", multiple=True, help="Only messages with this key or unique id; may be given again.")
+@click.option(
+    "--hex", "raw_offset", metavar="OFFSET", type=click.IntRange(0), help="Show the raw bytes of the entry at this offset."
+)
+@functools.partial(_store_options, form="json")
+def dump_messages(
+    directory: Path,
+    commit_log: str | None,
+    output: str,
+    topic: str | None,
+    queue_id: int | None,
+    start: int,
+    count: int | None,
+    keys: tuple[str, ...],
+    raw_offset: int | None,
+) -> int:
+    """Write messages of the store at DIR as JSON lines, like `turbopump consume`, oldest first."""
+    disk = ReadOnlyDisk()
+    findings = Findings()
+    paths = StorePaths(directory)
+    store = list_store(disk, paths, findings, _roots(commit_log))
+    running = read_run_state(disk, paths, findings).running
+    for finding in findings.kept:
+        click.echo(_finding_line(finding), err=True)
+    if raw_offset is not None:
+        return _dump_raw(*read_raw(disk, store, raw_offset, RAW_SIZE), raw_offset, output)
+    damaged = False
+
+    def bad(found: BadRange) -> None:
+        nonlocal damaged
+        if found.tail and running:
+            return  # an entry that is being written
+        damaged = True
+        click.echo(f"turbopump: passed over offset {found.start}–{found.end} of the log: {found.fault}", err=True)
+
+    left = sys.maxsize if count is None else count
+    for message in select_messages(disk, store, Selection(topic, queue_id, start, keys), bad):
+        try:
+            line = _json_line(message) if output == "json" else _text_line(message)
+        except StoredMessageError as error:  # a compressed body that cannot be decompressed
+            damaged = True
+            click.echo(f"turbopump: passed over offset {message.commit_log_offset} of the log: {error}", err=True)
+            continue
+        click.echo(line)
+        left -= 1
+        if not left:
+            break
+    return DAMAGED if damaged else 0
+
+
+def _roots(commit_log: str | None) -> list[Path]:
+    return [Path(part.strip()) for part in (commit_log or "").split(",") if part.strip()]
+
+
+@contextmanager
+def _progress(label: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on standard error, if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _done, _size: None
+        return
+    with click.progressbar(length=1000, label=label, file=sys.stderr) as bar:
+        # a bar knows steps, not places
+        yield lambda done, size: bar.update(done * 1000 // max(size, 1) - bar.pos)
+
+
+def _summary_lines(summary: StoreSummary) -> Iterator[str]:
+    yield f"store {summary.root}"
+    yield f"log {summary.log_start}–{summary.log_end} ({_size(summary.log_end - summary.log_start)})"
+    for segment in summary.segments:
+        first = f"first message {_time(segment.first_stored_ms)}" if segment.first_stored_ms is not None else "no message"
+        yield f"  {segment.file}  {_size(segment.size)}  {first}"
+    yield f"queues {len(summary.queues)}"
+    for queue in summary.queues:
+        yield f"  {queue.topic}/{queue.queue_id}  {queue.min_index}–{queue.max_index}  files {queue.files}"
+    yield f"indexes {len(summary.indexes)}"
+    for index in summary.indexes:
+        room = f" of {index.entries - 1}" if index.slots else ""
+        yield (
+            f"  {index.path.name}  entries {index.count - 1}{room}  slots {index.slots_used} of {index.slots or 'unknown'}  "
+            f"offset {index.begin_offset}–{index.end_offset}  {_time(index.begin_ms)} – {_time(index.end_ms)}"
+        )
+    if summary.checkpoint is None:
+        yield "checkpoint none"
+    else:
+        point = summary.checkpoint
+        yield (
+            f"checkpoint log {_time(point.log_timestamp)}  queues {_time(point.queues_timestamp)}  "
+            f"index {_time(point.index_timestamp)}  confirmed {point.confirmed_offset}"
+        )
+    holder = f" by process {summary.state.lock.pid}" if summary.state.lock.pid is not None else ""
+    yield f"abort file {'present' if summary.state.abort else 'none'}"
+    yield f"lock {f'held{holder}' if summary.state.running else 'free'}"
+    yield f"tables {len(summary.tables)}"
+    for table in summary.tables:
+        entries = f"entries {table.entries}" if table.entries is not None else "cannot be read"
+        yield f"  {table.path.name}  {_size(table.size)}  {entries}"
+    yield from _finding_lines(summary.findings)
+
+
+def _verification_lines(result: Verification) -> Iterator[str]:
+    yield from _finding_lines(result.findings)
+    yield (
+        f"log {result.log_start}–{result.log_end}: {result.messages} messages in {result.segments} segments; "
+        f"{result.units} units in {result.queues} queues; {result.index_entries} entries in {result.index_files} indexes; "
+        f"{result.tables} tables"
+    )
+    damage = sum(count for kind, count in result.findings.counts.items() if KINDS[kind].damage)
+    yield "clean" if result.clean else f"damaged: {damage} faults"
+
+
+def _finding_lines(findings: Findings) -> Iterator[str]:
+    for finding in findings.kept:
+        yield _finding_line(finding)
+    if findings.dropped:
+        yield f"… and {findings.dropped} more (--findings)"
+
+
+def _finding_line(finding: Finding) -> str:
+    row = f" ({finding.count} in a row; the first is described)" if finding.count > 1 else ""
+    return f"{'damage' if finding.damage else 'notice'} {finding.kind}: {finding.where}: {finding.what}{row}"
+
+
+def _json_line(message: ReceivedMessage) -> str:
+    """As `turbopump consume` writes it, and where it lies in the log."""
+    return f'{write_message(message).decode()[:-1]},"commit_log_offset":{message.commit_log_offset}}}'
+
+
+def _text_line(message: ReceivedMessage) -> str:
+    named = f" tags={message.tags}" if message.tags else ""
+    named += f" keys={' '.join(message.keys)}" if message.keys else ""
+    return (
+        f"{message.commit_log_offset} {message.topic}/{message.queue_id} {message.queue_offset} "
+        f"{_time(message.store_timestamp)} {message.msg_id}{named} {message.body!r}"
+    )
+
+
+def _dump_raw(data: bytes, fault: str | None, offset: int, output: str) -> int:
+    if output == "json":
+        fields: dict[str, Any] = {"offset": offset, "size": len(data), "fault": fault, "hex": data.hex()}
+        click.echo(json.dumps(fields, ensure_ascii=False))
+    else:
+        for at in range(0, len(data), 16):
+            piece = data[at : at + 16]
+            text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in piece)
+            click.echo(f"{offset + at:020d}  {piece.hex(' '):47}  {text}")
+    if fault is not None:
+        click.echo(f"turbopump: at offset {offset} is no good message: {fault}", err=True)
+    return DAMAGED if fault is not None else 0
+
+
+def _size(size: int) -> str:
+    for unit, step in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= step:
+            return f"{size / step:.1f} {unit}"
+    return f"{size} B"
+
+
+def _time(ms: int) -> str:
+    if not 0 < ms < 1 << 43:
+        return "never" if ms == 0 else str(ms)
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1000:03d}Z"

@@ -1,0 +1,257 @@
+"""One queue that is ours now: pulls it by long polling, hands its messages out, and knows up to where it is done.
+
+One rule: it never gives up. Whatever a broker or the network does, it waits a moment and pulls again from the same place, until it is
+told to stop. It must not know why the queue is ours. Source: apache/rocketmq ``DefaultMQPushConsumerImpl.pullMessage``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from threading import get_ident
+from typing import Final, cast
+
+from turbopump.client.delivery import Delivery
+from turbopump.client.instance import ClientInstance
+from turbopump.client.process_queue import ProcessQueue
+from turbopump.client.ready_messages import ReadyMessages
+from turbopump.client.subscription import Subscription
+from turbopump.errors import CallTimeoutError, ConnectError, ProtocolError, RemotingError, ResponseError
+from turbopump.message import properties as names
+from turbopump.message.codec import decode_entries
+from turbopump.message.message_queue import MessageQueue
+from turbopump.message.rules import RETRY_PREFIX
+from turbopump.protocol.bodies.route import MASTER_ID
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.pull import PullMessage, PullMessageReply, PullSysFlag
+
+log = logging.getLogger(__name__)
+
+PULL_BATCH: Final = 32
+SUSPEND_S: Final = 15.0
+PULL_TIMEOUT_S: Final = 30.0
+ERROR_PAUSE_S: Final = 1.0
+FLOW_CONTROL_PAUSE_S: Final = 0.02
+HASTE_S: Final = 0.01
+"""An empty answer that came faster than this was not held by the broker; the next pull waits a little."""
+
+RETRY_DELAYS_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
+"""Seconds before a failed message is delivered again, by its attempt; the last one stays."""
+
+_UNKNOWN_TO_BROKER: Final = (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST)
+
+
+class AssignedQueue:
+    """Pulls ``queue`` from ``offset`` on once started. ``on_moved`` is called with the offset to go on at when the broker says that
+    ours is outside of what it has; this object is dropped then."""
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        subscription: Subscription,
+        ready: ReadyMessages,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        on_moved: Callable[[AssignedQueue, int], None],
+    ) -> None:
+        self.queue = queue
+        self.sent_offset: int | None = None
+        """The offset that the broker was last told, if it may still know it."""
+        self._loop = asyncio.get_running_loop()
+        self._thread = get_ident()
+        self._instance = instance
+        self._group = group
+        self._subscription = subscription
+        self._ready = ready
+        self._process_queue = ProcessQueue(queue, offset)
+        self._on_moved = on_moved
+        self._dropped = False
+        self._room: asyncio.Future[None] | None = None
+        self._broker_id = MASTER_ID
+        self._task: asyncio.Task[None] | None = None
+        self._again: list[asyncio.TimerHandle] = []
+        self._fault: str | None = None
+
+    # --- for the consumer ----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to pull."""
+        self._task = self._instance.spawn(self._pull_for_ever(), name=f"pull {self.queue}")
+
+    def stop_pulling(self) -> None:
+        """Nothing new; what is in flight may still be done."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def drop(self) -> None:
+        """The queue is no longer ours: nothing more of it is handed out."""
+        self._dropped = True
+        self.stop_pulling()
+        for timer in self._again:
+            timer.cancel()
+        self._again.clear()
+
+    @property
+    def dropped(self) -> bool:
+        return self._dropped
+
+    @property
+    def commit_offset(self) -> int:
+        """Everything below it is done."""
+        return self._process_queue.commit_offset
+
+    @property
+    def in_flight(self) -> int:
+        """Messages pulled and not done."""
+        return self._process_queue.in_flight
+
+    # --- for its messages ----------------------------------------------------------------------------------------------------
+
+    def delivery_done(self, message: Delivery) -> None:
+        if get_ident() != self._thread:  # said by a plain handler in its own thread
+            self._loop.call_soon_threadsafe(self.delivery_done, message)
+            return
+        self._process_queue.done(message.queue_offset)
+        if self._room is not None and not self._room.done() and not self._process_queue.full():
+            self._room.set_result(None)
+
+    def delivery_failed(self, message: Delivery, delay: float | None) -> None:
+        if get_ident() != self._thread:
+            self._loop.call_soon_threadsafe(self.delivery_failed, message, delay)
+            return
+        if self._dropped:
+            return
+        if delay is None:
+            delay = RETRY_DELAYS_S[min(message.attempt, len(RETRY_DELAYS_S)) - 1]
+        timer = self._loop.call_later(max(delay, 0.0), self._deliver_again, message)
+        self._again.append(timer)
+
+    def _deliver_again(self, message: Delivery) -> None:
+        now = self._loop.time()
+        self._again = [timer for timer in self._again if timer.when() > now and not timer.cancelled()]
+        message.deliver(self, message.attempt + 1)
+        self._ready.put([message])
+
+    # --- pulling -------------------------------------------------------------------------------------------------------------
+
+    async def _pull_for_ever(self) -> None:
+        while not self._dropped:
+            if self._process_queue.full():
+                await self._wait_for_room()
+                continue
+            try:
+                pause = await self._pull_once()
+                self._recovered()
+            except ResponseError as error:
+                pause = self._refused(error)
+            except (RemotingError, ProtocolError) as error:
+                self._failed(str(error))
+                pause = ERROR_PAUSE_S
+            if pause:
+                await asyncio.sleep(pause)
+
+    async def _wait_for_room(self) -> None:
+        self._room = self._loop.create_future()
+        try:
+            await self._room
+        finally:
+            self._room = None
+
+    async def _pull_once(self) -> float:
+        """One pull; returns how long to wait before the next."""
+        address = self._instance.routes.address_of(self.queue.broker_name, self._broker_id, topic=self.queue.topic)
+        if address is None:
+            raise ConnectError(f"no address is known for broker {self.queue.broker_name}")
+        await self._instance.introduced(address)
+        asked = self._loop.time()
+        try:
+            command = await self._instance.remoting.exchange(address, self._request(), timeout=PULL_TIMEOUT_S)
+        except CallTimeoutError:
+            await self._instance.abandon_if_silent(address, asked)
+            raise
+        code = command.code
+        if code == ResponseCode.SUCCESS:
+            reply = command.header(PullMessageReply)
+            self._broker_id = reply.suggest_which_broker_id
+            self._take(command.body, reply)
+            return 0.0
+        if code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
+            reply = command.header(PullMessageReply)
+            self._broker_id = reply.suggest_which_broker_id
+            moved_on = reply.next_begin_offset > self._process_queue.next_offset
+            self._process_queue.next_offset = max(reply.next_begin_offset, self._process_queue.next_offset)
+            return 0.0 if moved_on or self._loop.time() - asked > HASTE_S else FLOW_CONTROL_PAUSE_S
+        if code == ResponseCode.PULL_OFFSET_MOVED:
+            reply = command.header(PullMessageReply)
+            log.warning(
+                "offset outside of the queue queue=%s asked=%d first=%d end=%d goes_on_at=%d",
+                *(self.queue, self._process_queue.next_offset, reply.min_offset, reply.max_offset, reply.next_begin_offset),
+            )
+            self._dropped = True
+            self._on_moved(self, reply.next_begin_offset)
+            return 0.0
+        raise ResponseError(code, command.remark, request="PullMessage", address=address)
+
+    def _request(self) -> PullMessage:
+        commit_offset = self._process_queue.commit_offset
+        commits = commit_offset > 0 and self._broker_id == MASTER_ID
+        return PullMessage(
+            consumer_group=self._group,
+            topic=self.queue.topic,
+            queue_id=self.queue.queue_id,
+            queue_offset=self._process_queue.next_offset,
+            max_msg_nums=PULL_BATCH,
+            sys_flag=int(PullSysFlag.SUSPEND | (PullSysFlag.COMMIT_OFFSET if commits else 0)),
+            commit_offset=commit_offset,
+            suspend_timeout_millis=int(SUSPEND_S * 1000),
+            sub_version=self._subscription.version,
+            expression_type="TAG",
+        )
+
+    def _take(self, body: bytes, reply: PullMessageReply) -> None:
+        wanted: list[Delivery] = []
+        next_offset = self._process_queue.next_offset
+        subscription, broker_name = self._subscription, self.queue.broker_name
+        is_retry = self.queue.topic.startswith(RETRY_PREFIX)
+        for message in decode_entries(body, message_type=Delivery):
+            delivery = cast(Delivery, message)
+            if delivery.queue_offset < next_offset:
+                continue
+            next_offset = delivery.queue_offset + 1
+            if not subscription.wants(delivery):
+                continue
+            delivery.broker_name = broker_name
+            if is_retry:
+                delivery.topic = delivery.properties.get(names.RETRY_TOPIC, delivery.topic)
+            delivery.deliver(self, 1)
+            wanted.append(delivery)
+        self._process_queue.add(wanted, max(next_offset, reply.next_begin_offset))
+        self._ready.put(wanted)
+
+    # --- when it does not work -----------------------------------------------------------------------------------------------
+
+    def _refused(self, error: ResponseError) -> float:
+        if error.code == ResponseCode.FLOW_CONTROL:
+            return FLOW_CONTROL_PAUSE_S
+        if error.code in _UNKNOWN_TO_BROKER:
+            address = self._instance.routes.address_of(self.queue.broker_name, self._broker_id, topic=self.queue.topic)
+            if address is not None:
+                self._instance.forget_introduction(address)
+        self._failed(str(error))
+        return ERROR_PAUSE_S
+
+    def _failed(self, cause: str) -> None:
+        self._broker_id = MASTER_ID
+        if self._fault is None:  # one line when it begins and one when it ends
+            log.warning(
+                "pull failed, goes on trying queue=%s offset=%d cause=%s", self.queue, self._process_queue.next_offset, cause
+            )
+        self._fault = cause
+
+    def _recovered(self) -> None:
+        if self._fault is not None:
+            log.info("pull works again queue=%s offset=%d", self.queue, self._process_queue.next_offset)
+            self._fault = None

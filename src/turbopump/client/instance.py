@@ -1,0 +1,202 @@
+"""A client instance: what producers and consumers of one client id have in common, which is connections, routes and heartbeats.
+
+One rule: a broker is introduced (by a heartbeat on the connection that is open now) before it is asked for anything that needs to
+know us; a connection that ends takes the introduction with it. It must not know sending or consuming.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from turbopump.client.heartbeat import Member, heartbeat_data
+from turbopump.client.routes import Routes, TopicRoute
+from turbopump.client.surroundings import Surroundings
+from turbopump.errors import CallTimeoutError, NotStartedError, RemotingError
+from turbopump.protocol import fastjson
+from turbopump.protocol.requests.clients import Heartbeat, NotifyConsumerIdsChanged, UnregisterClient
+from turbopump.remoting.client import RemotingClient
+from turbopump.remoting.router import RequestContext, Router
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_INTERVAL_S: Final = 30.0
+ROUTE_INTERVAL_S: Final = 30.0
+CALL_TIMEOUT_S: Final = 3.0
+FAREWELL_TIMEOUT_S: Final = 1.0
+
+
+class ClientInstance:
+    """Connections, routes and heartbeats under one client id, ``ip@instance_name``.
+
+    Belongs to the event loop and the process that started it; ``check_usable`` refuses any other.
+    """
+
+    def __init__(self, name_servers: tuple[str, ...], *, instance_name: str | None, surroundings: Surroundings) -> None:
+        self.surroundings = surroundings
+        self.client_id = f"{surroundings.ip}@{instance_name or surroundings.new_instance_name()}"
+        router = Router()
+        router.add(NotifyConsumerIdsChanged, self._group_changed)
+        self.remoting = RemotingClient(router, on_close=self._disconnected)
+        self.routes = Routes(self.remoting, name_servers, random=surroundings.random, on_change=self._route_changed)
+        self._members: list[Member] = []
+        self._introduced: set[str] = set()
+        self._introducing: dict[str, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = 0
+        self._closed = False
+
+    # --- life ----------------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin heartbeats and route polling; nothing is sent before someone needs a route."""
+        assert self._loop is None
+        self._loop = asyncio.get_running_loop()
+        self._pid = self.surroundings.pid()
+        self.spawn(self._every(HEARTBEAT_INTERVAL_S, self._heartbeat_all), name="heartbeats")
+        self.spawn(self._every(ROUTE_INTERVAL_S, self.routes.refresh_all), name="routes")
+
+    async def close(self) -> None:
+        """Take leave of the brokers, then close every connection. May be called twice."""
+        if self._closed or self._loop is None:
+            return
+        self._closed = True
+        for task in [*self._tasks, *self._introducing.values()]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._introducing.values(), return_exceptions=True)
+        self.routes.close()
+        farewells = [self._take_leave(address, member) for member in self._members for address in sorted(self._introduced)]
+        await asyncio.gather(*farewells)
+        await self.remoting.close()
+
+    def check_usable(self, what: str) -> None:
+        """Raises NotStartedError if ``what`` (``"Producer"``) is closed, or is used in a fork or on another event loop."""
+        if self._closed:
+            raise NotStartedError(f"this {what} is closed; start a new one")
+        if self.surroundings.pid() != self._pid:
+            raise NotStartedError(
+                f"this {what} was started in process {self._pid} and is used in its fork {self.surroundings.pid()}, "
+                "where its connections must not be touched; start a new one after the fork"
+            )
+        if asyncio.get_running_loop() is not self._loop:
+            raise NotStartedError(
+                f"this {what} was started on another event loop; start a new one on this loop, or use turbopump.blocking"
+            )
+
+    def spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
+        """Run ``work`` until it ends or the instance is closed."""
+        task = asyncio.get_running_loop().create_task(work, name=f"turbopump {name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("background task failed name=%s", task.get_name(), exc_info=task.exception())
+
+    async def _every(self, interval: float, work: Any) -> None:
+        while True:
+            await asyncio.sleep(interval)
+            await work()
+
+    # --- members -------------------------------------------------------------------------------------------------------------
+
+    def join(self, member: Member) -> None:
+        """From now on heartbeats speak of ``member`` too."""
+        self._members.append(member)
+        self._introduced.clear()
+
+    def _take_leave(self, address: str, member: Member) -> Coroutine[Any, Any, None]:
+        request = UnregisterClient(
+            client_id=self.client_id,
+            producer_group=member.group if member.produces else None,
+            consumer_group=member.group if member.consumer is not None else None,
+        )
+
+        async def unregister() -> None:
+            try:
+                await self.remoting.call(address, request, timeout=FAREWELL_TIMEOUT_S)
+            except RemotingError as error:
+                log.info("not unregistered broker=%s cause=%s", address, error)
+
+        return unregister()
+
+    def _group_changed(self, request: NotifyConsumerIdsChanged, context: RequestContext) -> None:
+        for member in self._members:
+            if member.consumer is not None and member.group == request.consumer_group:
+                member.on_group_change()
+
+    def _route_changed(self, route: TopicRoute) -> None:
+        for member in self._members:
+            member.on_route_change(route)
+        for address in sorted(route.every_address(slaves=self._consumes)):
+            if address not in self._introduced:
+                self._introduce(address)
+
+    def _disconnected(self, address: str) -> None:
+        self._introduced.discard(address)
+        for member in self._members:
+            member.on_disconnect(address)
+
+    # --- heartbeats ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def _consumes(self) -> bool:
+        return any(member.consumer is not None for member in self._members)
+
+    async def introduced(self, address: str) -> None:
+        """Wait until the broker at ``address`` knows this client on the connection that is open now. Raises RemotingError."""
+        while address not in self._introduced:
+            await asyncio.shield(self._introduce(address))
+
+    def forget_introduction(self, address: str) -> None:
+        """The broker says it does not know us (or our subscription): introduce again before the next use."""
+        self._introduced.discard(address)
+
+    async def abandon_if_silent(self, address: str, since: float) -> None:
+        """A call that began at ``since`` (loop time) timed out: if nothing at all was read from that peer since then, end the connection.
+
+        A host that lost its power, or a firewall that forgot us, sends no reset; TCP alone would take a quarter of an hour to notice.
+        """
+        if self.remoting.connected(address):
+            connection = await self.remoting.connect(address)
+            if connection.last_read < since:
+                log.warning("connection given up, the peer is silent address=%s", address)
+                connection.abort()
+
+    def _introduce(self, address: str) -> asyncio.Task[None]:
+        task = self._introducing.get(address)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._heartbeat(address), name=f"turbopump heartbeat to {address}")
+            self._introducing[address] = task
+            task.add_done_callback(lambda done: self._introduction_ended(address, done))
+        return task
+
+    def _introduction_ended(self, address: str, task: asyncio.Task[None]) -> None:
+        self._introducing.pop(address, None)
+        if not task.cancelled() and task.exception() is not None:
+            log.info("heartbeat failed broker=%s cause=%s", address, task.exception())
+
+    async def introduce_all(self) -> None:
+        """A heartbeat to every known broker now (subscriptions have changed); failures are logged."""
+        await self._heartbeat_all()
+
+    async def _heartbeat_all(self) -> None:
+        addresses = self.routes.addresses(slaves=self._consumes)
+        await asyncio.gather(*(self._introduce(address) for address in sorted(addresses)), return_exceptions=True)
+
+    async def _heartbeat(self, address: str) -> None:
+        body = fastjson.encode(heartbeat_data(self.client_id, self._members))
+        connection = await self.remoting.connect(address, timeout=CALL_TIMEOUT_S)
+        asked = asyncio.get_running_loop().time()
+        try:
+            await self.remoting.call(address, Heartbeat(), body, timeout=CALL_TIMEOUT_S)
+        except CallTimeoutError:
+            await self.abandon_if_silent(address, asked)
+            raise
+        if not connection.closed:
+            self._introduced.add(address)

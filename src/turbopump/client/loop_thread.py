@@ -1,0 +1,112 @@
+"""The one background thread with an event loop on which the clients of ``turbopump.blocking`` live.
+
+One rule: a thread that asks waits on a bare lock and nothing else, for that is what makes the blocking face cheap. It must not know
+producers or consumers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """The background thread and its loop; started by the first call, ends with the process."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="turbopump-loop", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def call(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
+        """Run ``function(*args)`` on the loop and return what it returns. An interrupt (Ctrl-C) cancels it."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(
+                "a handler on the client's own loop called the blocking client, which would wait for itself; use await"
+            )
+        outcome = _Outcome(function, args, kwargs)
+        self.loop.call_soon_threadsafe(outcome.start)
+        try:
+            outcome.ready.acquire()
+        except BaseException:
+            self.loop.call_soon_threadsafe(outcome.cancel)
+            raise
+        if outcome.error is not None:
+            try:
+                raise outcome.error
+            finally:
+                outcome.error = None  # no cycle through the traceback
+        return outcome.value  # type: ignore[no-any-return]
+
+
+class _Outcome:
+    """One call: a bare lock wakes the caller, for a concurrent Future costs three times as much."""
+
+    __slots__ = ("_args", "_function", "_kwargs", "_task", "error", "ready", "value")
+
+    def __init__(self, function: Callable[..., Coroutine[Any, Any, Any]], args: Any, kwargs: Any) -> None:
+        self._function = function
+        self._args = args
+        self._kwargs = kwargs
+        self._task: asyncio.Task[Any] | None = None
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self.ready = threading.Lock()
+        self.ready.acquire()
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            self.value = await self._function(*self._args, **self._kwargs)
+        except BaseException as error:
+            self.error = error
+            if isinstance(error, asyncio.CancelledError):
+                raise
+        finally:
+            self.ready.release()
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
+_loop_thread: LoopThread | None = None
+_loop_thread_lock = threading.Lock()
+_left_behind: list[object] = []
+
+
+def the_loop_thread() -> LoopThread:
+    """The process's one; started now if there is none."""
+    global _loop_thread
+    with _loop_thread_lock:
+        if _loop_thread is None:
+            _loop_thread = LoopThread()
+        return _loop_thread
+
+
+def leave_behind(inherited: object) -> None:
+    """Keep what a fork copied from its parent from ever being finalized here: its sockets and epoll are the parent's."""
+    _left_behind.append(inherited)
+
+
+def _after_fork() -> None:
+    """In the child: the parent's thread does not exist here, and its sockets and epoll must not be touched, not even by a destructor."""
+    global _loop_thread, _loop_thread_lock
+    leave_behind(_loop_thread)
+    _loop_thread = None
+    _loop_thread_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,125 @@
+"""A message made ready to go: checked by Apache's rules, given its unique id, compressed. Values in, values out.
+
+One rule: whatever a broker would refuse for its form is refused here, in a sentence, before a byte is sent; the user's ``Message`` is
+not changed, so that it can be sent again. Source: apache/rocketmq ``Validators.checkMessage``, ``MessageBatch``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from turbopump.errors import MessageError
+from turbopump.message.batch import encode_batch
+from turbopump.message.compression import compress
+from turbopump.message.ids import UniqueIds
+from turbopump.message.message import BODY_SIZE_MAX, Message
+from turbopump.message.properties import DELAY_TIME_LEVEL, PROPERTIES_SIZE_MAX, UNIQ_KEY, WAIT_STORE_MSG_OK, encode_properties
+from turbopump.message.rules import NOT_SENDABLE_TOPICS, RETRY_PREFIX, topic_fault
+
+COMPRESS_FROM: Final = 4096
+"""Bytes of body from which it is compressed (``compressMsgBodyOverHowmuch``)."""
+COMPRESSION_LEVEL: Final = 5
+_DELAYING: Final = (DELAY_TIME_LEVEL, "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
+
+
+class Outgoing(NamedTuple):
+    """What the frame of a send carries, and the message's id."""
+
+    topic: str
+    body: bytes
+    properties: str
+    sys_flag: int
+    flag: int
+    msg_id: str
+    batch: bool = False
+
+
+class Packer:
+    """Makes ``Outgoing`` of what users hand in. ``compress_from`` None: nothing is compressed."""
+
+    def __init__(
+        self, ids: UniqueIds, *, body_size_max: int = BODY_SIZE_MAX, compress_from: int | None = COMPRESS_FROM
+    ) -> None:
+        self._ids = ids
+        self._body_size_max = body_size_max
+        self._compress_from = body_size_max + 1 if compress_from is None else compress_from
+        self._legal_topics: set[str] = set()
+
+    def pack(self, message: Message) -> Outgoing:
+        """Raises MessageError if the message may not be sent."""
+        body = message.body
+        if message.topic not in self._legal_topics:
+            self._check_topic(message.topic)
+        if not 0 < len(body) <= self._body_size_max:
+            raise self._size_error(len(body))
+        properties = message.properties
+        msg_id = properties.get(UNIQ_KEY)
+        text = encode_properties(properties) if properties else ""
+        if msg_id is None:
+            msg_id = self._ids.next()
+            text = f"{text}UNIQ_KEY\x01{msg_id}\x02"
+        _check_properties(text)
+        sys_flag = 0
+        if len(body) >= self._compress_from:
+            body, sys_flag = compress(body, level=COMPRESSION_LEVEL)
+        return Outgoing(message.topic, body, text, sys_flag, message.flag, msg_id)
+
+    def pack_batch(self, messages: Sequence[Message]) -> Outgoing:
+        """One send of them all; nothing is split. Raises MessageError if they cannot go together or are too large together."""
+        if not messages:
+            raise MessageError("an empty batch was given; send_batch needs at least one message")
+        first = messages[0]
+        self._check_topic(first.topic)
+        if first.topic.startswith(RETRY_PREFIX):
+            raise MessageError(f"a batch cannot go to the retry topic {first.topic}; send its messages one by one")
+        marked = []
+        for message in messages:
+            _check_fits(message, first)
+            if not 0 < len(message.body) <= self._body_size_max:
+                raise self._size_error(len(message.body))
+            properties = message.properties
+            if UNIQ_KEY not in properties:
+                properties = {**properties, UNIQ_KEY: self._ids.next()}
+            marked.append(Message(message.topic, message.body, properties=properties, flag=message.flag))
+        body = encode_batch(marked)
+        if len(body) > self._body_size_max:
+            raise MessageError(
+                f"a batch of {len(messages)} messages takes {len(body)} bytes; at most {self._body_size_max} are allowed: split it"
+            )
+        msg_id = ",".join(message.properties[UNIQ_KEY] for message in marked)
+        wait = "" if first.wait_store_ok else f"{WAIT_STORE_MSG_OK}\x01false\x02"
+        return Outgoing(first.topic, body, f"{wait}UNIQ_KEY\x01{self._ids.next()}\x02", 0, 0, msg_id, True)
+
+    def _check_topic(self, topic: str) -> None:
+        fault = topic_fault(topic)
+        if fault is not None:
+            raise MessageError(fault)
+        if topic in NOT_SENDABLE_TOPICS:
+            raise MessageError(f"the topic {topic} belongs to the broker itself; choose another one")
+        self._legal_topics.add(topic)
+
+    def _size_error(self, size: int) -> MessageError:
+        if not size:
+            return MessageError("the body is empty, and brokers refuse that; put at least one byte into it")
+        return MessageError(f"the body has {size} bytes; at most {self._body_size_max} are allowed")
+
+
+def _check_properties(text: str) -> None:
+    if len(text) <= PROPERTIES_SIZE_MAX and text.isascii():
+        return
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise MessageError("a property holds a lone surrogate, which is no text; properties must be valid Unicode") from None
+    if size > PROPERTIES_SIZE_MAX:
+        raise MessageError(f"the properties take {size} bytes; at most {PROPERTIES_SIZE_MAX} are allowed")
+
+
+def _check_fits(message: Message, first: Message) -> None:
+    if message.topic != first.topic:
+        raise MessageError(f"a batch goes to one topic; this one has {first.topic} and {message.topic}")
+    if message.wait_store_ok != first.wait_store_ok:
+        raise MessageError("the messages of a batch must agree in wait_store_ok")
+    if any(name in message.properties for name in _DELAYING):
+        raise MessageError("a delayed message cannot go in a batch; send it on its own")

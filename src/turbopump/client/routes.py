@@ -1,0 +1,268 @@
+"""Where topics live: routes from the name servers, cached, and the queues they make.
+
+One rule: a known route stays until a newer one replaces it, for a name server that is down or has forgotten says nothing about the
+brokers. Name servers are asked in turn until one knows. It must not know who uses a route.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from turbopump.errors import BodyError, CallTimeoutError, RemotingError, ResponseError, RouteNotFoundError
+from turbopump.message.message_queue import MessageQueue
+from turbopump.message.rules import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
+from turbopump.protocol import fastjson
+from turbopump.protocol.bodies.cluster import ClusterInfo
+from turbopump.protocol.bodies.route import MASTER_ID, TopicRouteData
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.namesrv import GetBrokerClusterInfo, GetRouteInfo
+from turbopump.remoting.client import RemotingClient
+
+log = logging.getLogger(__name__)
+
+READABLE: Final = 4
+WRITABLE: Final = 2
+DEFAULT_TOPIC_QUEUES: Final = 4
+"""Most queues per broker that a new topic gets through the default topic (``defaultTopicQueueNums``)."""
+TIMEOUT_S: Final = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """One topic's queues and the addresses of its brokers (broker name -> broker id -> ``host:port``; id 0 is the master).
+
+    ``inherited``: the topic does not exist yet; this is what the default topic says it would get.
+    """
+
+    topic: str
+    publish_queues: tuple[MessageQueue, ...]
+    subscribe_queues: tuple[MessageQueue, ...]
+    addresses: Mapping[str, Mapping[int, str]]
+    inherited: bool = False
+
+    def master(self, broker_name: str) -> str | None:
+        """The address of a broker's master, if it has one now."""
+        return self.addresses.get(broker_name, {}).get(MASTER_ID)
+
+    def readable_address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
+        """The address of that broker id, else any other of the same broker (RocketMQ: ``findBrokerAddressInSubscribe``)."""
+        members = self.addresses.get(broker_name, {})
+        return members.get(broker_id) or next(iter(members.values()), None)
+
+    def every_address(self, *, slaves: bool) -> set[str]:
+        """Every master's address; with ``slaves`` every broker's."""
+        return {
+            address for members in self.addresses.values() for id_, address in members.items() if slaves or id_ == MASTER_ID
+        }
+
+
+def topic_route(topic: str, data: TopicRouteData) -> TopicRoute:
+    """The route a name server's answer means (apache/rocketmq ``topicRouteData2TopicPublishInfo``, ``…SubscribeInfo``)."""
+    addresses = {broker.broker_name or "": dict(sorted(broker.broker_addrs.items())) for broker in data.broker_datas}
+    readable = [q for q in data.queue_datas if q.perm & READABLE]
+    if data.order_topic_conf:
+        publish = _ordered_queues(topic, data.order_topic_conf)
+    else:
+        writable = [q for q in data.queue_datas if q.perm & WRITABLE and MASTER_ID in addresses.get(q.broker_name or "", {})]
+        publish = [MessageQueue(topic, q.broker_name or "", i) for q in writable for i in range(q.write_queue_nums)]
+    subscribe = [MessageQueue(topic, q.broker_name or "", i) for q in readable for i in range(q.read_queue_nums)]
+    return TopicRoute(topic, tuple(sorted(publish)), tuple(sorted(subscribe)), addresses)
+
+
+def _ordered_queues(topic: str, conf: str) -> list[MessageQueue]:
+    """``broker-a:4;broker-b:2``: the queue counts of a globally ordered topic are fixed, whoever is alive."""
+    queues: list[MessageQueue] = []
+    for part in filter(None, conf.split(";")):
+        broker_name, _, count = part.partition(":")
+        if count.isdigit():
+            queues.extend(MessageQueue(topic, broker_name, i) for i in range(int(count)))
+    return queues
+
+
+def inherited_route(topic: str, default: TopicRoute) -> TopicRoute:
+    """What ``topic`` gets when it is first sent to: the default topic's queues, at most four per broker."""
+    queues = tuple(
+        MessageQueue(topic, q.broker_name, q.queue_id) for q in default.publish_queues if q.queue_id < DEFAULT_TOPIC_QUEUES
+    )
+    return replace(default, topic=topic, publish_queues=queues, subscribe_queues=(), inherited=True)
+
+
+class Routes:
+    """The cache. ``on_change`` is called with each route that differs from the one before it."""
+
+    def __init__(
+        self,
+        remoting: RemotingClient,
+        name_servers: tuple[str, ...],
+        *,
+        random: random.Random,
+        on_change: Callable[[TopicRoute], None],
+    ) -> None:
+        self.name_servers = name_servers
+        self.name_server_answers = False
+        """Whether any name server answered when one was asked last."""
+        self._remoting = remoting
+        self._first = random.randrange(len(name_servers))
+        self._on_change = on_change
+        self._known: dict[str, TopicRoute] = {}
+        self._asking: dict[str, asyncio.Task[TopicRoute]] = {}
+
+    @property
+    def known(self) -> Mapping[str, TopicRoute]:
+        """The routes at hand, by topic."""
+        return self._known
+
+    def addresses(self, *, slaves: bool) -> set[str]:
+        """The brokers of every known route."""
+        return {address for route in self._known.values() for address in route.every_address(slaves=slaves)}
+
+    def address_of(self, broker_name: str, broker_id: int = MASTER_ID, *, topic: str | None = None) -> str | None:
+        """Where a broker is, by the route of ``topic`` or any other."""
+        routes = [self._known[topic]] if topic in self._known else []
+        for route in [*routes, *self._known.values()]:
+            address = route.readable_address(broker_name, broker_id)
+            if address is not None:
+                return address
+        return None
+
+    async def get(self, topic: str, *, inherit: bool = False) -> TopicRoute:
+        """The route of ``topic``, asked for if it is not known. Raises RouteNotFoundError with the cause and what to do.
+
+        ``inherit``: if there is no such topic, take what the default topic offers to new ones.
+        """
+        route = self._known.get(topic)
+        if route is not None and (inherit or not route.inherited):
+            return route
+        return await self.refresh(topic, inherit=inherit)
+
+    async def refresh(self, topic: str, *, inherit: bool = False) -> TopicRoute:
+        """Ask the name servers now; callers at the same time share one question. Errors as ``get``."""
+        key = f"{topic}\n{inherit}"
+        task = self._asking.get(key)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._ask(topic, inherit), name=f"route of {topic}")
+            self._asking[key] = task
+            task.add_done_callback(lambda done: self._asked(key, done))
+        return await asyncio.shield(task)
+
+    async def refresh_all(self) -> None:
+        """Ask for every route at hand; what cannot be had stays as it is."""
+        for topic, route in list(self._known.items()):
+            try:
+                await self.refresh(topic, inherit=route.inherited)
+            except RouteNotFoundError as error:
+                log.info("route kept topic=%s cause=%s", topic, error)
+
+    def close(self) -> None:
+        """Stop asking."""
+        for task in self._asking.values():
+            task.cancel()
+
+    def _asked(self, key: str, task: asyncio.Task[TopicRoute]) -> None:
+        del self._asking[key]
+        if not task.cancelled():
+            task.exception()  # the callers have it
+
+    async def _ask(self, topic: str, inherit: bool) -> TopicRoute:
+        answers = await self._ask_name_servers(topic)
+        if isinstance(answers, TopicRoute):
+            return self._keep(answers)
+        default = await self._ask_name_servers(DEFAULT_TOPIC) if inherit and not answers.all_unreachable else None
+        if isinstance(default, TopicRoute) and default.publish_queues:
+            return self._keep(inherited_route(topic, default))
+        raise RouteNotFoundError(await self._explain(topic, answers, inherit))
+
+    def _keep(self, route: TopicRoute) -> TopicRoute:
+        before = self._known.get(route.topic)
+        if before == route:
+            return before
+        if before is not None and not before.inherited and route.inherited:
+            return before
+        self._known[route.topic] = route
+        self._on_change(route)
+        return route
+
+    async def _ask_name_servers(self, topic: str) -> TopicRoute | NoRoute:
+        unreachable: dict[str, str] = {}
+        ignorant: list[str] = []
+        count = len(self.name_servers)
+        timeout = max(TIMEOUT_S / count, 1.0)  # one that hangs must not use up a send's whole time
+        for turn in range(count):
+            index = (self._first + turn) % count
+            address = self.name_servers[index]
+            try:
+                command = await self._remoting.exchange(address, GetRouteInfo(topic=topic), timeout=timeout)
+                if command.code == ResponseCode.TOPIC_NOT_EXIST:
+                    ignorant.append(address)
+                    continue
+                if command.code != ResponseCode.SUCCESS:
+                    raise ResponseError(command.code, command.remark, request="GetRouteInfo", address=address)
+                route = topic_route(topic, fastjson.decode(command.body, TopicRouteData))
+            except (RemotingError, BodyError) as error:
+                unreachable[address] = str(error)
+                if isinstance(error, CallTimeoutError):
+                    self._remoting.disconnect(
+                        address
+                    )  # it may be dead without a word; the next question takes a new connection
+                continue
+            self._first = index
+            self.name_server_answers = True
+            if ignorant:
+                log.warning("name servers differ topic=%s knows=%s does_not_know=%s", topic, address, ",".join(ignorant))
+            return route
+        self.name_server_answers = bool(ignorant)
+        return NoRoute(unreachable, ignorant)
+
+    async def _explain(self, topic: str, answers: NoRoute, inherit: bool) -> str:
+        head = f"no route to topic {topic!r}"
+        if answers.all_unreachable:
+            tried = "; ".join(answers.unreachable.values())
+            return f"{head}: no name server answers ({tried}). Check the name server address, and that it runs (`turbopump dev` starts one)"
+        asked = ", ".join(answers.ignorant)
+        brokers = await self._registered_brokers(answers.ignorant[0])
+        if brokers is None:
+            return f"{head}: the name server {asked} does not know it"
+        if not brokers:
+            return (
+                f"{head}: no broker is registered at the name server {asked}. "
+                "Start a broker, or check that its namesrvAddr names this name server"
+            )
+        names = ", ".join(sorted(brokers))
+        also = f" (not asked, for they do not answer: {', '.join(answers.unreachable)})" if answers.unreachable else ""
+        if inherit:
+            return (
+                f"{head}: it does not exist, and no broker ({names}) creates topics on its own (autoCreateTopicEnable=false){also}. "
+                f"Create it: turbopump topic create {topic} -n {answers.ignorant[0]}"
+            )
+        if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            return f"{head}: no broker ({names}) has it yet{also}"
+        return (
+            f"{head}: it does not exist on the brokers of {asked} ({names}){also}. It comes into being with its first message, "
+            f"or by: turbopump topic create {topic} -n {answers.ignorant[0]}"
+        )
+
+    async def _registered_brokers(self, name_server: str) -> set[str] | None:
+        try:
+            command = await self._remoting.exchange(name_server, GetBrokerClusterInfo(), timeout=TIMEOUT_S)
+            if command.code != ResponseCode.SUCCESS:
+                return None
+            return set(fastjson.decode(command.body, ClusterInfo).broker_addr_table)
+        except (RemotingError, BodyError):
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class NoRoute:
+    """Who could not answer (address -> why), and who answered that there is no such topic."""
+
+    unreachable: Mapping[str, str]
+    ignorant: list[str]
+
+    @property
+    def all_unreachable(self) -> bool:
+        return not self.ignorant

@@ -1,0 +1,54 @@
+"""What a client takes from the world around it: clocks, chance, its own address, its process.
+
+One rule: everything in this room that needs one of these asks the ``Surroundings`` it was given, so that a test or a simulation
+can give others. It must not know what a client does with them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from turbopump.clock import Clock, SystemClock
+from turbopump.config.addresses import outward_address, parse_address, parse_addresses
+from turbopump.errors import ConfigError
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """``clock`` for data and intervals; ``random`` for starting points and ids; ``local_ip`` stands in the client id and in message
+    ids (None: the address of the interface towards the world, found when first needed); ``pid`` says which process this is."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    random: random.Random = field(default_factory=random.Random)
+    local_ip: str | None = None
+    pid: Callable[[], int] = os.getpid
+
+    @property
+    def ip(self) -> str:
+        """This machine's address as other machines might see it."""
+        if self.local_ip is None:
+            self.local_ip = outward_address()
+        return self.local_ip
+
+    def new_instance_name(self) -> str:
+        """``<pid>#<64 random bits>``: no two clients have the same, in whatever container or thread they live.
+
+        RocketMQ: ``ClientConfig.changeInstanceNameToPID`` takes the nanosecond clock for the second part.
+        """
+        return f"{self.pid()}#{self.random.getrandbits(64)}"
+
+
+def name_server_addresses(namesrv: str | list[str] | tuple[str, ...]) -> tuple[str, ...]:
+    """The name servers of ``"a:9876"``, ``"a:9876;b:9876"`` or a list. Raises ConfigError if there is none or one is not HOST:PORT."""
+    if isinstance(namesrv, str):
+        addresses = parse_addresses(namesrv)
+    else:
+        addresses = [address.strip() for address in namesrv]
+        for address in addresses:
+            parse_address(address, what="name server address")
+    if not addresses:
+        raise ConfigError("no name server given: HOST:PORT is expected, as in 127.0.0.1:9876 (several: HOST:PORT;HOST:PORT)")
+    return tuple(dict.fromkeys(addresses))

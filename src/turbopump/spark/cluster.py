@@ -1,0 +1,212 @@
+"""The cluster as a Spark process sees it: which queues a topic has, where they begin and end, and pulls from them. Blocking.
+
+The one rule: only reading requests (105, 11, 29, 30, 31), so a call that failed on the way is simply made again, on a new connection
+to whoever the name servers say has the queue by then. It must not know what becomes of the messages.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, repeat
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+from turbopump.errors import ClientError, RemotingError, ResponseError, RouteNotFoundError
+from turbopump.message.message_queue import MessageQueue
+from turbopump.protocol import fastjson
+from turbopump.protocol.bodies.route import MASTER_ID, TopicRouteData
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.command import Command
+from turbopump.protocol.request import Request
+from turbopump.protocol.requests.namesrv import GetRouteInfo
+from turbopump.protocol.requests.offsets import GetMaxOffset, GetMinOffset, OffsetReply, SearchOffset
+from turbopump.protocol.requests.pull import PullMessage, PullSysFlag
+from turbopump.spark.decode import decode
+from turbopump.spark.link import Link
+
+GROUP: Final = "TURBOPUMP_SPARK"
+"""The consumer group that pulls name; no offset of it is ever stored."""
+
+PLANNING_PATIENCE_S: Final = 3.0
+"""Somebody waits for the plan, and a mistyped address should not take longer to be told."""
+READING_PATIENCE_S: Final = 30.0
+"""Long enough for a broker to be started again."""
+
+_PAUSES_S: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
+_READABLE: Final = 4
+_TRY_AGAIN: Final = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY))
+
+T = TypeVar("T")
+
+
+class Cluster:
+    """Connections are opened when first needed and kept until ``close``; one call at a time.
+
+    ``timeout``: seconds for one call; ``patience``: seconds for which a call that failed is made again.
+    """
+
+    def __init__(self, name_servers: Iterable[str], *, timeout: float = 3.0, patience: float = READING_PATIENCE_S) -> None:
+        self._name_servers = list(name_servers)
+        self._timeout = timeout
+        self._patience = patience
+        self._links: dict[str, Link] = {}
+        self._brokers: dict[tuple[str, str], str] = {}
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        while self._links:
+            self._links.popitem()[1].close()
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """The readable queues of a topic, sorted. Raises RouteNotFoundError, or RemotingError if no name server answers."""
+        route = self._route(topic)
+        readable = {data.broker_name: data.read_queue_nums for data in route.queue_datas if data.perm & _READABLE}
+        found: list[MessageQueue] = []
+        for broker in route.broker_datas:
+            name = broker.broker_name or ""
+            if broker.broker_addrs and name in readable:
+                # RocketMQ: a consumer reads from a slave where there is no master.
+                broker_id = MASTER_ID if MASTER_ID in broker.broker_addrs else min(broker.broker_addrs)
+                self._brokers[topic, name] = broker.broker_addrs[broker_id]
+                found += (MessageQueue(topic, name, queue_id) for queue_id in range(readable[name]))
+        return sorted(found)
+
+    def offset_min(self, queue: MessageQueue) -> int:
+        """The first offset that the queue still has."""
+        return self._offset(queue, GetMinOffset(topic=queue.topic, queue_id=queue.queue_id))
+
+    def offset_max(self, queue: MessageQueue) -> int:
+        """One past the last offset of the queue."""
+        return self._offset(queue, GetMaxOffset(topic=queue.topic, queue_id=queue.queue_id))
+
+    def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The first offset stored at or after a time; the queue's max where all are older.
+
+        The broker's answer to 29 is only a guess (4.x gives the *nearest* message, and any of several of one millisecond), so the
+        neighbouring messages are looked at, and searched if it was wrong.
+        """
+        low, high = self.offset_min(queue), self.offset_max(queue)
+        search = SearchOffset(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms, boundary_type="LOWER")
+        guess = min(max(self._offset(queue, search), low), high)
+        if guess < high and self._stored_ms(queue, guess) < timestamp_ms:
+            low = guess + 1
+        elif guess > low and self._stored_ms(queue, guess - 1) >= timestamp_ms:
+            high = guess - 1
+        else:
+            return guess
+        return low + bisect_left(range(low, high), timestamp_ms, key=lambda offset: self._stored_ms(queue, offset))
+
+    def pull(self, queue: MessageQueue, places: Sequence[tuple[int, int]], *, hold_ms: int = 0) -> list[Command]:
+        """Several pulls of one queue at once, each from an offset and of at most so many messages; their answers in this order.
+
+        Answers have the codes 0, 19, 20 or 21. The broker may hold one for ``hold_ms`` if there is nothing at its offset yet.
+        """
+        requests = [
+            PullMessage(
+                consumer_group=GROUP,
+                topic=queue.topic,
+                queue_id=queue.queue_id,
+                queue_offset=offset,
+                max_msg_nums=rows_max,
+                sys_flag=PullSysFlag.SUBSCRIPTION | (PullSysFlag.SUSPEND if hold_ms else 0),
+                suspend_timeout_millis=hold_ms,
+                subscription="*",
+                expression_type="TAG",
+            )
+            for offset, rows_max in places
+        ]
+        return self._ask_broker(queue, requests, self._timeout + hold_ms / 1000)
+
+    def _offset(self, queue: MessageQueue, request: Request[OffsetReply]) -> int:
+        return self._ask_broker(queue, [request], self._timeout)[0].header(OffsetReply).offset
+
+    def _stored_ms(self, queue: MessageQueue, offset: int) -> int:
+        (answer,) = self.pull(queue, [(offset, 1)])
+        for batch in decode(answer.body, queue.broker_name, ("storeTimestamp",)):
+            return int(batch.column(0)[0].value) // 1000
+        raise ClientError(f"{queue}: no message at offset {offset} to compare times with (code {answer.code}, {answer.remark})")
+
+    def _route(self, topic: str) -> TopicRouteData:
+        def ask() -> Command:
+            failures = []
+            for address in self._name_servers:
+                try:
+                    return self._exchange(address, [GetRouteInfo(topic=topic)], self._timeout)[0]
+                except RemotingError as error:
+                    failures.append(str(error))
+            raise RemotingError(f"no name server answered: {'; '.join(failures)}")
+
+        answer = self._again(ask)
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            raise RouteNotFoundError(
+                f"the name servers {';'.join(self._name_servers)} know no topic {topic!r}: it was never written or created there"
+            )
+        _check(answer, "GetRouteInfo", self._name_servers[0])
+        return fastjson.decode(answer.body, TopicRouteData)
+
+    def _ask_broker(self, queue: MessageQueue, requests: Sequence[Request[Any]], timeout: float) -> list[Command]:
+        def ask() -> list[Command]:
+            address = self._brokers.get((queue.topic, queue.broker_name))
+            if address is None:
+                self.queues(queue.topic)
+                address = self._brokers.get((queue.topic, queue.broker_name))
+            if address is None:
+                raise RouteNotFoundError(
+                    f"broker {queue.broker_name!r} of {queue} is not in the route of its topic: is it running?"
+                )
+            try:
+                answers = self._exchange(address, requests, timeout)
+            except RemotingError:
+                self._brokers.pop((queue.topic, queue.broker_name), None)
+                raise
+            for answer in answers:
+                _check(answer, type(requests[0]).__name__, address)
+            return answers
+
+        # A broker that is being started again has left the route for a moment.
+        return self._again(ask, (RemotingError, RouteNotFoundError))
+
+    def _exchange(self, address: str, requests: Sequence[Request[Any]], timeout: float) -> list[Command]:
+        link = self._links.pop(address, None) or Link(address, timeout=self._timeout)
+        try:
+            answers = link.exchange_all(requests, timeout=timeout)
+        except BaseException:
+            link.close()
+            raise
+        self._links[address] = link
+        return answers
+
+    def _again(self, ask: Callable[[], T], passing: tuple[type[Exception], ...] = (RemotingError,)) -> T:
+        """The answer of ``ask``, tried until it comes or patience is over. ``passing``: the errors that may pass."""
+        deadline = time.monotonic() + self._patience
+        for pause in chain(_PAUSES_S, repeat(_PAUSES_S[-1])):
+            try:
+                return ask()
+            except passing as error:
+                final = isinstance(error, ResponseError) and error.code not in _TRY_AGAIN
+                if final or time.monotonic() + pause > deadline:
+                    raise
+            time.sleep(pause)
+        raise AssertionError("unreachable")
+
+
+_ANSWERS: Final = frozenset(
+    (
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    )
+)
+
+
+def _check(answer: Command, request: str, address: str) -> None:
+    if answer.code not in _ANSWERS:
+        raise ResponseError(answer.code, answer.remark, request=request, address=address)

@@ -1,0 +1,134 @@
+"""``spark.readStream.format("rocketmq")``: where a query begins, how far the next micro-batch goes, and its tasks.
+
+The one rule: a micro-batch is two places out of the checkpoint and nothing else, so a replayed one reads the same messages. Nothing
+is stored in the broker. It must not remember anything between calls that a restart would lose, but the target of AvailableNow.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from turbopump.errors import ConfigError, RouteNotFoundError
+from turbopump.spark.cluster import PLANNING_PATIENCE_S, Cluster
+from turbopump.spark.offsets import Offsets, decode_offsets, encode_offsets
+from turbopump.spark.options import ReadOptions
+from turbopump.spark.pull import DataLossError
+from turbopump.spark.ranges import admit, ranges_between, split
+from turbopump.spark.reading import RangesPartition, all_queues, place, read_ranges
+
+_log = logging.getLogger(__name__)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A new query begins at ``startingOffsets`` (default latest), a restarted one where its checkpoint says."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        if options.ending is not None or options.ending_timestamp_ms is not None:
+            raise ConfigError(
+                "endingOffsets and endingTimestamp are for batch reads; a stream ends by its trigger (availableNow)"
+            )
+        self._options = options
+        self._cluster: Cluster | None = None
+        self._target: Offsets | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_cluster": None}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        options = self._options
+        with Cluster(options.name_servers, patience=PLANNING_PATIENCE_S) as cluster:
+            queues = all_queues(cluster, options.topics)
+            return encode_offsets(place(cluster, queues, options.starting or "latest", options.starting_timestamp_ms))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        rows_max = self._options.offsets_per_trigger_max
+        return ReadAllAvailable() if rows_max is None else ReadMaxRows(rows_max)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        begins = decode_offsets(start)
+        ends = self._ends(begins)
+        if isinstance(limit, ReadMaxRows):
+            ends = admit(begins, ends, limit.max_rows)
+        return encode_offsets(ends)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        return encode_offsets(self._present_queue_ends())
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = self._queue_ends()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        ranges = ranges_between(decode_offsets(start), decode_offsets(end))
+        return [RangesPartition(part) for part in split(ranges, self._options.partitions_max)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, RangesPartition)
+        return read_ranges(partition.ranges, self._options)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to do: the checkpoint alone says what was read."""
+
+    def stop(self) -> None:
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+
+    def _ends(self, begins: Offsets) -> Offsets:
+        """How far each queue may be read now, in the checkpoint's terms."""
+        seen = self._target if self._target is not None else self._present_queue_ends()
+        ends: Offsets = {}
+        for queue, end in seen.items():
+            if queue not in begins:
+                # A queue that was added while the query runs. This batch only writes its beginning into the checkpoint, so that
+                # the batch that reads it has both ends from there.
+                ends[queue] = self._connected().offset_min(queue)
+            elif end < begins[queue]:
+                ends[queue] = begins[queue]
+                self._went_back(f"{queue} ends at {end}, but it was read up to {begins[queue]} already")
+            else:
+                ends[queue] = end
+        for queue in begins.keys() - seen.keys():
+            ends[queue] = begins[queue]
+            _log.warning("%s is not in the route at the moment; its place %d is kept", queue, begins[queue])
+        return ends
+
+    def _went_back(self, text: str) -> None:
+        if self._target is not None:  # reading it all now: the target may be older than where a replayed batch ended
+            return
+        if self._options.fail_on_data_loss:
+            raise DataLossError(
+                f"{text}: the topic or broker was made anew, or lost its end. Start with a new checkpoint, "
+                "or set the option failOnDataLoss to false to wait until it grows beyond"
+            )
+        _log.warning("%s; waiting until it grows beyond, as failOnDataLoss is false", text)
+
+    def _queue_ends(self) -> Offsets:
+        cluster = self._connected()
+        return {queue: cluster.offset_max(queue) for queue in all_queues(cluster, self._options.topics)}
+
+    def _present_queue_ends(self) -> Offsets:
+        """As ``_queue_ends``, but a topic whose brokers are all away has none for the moment."""
+        cluster = self._connected()
+        ends: Offsets = {}
+        for topic in self._options.topics:
+            try:
+                ends |= {queue: cluster.offset_max(queue) for queue in cluster.queues(topic)}
+            except RouteNotFoundError as error:
+                _log.warning("%s", error)
+        return ends
+
+    def _connected(self) -> Cluster:
+        if self._cluster is None:
+            self._cluster = Cluster(self._options.name_servers)
+        return self._cluster

@@ -1,0 +1,44 @@
+"""The pytest plugin that comes with the package: the fixture `rocketmq`, a running name server and broker.
+
+Its one rule: it is loaded into every test run of everyone who has Turbopump installed, so it imports nothing
+of Turbopump until the fixture is asked for.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from turbopump.testing.broker_thread import BrokerThread
+
+_SCOPES = ("function", "class", "module", "package", "session")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini(
+        "rocketmq_scope",
+        help=f"how long one broker of the fixture `rocketmq` lives: {', '.join(_SCOPES)}",
+        default="function",
+    )
+
+
+def _scope(fixture_name: str, config: pytest.Config) -> Any:
+    scope = str(config.getini("rocketmq_scope"))
+    if scope not in _SCOPES:
+        raise pytest.UsageError(f"rocketmq_scope is {scope!r}; expected one of {', '.join(_SCOPES)}")
+    return scope
+
+
+@pytest.fixture(scope=_scope)
+def rocketmq() -> "Iterator[BrokerThread]":
+    """A RocketMQ name server and broker on free ports of 127.0.0.1, empty, gone after the test.
+
+    `rocketmq.namesrv` is the address for producers and consumers; `rocketmq.create_topic(name, queues)`,
+    `rocketmq.broker_address`, `rocketmq.directory`. It runs in a thread: synchronous and asyncio tests can
+    use it.
+    """
+    from turbopump.testing.broker_thread import BrokerThread
+
+    with BrokerThread() as running:
+        yield running

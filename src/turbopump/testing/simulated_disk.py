@@ -1,0 +1,212 @@
+"""A disk in memory for simulations: it outlives the processes that use it, and can lose power, fail and be
+slow.
+
+`SimulatedDisk` is the hardware; a process gets the `turbopump.store.disk.Disk` seam of it from `mount()`. Its
+one rule: every choice (what a power cut keeps, how long a sync takes) comes from the random source it was
+given.
+
+After `power_cut`: what was synced is there; of the rest any subset of 512-byte sectors is, one of them
+perhaps torn. New names, renames and removals not synced are there up to some point in the order in which they
+were made, as a journal keeps them; any sync settles what the journal had before. With `strict_directories`
+(all that POSIX promises) only a sync of the directory makes a name durable, and each directory loses on its
+own. After `kill` (kill -9) everything written is there. Either way the mount is dead: whoever still holds it
+gets PowerCut from every call.
+
+Simplified: directories themselves are durable at once.
+"""
+
+import errno
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from turbopump.clock import Clock
+from turbopump.testing.simulated_file import SimulatedFile
+from turbopump.testing.simulated_loop import SimulatedLoop
+from turbopump.testing.simulated_mount import PowerCut, SimulatedMount
+
+ANY = "any"
+Change = list[tuple[Path, SimulatedFile | None]]
+"""One step of a directory: the names it sets or removes, all or none of which survive a power cut."""
+
+
+@dataclass(slots=True)
+class _Fault:
+    operation: str
+    countdown: int
+    times: int
+    error: int | None  # None: the power is cut there
+
+
+class SimulatedDisk:
+    """See the module. `capacity` is bytes; `clock` dates files.
+
+    Operations have the names ``create open read write sync rename directory_sync remove space``; `fail` and
+    `cut_power_at` take one of them, or ANY.
+    """
+
+    def __init__(
+        self,
+        loop: SimulatedLoop,
+        rng: random.Random,
+        clock: Clock,
+        *,
+        capacity: int = 1 << 30,
+        strict_directories: bool = False,
+    ) -> None:
+        self.capacity = capacity
+        self.strict_directories = strict_directories
+        self.sync_seconds = (0.000_3, 0.02)
+        """Shortest and longest time of what `start` and `start_sync` run beside the process."""
+        self.operations = 0
+        """How many operations there were: the range for `cut_power_at`."""
+        self.failed = False
+        """Whether an operation has failed since the last power cut: then the cache may show what the disk
+        lost.
+        """
+        self.on_power_cut: Callable[[], None] | None = None
+        """Called when `cut_power_at` strikes, for the process to be killed with its disk."""
+        self.loop = loop
+        self.rng = rng
+        self.clock = clock
+        self.files: dict[Path, SimulatedFile] = {}
+        self.directories: set[Path] = {Path("/")}
+        self.locks: set[Path] = set()
+        self.mounted: SimulatedMount | None = None
+        self._durable_files: dict[Path, SimulatedFile] = {}
+        self._pending: list[Change] = []
+        self._faults: list[_Fault] = []
+
+    def mount(self) -> SimulatedMount:
+        """The seam for one process; the mount before it must be dead."""
+        assert self.mounted is None or self.mounted.closed, (
+            "kill the process before, or cut its power, with the disk's kill() or power_cut()"
+        )
+        self.mounted = SimulatedMount(self)
+        return self.mounted
+
+    def kill(self) -> None:
+        """The process is gone (kill -9), the machine is not: what was written stays, synced or not."""
+        self._dismount()
+        survivors = {file: file.survivor() for file in (*self._durable_files.values(), *self.files.values())}
+        for change in self._pending:
+            survivors.update((file, file.survivor()) for _, file in change if file and file not in survivors)
+        self.files = {path: survivors[file] for path, file in self.files.items()}
+        self._durable_files = {path: survivors[file] for path, file in self._durable_files.items()}
+        self._pending = [[(path, file and survivors[file]) for path, file in change] for change in self._pending]
+
+    def power_cut(self) -> None:
+        """The machine loses power; `files` are what the next start finds."""
+        self._dismount()
+        self.failed = False
+        half_made = self._lose_unsynced_names()
+        self._faults.clear()
+        found = {
+            file: SimulatedFile(
+                file.after_power_cut(self.rng, may_be_empty=file in half_made),
+                synced=True,
+                modified_ms=file.modified_ms,
+            )
+            for _, file in sorted(self._durable_files.items())
+        }
+        self._durable_files = {path: found[file] for path, file in self._durable_files.items()}
+        self.files = dict(self._durable_files)
+        self.loop.trace(f"power cut, {len(self.files)} files found")
+
+    def fail(self, operation: str, error: int = errno.EIO, *, nth: int = 1, times: int = 1) -> None:
+        """Let the `nth` next such operation, and the `times` - 1 after it, fail with this errno."""
+        self._faults.append(_Fault(operation, nth, times, error))
+
+    def cut_power_at(self, operation: str = ANY, *, nth: int = 1) -> None:
+        """Cut the power in the middle of the `nth` next such operation."""
+        self._faults.append(_Fault(operation, nth, 1, None))
+
+    def clear_faults(self) -> None:
+        """Forget what `fail` and `cut_power_at` have armed."""
+        self._faults.clear()
+
+    def _lose_unsynced_names(self) -> set[SimulatedFile]:
+        """Keep the pending changes up to some point; returns the files whose allocation may be missing."""
+        journals = [self._pending]
+        if self.strict_directories:
+            directories = sorted({_directory(change) for change in self._pending})
+            journals = [[change for change in self._pending if _directory(change) == directory] for directory in directories]
+        half_made: set[SimulatedFile] = set()
+        for journal in journals:
+            kept = journal[: self.rng.randint(0, len(journal))]
+            for change in kept:
+                _apply(change, self._durable_files)
+            # A journal is written in order: what was made before the last thing that is there, was made entirely.
+            half_made.update(file for change in kept[-1:] for _, file in change if file is not None)
+        if self.strict_directories:
+            half_made.update(self._durable_files.values())
+        self._pending = []
+        return half_made
+
+    def used(self) -> int:
+        return sum(file.size for file in self.files.values())
+
+    def perform(self, operation: str, path: Path) -> None:
+        """Count one operation of the mounted process; fails or dies here if told to."""
+        self.operations += 1
+        self.loop.trace(f"disk {operation} {path}")
+        for fault in self._faults:
+            if fault.operation not in (operation, ANY):
+                continue
+            fault.countdown -= 1
+            if fault.countdown <= 0 and fault.times > 0:
+                fault.times -= 1
+                if fault.error is None:
+                    raise self._died()
+                self.failed = True
+                raise OSError(fault.error, os.strerror(fault.error), str(path))
+
+    def change(self, *names: tuple[Path, SimulatedFile | None]) -> None:
+        """Set or remove names, visible at once, durable after `sync_directory`."""
+        change = list(names)
+        _apply(change, self.files)
+        self._pending.append(change)
+
+    def sync_directory(self, directory: Path) -> None:
+        """Every change of this directory so far is durable."""
+        self._settle(lambda change: _directory(change) == directory)
+
+    def name_synced(self, file: SimulatedFile) -> None:
+        """A file was synced: with Linux's file systems its name is durable then."""
+        if not self.strict_directories:
+            self._settle(lambda change: any(named is file for _, named in change))
+
+    def _settle(self, wanted: Callable[[Change], bool]) -> None:
+        """Make durable the changes that are wanted; if there is one journal, whatever was changed before
+        too.
+        """
+        chosen = [number for number, change in enumerate(self._pending) if wanted(change)]
+        if not self.strict_directories and chosen:
+            chosen = list(range(chosen[-1] + 1))
+        for number in chosen:
+            _apply(self._pending[number], self._durable_files)
+        self._pending = [change for number, change in enumerate(self._pending) if number not in set(chosen)]
+
+    def _died(self) -> PowerCut:
+        self.power_cut()
+        if self.on_power_cut is not None:
+            self.on_power_cut()
+        return PowerCut()
+
+    def _dismount(self) -> None:
+        self.mounted = None
+        self.locks.clear()
+
+
+def _directory(change: Change) -> Path:
+    return change[0][0].parent
+
+
+def _apply(change: Change, names: dict[Path, SimulatedFile]) -> None:
+    for path, file in change:
+        if file is None:
+            names.pop(path, None)
+        else:
+            names[path] = file

@@ -1,0 +1,286 @@
+"""What one process has of a simulated disk: `turbopump.store.disk.Disk`, its segments and its locks.
+
+Its one rule: every operation asks the disk first (`perform`), which may fail it or cut the power there; a
+mount whose process is dead reaches nothing. What survives what is simulated_disk.py's.
+"""
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from turbopump.errors import StoreLockedError
+from turbopump.store.disk import Done, Segment, Space
+from turbopump.testing.simulated_file import SECTOR_SIZE, Sectors, SimulatedFile
+
+if TYPE_CHECKING:
+    from turbopump.testing.simulated_disk import SimulatedDisk
+
+
+class PowerCut(BaseException):
+    """Raised by every call on the mount of a process that is dead, and in the middle of the operation it
+    died in.
+    """
+
+
+class SimulatedMount:
+    """What one process has of the disk: `turbopump.store.disk.Disk`, on a SimulatedDisk."""
+
+    def __init__(self, disk: "SimulatedDisk") -> None:
+        self._disk = disk
+        self.closed = False
+        self._closing = False
+        self._under_way: dict[asyncio.TimerHandle, Callable[[], None]] = {}
+
+    def make_directory(self, path: Path) -> None:
+        self._check_alive()
+        self._disk.directories.update((path, *path.parents))
+
+    def list_directory(self, path: Path) -> list[str]:
+        self._check_alive()
+        names = {each.name for each in self._disk.files if each.parent == path}
+        names |= {each.name for each in self._disk.directories if each.parent == path and each != path}
+        return sorted(names)
+
+    def file_size(self, path: Path) -> int | None:
+        self._check_alive()
+        file = self._disk.files.get(path)
+        return None if file is None else file.size
+
+    def create_segment(self, path: Path, size: int) -> "SimulatedSegment":
+        self._perform("create", path)
+        if path in self._disk.files:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+        self._check_directory(path)
+        self._check_room(path, size)
+        file = SimulatedFile(bytes(size), synced=False, modified_ms=self._disk.clock.now_ms())
+        self._disk.change((path, file))
+        return SimulatedSegment(self, path, file)
+
+    def open_segment(self, path: Path) -> "SimulatedSegment":
+        self._perform("open", path)
+        return SimulatedSegment(self, path, self._file(path))
+
+    def rename_segment(self, segment: Segment, path: Path) -> None:
+        assert isinstance(segment, SimulatedSegment)
+        self._perform("rename", path)
+        self._check_directory(path)
+        self._disk.change((segment.path, None), (path, segment.file))
+        segment.path = path
+
+    def read_file(self, path: Path) -> bytes | None:
+        self._perform("read", path)
+        file = self._disk.files.get(path)
+        return None if file is None else file.content
+
+    def write_file(self, path: Path, data: bytes) -> None:
+        self._perform("write", path)
+        self._check_directory(path)
+        file = self._disk.files.get(path)
+        self._check_room(path, len(data) - (0 if file is None else file.size))
+        if file is None:
+            file = SimulatedFile(data, synced=False)
+            self._disk.change((path, file))
+        else:
+            file.overwrite(data)
+        file.modified_ms = self._disk.clock.now_ms()
+        self.sync_file(path, file)
+
+    def replace_file(self, path: Path, data: bytes) -> None:
+        temporary = path.with_name(path.name + ".tmp")
+        self.write_file(temporary, data)
+        old = self._disk.files.get(path)
+        if old is not None:
+            self._perform("rename", path)
+            self._disk.change((path.with_name(path.name + ".bak"), old))
+        self._perform("rename", path)
+        self._disk.change((temporary, None), (path, self._file(temporary)))
+        self._perform("directory_sync", path.parent)
+        self._disk.sync_directory(path.parent)
+
+    def remove(self, path: Path) -> None:
+        self._perform("remove", path)
+        if path in self._disk.files:
+            self._disk.change((path, None))
+        elif path in self._disk.directories:
+            if self.list_directory(path):
+                raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(path))
+            self._disk.directories.discard(path)
+
+    def modified_ms(self, path: Path) -> int:
+        self._check_alive()
+        return self._file(path).modified_ms
+
+    def lock(self, path: Path) -> "SimulatedLock":
+        self._check_alive()
+        if path in self._disk.locks:
+            raise StoreLockedError(f"the store directory {path.parent} is in use by another broker")
+        self._check_directory(path)
+        if path not in self._disk.files:
+            self._disk.change((path, SimulatedFile(b"lock", synced=False)))
+        self._disk.locks.add(path)
+        return SimulatedLock(self._disk.locks, path)
+
+    def space(self, path: Path) -> Space:
+        self._perform("space", path)
+        return Space(self._disk.capacity, self._disk.capacity - self._disk.used())
+
+    def start(self, operation: Callable[[], None], done: Done) -> None:
+        """Beside the owner: the operation takes effect at some moment before `done` is called."""
+        self._check_alive()
+
+        def effect() -> OSError | None:
+            try:
+                operation()
+            except OSError as error:
+                return error
+            except ValueError as error:  # a map closed meanwhile
+                return OSError(errno.EBADF, str(error))
+            return None
+
+        self._beside(effect, done)
+
+    def start_sync(self, segments: Iterable[Segment], done: Done) -> None:
+        """What was written before this call is durable when `done(None)` is called; nothing is promised of
+        later writes.
+        """
+        self._check_alive()
+        batch: list[tuple[SimulatedSegment, Sectors]] = []
+        for segment in segments:
+            assert isinstance(segment, SimulatedSegment)
+            batch.append((segment, segment.file.changed()))
+
+        def effect() -> OSError | None:
+            failure: OSError | None = None
+            for segment, sectors in batch:
+                try:
+                    self.sync_file(segment.path, segment.file, sectors)
+                except OSError as error:
+                    failure = failure or error
+            return failure
+
+        self._beside(effect, done)
+
+    def close(self) -> None:
+        """Finish at once what is under way (a real disk is waited for) and tell of it; then refuse more."""
+        self._closing = True
+        under_way, self._under_way = self._under_way, {}
+        for timer, finish in under_way.items():
+            timer.cancel()
+            finish()
+        self.closed = True
+
+    def _beside(self, effect: Callable[[], OSError | None], done: Done) -> None:
+        """Some time later the effect, and some time after that the word of it."""
+        if self.closed:
+            raise RuntimeError("the disk is closed")
+        if self._closing:  # started by one of the last ``done``
+            done(effect())
+            return
+        loop = self._disk.loop
+        until_effect, until_done = (self._disk.rng.uniform(*self._disk.sync_seconds) / 2 for _ in range(2))
+
+        def finish() -> None:
+            self._under_way.pop(timer, None)
+            if self._disk.mounted is self:
+                outcome = effect()
+                if self._closing:
+                    done(outcome)
+                    return
+
+                def tell() -> None:
+                    self._under_way.pop(telling, None)
+                    done(outcome)
+
+                telling = loop.call_later(until_done, tell)
+                self._under_way[telling] = tell
+
+        timer = loop.call_later(until_effect, finish)
+        self._under_way[timer] = finish
+
+    def sync_file(self, path: Path, file: SimulatedFile, sectors: Sectors | None = None) -> None:
+        """Write back the file, or just these of its sectors; on an injected error the kernel forgets them."""
+        dirty = file.changed() if sectors is None else sectors
+        try:
+            self._perform("sync", path)
+        except OSError:
+            file.fail_write_back(dirty)
+            raise
+        file.write_back(dirty)
+        self._disk.name_synced(file)
+
+    def read_cold(self, path: Path) -> None:
+        """A read that goes to the disk itself, and may fail there."""
+        self._perform("pread", path)
+
+    def _perform(self, operation: str, path: Path) -> None:
+        self._check_alive()
+        self._disk.perform(operation, path)
+
+    def _check_alive(self) -> None:
+        if self._disk.mounted is not self:
+            raise PowerCut
+
+    def _check_directory(self, path: Path) -> None:
+        if path.parent not in self._disk.directories:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+
+    def _check_room(self, path: Path, size: int) -> None:
+        if self._disk.used() + size > self._disk.capacity:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    def _file(self, path: Path) -> SimulatedFile:
+        file = self._disk.files.get(path)
+        if file is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        return file
+
+
+class SimulatedSegment:
+    """A mapped file of a simulated disk: `turbopump.store.disk.Segment`."""
+
+    def __init__(self, mount: SimulatedMount, path: Path, file: SimulatedFile) -> None:
+        self.path = path
+        self.size = file.size
+        self.file = file
+        self.buffer: Any = file.map()
+        self._mount = mount
+
+    def read(self, at: int, size: int) -> bytes:
+        data: bytes = self.buffer[at : at + size]
+        return data
+
+    def read_cold(self, at: int, size: int) -> bytes:
+        self._mount.read_cold(self.path)
+        return self.read(at, size)
+
+    def data_from(self, at: int) -> int | None:
+        """To the sector, as file systems tell it."""
+        while at < self.size:
+            sector = self.buffer[at : at - at % SECTOR_SIZE + SECTOR_SIZE]
+            if any(sector):
+                return at
+            at += len(sector)
+        return None
+
+    def populate(self, at: int, size: int) -> None:
+        """Memory is always there."""
+
+    def sync(self) -> None:
+        self._mount.sync_file(self.path, self.file)
+
+    def close(self) -> None:
+        self.file.unmap()
+
+
+class SimulatedLock:
+    """A held lock on a simulated store directory."""
+
+    def __init__(self, locks: set[Path], path: Path) -> None:
+        self._locks = locks
+        self._path = path
+
+    def release(self) -> None:
+        self._locks.discard(self._path)

@@ -1,0 +1,123 @@
+"""One simulated world from one seed: loop, network, and for each host a clock and a disk.
+
+Its one rule: every random choice of a run descends from `seed`, each part of the world drawing from a source
+of its own, so that a change in one does not reorder the others. It must not know what is run in it.
+"""
+
+import contextlib
+import gc
+import os
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from turbopump.testing.simulated_clock import SimulatedClock
+from turbopump.testing.simulated_disk import SimulatedDisk
+from turbopump.testing.simulated_loop import SimulatedLoop, run_in
+from turbopump.testing.simulated_mount import PowerCut
+from turbopump.testing.simulated_network import SimulatedNetwork
+from turbopump.testing.simulated_pipe import Link
+from turbopump.testing.simulated_process import SimulatedProcess
+
+T = TypeVar("T")
+
+TRACE_VARIABLE = "TURBOPUMP_TRACE"
+"""Environment variable: a file to write the trace of the last simulation to."""
+
+
+class Simulation:
+    """A world to run programs in; see `simulate`."""
+
+    def __init__(self, seed: int, link: Link | None = None) -> None:
+        self.seed = seed
+        self.loop = SimulatedLoop(seed)
+        self.network = SimulatedNetwork(self.loop, self.source("network"), link)
+        self.random = self.source("scenario")
+        """For the scenario's own choices: when to break what."""
+        self.unexpected: list[BaseException] = []
+        """Exceptions that reached the loop because nobody caught them; `simulate` raises the first."""
+        self.loop.set_exception_handler(self._uncaught)
+        self._clocks: dict[str, SimulatedClock] = {}
+        self._disks: dict[str, SimulatedDisk] = {}
+        self._processes: dict[str, SimulatedProcess] = {}
+
+    def source(self, name: str) -> random.Random:
+        """A random source of its own for `name`, the same in every run of this seed."""
+        return random.Random(f"{self.seed}/{name}")
+
+    def clock(self, host: str) -> SimulatedClock:
+        """The wall clock of a host."""
+        if host not in self._clocks:
+            self._clocks[host] = SimulatedClock(self.loop)
+        return self._clocks[host]
+
+    def disk(self, host: str) -> SimulatedDisk:
+        """The disk of a host; it outlives the host's processes."""
+        if host not in self._disks:
+            disk = SimulatedDisk(self.loop, self.source(f"disk {host}"), self.clock(host))
+            disk.on_power_cut = lambda: self.end(host, power_cut=True)
+            self._disks[host] = disk
+        return self._disks[host]
+
+    def boot(self, host: str) -> SimulatedProcess:
+        """Start the program of a host: a process to run things in. The one before must have ended."""
+        before = self._processes.get(host)
+        assert before is None or not before.alive, f"{host} is up"
+        self.network.unsilence(host)
+        self._processes[host] = self.loop.create_process(host)
+        return self._processes[host]
+
+    def process(self, host: str) -> SimulatedProcess:
+        """The process that was last booted on a host."""
+        return self._processes[host]
+
+    def end(self, host: str, *, power_cut: bool) -> None:
+        """Kill the host's process: by kill -9 (peers are told, the disk keeps all), or by a power cut
+        (neither).
+        """
+        process = self._processes[host]
+        if not process.alive:
+            return
+        if power_cut:
+            self.network.silence(host)
+        process.kill()
+        disk = self._disks.get(host)
+        if disk is not None and disk.mounted is not None:
+            if power_cut:
+                disk.power_cut()
+            else:
+                disk.kill()
+
+    def _uncaught(self, _loop: object, context: dict[str, Any]) -> None:
+        failure = context.get("exception") or RuntimeError(context["message"])
+        if not isinstance(failure, PowerCut):
+            failure.add_note(f"reported to the event loop as: {context['message']}")
+            self.unexpected.append(failure)
+
+
+def simulate(seed: int, scenario: Callable[[Simulation], Coroutine[Any, Any, T]], link: Link | None = None) -> T:
+    """Run `scenario` in a world made from `seed`; returns what it returns.
+
+    Raises what it raises; DeadlockError, LivelockError or ForbiddenInSimulationError for what a simulation
+    does not allow.
+    """
+    return run_simulation(Simulation(seed, link), scenario)
+
+
+def run_simulation(simulation: Simulation, scenario: Callable[[Simulation], Coroutine[Any, Any, T]]) -> T:
+    """As `simulate`, for those who want to look at the world afterwards (its trace hash, its disks)."""
+    trace_file = os.environ.get(TRACE_VARIABLE)
+    # The cycle collector runs finalizers at moments that depend on the history of the whole interpreter.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with contextlib.ExitStack() as stack:
+            if trace_file:
+                simulation.loop.trace_to = stack.enter_context(open(trace_file, "w"))
+            result = run_in(simulation.loop, scenario(simulation))
+        if simulation.unexpected:
+            raise simulation.unexpected[0]
+        return result
+    finally:
+        if collecting:
+            gc.enable()
