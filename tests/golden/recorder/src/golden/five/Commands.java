@@ -1,0 +1,359 @@
+package golden.five;
+
+import golden.Golden;
+import io.netty.buffer.ByteBuf;
+import io.netty.channel.embedded.EmbeddedChannel;
+import java.nio.charset.StandardCharsets;
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.function.Supplier;
+import org.apache.rocketmq.common.BoundaryType;
+import org.apache.rocketmq.remoting.CommandCustomHeader;
+import org.apache.rocketmq.remoting.netty.NettyEncoder;
+import org.apache.rocketmq.remoting.protocol.LanguageCode;
+import org.apache.rocketmq.remoting.protocol.RemotingCommand;
+import org.apache.rocketmq.remoting.protocol.RequestCode;
+import org.apache.rocketmq.remoting.protocol.ResponseCode;
+import org.apache.rocketmq.remoting.protocol.SerializeType;
+import org.apache.rocketmq.remoting.protocol.header.*;
+import org.apache.rocketmq.remoting.protocol.header.namesrv.*;
+
+/** Whole frames in both header forms, as Apache's own Netty encoder puts them on the wire. */
+final class Commands {
+    /** Not the answer to any one request. */
+    private static final int NOTHING = -1;
+
+    private final Golden golden;
+    private int opaque = 1000;
+
+    Commands(Golden golden) {
+        this.golden = golden;
+    }
+
+    void record() {
+        sends();
+        pulls();
+        offsets();
+        clients();
+        nameServer();
+        topics();
+        oddities();
+    }
+
+    private void sends() {
+        SendMessageRequestHeader send = new SendMessageRequestHeader();
+        send.setProducerGroup("producers");
+        send.setTopic("TopicTest");
+        send.setDefaultTopic("TBW102");
+        send.setDefaultTopicQueueNums(4);
+        send.setQueueId(3);
+        send.setSysFlag(0);
+        send.setBornTimestamp(1700000000123L);
+        send.setFlag(7);
+        send.setProperties("KEYS\u0001k1 k2\u0002TAGS\u0001TagA\u0002UNIQ_KEY\u00017F0000010BB818B4AAC2000000000001\u0002"
+            + "odd\u0001\u00e4\u20ac\ud83d\ude00\"\\/\n\t\u0002WAIT\u0001true\u0002");
+        send.setReconsumeTimes(0);
+        send.setUnitMode(false);
+        send.setMaxReconsumeTimes(16);
+        send.setBatch(false);
+        send.setBrokerName("broker-a");
+        byte[] body = "Hello RocketMQ \u00e4\u20ac".getBytes(StandardCharsets.UTF_8);
+        request("send-10", RequestCode.SEND_MESSAGE, send, body);
+
+        SendMessageRequestHeaderV2 v2 = SendMessageRequestHeaderV2.createSendMessageRequestHeaderV2(send);
+        request("send-310", RequestCode.SEND_MESSAGE_V2, v2, body);
+        send.setBatch(true);
+        SendMessageRequestHeaderV2 batch = SendMessageRequestHeaderV2.createSendMessageRequestHeaderV2(send);
+        request("send-320", RequestCode.SEND_BATCH_MESSAGE, batch, body);
+
+        SendMessageResponseHeader answer = new SendMessageResponseHeader();
+        answer.setMsgId("7F00000100002A9F0000000000000123");
+        answer.setQueueId(3);
+        answer.setQueueOffset(42L);
+        response("send-answer", ResponseCode.SUCCESS, null, answer, null, RequestCode.SEND_MESSAGE_V2,
+            Map.of("MSG_REGION", "DefaultRegion", "TRACE_ON", "true"));
+        answer.setTransactionId("7F0000010BB818B4AAC2000000000001");
+        answer.setBatchUniqId("7F0000010BB818B4AAC2000000000001,7F0000010BB818B4AAC2000000000002");
+        answer.setRecallHandle("djEgdG9waWMgYnJva2VyIDE3MDAwMDAwMDAwMDAga2V5");
+        response("send-answer-full", ResponseCode.FLUSH_DISK_TIMEOUT, null, answer, null, RequestCode.SEND_MESSAGE_V2, Map.of());
+
+        ConsumerSendMsgBackRequestHeader back = new ConsumerSendMsgBackRequestHeader();
+        back.setOffset(123456L);
+        back.setGroup("consumers");
+        back.setDelayLevel(0);
+        back.setOriginMsgId("7F0000010BB818B4AAC2000000000001");
+        back.setOriginTopic("TopicTest");
+        back.setUnitMode(false);
+        back.setMaxReconsumeTimes(16);
+        back.setBrokerName("broker-a");
+        request("send-back-36", RequestCode.CONSUMER_SEND_MSG_BACK, back, null);
+    }
+
+    private void pulls() {
+        PullMessageRequestHeader pull = new PullMessageRequestHeader();
+        pull.setConsumerGroup("consumers");
+        pull.setTopic("TopicTest");
+        pull.setQueueId(3);
+        pull.setQueueOffset(9007199254740993L);
+        pull.setMaxMsgNums(32);
+        pull.setSysFlag(7);
+        pull.setCommitOffset(41L);
+        pull.setSuspendTimeoutMillis(15000L);
+        pull.setSubscription("TagA || TagB");
+        pull.setSubVersion(1700000000123L);
+        pull.setExpressionType("TAG");
+        pull.setMaxMsgBytes(Integer.MAX_VALUE);
+        pull.setRequestSource(-1);
+        pull.setBrokerName("broker-a");
+        request("pull-11", RequestCode.PULL_MESSAGE, pull, null);
+        pull.setLo(false);
+        pull.setNamespace("space");
+        pull.setNamespaced(true);
+        pull.setProxyFrowardClientId("client@1");
+        request("pull-361", RequestCode.LITE_PULL_MESSAGE, pull, null);
+        PullMessageRequestHeader bare = new PullMessageRequestHeader();
+        bare.setConsumerGroup("consumers");
+        bare.setTopic("TopicTest");
+        bare.setQueueId(0);
+        bare.setQueueOffset(0L);
+        bare.setMaxMsgNums(1);
+        bare.setSysFlag(0);
+        bare.setCommitOffset(0L);
+        bare.setSuspendTimeoutMillis(0L);
+        bare.setSubVersion(0L);
+        request("pull-11-bare", RequestCode.PULL_MESSAGE, bare, null);
+
+        PullMessageResponseHeader answer = new PullMessageResponseHeader();
+        answer.setSuggestWhichBrokerId(0L);
+        answer.setNextBeginOffset(43L);
+        answer.setMinOffset(0L);
+        answer.setMaxOffset(9007199254740993L);
+        answer.setTopicSysFlag(0);
+        answer.setGroupSysFlag(0);
+        response("pull-answer", ResponseCode.SUCCESS, "FOUND", answer, new byte[] {0, 1, 2, (byte) 0xff},
+            RequestCode.PULL_MESSAGE, Map.of());
+        answer.setOffsetDelta(0L);
+        answer.setForbiddenType(5);
+        response("pull-answer-none", ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", answer, null,
+            RequestCode.PULL_MESSAGE, Map.of());
+    }
+
+    private void offsets() {
+        QueryConsumerOffsetRequestHeader query = new QueryConsumerOffsetRequestHeader();
+        query.setConsumerGroup("consumers");
+        query.setTopic("TopicTest");
+        query.setQueueId(1);
+        query.setSetZeroIfNotFound(false);
+        query.setBrokerName("broker-a");
+        request("offset-query-14", RequestCode.QUERY_CONSUMER_OFFSET, query, null);
+        QueryConsumerOffsetResponseHeader offset = new QueryConsumerOffsetResponseHeader();
+        offset.setOffset(77L);
+        response("offset-query-answer", ResponseCode.SUCCESS, null, offset, null, RequestCode.QUERY_CONSUMER_OFFSET, Map.of());
+
+        UpdateConsumerOffsetRequestHeader update = new UpdateConsumerOffsetRequestHeader();
+        update.setConsumerGroup("consumers");
+        update.setTopic("TopicTest");
+        update.setQueueId(1);
+        update.setCommitOffset(78L);
+        update.setBrokerName("broker-a");
+        oneway("offset-update-15", RequestCode.UPDATE_CONSUMER_OFFSET, update);
+
+        SearchOffsetRequestHeader search = new SearchOffsetRequestHeader();
+        search.setTopic("TopicTest");
+        search.setQueueId(1);
+        search.setTimestamp(1700000000123L);
+        search.setBoundaryType(BoundaryType.UPPER);
+        request("offset-search-29", RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, search, null);
+
+        GetMaxOffsetRequestHeader max = new GetMaxOffsetRequestHeader();
+        max.setTopic("TopicTest");
+        max.setQueueId(1);
+        max.setCommitted(false);
+        request("offset-max-30", RequestCode.GET_MAX_OFFSET, max, null);
+        GetMinOffsetRequestHeader min = new GetMinOffsetRequestHeader();
+        min.setTopic("TopicTest");
+        min.setQueueId(1);
+        request("offset-min-31", RequestCode.GET_MIN_OFFSET, min, null);
+    }
+
+    private void clients() {
+        request("heartbeat-34", RequestCode.HEART_BEAT, new HeartbeatRequestHeader(),
+            "{\"clientID\":\"127.0.0.1@1\",\"producerDataSet\":[]}".getBytes(StandardCharsets.UTF_8));
+        response("heartbeat-answer", ResponseCode.SUCCESS, null, null, null, RequestCode.HEART_BEAT,
+            Map.of("IS_SUPPORT_HEART_BEAT_V2", "true", "IS_SUB_CHANGE", "true"));
+
+        UnregisterClientRequestHeader unregister = new UnregisterClientRequestHeader();
+        unregister.setClientID("127.0.0.1@1");
+        unregister.setProducerGroup("producers");
+        request("unregister-35", RequestCode.UNREGISTER_CLIENT, unregister, null);
+
+        GetConsumerListByGroupRequestHeader list = new GetConsumerListByGroupRequestHeader();
+        list.setConsumerGroup("consumers");
+        request("consumer-list-38", RequestCode.GET_CONSUMER_LIST_BY_GROUP, list, null);
+
+        NotifyConsumerIdsChangedRequestHeader changed = new NotifyConsumerIdsChangedRequestHeader();
+        changed.setConsumerGroup("consumers");
+        oneway("notify-40", RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, changed);
+    }
+
+    private void nameServer() {
+        RegisterBrokerRequestHeader register = new RegisterBrokerRequestHeader();
+        register.setBrokerName("broker-a");
+        register.setBrokerAddr("127.0.0.1:10911");
+        register.setClusterName("DefaultCluster");
+        register.setHaServerAddr("127.0.0.1:10912");
+        register.setBrokerId(0L);
+        register.setHeartbeatTimeoutMillis(30000L);
+        register.setEnableActingMaster(false);
+        register.setCompressed(false);
+        register.setBodyCrc32(1234567);
+        request("register-103", RequestCode.REGISTER_BROKER, register, null);
+        RegisterBrokerResponseHeader registered = new RegisterBrokerResponseHeader();
+        registered.setHaServerAddr("127.0.0.1:10912");
+        registered.setMasterAddr("127.0.0.1:10911");
+        response("register-answer", ResponseCode.SUCCESS, null, registered, null, RequestCode.REGISTER_BROKER, Map.of());
+
+        UnRegisterBrokerRequestHeader unregister = new UnRegisterBrokerRequestHeader();
+        unregister.setBrokerName("broker-a");
+        unregister.setBrokerAddr("127.0.0.1:10911");
+        unregister.setClusterName("DefaultCluster");
+        unregister.setBrokerId(0L);
+        request("unregister-104", RequestCode.UNREGISTER_BROKER, unregister, null);
+
+        GetRouteInfoRequestHeader route = new GetRouteInfoRequestHeader();
+        route.setTopic("%RETRY%consumers");
+        route.setAcceptStandardJsonOnly(true);
+        request("route-105", RequestCode.GET_ROUTEINFO_BY_TOPIC, route, null);
+        request("cluster-106", RequestCode.GET_BROKER_CLUSTER_INFO, null, null);
+        request("topics-206", RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, null, null);
+
+        GetTopicsByClusterRequestHeader cluster = new GetTopicsByClusterRequestHeader();
+        cluster.setCluster("DefaultCluster");
+        request("topics-224", RequestCode.GET_TOPICS_BY_CLUSTER, cluster, null);
+
+        WipeWritePermOfBrokerRequestHeader wipe = new WipeWritePermOfBrokerRequestHeader();
+        wipe.setBrokerName("broker-a");
+        request("wipe-205", RequestCode.WIPE_WRITE_PERM_OF_BROKER, wipe, null);
+        WipeWritePermOfBrokerResponseHeader wiped = new WipeWritePermOfBrokerResponseHeader();
+        wiped.setWipeTopicCount(12);
+        response("wipe-answer", ResponseCode.SUCCESS, null, wiped, null, RequestCode.WIPE_WRITE_PERM_OF_BROKER, Map.of());
+
+        AddWritePermOfBrokerRequestHeader add = new AddWritePermOfBrokerRequestHeader();
+        add.setBrokerName("broker-a");
+        request("add-perm-327", RequestCode.ADD_WRITE_PERM_OF_BROKER, add, null);
+
+        QueryDataVersionRequestHeader version = new QueryDataVersionRequestHeader();
+        version.setBrokerName("broker-a");
+        version.setBrokerAddr("127.0.0.1:10911");
+        version.setClusterName("DefaultCluster");
+        version.setBrokerId(0L);
+        request("data-version-322", RequestCode.QUERY_DATA_VERSION, version,
+            "{\"counter\":3,\"stateVersion\":0,\"timestamp\":1700000000123}".getBytes(StandardCharsets.UTF_8));
+        QueryDataVersionResponseHeader changed = new QueryDataVersionResponseHeader();
+        changed.setChanged(true);
+        response("data-version-answer", ResponseCode.SUCCESS, null, changed, null, RequestCode.QUERY_DATA_VERSION, Map.of());
+
+        GetBrokerMemberGroupRequestHeader members = new GetBrokerMemberGroupRequestHeader();
+        members.setClusterName("DefaultCluster");
+        members.setBrokerName("broker-a");
+        request("members-901", RequestCode.GET_BROKER_MEMBER_GROUP, members, null);
+
+        BrokerHeartbeatRequestHeader heartbeat = new BrokerHeartbeatRequestHeader();
+        heartbeat.setClusterName("DefaultCluster");
+        heartbeat.setBrokerName("broker-a");
+        heartbeat.setBrokerAddr("127.0.0.1:10911");
+        heartbeat.setBrokerId(0L);
+        heartbeat.setEpoch(5);
+        heartbeat.setMaxOffset(100L);
+        heartbeat.setConfirmOffset(90L);
+        heartbeat.setHeartbeatTimeoutMills(10000L);
+        heartbeat.setElectionPriority(1);
+        request("broker-heartbeat-904", RequestCode.BROKER_HEARTBEAT, heartbeat, null);
+    }
+
+    private void topics() {
+        CreateTopicRequestHeader create = new CreateTopicRequestHeader();
+        create.setTopic("TopicTest");
+        create.setDefaultTopic("TBW102");
+        create.setReadQueueNums(8);
+        create.setWriteQueueNums(4);
+        create.setPerm(6);
+        create.setTopicFilterType("SINGLE_TAG");
+        create.setTopicSysFlag(0);
+        create.setOrder(false);
+        create.setAttributes("+message.type=NORMAL,-queue.type");
+        create.setForce(false);
+        request("topic-create-17", RequestCode.UPDATE_AND_CREATE_TOPIC, create, null);
+        request("topic-configs-21", RequestCode.GET_ALL_TOPIC_CONFIG, null, null);
+    }
+
+    private void oddities() {
+        response("error-with-remark", ResponseCode.TOPIC_NOT_EXIST,
+            "topic[t\u00f6pic \"x\"] not exist,\n\tapply first please! \ud83d\ude00 \u2028\u007f\u00a0", null, null, NOTHING, Map.of());
+        response("error-unknown-code", 31999, "", null, null, NOTHING, Map.of());
+        response("plain-success", ResponseCode.SUCCESS, null, null, null, NOTHING, Map.of());
+        response("default-remark", ResponseCode.SYSTEM_ERROR, "not set any response code", null, null, NOTHING, Map.of());
+        Map<String, String> odd = new TreeMap<>(Map.of("odd \"key\"\\", "\u00e4\u20ac\ud83d\ude00\u0001\u0002\u0000/",
+            "Signature", "abc="));
+        for (LanguageCode language : new LanguageCode[] {LanguageCode.CPP, LanguageCode.NODE_JS, LanguageCode.PYTHON}) {
+            frame("language-" + language.name().toLowerCase(), () -> {
+                RemotingCommand command = RemotingCommand.createRequestCommand(RequestCode.HEART_BEAT, null);
+                command.setLanguage(language);
+                odd.forEach(command::addExtField);
+                return command;
+            }, null, null, NOTHING, odd);
+        }
+    }
+
+    private void request(String name, int code, CommandCustomHeader header, byte[] body) {
+        frame(name, () -> RemotingCommand.createRequestCommand(code, header), header, body, NOTHING, Map.of());
+    }
+
+    private void oneway(String name, int code, CommandCustomHeader header) {
+        frame(name, () -> {
+            RemotingCommand command = RemotingCommand.createRequestCommand(code, header);
+            command.markOnewayRPC();
+            return command;
+        }, header, null, NOTHING, Map.of());
+    }
+
+    private void response(String name, int code, String remark, CommandCustomHeader header, byte[] body, int answerTo,
+        Map<String, String> extra) {
+        frame(name, () -> {
+            RemotingCommand command = header == null ? RemotingCommand.createResponseCommand(code, remark)
+                : RemotingCommand.createResponseCommandWithHeader(code, header);
+            command.setRemark(remark);
+            new TreeMap<>(extra).forEach(command::addExtField);
+            return command;
+        }, header, body, answerTo, extra);
+    }
+
+    /** A fresh command per form: encoding one leaves its header fields behind in its ext fields. */
+    private void frame(String name, Supplier<RemotingCommand> fresh, CommandCustomHeader header, byte[] body,
+        int answerTo, Map<String, String> extra) {
+        Map<String, String> ext = Golden.header(header);
+        ext.putAll(extra);
+        opaque++;
+        for (SerializeType form : SerializeType.values()) {
+            RemotingCommand command = fresh.get();
+            command.setBody(body);
+            command.setOpaque(opaque);
+            command.setSerializeTypeCurrentRPC(form);
+            golden.add("frame", name + "-" + form.name().toLowerCase(), onTheWire(command),
+                "form", form.name(), "code", command.getCode(), "answerTo", answerTo,
+                "language", command.getLanguage().name(), "version", command.getVersion(),
+                "opaque", command.getOpaque(), "flag", command.getFlag(), "remark", command.getRemark(),
+                "header", Golden.header(header), "ext", ext, "body", body == null ? "" : Golden.hex(body));
+        }
+    }
+
+    private static byte[] onTheWire(RemotingCommand command) {
+        EmbeddedChannel channel = new EmbeddedChannel(new NettyEncoder());
+        channel.writeOutbound(command);
+        ByteBuf out = channel.readOutbound();
+        byte[] bytes = new byte[out.readableBytes()];
+        out.readBytes(bytes);
+        channel.close();
+        return bytes;
+    }
+}

@@ -1,0 +1,191 @@
+"""Starting and stopping: what a failed start leaves behind, what a broker calls itself, what comes again and again."""
+
+import asyncio
+import logging
+import socket
+from pathlib import Path
+
+import pytest
+from tests.unit.broker.talking import SMALL, Talk, converse, pull, talking, two_free_ports, until, watched
+
+from turbopump.broker.broker import Broker
+from turbopump.broker.timetable import Timetable
+from turbopump.config.broker_config import BrokerConfig
+from turbopump.errors import ConfigError, NotStartedError
+from turbopump.message.batch import encode_batch
+from turbopump.message.message import Message
+from turbopump.protocol.bodies.groups import SubscriptionGroupConfig
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.send import SendMessageV2
+
+
+def test_a_start_that_fails_releases_everything(tmp_path: Path) -> None:
+    async def main() -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            with pytest.raises(ConfigError, match=f"port {port} on 127.0.0.1 is taken"):
+                async with talking(tmp_path, listen_port=port):
+                    pass
+            with pytest.raises(ConfigError, match=f"port {port} on 127.0.0.1 is taken"):
+                async with talking(tmp_path, listen_port=port + 2):
+                    pass
+        async with talking(tmp_path) as talk:
+            await talk.client.send(b"works")
+
+    watched(main())
+
+
+def test_closing_twice_or_before_the_start_does_no_harm(tmp_path: Path) -> None:
+    async def main() -> None:
+        broker = Broker(BrokerConfig(store_path_root_dir=str(tmp_path), **SMALL))
+        await broker.close()
+        with pytest.raises(NotStartedError, match="the broker is not started"):
+            _ = broker.store
+        await broker.start()
+        await broker.close()
+        await broker.close()
+        assert not (tmp_path / "abort").exists()
+
+    watched(main())
+
+
+def test_a_broker_stopped_in_the_middle_of_everything_keeps_what_it_answered(tmp_path: Path) -> None:
+    answered: list[bytes] = []
+
+    async def scene(talk: Talk) -> None:
+        await talk.client.create()
+
+        async def producer(number: int) -> None:
+            client = talk.another()
+            for count in range(10_000):
+                body = b"%d/%d" % (number, count)
+                await client.send(body)
+                answered.append(body)
+
+        producers = [asyncio.ensure_future(producer(number)) for number in range(4)]
+        held = asyncio.ensure_future(talk.another().ask(pull(10**6, topic="U", suspend_ms=60_000)))
+        await until(lambda: len(answered) > 200)
+        await talk.broker.close()
+        await asyncio.wait([*producers, held])
+        assert all(each.exception() is not None for each in producers)
+
+    async def after(talk: Talk) -> None:
+        found = await talk.client.all_bodies()
+        assert set(answered) <= set(found)
+        assert len(found) == len(set(found))
+
+    converse(tmp_path, scene)
+    assert not (tmp_path / "abort").exists()
+    converse(tmp_path, after)
+
+
+def test_messages_carry_the_advertised_address(tmp_path: Path) -> None:
+    async def scene(talk: Talk) -> None:
+        assert talk.broker.address == "192.0.2.7:4711"
+        talk.client.address = f"127.0.0.1:{talk.broker.port}"
+        reply = await talk.client.send()
+        assert reply.msg_id.startswith("C000020700001267")
+        (message,) = await talk.client.messages()
+        assert message.store_host == ("192.0.2.7", 4711)
+
+    async def by_name(talk: Talk) -> None:
+        assert talk.broker.address == f"localhost:{talk.broker.port}"
+        await talk.client.send()
+        assert (await talk.client.messages())[0].store_host[0] == "127.0.0.1"
+
+    async def unknown_name(talk: Talk) -> None:
+        talk.client.address = f"127.0.0.1:{talk.broker.port}"
+        await talk.client.send()
+        assert (await talk.client.messages())[0].store_host[0] == "127.0.0.1", "what it listens on"
+
+    converse(tmp_path / "a", scene, broker_ip1="192.0.2.7", advertised_port=4711)
+    converse(tmp_path / "b", by_name, broker_ip1="localhost")
+    converse(tmp_path / "c", unknown_name, broker_ip1="no.such.host.invalid")
+
+
+def test_a_broker_on_ipv6_stores_long_hosts_that_can_be_read_again(tmp_path: Path) -> None:
+    async def scene(talk: Talk) -> None:
+        assert talk.broker.address == f"[::1]:{talk.broker.port}"
+        reply = await talk.client.send(b"one")
+        assert len(reply.msg_id) == 56
+        await talk.client.ask(SendMessageV2(topic="T", queue_id=0, batch=True), encode_batch([Message("T", b"two")]))
+        messages = await talk.client.messages()
+        assert [(message.body, message.born_host[0], message.store_host[0]) for message in messages] == [
+            (b"one", "::1", "::1"),
+            (b"two", "::1", "::1"),
+        ]
+        assert len(list(talk.broker.store.log.walk(0))) == 2
+
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        pytest.skip("this machine has no IPv6 loopback")
+    converse(tmp_path, scene, bind_address="::1")
+
+
+def test_a_vip_port_that_is_taken_beside_a_picked_one_is_done_without(tmp_path: Path) -> None:
+    async def scene(talk: Talk) -> None:
+        await talk.client.send(b"x")
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", two_free_ports() - 2))
+        converse(tmp_path, scene)
+
+
+def test_a_group_may_be_spared_notices(tmp_path: Path) -> None:
+    async def scene(talk: Talk) -> None:
+        talk.broker._groups.put(SubscriptionGroupConfig(group_name="g", notify_consumer_ids_changed_enable=False))
+        await talk.client.join("c")
+        await talk.another().join("d")
+        assert await talk.client.members() == ["c", "d"]
+        assert talk.client.noticed == []
+
+    converse(tmp_path, scene)
+
+
+def test_batch_messages_with_too_many_properties_are_refused(tmp_path: Path) -> None:
+    async def scene(talk: Talk) -> None:
+        batch = encode_batch([Message("T", b"x", properties={"p": "v" * 32_750})])
+        code, remark = await talk.client.code(SendMessageV2(topic="T", queue_id=0, batch=True), batch)
+        assert (code, "with those the broker adds" in remark) == (ResponseCode.MESSAGE_ILLEGAL, True)
+        unended = encode_batch([Message("T", b"x", tags="t")]).replace(b"\x00\x07TAGS\x01t\x02", b"\x00\x07TAGS\x01tt")
+        assert (await talk.client.code(SendMessageV2(topic="T", queue_id=0, batch=True), unended))[0] == 0
+        (message,) = await talk.client.messages()
+        assert (message.tags, message.properties["TRACE_ON"]) == ("tt", "true")
+
+    converse(tmp_path, scene)
+
+
+def test_a_repeating_action_that_fails_comes_again_and_none_comes_after_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        timetable = Timetable()
+        calls: list[int] = []
+
+        def action() -> None:
+            calls.append(1)
+            raise ValueError("not today")
+
+        timetable.every(0, action)
+        await until(lambda: len(calls) >= 3)
+        timetable.close()
+        count = len(calls)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert len(calls) == count
+
+    with caplog.at_level(logging.ERROR):
+        watched(main())
+    assert "repeating action failed" in caplog.text
+
+
+def test_offsets_are_saved_while_the_broker_runs(tmp_path: Path) -> None:
+    async def scene(talk: Talk) -> None:
+        await talk.client.send()
+        await talk.client.pull(0, flags=1, commit_offset=1)
+        path = tmp_path / "config" / "consumerOffset.json"
+        await until(lambda: path.exists() and b'"T@g"' in path.read_bytes())
+
+    converse(tmp_path, scene, flush_consumer_offset_interval=1)

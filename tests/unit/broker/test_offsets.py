@@ -1,0 +1,169 @@
+"""Offsets over the wire: a group's place (14, 15), a queue's ends (30, 31), places in time (29)."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.broker.talking import Talk, converse, talking, watched
+
+from turbopump.broker.broker import Broker
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.command import Command
+from turbopump.protocol.requests.offsets import (
+    GetMaxOffset,
+    GetMinOffset,
+    OffsetReply,
+    QueryConsumerOffset,
+    SearchOffset,
+    UpdateConsumerOffset,
+)
+
+
+def commit(offset: int | None, *, queue_id: int | None = 0, group: str = "g", topic: str = "T") -> UpdateConsumerOffset:
+    return UpdateConsumerOffset(consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset)
+
+
+def query(group: str = "g", **more: Any) -> QueryConsumerOffset:
+    return QueryConsumerOffset(consumer_group=group, **{"topic": "T", "queue_id": 0, **more})
+
+
+def outcome(answer: Command) -> int | tuple[str, int]:
+    """The code, or the offset of a good answer."""
+    return answer.code or ("offset", answer.header(OffsetReply).offset)
+
+
+async def prepare(talk: Talk) -> None:
+    """Topic T with a message, and the group g."""
+    await talk.client.send()
+    await talk.client.pull()
+
+
+def test_a_committed_place_is_found_again_also_after_going_back(tmp_path: Path) -> None:
+    async def scene(talk: Talk) -> None:
+        await prepare(talk)
+        for offset in (5, 2, 2**63 - 1):
+            assert await talk.client.code(commit(offset)) == (0, "")
+            assert outcome(await talk.client.ask(query())) == ("offset", offset)
+        await talk.client.remoting.send_oneway(talk.client.address, commit(3))
+        assert outcome(await talk.client.ask(query())) == ("offset", 3)
+        assert outcome(await talk.client.ask(query("other", set_zero_if_not_found=False))) == 22
+
+    converse(tmp_path, scene)
+
+
+@pytest.mark.parametrize(
+    ("request_", "code", "remark"),
+    [
+        (
+            commit(1, group="unknown", topic="unknown", queue_id=None),
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            "Group unknown",
+        ),
+        (commit(1, topic="unknown", queue_id=None), ResponseCode.TOPIC_NOT_EXIST, "Topic unknown"),
+        (commit(None, queue_id=None), ResponseCode.INVALID_PARAMETER, "QueueId is null"),
+        (commit(None), ResponseCode.INVALID_PARAMETER, "Offset is null"),
+        (commit(2**63), ResponseCode.INVALID_PARAMETER, "Offset is null"),
+        (commit(1, queue_id=2**31), ResponseCode.INVALID_PARAMETER, "QueueId is null"),
+    ],
+)
+def test_a_commit_that_cannot_be_is_refused_in_apache_s_order(
+    tmp_path: Path, request_: UpdateConsumerOffset, code: int, remark: str
+) -> None:
+    async def scene(talk: Talk) -> None:
+        await prepare(talk)
+        answer = await talk.client.code(request_)
+        assert (answer[0], remark in answer[1]) == (code, True)
+
+    converse(tmp_path, scene)
+
+
+def test_no_commit_keeps_a_broker_from_its_next_start(tmp_path: Path) -> None:
+    async def commit_odd_ones(talk: Talk) -> None:
+        await prepare(talk)
+        for offset in (2**63 - 1, -(2**63), 2**63, 10**30):
+            for queue_id in (0, 2**31 - 1, -(2**31), 2**31, 10**30):
+                await talk.client.ask(commit(offset, queue_id=queue_id))
+
+    async def look(talk: Talk) -> None:
+        assert outcome(await talk.client.ask(query())) == ("offset", -(2**63))
+
+    converse(tmp_path, commit_odd_ones)
+    converse(tmp_path, look)
+
+
+@pytest.mark.parametrize(
+    ("set_zero", "messages", "expected"),
+    [
+        (None, 0, ("offset", 0)),
+        (True, 3, ("offset", 0)),
+        (None, 3, ("offset", 0)),
+        (False, 3, 22),
+        (False, 0, 22),
+    ],
+)
+def test_a_group_without_a_place_begins_at_zero_while_the_queue_is_young(
+    tmp_path: Path, set_zero: bool | None, messages: int, expected: object
+) -> None:
+    async def scene(talk: Talk) -> None:
+        await talk.client.create()
+        for _ in range(messages):
+            await talk.client.send()
+        assert outcome(await talk.client.ask(query(set_zero_if_not_found=set_zero))) == expected
+
+    converse(tmp_path, scene)
+
+
+def test_a_group_without_a_place_is_not_found_once_the_first_message_is_cold_or_gone(tmp_path: Path) -> None:
+    async def cold(talk: Talk) -> None:
+        for _ in range(3):
+            await talk.client.send()
+        assert outcome(await talk.client.ask(query())) == 22
+
+    async def gone(talk: Talk) -> None:
+        queue = talk.broker.store.queue("T", 0)
+        assert queue is not None
+        queue.min_index = 1
+        assert outcome(await talk.client.ask(query())) == 22
+
+    converse(tmp_path, cold, access_message_in_memory_max_ratio=0)
+    converse(tmp_path, gone)
+
+
+def test_the_ends_of_a_queue(tmp_path: Path) -> None:
+    async def scene(talk: Talk) -> None:
+        for _ in range(3):
+            await talk.client.send()
+        assert outcome(await talk.client.ask(GetMaxOffset(topic="T", queue_id=0))) == ("offset", 3)
+        assert outcome(await talk.client.ask(GetMinOffset(topic="T", queue_id=0))) == ("offset", 0)
+        for request in (GetMaxOffset(topic="none", queue_id=0), GetMinOffset(topic="T", queue_id=99)):
+            assert outcome(await talk.client.ask(request)) == ("offset", 0)
+
+    converse(tmp_path, scene)
+
+
+def test_a_place_in_time_by_either_boundary(tmp_path: Path) -> None:
+    class Clock:
+        now = 1000
+
+        def now_ms(self) -> int:
+            return self.now
+
+        def monotonic(self) -> float:
+            return 0.0
+
+    clock = Clock()
+
+    async def main() -> None:
+        def at_our_time(*args: Any) -> Broker:
+            return Broker(*args, clock=clock)
+
+        async with talking(tmp_path, make=at_our_time) as talk:
+            for now in (1000, 2000, 2000, 3000):
+                clock.now = now
+                await talk.client.send()
+            for timestamp, lower, upper in ((0, 0, 0), (2000, 1, 2), (2001, 3, 2), (9000, 4, 3)):
+                for boundary, expected in ((None, lower), ("LOWER", lower), ("UPPER", upper)):
+                    request = SearchOffset(topic="T", queue_id=0, timestamp=timestamp, boundary_type=boundary)
+                    assert outcome(await talk.client.ask(request)) == ("offset", expected), (timestamp, boundary)
+
+    watched(main())

@@ -1,0 +1,189 @@
+"""A broker and its name servers: registered before it says so, again and again, and gone when it stops."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from turbopump.broker.broker import Broker
+from turbopump.config.broker_config import BrokerConfig
+from turbopump.config.namesrv_config import NamesrvConfig
+from turbopump.namesrv.server import NameServer
+from turbopump.protocol import fastjson
+from turbopump.protocol.bodies.route import TopicRouteData
+from turbopump.protocol.requests.namesrv import GetRouteInfo
+from turbopump.protocol.requests.send import SendMessageV2
+from turbopump.protocol.requests.topics import CreateTopic
+from turbopump.remoting.client import RemotingClient
+from turbopump.testing.simulation import Simulation, simulate
+
+BROKER = "10.0.0.1"
+NAME_SERVERS = ("10.0.0.100", "10.0.0.101")
+
+
+class World:
+    """Two name servers that can be started and killed, a broker that knows both, and a client."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+        self._client_host = simulation.boot("10.0.0.50")
+        self._client = self._client_host.call(RemotingClient)
+
+    async def start_name_server(self, host: str) -> None:
+        process = self.simulation.boot(host)
+
+        async def begin() -> None:
+            await NameServer(NamesrvConfig(), clock=self.simulation.clock(host)).start(host, 9876)
+
+        await process.start(begin())
+
+    async def start_broker(self) -> float:
+        """Returns how many seconds the start took."""
+        process = self.simulation.boot(BROKER)
+        config = BrokerConfig(
+            broker_name="broker-a",
+            bind_address=BROKER,
+            namesrv_addr=";".join(f"{host}:9876" for host in NAME_SERVERS),
+            store_path_root_dir="/store",
+            mapped_file_size_commit_log=1 << 20,
+            mapped_file_size_consume_queue=2000,
+        )
+
+        async def begin() -> None:
+            self.broker = Broker(config, disk=self.simulation.disk(BROKER).mount(), clock=self.simulation.clock(BROKER))
+            await self.broker.start()
+
+        begun = self.simulation.loop.time()
+        await process.start(begin())
+        return self.simulation.loop.time() - begun
+
+    async def stop_broker(self) -> None:
+        await self.simulation.process(BROKER).start(self.broker.close())
+
+    async def ask(self, address: str, request: Any, body: bytes = b"") -> Any:
+        return await self._client_host.start(self._client.exchange(address, request, body, timeout=30))
+
+    async def route(self, host: str, topic: str) -> list[tuple[str, int]]:
+        """(broker name, write queues) of a topic, as one name server knows it."""
+        answer = await self.ask(f"{host}:9876", GetRouteInfo(topic=topic))
+        if answer.code:
+            return []
+        route = fastjson.decode(answer.body, TopicRouteData)
+        return [(queue.broker_name or "", queue.write_queue_nums) for queue in route.queue_datas]
+
+
+def tell(scene: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        await scene(World(simulation))
+
+    simulate(3, scenario)
+
+
+def test_a_topic_is_routed_by_every_name_server_before_its_creation_is_answered() -> None:
+    async def scene(world: World) -> None:
+        for host in NAME_SERVERS:
+            await world.start_name_server(host)
+        await world.start_broker()
+        for host in NAME_SERVERS:
+            assert await world.route(host, "TBW102") == [("broker-a", 8)]
+        for number in range(3):
+            topic = f"T{number}"
+            answer = await world.ask(f"{BROKER}:10911", CreateTopic(topic=topic, read_queue_nums=3, write_queue_nums=3))
+            assert answer.code == 0
+            for host in NAME_SERVERS:
+                assert await world.route(host, topic) == [("broker-a", 3)]
+        sent = await world.ask(f"{BROKER}:10911", SendMessageV2(topic="by-sending", queue_id=0), b"x")
+        assert sent.code == 0
+        assert await world.route(NAME_SERVERS[0], "by-sending") == [("broker-a", 4)]
+
+    tell(scene)
+
+
+def test_a_broker_without_any_name_server_serves_and_registers_when_one_comes() -> None:
+    async def scene(world: World) -> None:
+        assert await world.start_broker() < 10
+        sent = await world.ask(f"{BROKER}:10911", SendMessageV2(topic="T", queue_id=0), b"x")
+        assert sent.code == 0
+        await asyncio.sleep(100)
+        await world.start_name_server(NAME_SERVERS[0])
+        await asyncio.sleep(31)
+        assert await world.route(NAME_SERVERS[0], "T") == [("broker-a", 4)]
+        await world.start_name_server(NAME_SERVERS[1])
+        await asyncio.sleep(31)
+        assert await world.route(NAME_SERVERS[1], "T") == [("broker-a", 4)]
+
+    tell(scene)
+
+
+def test_a_name_server_that_lost_its_memory_learns_everything_again() -> None:
+    async def scene(world: World) -> None:
+        for host in NAME_SERVERS:
+            await world.start_name_server(host)
+        await world.start_broker()
+        await world.ask(f"{BROKER}:10911", CreateTopic(topic="T", read_queue_nums=3, write_queue_nums=3))
+        world.simulation.end(NAME_SERVERS[0], power_cut=False)
+        assert await world.route(NAME_SERVERS[1], "T") == [("broker-a", 3)]
+        await world.start_name_server(NAME_SERVERS[0])
+        assert await world.route(NAME_SERVERS[0], "T") == []
+        await asyncio.sleep(31)
+        assert await world.route(NAME_SERVERS[0], "T") == [("broker-a", 3)]
+
+    tell(scene)
+
+
+def test_a_creation_is_answered_though_one_name_server_is_silent() -> None:
+    async def scene(world: World) -> None:
+        for host in NAME_SERVERS:
+            await world.start_name_server(host)
+        await world.start_broker()
+        world.simulation.end(NAME_SERVERS[1], power_cut=True)
+        for number in range(3):
+            begun = world.simulation.loop.time()
+            request = CreateTopic(topic=f"T{number}", read_queue_nums=3, write_queue_nums=3)
+            assert (await world.ask(f"{BROKER}:10911", request)).code == 0
+            assert await world.route(NAME_SERVERS[0], f"T{number}") == [("broker-a", 3)]
+            assert world.simulation.loop.time() - begun < 3
+
+    tell(scene)
+
+
+def test_a_start_waits_three_seconds_for_a_name_server_that_takes_connections_and_never_answers() -> None:
+    async def scene(world: World) -> None:
+        await world.start_name_server(NAME_SERVERS[0])
+        mute = world.simulation.boot(NAME_SERVERS[1])
+        await mute.start(world.simulation.loop.create_server(asyncio.Protocol, NAME_SERVERS[1], 9876))
+        assert await world.start_broker() < 3.5
+        await world.ask(f"{BROKER}:10911", CreateTopic(topic="T", read_queue_nums=3, write_queue_nums=3))
+        assert await world.route(NAME_SERVERS[0], "T") == [("broker-a", 3)]
+
+    tell(scene)
+
+
+def test_a_broker_that_stops_is_gone_from_the_routes_and_comes_back_with_its_topics() -> None:
+    async def scene(world: World) -> None:
+        for host in NAME_SERVERS:
+            await world.start_name_server(host)
+        await world.start_broker()
+        await world.ask(f"{BROKER}:10911", CreateTopic(topic="T", read_queue_nums=3, write_queue_nums=3))
+        await world.stop_broker()
+        for host in NAME_SERVERS:
+            assert await world.route(host, "T") == []
+        world.simulation.end(BROKER, power_cut=False)
+        await world.start_broker()
+        for host in NAME_SERVERS:
+            assert await world.route(host, "T") == [("broker-a", 3)]
+
+    tell(scene)
+
+
+def test_a_broker_closed_while_it_registers_stops_quietly(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        await world.start_name_server(NAME_SERVERS[0])
+        await world.start_broker()
+        world.simulation.network.silence(NAME_SERVERS[0])
+        begun = world.simulation.loop.time()
+        await world.stop_broker()
+        assert world.simulation.loop.time() - begun < 5
+
+    tell(scene)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,137 @@
+"""SYNC_FLUSH: an answer means that the message is on the disk, and nobody reads what may still be lost."""
+
+import asyncio
+import errno
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.broker.talking import Talk, converse, in_virtual_time, pull
+
+from turbopump.config.broker_config import FlushDiskType
+from turbopump.message.batch import encode_batch
+from turbopump.message.codec import decode_entries
+from turbopump.message.message import Message
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.offsets import GetMaxOffset
+from turbopump.protocol.requests.send import SendMessageReply, SendMessageV2
+from turbopump.testing.simulated_disk import SimulatedDisk
+from turbopump.testing.simulation import Simulation
+
+SYNC: dict[str, Any] = {"flush_disk_type": FlushDiskType.SYNC_FLUSH, "flush_interval_commit_log": 1_000_000}
+SEND = SendMessageV2(topic="T", queue_id=0)
+
+
+def with_disk(scene: Callable[[Talk, SimulatedDisk], Coroutine[Any, Any, None]], **config: Any) -> None:
+    async def on_host(talk: Talk, simulation: Simulation) -> None:
+        disk = simulation.disk("10.0.0.1")
+        await talk.client.create()
+        await asyncio.sleep(1)
+        await scene(talk, disk)
+
+    in_virtual_time(on_host, **{**SYNC, **config})
+
+
+def test_sends_and_batches_are_answered_once_they_are_on_the_disk() -> None:
+    async def scene(talk: Talk, disk: SimulatedDisk) -> None:
+        disk.sync_seconds = (0.2, 0.2)
+        begun = disk.loop.time()
+        replies = await asyncio.gather(*(talk.client.ask(SEND, b"%d" % number) for number in range(10)))
+        assert {reply.code for reply in replies} == {0}
+        assert 0.1 < disk.loop.time() - begun < 0.5, "one or two syncs for all of them"
+        assert talk.broker.store.flushed.value == talk.broker.store.log.end
+        batch = encode_batch([Message("T", b"a"), Message("T", b"b")])
+        answer = await talk.client.ask(SendMessageV2(topic="T", queue_id=0, batch=True), batch)
+        assert answer.header(SendMessageReply).queue_offset == 10
+        assert talk.broker.store.flushed.value == talk.broker.store.log.end
+        assert len(await talk.client.all_bodies()) == 12
+
+    with_disk(scene)
+
+
+def test_no_reader_sees_a_message_that_a_power_cut_could_still_take() -> None:
+    async def scene(talk: Talk, disk: SimulatedDisk) -> None:
+        disk.sync_seconds = (2.0, 2.0)
+        held = asyncio.ensure_future(talk.client.ask(pull(0, suspend_ms=30_000), timeout=60))
+        await asyncio.sleep(0.1)
+        sent = asyncio.ensure_future(talk.client.ask(SEND, b"x"))
+        await asyncio.sleep(0.5)
+        assert not sent.done()
+        assert not held.done()
+        answer, header = await talk.client.pull(0)
+        assert (answer.code, header.max_offset) == (19, 0)
+        assert (await talk.client.ask(GetMaxOffset(topic="T", queue_id=0))).ext == {"offset": "0"}
+        assert (await sent).code == 0
+        assert [message.body for message in decode_entries((await held).body)] == [b"x"]
+
+    with_disk(scene)
+
+
+def test_a_producer_that_does_not_wait_is_answered_at_once() -> None:
+    async def scene(talk: Talk, disk: SimulatedDisk) -> None:
+        disk.sync_seconds = (2.0, 2.0)
+        begun = disk.loop.time()
+        for properties in ("WAIT\x01false\x02", "a\x01b\x02WAIT\x01false"):
+            answer = await talk.client.ask(SendMessageV2(topic="T", queue_id=0, properties=properties), b"x")
+            assert answer.code == 0
+        assert disk.loop.time() - begun < 0.5
+        await talk.client.send(b"x", properties="MYWAIT\x01false\x02")
+        assert disk.loop.time() - begun > 1, "a property of another name is no such wish"
+
+    with_disk(scene)
+
+
+def test_a_disk_that_takes_too_long_is_said_to_and_the_message_is_kept() -> None:
+    async def scene(talk: Talk, disk: SimulatedDisk) -> None:
+        disk.sync_seconds = (20.0, 20.0)
+        begun = disk.loop.time()
+        answer = await talk.client.ask(SEND, b"x", timeout=60)
+        assert disk.loop.time() - begun == pytest.approx(5, abs=0.2)
+        assert answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
+        assert "stored but may be lost" in (answer.remark or "")
+        assert answer.header(SendMessageReply).queue_offset == 0, "the answer is complete"
+        await asyncio.sleep(30)
+        assert await talk.client.all_bodies() == [b"x"]
+
+    with_disk(scene)
+
+
+def test_a_failed_sync_fails_its_sends_and_all_that_follow_and_reading_goes_on() -> None:
+    async def scene(talk: Talk, disk: SimulatedDisk) -> None:
+        await talk.client.send(b"safe")
+        disk.fail("sync", errno.EIO)
+        answers = await asyncio.gather(*(talk.client.ask(SEND, b"lost") for _ in range(3)))
+        following = await talk.client.ask(SEND, b"refused")
+        batch = await talk.client.ask(SendMessageV2(topic="T", queue_id=0, batch=True), encode_batch([Message("T", b"x")]))
+        for answer in (*answers, following, batch):
+            assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert "fdatasync of the commit log failed" in (answer.remark or "")
+            assert "read-only until a restart" in (answer.remark or "")
+        assert await talk.client.all_bodies() == [b"safe"]
+
+    with_disk(scene)
+
+
+def test_async_flush_refuses_sends_after_a_failed_sync_too() -> None:
+    async def scene(talk: Talk, disk: SimulatedDisk) -> None:
+        disk.fail("sync", errno.EIO)
+        await talk.client.send(b"answered before the flush")
+        await asyncio.sleep(2)
+        answer = await talk.client.ask(SEND, b"refused")
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+    with_disk(scene, flush_disk_type=FlushDiskType.ASYNC_FLUSH, flush_interval_commit_log=500)
+
+
+def test_sync_flush_on_a_real_disk(tmp_path: Path) -> None:
+    async def scene(talk: Talk) -> None:
+        replies = await asyncio.gather(*(talk.client.send(b"%d" % number) for number in range(50)))
+        assert sorted(reply.queue_offset for reply in replies) == list(range(50))
+        assert len(await talk.client.all_bodies()) == 50
+
+    async def after(talk: Talk) -> None:
+        assert len(await talk.client.all_bodies()) == 50
+
+    converse(tmp_path, scene, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    converse(tmp_path, after, flush_disk_type=FlushDiskType.SYNC_FLUSH)

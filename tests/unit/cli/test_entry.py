@@ -1,0 +1,114 @@
+"""The front door: help without imports, failures in one sentence."""
+
+import importlib
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+
+import turbopump
+from turbopump.cli import main
+from turbopump.cli.entry import COMMANDS
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+# `turbopump --help` may take 0.3 s. What it takes is imports, and these are what it may import of ours.
+HELP_IMPORTS = {"turbopump", "turbopump.cli", "turbopump.cli.entry", "turbopump.errors"}
+
+
+def test_help_imports_nothing_but_the_front_door(run_python: Callable[[str], str]) -> None:
+    out = run_python(
+        "import json, sys\nfrom turbopump.cli import main\nmain(['--help'])\nprint(json.dumps(sorted(sys.modules)))\n"
+    )
+    text, modules = out.rsplit("\n", 2)[0], json.loads(out.rsplit("\n", 2)[1])
+    assert "Commands:" in text
+    assert {name for name in modules if name.startswith("turbopump")} == HELP_IMPORTS
+    assert not {"asyncio", "msgspec", "uvloop", "socket", "ssl"} & set(modules)
+
+
+def test_the_table_of_commands_is_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    modules = {path.stem for path in Path(turbopump.__file__).parent.joinpath("cli").glob("*.py")}
+    assert set(COMMANDS) <= modules
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    for name, about in COMMANDS.items():
+        command = importlib.import_module(f"turbopump.cli.{name}").command
+        assert isinstance(command, click.Command)
+        assert command.name == name
+        assert about in shown
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"Usage: turbopump {name}")
+
+
+def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert turbopump.__version__ in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["bogus"], 2, "turbopump: No such command 'bogus'; see turbopump --help"),
+        (["namesrv", "--qqq"], 2, "turbopump namesrv: No such option"),
+        (["topic", "create"], 2, "turbopump topic create: Missing argument 'NAME'; see turbopump topic create --help"),
+        (["dev", "--broker-port", "x"], 2, "turbopump dev: Invalid value for '--broker-port': "),
+        (["dev", "--host", "0.0.0.0"], 1, "turbopump: 0.0.0.0 can be reached from other machines and there is no access"),
+        (["namesrv", "--host", "10.0.0.1"], 1, "turbopump: 10.0.0.1 can be reached from other machines"),
+        (["broker", "--host", "::"], 1, "turbopump: :: can be reached from other machines"),
+        (["broker", "--advertise", "a:b"], 1, "turbopump: --advertise 'a:b' has no usable port"),
+        (["broker", "-n", "nowhere"], 1, "turbopump: namesrvAddr 'nowhere' has no port"),
+        (["broker", "-c", "/no/such/file"], 1, "turbopump: the configuration file /no/such/file cannot be read: No such"),
+        (["namesrv", "--log-file", "/no/such/dir/log"], 1, "turbopump: the log file /no/such/dir/log cannot be opened"),
+        (["topic", "list", "-n", "host"], 1, "turbopump: name server address 'host' has no port"),
+        (["topic", "list", "-n", "127.0.0.1:1"], 1, "turbopump: no name server can be reached: cannot connect to 127.0"),
+    ],
+)
+def test_a_failure_is_one_sentence_and_an_exit_code(run: Run, arguments: list[str], code: int, sentence: str) -> None:
+    done = run(*arguments)
+    assert done.returncode == code
+    assert done.stderr.startswith(sentence)
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+def test_a_bind_address_from_a_file_needs_insecure_too(run: Run, tmp_path: Path) -> None:
+    conf = tmp_path / "server.conf"
+    conf.write_text("bindAddress=0.0.0.0\n")
+    for command in ("namesrv", "broker"):
+        done = run(command, "-c", str(conf))
+        assert done.returncode == 1
+        assert done.stderr.endswith("add --insecure\n")
+
+
+def test_without_a_command_the_help_is_shown_and_the_code_is_two(run: Run) -> None:
+    for arguments in ([], ["topic"]):
+        done = run(*arguments)
+        assert done.returncode == 2
+        assert "Commands:" in done.stderr
+
+
+def test_every_option_has_its_line_in_the_docs() -> None:
+    page = Path(__file__).parents[3].joinpath("docs", "cli.md").read_text("utf-8")
+    documented = set(re.findall(r"^\| `([^`]+)` \| `(--?[\w-]+)", page, flags=re.MULTILINE))
+    common = {"--log-level", "--log-file", "--namesrv"}
+    commands: dict[str, click.Command] = {}
+    for name in COMMANDS:
+        command = importlib.import_module(f"turbopump.cli.{name}").command
+        nested = command.commands if isinstance(command, click.Group) else {}
+        commands |= {f"{name} {inner}": one for inner, one in nested.items()} or {name: command}
+    assert all(f"`{option}`" in page for option in common)
+    options = {
+        (name, max(option.opts, key=len))
+        for name, command in commands.items()
+        for option in command.params
+        if isinstance(option, click.Option)
+    }
+    assert documented == {one for one in options if one[1] not in common}

@@ -1,0 +1,96 @@
+"""`namesrv` and `broker`: effective configuration, ready line, signals, logs."""
+
+import signal
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from turbopump.config import BrokerConfig, NamesrvConfig, load_broker_config, load_namesrv_config
+from turbopump.config.setting import settings_of
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Start = Callable[..., Any]
+
+READY = r"^ready namesrv=(127\.0\.0\.1):(\d+)$"
+
+
+@pytest.mark.parametrize(
+    ("command", "config", "load"),
+    [("namesrv", NamesrvConfig, load_namesrv_config), ("broker", BrokerConfig, load_broker_config)],
+)
+def test_p_prints_a_file_that_says_the_same(run: Run, tmp_path: Path, command: str, config: Any, load: Any) -> None:
+    first = run(command, "-p", "--port", "1234")
+    assert first.returncode == 0
+    assert first.stdout.count("\n") == len(list(settings_of(config)))
+    assert "listenPort=1234\n" in first.stdout
+    conf = tmp_path / "server.conf"
+    conf.write_text(first.stdout)
+    assert run(command, "-p", "-c", str(conf)).stdout == first.stdout
+    assert load(conf).listen_port == 1234
+
+
+def test_options_win_over_the_file_of_a_broker(run: Run, tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("brokerName=from-file\nnamesrvAddr=file:1\nlistenPort=1\nbrokerIP1=file\n")
+    shown = run(
+        "broker", "-p", "-c", str(conf), "-n", "a:1;b:2", "--port", "0", "--data", "/d", "--advertise", "shop.example:80"
+    ).stdout.splitlines()
+    assert {
+        "brokerName=from-file",
+        "namesrvAddr=a\\:1;b\\:2",
+        "listenPort=0",
+        "storePathRootDir=/d",
+        "brokerIP1=shop.example",
+        "advertisedPort=80",
+    } <= set(shown)
+
+
+def test_an_unknown_key_is_reported_and_stops_nothing(run: Run, tmp_path: Path) -> None:
+    conf = tmp_path / "namesrv.conf"
+    conf.write_text("listenPrt=1\n")
+    done = run("namesrv", "-p", "-c", str(conf))
+    assert done.returncode == 0
+    assert done.stderr.endswith(f"WARNING turbopump.config unknown key file={conf} key=listenPrt nearest=listenPort\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_name_server_says_that_it_is_ready_and_stops_cleanly(start: Start, number: signal.Signals) -> None:
+    server = start("namesrv", "--port", "0")
+    host, port = server.wait_for(READY).groups()
+    with socket.create_connection((host, int(port)), timeout=5) as connection:
+        code, log = server.stop(number)
+        assert connection.recv(1) == b""
+    assert code == 0
+    assert f"stopping signal={number.name}" in log
+    assert "configuration bindAddress=127.0.0.1 listenPort=0 " in log
+    assert "Traceback" not in log
+
+
+def test_a_port_in_use_is_one_sentence(start: Start, run: Run) -> None:
+    port = start("namesrv", "--port", "0").wait_for(READY)[2]
+    done = run("namesrv", "--port", port, "--log-level", "error")
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"turbopump: port {port} on 127.0.0.1 is taken by another process")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_log_goes_where_it_is_told_from_the_level_on(start: Start, tmp_path: Path) -> None:
+    file = tmp_path / "server.log"
+    server = start("namesrv", "--port", "0", "--log-file", str(file), "--log-level", "info")
+    server.wait_for(READY)
+    assert server.stop() == (0, "")
+    assert "INFO turbopump.namesrv.server name server ready address=127.0.0.1:" in file.read_text()
+    quiet = start("namesrv", "--port", "0", "--log-level", "warning")
+    quiet.wait_for(READY)
+    assert quiet.stop() == (0, "")
+
+
+def test_insecure_allows_every_interface(start: Start) -> None:
+    server = start("namesrv", "--port", "0", "--host", "0.0.0.0", "--insecure")
+    port = int(server.wait_for(r"^ready namesrv=[\d.]+:(\d+)$")[1])
+    socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    assert server.stop()[0] == 0

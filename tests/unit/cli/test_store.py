@@ -1,0 +1,196 @@
+"""`turbopump store`: what it prints, and the exit code that tells clean from damaged from unreadable."""
+
+import io
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from tests.unit.store.inspected import changed, flip, numbered_store
+
+from turbopump.cli import main
+from turbopump.cli.json_lines import read_message
+from turbopump.store.inspection import KINDS
+
+COUNT = 30
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return numbered_store(tmp_path / "store", COUNT).paths.root
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return capsys.readouterr().out.splitlines()
+
+
+def objects(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
+    return [json.loads(line) for line in lines(capsys)]
+
+
+def first_segment(root: Path) -> Path:
+    return root / "commitlog" / ("0" * 20)
+
+
+def test_a_clean_store_is_verified_with_exit_code_zero(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["store", "verify", str(root)]) == 0
+    shown = lines(capsys)
+    assert shown[-1] == "clean"
+    assert f"{COUNT} messages" in shown[-2]
+
+
+def test_damage_is_told_by_place_and_by_exit_code_one(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with changed(first_segment(root), flip(60)):
+        assert main(["store", "verify", str(root)]) == 1
+        shown = lines(capsys)
+        assert shown[0].startswith("damage log_damaged: commitlog/00000000000000000000 offset 0–")
+        assert shown[-1] == "damaged: 5 faults"
+        assert main(["store", "verify", "--output", "json", "--findings", "1", str(root)]) == 1
+        (report,) = objects(capsys)
+    assert report["clean"] is False
+    assert report["counts"] == {"log_damaged": 1, "index_wrong": 3, "unit_wrong": 1}
+    assert report["not_shown"] == 4
+    (finding,) = report["findings"]  # type: ignore[misc]
+    assert finding["kind"] == "log_damaged"
+    assert (finding["file"], finding["offset"]) == ("commitlog/00000000000000000000", 0)
+
+
+def test_a_store_is_inspected_as_text_and_as_json(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / "config").mkdir(exist_ok=True)
+    (root / "config" / "topics.json").write_text('{"topicConfigTable":{"T":{}}}')
+    assert main(["store", "inspect", str(root)]) == 0
+    text = "\n".join(lines(capsys))
+    for part in ("T/1  0–15", "topics.json  29 B  entries 1", "abort file none", "lock free", "2023-11-14T22:13:20.000Z"):
+        assert part in text
+    assert main(["store", "inspect", "--output", "json", str(root)]) == 0
+    (summary,) = objects(capsys)
+    assert [(queue["topic"], queue["queue_id"], queue["max_index"]) for queue in summary["queues"]] == [  # type: ignore[attr-defined]
+        ("T", 0, 15),
+        ("T", 1, 15),
+    ]
+
+
+def test_a_running_broker_is_noticed(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = numbered_store(tmp_path / "other", 5)
+    store = directory.open()
+    try:
+        assert main(["store", "inspect", str(directory.paths.root)]) == 0
+        assert main(["store", "verify", str(directory.paths.root)]) == 0
+        out, err = capsys.readouterr()
+        # a message that is just being written: its first bytes are there
+        with changed(first_segment(directory.paths.root), flip(store.log.end + 3)):
+            assert main(["store", "inspect", str(directory.paths.root)]) == 0
+            assert main(["store", "verify", str(directory.paths.root)]) == 0
+            assert main(["store", "dump", str(directory.paths.root)]) == 0
+    finally:
+        store.close()
+    notice = "notice running: lock: a broker has the store open"
+    assert sum(line.startswith(notice) for line in out.splitlines()) == 2
+    assert out.splitlines()[-1] == "clean"
+    assert err == ""
+    assert capsys.readouterr().err.startswith(notice)
+
+
+@pytest.mark.parametrize("action", ["inspect", "verify", "dump"])
+def test_a_wrong_directory_is_one_sentence_and_exit_code_two(
+    action: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["store", action, str(tmp_path / "none")]) == 2
+    assert main(["store", action, str(tmp_path)]) == 2
+    assert main(["store", action]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 3
+    assert said[0] == f"turbopump: {tmp_path / 'none'} is not a directory"
+    assert "is no store directory" in said[1]
+
+
+def test_messages_are_dumped_as_lines_that_produce_reads_back(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["store", "dump", str(root)]) == 0
+    shown = lines(capsys)
+    assert [json.loads(line)["body"] for line in shown] == [f"body-{number}" for number in range(COUNT)]
+    message = read_message(shown[7].encode(), "T", number=1)
+    assert (message.body, message.tags, message.keys) == (b"body-7", "tag1", ["k7", "both"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "numbers"),
+    [
+        (["--topic", "T", "--queue", "1", "--from", "12"], [25, 27, 29]),
+        (["--topic", "T", "--from", "14"], [28, 29]),
+        (["--queue", "0", "--count", "2"], [0, 2]),
+        (["--keys", "k7", "--keys", "ID000011"], [7, 11]),
+        (["--keys", "both", "--queue", "1", "--count", "1"], [1]),
+        (["--keys", "ot"], []),
+        (["--topic", "none"], []),
+        (["--from", "1", "--count", "1"], [1]),
+        (["--from", "99999999"], []),
+    ],
+)
+def test_messages_are_picked_by_topic_queue_place_and_key(
+    root: Path, arguments: list[str], numbers: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(["store", "dump", str(root), *arguments])
+    assert [one["body"] for one in objects(capsys)] == [f"body-{number}" for number in numbers]
+    assert code == (1 if arguments[:2] == ["--from", "1"] else 0)  # byte 1 is no message's begin
+
+
+def test_a_dump_needs_no_queues(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = root / "consumequeue" / "T" / "1" / ("0" * 20)
+    with changed(file, flip(41, 3)):
+        assert main(["store", "dump", "--topic", "T", "--queue", "1", "--from", "2", "--count", "1", str(root)]) == 0
+    assert objects(capsys)[0]["body"] == "body-5"
+
+
+def test_damaged_messages_are_passed_over_and_said(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with changed(first_segment(root), flip(60)):
+        assert main(["store", "dump", "--output", "text", str(root)]) == 1
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == COUNT - 1
+    assert "T/1 0 2023-11-14T22:13:20.000Z ID000001 tags=tag1 keys=k1 both b'body-1'" in out
+    assert err.startswith("turbopump: passed over offset 0–")
+
+
+def test_one_entry_is_shown_in_hex(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    entry = first_segment(root).read_bytes()[: int.from_bytes(first_segment(root).read_bytes()[:4])]
+    assert main(["store", "dump", "--hex", "0", str(root)]) == 0
+    (shown,) = objects(capsys)
+    assert (shown["hex"], shown["size"], shown["fault"]) == (entry.hex(), len(entry), None)
+    assert main(["store", "dump", "--hex", "0", "--output", "text", str(root)]) == 0
+    shown_lines = lines(capsys)
+    assert len(shown_lines) == -(-len(entry) // 16)
+    assert shown_lines[0].startswith(f"{0:020}  {entry[:16].hex(' ')}")
+    assert main(["store", "dump", "--hex", "3", str(root)]) == 1
+    assert "at offset 3 is no good message" in capsys.readouterr().err
+    assert main(["store", "dump", "--hex", "99999999", str(root)]) == 1
+    assert "no segment holds this offset" in capsys.readouterr().err
+
+
+def test_segments_elsewhere_are_named_by_an_option(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / "commitlog").rename(tmp_path / "elsewhere")
+    assert main(["store", "verify", "--commit-log", f"{tmp_path / 'elsewhere'}", str(root)]) == 0
+    assert lines(capsys)[-1] == "clean"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_sees_how_far_the_check_is(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert main(["store", "verify", str(root)]) == 0
+    assert "checking" in terminal.getvalue()
+    assert "100%" in terminal.getvalue()
+
+
+def test_every_kind_of_finding_has_its_line_in_the_docs() -> None:
+    page = Path(__file__).parents[3].joinpath("docs", "store.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (damage|notice) \| (.+) \|$", page, flags=re.MULTILINE)
+    assert rows == [(name, "damage" if kind.damage else "notice", kind.meaning) for name, kind in KINDS.items()]
+
+
+def test_without_an_action_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["store"]) == 2
+    assert "inspect" in capsys.readouterr().err

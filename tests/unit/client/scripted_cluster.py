@@ -1,0 +1,322 @@
+"""A name server and brokers that answer from lists, and whatever a test scripts instead: the other side of every client test.
+
+Runs on any loop; the tests here run it in virtual time (``simulate``). It must not know what the client under test is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from turbopump.message.codec import encode_entry, encode_host
+from turbopump.protocol import fastjson
+from turbopump.protocol.bodies.cluster import ClusterInfo
+from turbopump.protocol.bodies.consumers import ConsumerIdList
+from turbopump.protocol.bodies.heartbeat import HeartbeatData
+from turbopump.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.command import Command, encode_command
+from turbopump.protocol.request import Request
+from turbopump.protocol.requests.clients import GetConsumerListByGroup, Heartbeat, NotifyConsumerIdsChanged, UnregisterClient
+from turbopump.protocol.requests.namesrv import GetBrokerClusterInfo, GetRouteInfo
+from turbopump.protocol.requests.offsets import (
+    GetMaxOffset,
+    GetMinOffset,
+    OffsetReply,
+    QueryConsumerOffset,
+    SearchOffset,
+    UpdateConsumerOffset,
+)
+from turbopump.protocol.requests.pull import PullMessage, PullMessageReply, PullSysFlag
+from turbopump.protocol.requests.send import SendBatchMessage, SendMessageReply, SendMessageV2
+from turbopump.remoting.connection import Connection
+from turbopump.remoting.router import RequestContext, Response, Router
+from turbopump.remoting.server import RemotingServer
+from turbopump.testing.simulation import Simulation
+
+HOST = "127.0.0.1"
+NOT_FOUND = Response(code=ResponseCode.QUERY_NOT_FOUND, remark="not found")
+
+
+class ScriptedNameServer:
+    """``routes``: topic -> what 105 answers; ``known_brokers``: what 106 answers."""
+
+    def __init__(self) -> None:
+        self.routes: dict[str, TopicRouteData] = {}
+        self.known_brokers: dict[str, BrokerData] = {}
+        self.asked: list[str] = []
+        self.address = ""
+        router = Router()
+        router.add(GetRouteInfo, self._route)
+        router.add(GetBrokerClusterInfo, self._cluster)
+        self._server = RemotingServer(router)
+
+    async def start(self) -> None:
+        host, port = await self._server.listen(HOST, 0)
+        self.address = f"{host}:{port}"
+
+    async def stop(self) -> None:
+        await self._server.close()
+
+    def route(self, topic: str, *brokers: ScriptedBroker, queues: int = 4, perm: int = 6) -> None:
+        """From now on ``topic`` is on these brokers."""
+        self.routes[topic] = TopicRouteData(
+            queue_datas=[
+                QueueData(broker_name=b.name, read_queue_nums=queues, write_queue_nums=queues, perm=perm) for b in brokers
+            ],
+            broker_datas=[b.data for b in brokers],
+        )
+        self.known_brokers.update({b.name: b.data for b in brokers})
+
+    def _route(self, request: GetRouteInfo, context: RequestContext) -> Response:
+        self.asked.append(request.topic)
+        data = self.routes.get(request.topic)
+        if data is None:
+            return Response(code=ResponseCode.TOPIC_NOT_EXIST, remark=f"No topic route info in name server: {request.topic}")
+        return Response(body=fastjson.encode(data))
+
+    def _cluster(self, request: GetBrokerClusterInfo, context: RequestContext) -> Response:
+        return Response(body=fastjson.encode(ClusterInfo(broker_addr_table=self.known_brokers, cluster_addr_table={})))
+
+
+class ScriptedBroker:
+    """Keeps what it is sent and gives it back. ``script[code]`` is a list of answers (or None: silence) that come before its own."""
+
+    def __init__(self, name: str = "broker-a") -> None:
+        self.name = name
+        self.address = ""
+        self.entries: dict[tuple[str, int], list[bytes]] = defaultdict(list)
+        self.min_offset: dict[tuple[str, int], int] = defaultdict(int)
+        self.committed: dict[tuple[str, str, int], int] = {}
+        self.members: dict[str, dict[str, Connection]] = defaultdict(dict)
+        self.heartbeats: list[HeartbeatData] = []
+        self.farewells: list[UnregisterClient] = []
+        self.received: list[tuple[Request[Any], bytes]] = []
+        self.script: dict[int, deque[Response | None]] = defaultdict(deque)
+        self._held: list[tuple[PullMessage, RequestContext]] = []
+        self._server: RemotingServer | None = None
+        self._port = 0
+
+    async def start(self) -> None:
+        router = Router()
+        for type_, handler in (
+            (SendMessageV2, self._send),
+            (SendBatchMessage, self._send),
+            (Heartbeat, self._heartbeat),
+            (UnregisterClient, self._unregister),
+            (GetConsumerListByGroup, self._list_members),
+            (PullMessage, self._pull),
+            (QueryConsumerOffset, self._query_offset),
+            (UpdateConsumerOffset, self._update_offset),
+            (GetMaxOffset, self._max),
+            (GetMinOffset, self._min),
+            (SearchOffset, self._search),
+        ):
+            router.add(type_, self._scripted(handler))
+        self._server = RemotingServer(router, on_close=self._gone)
+        host, self._port = await self._server.listen(HOST, self._port)
+        self.address = f"{host}:{self._port}"
+
+    async def stop(self) -> None:
+        """Every connection ends; ``start`` brings it back on the same port with all it had, members excepted."""
+        if self._server is not None:
+            server, self._server = self._server, None
+            await server.close()
+
+    def go_deaf(self) -> None:
+        """Read nothing more from the connections there are, and send nothing: as a host without power. New ones work."""
+        assert self._server is not None
+        for connection in self._server.connections:
+            assert connection._transport is not None
+            connection._transport.pause_reading()
+        self._held.clear()
+
+    @property
+    def data(self) -> BrokerData:
+        return BrokerData(cluster="c", broker_name=self.name, broker_addrs={0: self.address})
+
+    def requests(self, type_: type[Request[Any]]) -> list[Any]:
+        """Every request of this type, in order."""
+        return [request for request, _ in self.received if type(request) is type_]
+
+    def store(self, topic: str, queue_id: int, body: bytes, properties: str = "") -> None:
+        """A message comes from somewhere."""
+        entries = self.entries[topic, queue_id]
+        entries.append(
+            encode_entry(
+                queue_id=queue_id,
+                flag=0,
+                queue_offset=self.min_offset[topic, queue_id] + len(entries),
+                physical_offset=sum(map(len, entries)),
+                sys_flag=0,
+                born_timestamp=1,
+                born_host=encode_host(HOST, 1),
+                store_timestamp=1,
+                store_host=encode_host(HOST, self._port),
+                reconsume_times=0,
+                prepared_transaction_offset=0,
+                body=body,
+                topic=topic.encode(),
+                properties=properties.encode(),
+            )
+        )
+        held, self._held = self._held, []
+        for request, context in held:
+            answer = self._look(request)
+            if answer is None:
+                self._held.append((request, context))
+            else:
+                context.answer(answer)
+
+    def notify(self, group: str) -> None:
+        """Tell every member that the group has changed (40)."""
+        notice = NotifyConsumerIdsChanged(consumer_group=group)
+        for connection in list(self.members[group].values()):
+            connection.send_frame(encode_command(Command(notice.code, flag=2, ext=notice.to_ext())))
+
+    def _scripted(self, handler: Callable[[Any, RequestContext], Response | None]) -> Callable[..., Response | None]:
+        def answer(request: Request[Any], context: RequestContext) -> Response | None:
+            self.received.append((request, context.body))
+            script = self.script[int(request.code)]
+            return script.popleft() if script else handler(request, context)
+
+        return answer
+
+    def _gone(self, connection: Connection) -> None:
+        self._held = [(request, context) for request, context in self._held if context.peer is not connection]
+        for members in self.members.values():
+            for client_id in [client_id for client_id, peer in members.items() if peer is connection]:
+                del members[client_id]
+
+    def _send(self, request: SendMessageV2, context: RequestContext) -> Response:
+        entries = self.entries[request.topic, request.queue_id]
+        offset = len(entries)
+        self.store(request.topic, request.queue_id, context.body, request.properties or "")
+        return Response(
+            SendMessageReply(msg_id="7F00000100002A9F00000000000000FF", queue_id=request.queue_id, queue_offset=offset)
+        )
+
+    def _heartbeat(self, request: Heartbeat, context: RequestContext) -> Response:
+        data = fastjson.decode(context.body, HeartbeatData)
+        self.heartbeats.append(data)
+        for consumer in data.consumer_data_set:
+            group = consumer.group_name or ""
+            new = data.client_id not in self.members[group]
+            self.members[group][data.client_id or ""] = context.peer
+            if new:
+                self.notify(group)
+        return Response()
+
+    def _unregister(self, request: UnregisterClient, context: RequestContext) -> Response:
+        self.farewells.append(request)
+        if request.consumer_group and self.members[request.consumer_group].pop(request.client_id, None):
+            self.notify(request.consumer_group)
+        return Response()
+
+    def _list_members(self, request: GetConsumerListByGroup, context: RequestContext) -> Response:
+        return Response(body=fastjson.encode(ConsumerIdList(consumer_id_list=list(self.members[request.consumer_group]))))
+
+    def _pull(self, request: PullMessage, context: RequestContext) -> Response | None:
+        if not request.sys_flag & PullSysFlag.SUBSCRIPTION and not self.members[request.consumer_group]:
+            return Response(code=ResponseCode.SUBSCRIPTION_NOT_EXIST, remark="the consumer's subscription not exist")
+        if request.sys_flag & PullSysFlag.COMMIT_OFFSET:
+            self.committed[request.consumer_group, request.topic, request.queue_id] = request.commit_offset
+        answer = self._look(request)
+        if answer is not None:
+            return answer
+        if request.sys_flag & PullSysFlag.SUSPEND:
+            self._held.append((request, context))
+            asyncio.get_running_loop().call_later(request.suspend_timeout_millis / 1000, self._release, context)
+            return None
+        return self._pulled(request, ResponseCode.PULL_NOT_FOUND, request.queue_offset)
+
+    def _release(self, context: RequestContext) -> None:
+        for held in [held for held in self._held if held[1] is context]:
+            self._held.remove(held)
+            context.answer(self._pulled(held[0], ResponseCode.PULL_NOT_FOUND, held[0].queue_offset))
+
+    def _look(self, request: PullMessage) -> Response | None:
+        entries = self.entries[request.topic, request.queue_id]
+        first = self.min_offset[request.topic, request.queue_id]
+        end = first + len(entries)
+        at = request.queue_offset
+        if at == end:
+            return None
+        if not first <= at < end:
+            return self._pulled(request, ResponseCode.PULL_OFFSET_MOVED, first if at < first else end)
+        wanted = entries[at - first : at - first + request.max_msg_nums]
+        return self._pulled(request, ResponseCode.SUCCESS, at + len(wanted), b"".join(wanted))
+
+    def _pulled(self, request: PullMessage, code: int, next_offset: int, body: bytes = b"") -> Response:
+        first = self.min_offset[request.topic, request.queue_id]
+        end = first + len(self.entries[request.topic, request.queue_id])
+        reply = PullMessageReply(next_begin_offset=next_offset, min_offset=first, max_offset=end)
+        return Response(reply, code=code, body=body)
+
+    def _query_offset(self, request: QueryConsumerOffset, context: RequestContext) -> Response:
+        offset = self.committed.get((request.consumer_group, request.topic, request.queue_id))
+        return NOT_FOUND if offset is None else Response(OffsetReply(offset=offset))
+
+    def _update_offset(self, request: UpdateConsumerOffset, context: RequestContext) -> Response:
+        self.committed[request.consumer_group, request.topic, request.queue_id or 0] = request.commit_offset or 0
+        return Response()
+
+    def _max(self, request: GetMaxOffset, context: RequestContext) -> Response:
+        key = request.topic, request.queue_id
+        return Response(OffsetReply(offset=self.min_offset[key] + len(self.entries[key])))
+
+    def _min(self, request: GetMinOffset, context: RequestContext) -> Response:
+        return Response(OffsetReply(offset=self.min_offset[request.topic, request.queue_id]))
+
+    def _search(self, request: SearchOffset, context: RequestContext) -> Response:
+        return Response(OffsetReply(offset=self.min_offset[request.topic, request.queue_id] + 1))
+
+
+def refusal(code: int, remark: str = "no") -> Response:
+    """A scripted answer."""
+    return Response(code=code, remark=remark)
+
+
+@dataclass
+class ScriptedCluster:
+    """A name server and brokers, and what a client in the simulated world is given."""
+
+    name_server: ScriptedNameServer
+    brokers: list[ScriptedBroker]
+    settings: dict[str, Any]
+
+    @property
+    def broker(self) -> ScriptedBroker:
+        return self.brokers[0]
+
+
+@asynccontextmanager
+async def scripted_cluster(
+    simulation: Simulation, *, brokers: int = 1, topic: str | None = "orders", queues: int = 4
+) -> AsyncIterator[ScriptedCluster]:
+    """Up for as long as the block lasts, with ``topic`` on every broker."""
+    name_server = ScriptedNameServer()
+    names = [ScriptedBroker(f"broker-{letter}") for letter in "abcdef"[:brokers]]
+    await name_server.start()
+    for broker in names:
+        await broker.start()
+    if topic is not None:
+        name_server.route(topic, *names, queues=queues)
+    settings = {"clock": simulation.clock(HOST), "random": simulation.source("client"), "local_ip": HOST}
+    try:
+        yield ScriptedCluster(name_server, names, settings)
+    finally:
+        for broker in names:
+            await broker.stop()
+        await name_server.stop()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait, in virtual time, until something is so; ten virtual minutes at most."""
+    async with asyncio.timeout(600):
+        while not condition():
+            await asyncio.sleep(0.01)

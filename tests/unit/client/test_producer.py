@@ -1,0 +1,462 @@
+"""The producer against a scripted cluster, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster, until
+
+from turbopump.client.producer import Producer
+from turbopump.client.send_result import SendStatus
+from turbopump.errors import ConfigError, MessageError, NotStartedError, RouteNotFoundError, SendError
+from turbopump.message.batch import decode_batch
+from turbopump.message.codec import decode_entry
+from turbopump.message.message import Message
+from turbopump.message.message_queue import MessageQueue
+from turbopump.message.properties import decode_properties
+from turbopump.message.sysflag import SysFlag
+from turbopump.protocol.codes import RequestCode, ResponseCode
+from turbopump.protocol.requests.send import SendBatchMessage, SendMessageV2
+from turbopump.testing.simulation import Simulation, simulate
+
+
+def producer_of(cluster: ScriptedCluster, **settings: object) -> Producer:
+    return Producer(cluster.name_server.address, **{**cluster.settings, **settings})  # type: ignore[arg-type]
+
+
+def test_five_lines_send_a_message_that_is_stored_as_given() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
+            result = await producer.send("orders", "body", tags="new", keys=["k1", "k2"], properties={"colour": "grün"})
+            assert result.status is SendStatus.OK
+            stored = decode_entry(cluster.broker.entries["orders", result.queue.queue_id][result.queue_offset])
+            assert (stored.body, stored.tags, stored.keys, stored.properties["colour"]) == (
+                b"body",
+                "new",
+                ["k1", "k2"],
+                "grün",
+            )
+            assert stored.msg_id == result.msg_id
+
+    simulate(1, scenario)
+
+
+def test_a_message_object_can_be_sent_twice_and_gets_two_ids() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
+            message = Message("orders", b"x")
+            first, second = await producer.send(message), await producer.send(message)
+            assert first.msg_id != second.msg_id
+            assert message.properties == {}
+
+    simulate(1, scenario)
+
+
+def test_messages_go_round_all_queues_of_all_brokers() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, brokers=2, queues=3) as cluster, producer_of(cluster) as producer:
+            results = [await producer.send("orders", b"x") for _ in range(12)]
+            queues = [result.queue for result in results]
+            assert len(set(queues[:6])) == 6
+            assert queues[:6] == queues[6:]
+
+    simulate(1, scenario)
+
+
+def test_a_chosen_queue_is_kept_and_not_replaced_on_failure() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster) as producer:
+            queue = MessageQueue("orders", "broker-b", 2)
+            assert (await producer.send("orders", b"x", queue=queue)).queue == queue
+            cluster.brokers[1].script[RequestCode.SEND_MESSAGE_V2].append(refusal(ResponseCode.SYSTEM_BUSY))
+            with pytest.raises(SendError, match="1 attempt"):
+                await producer.send("orders", b"x", queue=queue)
+            with pytest.raises(MessageError, match="topic 'other'"):
+                await producer.send("other", b"x", queue=queue)
+
+    simulate(1, scenario)
+
+
+@pytest.mark.parametrize("code", [17, 14, 1, 2, 16, 204, 205, 1500])
+def test_a_retryable_answer_sends_the_message_to_another_broker(code: int) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster) as producer:
+            for broker in cluster.brokers:
+                broker.script[RequestCode.SEND_MESSAGE_V2].append(refusal(code))
+            cluster.brokers[1].script[RequestCode.SEND_MESSAGE_V2].clear()
+            for _ in range(4):  # whichever is first, broker-a has one refusal to give
+                await producer.send("orders", b"x")
+            sent = [len(broker.requests(SendMessageV2)) for broker in cluster.brokers]
+            stored = [sum(len(entries) for entries in broker.entries.values()) for broker in cluster.brokers]
+            assert sum(sent) == 5
+            assert sum(stored) == 4
+
+    simulate(1, scenario)
+
+
+def test_another_answer_is_final_and_its_code_is_in_the_error() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster) as producer:
+            for broker in cluster.brokers:
+                broker.script[RequestCode.SEND_MESSAGE_V2].append(refusal(ResponseCode.MESSAGE_ILLEGAL, "too odd"))
+            with pytest.raises(SendError, match=r"1 attempt .*code 13 .*too odd") as caught:
+                await producer.send("orders", b"x")
+            assert "Check the message's size" in str(caught.value)
+
+    simulate(1, scenario)
+
+
+def test_the_error_lists_everything_that_was_tried() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster, retries=2) as producer:
+            for broker in cluster.brokers:
+                broker.script[RequestCode.SEND_MESSAGE_V2].extend([refusal(2, "busy")] * 3)
+            with pytest.raises(SendError) as caught:
+                await producer.send("orders", b"x")
+            text = str(caught.value)
+            assert "3 attempts" in text
+            assert "broker-a" in text
+            assert "broker-b" in text
+            assert cluster.broker.address in text
+            assert "overloaded" in text
+
+    simulate(1, scenario)
+
+
+def test_a_broker_that_is_gone_costs_one_attempt_and_no_message() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster) as producer:
+            await asyncio.gather(*(producer.send("orders", b"x") for _ in range(8)))
+            await cluster.brokers[0].stop()
+            results = await asyncio.gather(*(producer.send("orders", b"y") for _ in range(8)))
+            assert {result.queue.broker_name for result in results} == {"broker-b"}
+
+    simulate(1, scenario)
+
+
+def test_the_only_broker_is_waited_for_while_it_restarts() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
+            await producer.send("orders", b"x")
+            await cluster.broker.stop()
+            send = asyncio.create_task(producer.send("orders", b"y"))
+            await asyncio.sleep(0.15)
+            await cluster.broker.start()
+            assert (await send).status is SendStatus.OK
+
+    simulate(1, scenario)
+
+
+def test_the_deadline_covers_every_retry() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster, send_timeout=2.0) as producer:
+            await producer.send("orders", b"x")
+            for broker in cluster.brokers:
+                broker.script[RequestCode.SEND_MESSAGE_V2].extend([None] * 5)
+            before = simulation.loop.time()
+            with pytest.raises(SendError, match="may be stored all the same"):
+                await producer.send("orders", b"x")
+            assert 1.9 < simulation.loop.time() - before < 2.2
+
+    simulate(1, scenario)
+
+
+def test_a_connection_whose_peer_is_silent_is_given_up() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster, send_timeout=2.0) as producer:
+            await producer.send("orders", b"x")
+            await asyncio.sleep(1)  # virtual: until the heartbeat, too, is answered
+            cluster.broker.go_deaf()
+            with pytest.raises(SendError, match="may be stored all the same"):
+                await producer.send("orders", b"x")
+            before = simulation.loop.time()
+            await producer.send("orders", b"x")
+            assert simulation.loop.time() - before < 0.2  # one retry, if it came before the connection was seen to end
+
+    simulate(1, scenario)
+
+
+def test_codes_that_mean_stored_but_become_a_status() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
+            stored = await producer.send("orders", b"x")
+            for code, status in [
+                (ResponseCode.FLUSH_DISK_TIMEOUT, SendStatus.FLUSH_DISK_TIMEOUT),
+                (ResponseCode.FLUSH_SLAVE_TIMEOUT, SendStatus.FLUSH_SLAVE_TIMEOUT),
+                (ResponseCode.SLAVE_NOT_AVAILABLE, SendStatus.SLAVE_NOT_AVAILABLE),
+            ]:
+                answer = refusal(code)
+                answer.ext = {"msgId": "AB", "queueId": "3", "queueOffset": "7"}
+                cluster.broker.script[RequestCode.SEND_MESSAGE_V2].append(answer)
+                result = await producer.send("orders", b"x")
+                assert (result.status, result.queue.queue_id, result.queue_offset) == (status, 3, 7)
+            assert stored.status is SendStatus.OK
+
+    simulate(1, scenario)
+
+
+def test_a_new_topic_takes_four_queues_of_the_default_topic_and_its_own_once_it_exists() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, topic="TBW102", queues=8) as cluster, producer_of(cluster) as producer:
+            results = [await producer.send("fresh", b"x") for _ in range(8)]
+            assert {result.queue.queue_id for result in results} == {0, 1, 2, 3}
+            request = cluster.broker.requests(SendMessageV2)[0]
+            assert (request.default_topic, request.default_topic_queue_nums) == ("TBW102", 4)
+            cluster.name_server.route("fresh", cluster.broker, queues=2)
+            await asyncio.sleep(31)
+            results = [await producer.send("fresh", b"x") for _ in range(4)]
+            assert {result.queue.queue_id for result in results} == {0, 1}
+
+    simulate(1, scenario)
+
+
+def test_a_large_body_travels_compressed_and_arrives_as_it_was() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
+            await producer.send("orders", b"x" * 4095)
+            await producer.send("orders", b"y" * 4096)
+            (plain, plain_body), (packed, packed_body) = [r for r in cluster.broker.received if isinstance(r[0], SendMessageV2)]
+            assert (plain.sys_flag, len(plain_body)) == (0, 4095)
+            assert packed.sys_flag & SysFlag.COMPRESSED
+            assert len(packed_body) < 100
+
+    simulate(1, scenario)
+
+
+def test_a_batch_is_one_request_with_an_id_for_each_message() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
+            result = await producer.send_batch([Message("orders", f"m{i}", tags="t") for i in range(3)])
+            ((request, body),) = [r for r in cluster.broker.received if isinstance(r[0], SendBatchMessage)]
+            items = decode_batch(body)
+            ids = [decode_properties(item.properties.decode())["UNIQ_KEY"] for item in items]
+            assert request.batch
+            assert [item.body for item in items] == [b"m0", b"m1", b"m2"]
+            assert result.msg_id.split(",") == ids
+            assert len(set(ids)) == 3
+
+    simulate(1, scenario)
+
+
+@pytest.mark.parametrize(
+    ("messages", "fault"),
+    [
+        ([], "empty batch"),
+        ([Message("a", "x"), Message("b", "x")], "one topic"),
+        ([Message("a", "x"), Message("a", "x", wait_store_ok=False)], "wait_store_ok"),
+        ([Message("a", "x", properties={"DELAY": "3"})], "delayed"),
+        ([Message("%RETRY%g", "x")], "retry topic"),
+        ([Message("a", b"x" * 3_000_000), Message("a", b"x" * 3_000_000)], "split it"),
+    ],
+)
+def test_a_batch_that_cannot_go_together_is_refused_before_anything_is_sent(messages: list[Message], fault: str) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
+            with pytest.raises(MessageError, match=fault):
+                await producer.send_batch(messages)
+            assert cluster.broker.received == []
+
+    simulate(1, scenario)
+
+
+@pytest.mark.parametrize(
+    ("message", "fault"),
+    [
+        (Message("", "x"), "name is empty"),
+        (Message("../../x", "x"), "outside a-z"),
+        (Message("t" * 128, "x"), "at most 127"),
+        (Message("SCHEDULE_TOPIC_XXXX", "x"), "belongs to the broker"),
+        (Message("t", b""), "body is empty"),
+        (Message("t", b"x" * (4 * 1024 * 1024 + 1)), "at most 4194304"),
+        (Message("t", b"x", properties={"p": "v" * 32768}), "at most 32767"),
+        (Message("t", b"x", properties={"p": "a\x01b"}), r"U\+0001"),
+        (Message("t", b"x", properties={"p": "\ud800"}), "lone surrogate"),
+    ],
+)
+def test_a_message_that_no_broker_takes_is_refused_in_a_sentence(message: Message, fault: str) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
+            with pytest.raises(MessageError, match=fault):
+                await producer.send(message)
+            assert cluster.broker.received == []
+
+    simulate(1, scenario)
+
+
+def test_oneway_wants_no_answer() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
+            await producer.send_oneway("orders", b"x")
+            await until(lambda: bool(cluster.broker.requests(SendMessageV2)))
+            await cluster.broker.stop()
+            await asyncio.sleep(1)  # virtual: until the client has heard of it
+            with pytest.raises(SendError, match="cannot connect"):
+                await producer.send_oneway("orders", b"x")
+
+    simulate(1, scenario)
+
+
+def test_the_missing_route_is_explained() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, topic=None) as cluster, producer_of(cluster) as producer:
+            with pytest.raises(RouteNotFoundError, match="no broker is registered at the name server"):
+                await producer.send("orders", b"x")
+            cluster.name_server.known_brokers["broker-a"] = cluster.broker.data
+            with pytest.raises(RouteNotFoundError, match=r"autoCreateTopicEnable=false.*turbopump topic create orders"):
+                await producer.send("orders", b"x")
+            cluster.name_server.route("orders", cluster.broker, perm=4)
+            with pytest.raises(RouteNotFoundError, match="no writable queue"):
+                await producer.send("orders", b"x")
+            await cluster.name_server.stop()
+            with pytest.raises(RouteNotFoundError, match=r"no name server answers.*`turbopump dev`"):
+                await producer.send("other", b"x")
+
+    simulate(1, scenario)
+
+
+def test_a_dead_name_server_is_passed_over() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster:
+            addresses = f"127.0.0.1:1;{cluster.name_server.address};127.0.0.1:2"
+            async with Producer(addresses, **cluster.settings) as producer:
+                assert (await producer.send("orders", b"x")).status is SendStatus.OK
+
+    simulate(1, scenario)
+
+
+def test_many_sends_at_once_ask_for_the_route_once() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
+            await asyncio.gather(*(producer.send("orders", b"x") for _ in range(64)))
+            assert cluster.name_server.asked == ["orders"]
+
+    simulate(1, scenario)
+
+
+def test_brokers_hear_of_the_producer_each_30_s_and_when_it_leaves() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster:
+            async with producer_of(cluster, group="sellers") as producer:
+                await producer.send("orders", b"x")
+                await asyncio.sleep(95)
+                client_id = producer.client_id
+            assert len(cluster.broker.heartbeats) == 4
+            heartbeat = cluster.broker.heartbeats[0]
+            assert heartbeat.client_id == client_id
+            assert [p.group_name for p in heartbeat.producer_data_set] == ["sellers"]
+            assert [(f.client_id, f.producer_group) for f in cluster.broker.farewells] == [(client_id, "sellers")]
+
+    simulate(1, scenario)
+
+
+def test_closing_waits_for_what_is_in_flight() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster:
+            producer = producer_of(cluster)
+            await producer.start()
+            sends = [asyncio.create_task(producer.send("orders", b"x")) for _ in range(10)]
+            await asyncio.sleep(0)
+            await producer.close()
+            assert [send.result().status for send in sends] == [SendStatus.OK] * 10
+            with pytest.raises(NotStartedError, match="is closed"):
+                await producer.send("orders", b"x")
+
+    simulate(1, scenario)
+
+
+def test_use_before_start_in_a_fork_or_on_another_loop_is_refused_in_one_sentence() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster:
+            producer = producer_of(cluster)
+            with pytest.raises(NotStartedError, match="async with Producer"):
+                await producer.send("orders", b"x")
+            async with producer:
+                await producer.send("orders", b"x")
+                pid = producer._surroundings.pid
+                producer._surroundings.pid = lambda: pid() + 1
+                with pytest.raises(NotStartedError, match=r"used in its fork .* start a new one after the fork"):
+                    await producer.send("orders", b"x")
+                producer._surroundings.pid = pid
+
+    simulate(1, scenario)
+
+    async def start() -> Producer:
+        producer = Producer("127.0.0.1:1")
+        await producer.start()
+        return producer
+
+    async def use(producer: Producer) -> None:
+        with pytest.raises(NotStartedError, match="another event loop"):
+            await producer.send("orders", b"x")
+
+    producer = asyncio.run(start())
+    asyncio.run(use(producer))
+
+
+def test_two_producers_with_the_same_settings_have_two_ids() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster) as one, producer_of(cluster) as other:
+            assert one.client_id != other.client_id
+
+    simulate(1, scenario)
+
+
+@pytest.mark.parametrize(
+    ("settings", "fault"),
+    [
+        ({"namesrv": ""}, "no name server given"),
+        ({"namesrv": "localhost"}, "no port"),
+        ({"namesrv": []}, "no name server given"),
+        ({"group": ""}, "group name is empty"),
+        ({"group": "a b"}, "outside a-z"),
+        ({"send_timeout": 0}, "send_timeout"),
+        ({"retries": -1}, "retries"),
+    ],
+)
+def test_unusable_settings_are_refused_when_the_producer_is_made(settings: dict[str, object], fault: str) -> None:
+    with pytest.raises(ConfigError, match=fault):
+        Producer(**{"namesrv": "127.0.0.1:9876", **settings})  # type: ignore[arg-type]
+
+
+def test_a_topic_and_a_message_cannot_be_mixed() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
+            with pytest.raises(TypeError, match="brings its own"):
+                await producer.send(Message("orders", "x"), b"y")  # type: ignore[call-overload]
+            with pytest.raises(TypeError, match="without a body"):
+                await producer.send("orders")  # type: ignore[call-overload]
+
+    simulate(1, scenario)
+
+
+def test_oneway_sends_wait_for_a_broker_that_does_not_read() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        made = simulation.loop.create_future()
+
+        class Silent(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                made.set_result(transport)
+
+        server = await simulation.loop.create_server(Silent, "127.0.0.1", 4242)
+        async with scripted_cluster(simulation) as cluster:
+            cluster.broker.address = "127.0.0.1:4242"
+            cluster.name_server.route("orders", cluster.broker)
+            async with producer_of(cluster, compress_from=None) as producer:
+                sent = []
+
+                async def send() -> None:
+                    for number in range(1000):
+                        await producer.send_oneway("orders", b"x" * 100_000)
+                        sent.append(number)
+
+                sending = asyncio.create_task(send())
+                transport = await made
+                transport.pause_reading()
+                await asyncio.sleep(1)
+                assert 0 < len(sent) < 200  # what fits into the buffers of both sides
+                transport.resume_reading()
+                await sending
+        server.close()
+
+    simulate(1, scenario)

@@ -1,0 +1,666 @@
+"""The push consumer against a scripted cluster, in virtual time: when a message is done, and what survives what."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from itertools import pairwise
+
+import pytest
+from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster, until
+
+from turbopump.client.delivery import Delivery
+from turbopump.client.push_consumer import ConsumeFrom, PushConsumer, Retry
+from turbopump.errors import ConfigError, NotStartedError, RouteNotFoundError
+from turbopump.protocol.codes import RequestCode, ResponseCode
+from turbopump.protocol.requests.clients import GetConsumerListByGroup
+from turbopump.protocol.requests.pull import PullMessage
+from turbopump.testing.simulation import Simulation, simulate
+
+FIRST = ConsumeFrom.FIRST
+
+
+def consumer_of(cluster: ScriptedCluster, **settings: object) -> PushConsumer:
+    defaults = {"group": "readers", "topic": "orders", "consume_from": FIRST}
+    return PushConsumer(cluster.name_server.address, **{**defaults, **cluster.settings, **settings})  # type: ignore[arg-type]
+
+
+def fill(cluster: ScriptedCluster, count: int, *, queue_id: int = 0, topic: str = "orders") -> None:
+    for i in range(count):
+        cluster.broker.store(topic, queue_id, f"m{i}".encode())
+
+
+def committed(cluster: ScriptedCluster, queue_id: int = 0) -> int | None:
+    return cluster.broker.committed.get(("readers", "orders", queue_id))
+
+
+async def fail_at(consumer: PushConsumer, body: bytes) -> None:
+    async for message in consumer:
+        if message.body == body:
+            raise ZeroDivisionError
+
+
+# --- when is a message done? -------------------------------------------------------------------------------------------------
+
+
+def test_a_message_is_done_when_the_next_is_asked_for_and_not_committed_after_a_break() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            fill(cluster, 5)
+            async with consumer_of(cluster) as consumer:
+                async for message in consumer:
+                    if message.body == b"m2":
+                        break
+            assert committed(cluster) == 2
+
+    simulate(1, scenario)
+
+
+def test_after_an_exception_in_the_loop_the_message_comes_again() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            fill(cluster, 3)
+            async with consumer_of(cluster) as consumer:
+                with pytest.raises(ZeroDivisionError):
+                    await fail_at(consumer, b"m1")
+                bodies = []
+                async for message in consumer:
+                    bodies.append(message.body)
+                    if message.body == b"m2":
+                        message.done()
+                        break
+                assert bodies == [b"m1", b"m2"]
+            assert committed(cluster) == 3
+
+    simulate(1, scenario)
+
+
+def test_what_was_not_committed_comes_to_the_next_consumer() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            fill(cluster, 2)
+            async with consumer_of(cluster) as consumer:
+                async for message in consumer:
+                    assert message.body == b"m0"
+                    break
+            async with consumer_of(cluster, consume_from=ConsumeFrom.LAST) as consumer:
+                async for message in consumer:
+                    assert message.body == b"m0"
+                    break
+
+    simulate(1, scenario)
+
+
+@pytest.mark.parametrize("answer", [None, True, False, 0, "later", object()])
+def test_a_handler_that_returns_anything_but_retry_has_succeeded(answer: object) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            seen = []
+
+            async def handle(message: Delivery) -> object:
+                seen.append(message.body)
+                return answer
+
+            fill(cluster, 3)
+            async with consumer_of(cluster, handler=handle):
+                await until(lambda: len(seen) == 3)
+            assert committed(cluster) == 3
+
+    simulate(1, scenario)
+
+
+@pytest.mark.parametrize("how", ["exception", "Retry", "Retry()", "message.retry()"])
+def test_a_failed_message_holds_the_offset_and_comes_again_after_a_growing_delay(how: str) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            attempts: list[tuple[int, float]] = []
+
+            async def handle(message: Delivery) -> object:
+                if message.body != b"m0":
+                    return None
+                attempts.append((message.attempt, simulation.loop.time()))
+                if message.attempt == 4:
+                    return None
+                if how == "exception":
+                    raise ValueError("not now")
+                if how == "message.retry()":
+                    message.retry()
+                    return None
+                return Retry if how == "Retry" else Retry()
+
+            fill(cluster, 3)
+            async with consumer_of(cluster, handler=handle):
+                await until(lambda: len(attempts) == 3)
+                await asyncio.sleep(0)
+                assert committed(cluster) in (None, 0)
+                await until(lambda: len(attempts) == 4)
+            assert [attempt for attempt, _ in attempts] == [1, 2, 3, 4]
+            times = [at for _, at in attempts]
+            assert [round(later - at) for at, later in pairwise(times)] == [1, 2, 5]
+            assert committed(cluster) == 3
+
+    simulate(1, scenario)
+
+
+def test_a_retry_may_name_its_delay() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            times = []
+
+            async def handle(message: Delivery) -> object:
+                times.append(simulation.loop.time())
+                return Retry(delay=42) if message.attempt == 1 else None
+
+            fill(cluster, 1)
+            async with consumer_of(cluster, handler=handle):
+                await until(lambda: len(times) == 2)
+            assert 42 <= times[1] - times[0] < 42.1
+
+    simulate(1, scenario)
+
+
+def test_the_first_word_about_a_message_counts() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            calls = []
+
+            async def handle(message: Delivery) -> None:
+                calls.append(message.body)
+                message.done()
+                message.retry()
+                raise ValueError("too late")
+
+            fill(cluster, 1)
+            async with consumer_of(cluster, handler=handle):
+                await until(lambda: bool(calls))
+                await asyncio.sleep(60)
+            assert calls == [b"m0"]
+            assert committed(cluster) == 1
+
+    simulate(1, scenario)
+
+
+def test_only_so_many_handlers_run_at_once() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=4) as cluster:
+            running = [0, 0]
+
+            async def handle(message: Delivery) -> None:
+                running[0] += 1
+                running[1] = max(running)
+                await asyncio.sleep(1)
+                running[0] -= 1
+
+            for queue_id in range(4):
+                fill(cluster, 10, queue_id=queue_id)
+            async with consumer_of(cluster, handler=handle, concurrency=7):
+                await asyncio.sleep(20)
+            assert running == [0, 7]
+            assert [committed(cluster, queue_id) for queue_id in range(4)] == [10] * 4
+
+    simulate(1, scenario)
+
+
+def test_closing_lets_running_handlers_finish_and_begins_no_new_ones() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            finished = []
+
+            async def handle(message: Delivery) -> None:
+                await asyncio.sleep(2)
+                finished.append(message.body)
+
+            fill(cluster, 10)
+            async with consumer_of(cluster, handler=handle, concurrency=2):
+                await asyncio.sleep(1)
+            assert sorted(finished) == [b"m0", b"m1"]
+            assert committed(cluster) == 2
+
+    simulate(1, scenario)
+
+
+def test_a_handler_that_does_not_end_is_cancelled_at_close_and_its_message_kept() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+
+            async def handle(message: Delivery) -> None:
+                if message.body == b"m1":
+                    await asyncio.sleep(1e9)
+
+            fill(cluster, 3)
+            async with consumer_of(cluster, handler=handle, close_timeout=3.0):
+                await asyncio.sleep(1)
+            assert committed(cluster) == 1
+
+    simulate(1, scenario)
+
+
+def test_an_iteration_ends_when_the_consumer_is_closed() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            consumer = consumer_of(cluster)
+            await consumer.start()
+
+            async def read() -> int:
+                return len([message async for message in consumer])
+
+            fill(cluster, 3)
+            reading = asyncio.create_task(read())
+            await asyncio.sleep(1)
+            await consumer.close()
+            assert await reading == 3
+
+    simulate(1, scenario)
+
+
+# --- what it gets ------------------------------------------------------------------------------------------------------------
+
+
+def test_tags_are_compared_exactly_though_their_hashes_collide() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            for tag in ("Aa", "BB", "C", ""):  # "Aa" and "BB" have one hash in Java
+                cluster.broker.store("orders", 0, tag.encode() or b"none", f"TAGS\x01{tag}\x02" if tag else "")
+            async with consumer_of(cluster, tags="Aa || C") as consumer:
+                bodies = []
+                async for message in consumer:
+                    bodies.append(message.body)
+                    if message.body == b"C":
+                        break
+            assert bodies == [b"Aa", b"C"]
+            data = cluster.broker.heartbeats[-1].consumer_data_set[0]
+            subscription = next(s for s in data.subscription_data_set if s.topic == "orders")
+            assert subscription.sub_string == "Aa || C"
+            assert set(subscription.tags_set) == {"Aa", "C"}
+            assert set(subscription.code_set) == {2112, 67}
+
+    simulate(1, scenario)
+
+
+def test_what_a_filter_leaves_out_does_not_hold_the_offset() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            fill(cluster, 40)
+            async with consumer_of(cluster, tags="none"):
+                await asyncio.sleep(10)
+                assert committed(cluster) == 40
+
+    simulate(1, scenario)
+
+
+@pytest.mark.parametrize(
+    ("consume_from", "expected"),
+    [(ConsumeFrom.FIRST, b"m0"), (ConsumeFrom.LAST, b"new"), (datetime(2020, 1, 1, tzinfo=UTC), b"m1")],
+)
+def test_a_new_group_begins_where_it_wants(consume_from: ConsumeFrom | datetime, expected: bytes) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            fill(cluster, 3)
+            async with consumer_of(cluster, consume_from=consume_from) as consumer:
+                cluster.broker.store("orders", 0, b"new")
+                async for message in consumer:
+                    assert message.body == expected
+                    break
+
+    simulate(1, scenario)
+
+
+def test_a_held_pull_brings_a_message_at_once() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster, consumer_of(cluster) as consumer:
+            await asyncio.sleep(40)  # two long polls have come back empty
+            stored = simulation.loop.time()
+            cluster.broker.store("orders", 0, b"x")
+            async for _ in consumer:
+                break
+            assert simulation.loop.time() - stored < 0.01
+            pulls = [p for p in cluster.broker.requests(PullMessage) if p.topic == "orders"]
+            assert len(pulls) < 6
+            assert {p.suspend_timeout_millis for p in pulls} == {15000}
+
+    simulate(1, scenario)
+
+
+def test_pulling_waits_when_too_much_is_in_flight() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster, consumer_of(cluster) as consumer:
+            fill(cluster, 3000)
+            await asyncio.sleep(5)
+            pulled = max(p.queue_offset for p in cluster.broker.requests(PullMessage))
+            assert 900 <= pulled < 1032
+            count = 0
+            async for _ in consumer:
+                count += 1
+                if count == 3000:
+                    break
+            assert count == 3000
+
+    simulate(1, scenario)
+
+
+def test_messages_of_the_retry_topic_carry_the_topic_they_came_from() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            cluster.name_server.route("%RETRY%readers", cluster.broker, queues=1)
+            cluster.broker.store("%RETRY%readers", 0, b"again", "RETRY_TOPIC\x01orders\x02")
+            async with consumer_of(cluster) as consumer:
+                async for message in consumer:
+                    assert (message.topic, message.body) == ("orders", b"again")
+                    message.done()
+                    break
+                assert consumer.queues == [queue for queue in consumer.queues if queue.topic == "orders"]
+            assert cluster.broker.committed["readers", "%RETRY%readers", 0] == 1
+
+    simulate(1, scenario)
+
+
+def test_several_topics_and_one_more_while_running() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            for topic in ("invoices", "returns"):
+                cluster.name_server.route(topic, cluster.broker, queues=1)
+            for topic in ("orders", "invoices", "returns"):
+                cluster.broker.store(topic, 0, topic.encode())
+            consumer = consumer_of(cluster)
+            await consumer.subscribe("invoices")
+            async with consumer:
+                seen = set()
+                async for message in consumer:
+                    seen.add(message.body)
+                    if len(seen) == 2:
+                        await consumer.subscribe("returns")
+                    if len(seen) == 3:
+                        break
+            assert seen == {b"orders", b"invoices", b"returns"}
+
+    simulate(1, scenario)
+
+
+# --- sharing -----------------------------------------------------------------------------------------------------------------
+
+
+def test_two_members_share_the_queues_within_two_seconds_and_the_one_left_gets_them_all() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=4) as cluster, consumer_of(cluster) as one:
+            assert [queue.queue_id for queue in one.queues] == [0, 1, 2, 3]
+            other = consumer_of(cluster)
+            await other.start()
+            await asyncio.sleep(2)
+            first, second = sorted((one, other), key=lambda consumer: consumer.client_id)
+            assert [queue.queue_id for queue in first.queues] == [0, 1]
+            assert [queue.queue_id for queue in second.queues] == [2, 3]
+            await other.close()
+            await asyncio.sleep(2)
+            assert [queue.queue_id for queue in one.queues] == [0, 1, 2, 3]
+
+    simulate(1, scenario)
+
+
+def test_a_change_of_the_group_without_a_notice_is_seen_within_20_s() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=4) as cluster, consumer_of(cluster) as consumer:
+            members = cluster.broker.members["readers"]
+            members["zzz"] = members[consumer.client_id]
+            await asyncio.sleep(20.5)
+            assert len(consumer.queues) == 2
+            del members["zzz"]
+            await asyncio.sleep(20.5)
+            assert len(consumer.queues) == 4
+
+    simulate(1, scenario)
+
+
+def test_a_consumer_that_a_broker_has_forgotten_introduces_itself_again() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=4) as cluster, consumer_of(cluster) as consumer:
+            cluster.broker.members["readers"].clear()
+            await asyncio.sleep(22)
+            assert list(cluster.broker.members["readers"]) == [consumer.client_id]
+            assert len(consumer.queues) == 4
+
+    simulate(1, scenario)
+
+
+def test_what_is_done_before_a_queue_moves_is_not_done_again() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=4) as cluster:
+            seen: list[tuple[int, bytes]] = []
+
+            async def handle(message: Delivery) -> None:
+                seen.append((message.queue_id, message.body))
+
+            for queue_id in range(4):
+                fill(cluster, 20, queue_id=queue_id)
+            async with consumer_of(cluster, handler=handle):
+                await until(lambda: len(seen) == 80)
+                async with consumer_of(cluster, handler=handle):
+                    await asyncio.sleep(30)
+            assert len(seen) == len(set(seen)) == 80
+
+    simulate(1, scenario)
+
+
+def test_a_message_in_hand_when_its_queue_moves_no_longer_counts_here() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=2) as cluster:
+            for queue_id in range(2):
+                fill(cluster, 1, queue_id=queue_id)
+            async with consumer_of(cluster) as one:
+                held = await one.take(2)
+                async with consumer_of(cluster) as other:
+                    await asyncio.sleep(2)
+                    (mine,) = await other.take(1)
+                    twin = next(message for message in held if message.queue_id == mine.queue_id)
+                    twin.done()  # too late
+                    await one.commit(acknowledged=True)
+                    assert committed(cluster, mine.queue_id) in (None, 0)
+                    mine.done()
+                    await other.commit(acknowledged=True)
+                    assert committed(cluster, mine.queue_id) == 1
+
+    simulate(1, scenario)
+
+
+def test_a_topic_that_does_not_exist_yet_is_waited_for() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, topic=None) as cluster:
+            cluster.name_server.known_brokers["broker-a"] = cluster.broker.data
+            async with consumer_of(cluster) as consumer:
+                await asyncio.sleep(60)
+                assert consumer.queues == []
+                cluster.name_server.route("orders", cluster.broker, queues=2)
+                await asyncio.sleep(3)
+                assert len(consumer.queues) == 2
+
+    simulate(1, scenario)
+
+
+# --- trouble -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_broker_that_restarts_is_introduced_again_and_nothing_is_lost() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster, consumer_of(cluster) as consumer:
+            fill(cluster, 1)
+            stream = aiter(consumer)
+            assert (await anext(stream)).body == b"m0"
+            await cluster.broker.stop()
+            await asyncio.sleep(30)
+            beats = len(cluster.broker.heartbeats)
+            await cluster.broker.start()
+            back = simulation.loop.time()
+            cluster.broker.store("orders", 0, b"after")
+            assert (await anext(stream)).body == b"after"
+            assert simulation.loop.time() - back < 2
+            assert len(cluster.broker.heartbeats) > beats
+
+    simulate(1, scenario)
+
+
+def test_after_a_silent_loss_of_the_connection_messages_flow_again_within_a_minute() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster, consumer_of(cluster) as consumer:
+            await asyncio.sleep(7)
+            cluster.broker.go_deaf()
+            silent_since = simulation.loop.time()
+            fill(cluster, 1)
+            async for message in consumer:
+                assert message.body == b"m0"
+                break
+            assert simulation.loop.time() - silent_since < 60
+
+    simulate(1, scenario)
+
+
+def test_offsets_are_committed_again_after_the_connection_was_lost() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            fill(cluster, 3)
+
+            async def handle(message: Delivery) -> None:
+                pass
+
+            async with consumer_of(cluster, handler=handle):
+                await asyncio.sleep(6)
+                assert committed(cluster) == 3
+                await cluster.broker.stop()
+                cluster.broker.committed.clear()  # killed before it had saved them
+                await cluster.broker.start()
+                await asyncio.sleep(8)
+                assert committed(cluster) == 3
+
+    simulate(1, scenario)
+
+
+@pytest.mark.parametrize("code", [24, 25, 1, 2, 14, 16, 215])
+def test_a_pull_that_is_refused_is_tried_again_from_the_same_place(code: int) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            fill(cluster, 1)
+            cluster.broker.script[RequestCode.PULL_MESSAGE].extend([refusal(code)] * 3)
+            async with consumer_of(cluster) as consumer:
+                async for message in consumer:
+                    assert message.body == b"m0"
+                    break
+                assert simulation.loop.time() < 5
+
+    simulate(1, scenario)
+
+
+def test_an_offset_outside_of_the_queue_goes_on_where_the_broker_says() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            cluster.broker.min_offset["orders", 0] = 100
+            fill(cluster, 2)
+            cluster.broker.committed["readers", "orders", 0] = 7
+            async with consumer_of(cluster) as consumer:
+                async for message in consumer:
+                    assert message.queue_offset == 100
+                    break
+            cluster.broker.committed["readers", "orders", 0] = 5000
+            async with consumer_of(cluster) as consumer:
+                await asyncio.sleep(1)
+                cluster.broker.store("orders", 0, b"new")
+                async for message in consumer:
+                    assert message.body == b"new"
+                    break
+
+    simulate(1, scenario)
+
+
+def test_an_answer_that_cannot_be_read_does_not_end_the_consumer() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            fill(cluster, 2)
+            broken = cluster.broker._pulled(
+                PullMessage(consumer_group="readers", topic="orders", queue_id=0, queue_offset=0), 0, 1
+            )
+            broken.body = b"\x00" * 50
+            cluster.broker.script[RequestCode.PULL_MESSAGE].append(broken)
+            async with consumer_of(cluster) as consumer:
+                async for message in consumer:
+                    assert message.body == b"m0"
+                    break
+
+    simulate(1, scenario)
+
+
+def test_when_the_members_cannot_be_asked_everything_stays_and_is_looked_at_again_soon() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=2) as cluster, consumer_of(cluster) as consumer:
+            cluster.broker.script[RequestCode.GET_CONSUMER_LIST_BY_GROUP].extend([refusal(ResponseCode.SYSTEM_ERROR)] * 2)
+            await asyncio.sleep(21)
+            asked = len(cluster.broker.requests(GetConsumerListByGroup))
+            assert len(consumer.queues) == 2
+            await asyncio.sleep(2)
+            assert len(cluster.broker.requests(GetConsumerListByGroup)) > asked
+
+    simulate(1, scenario)
+
+
+def test_the_offset_query_that_fails_is_repeated_before_the_queue_is_begun() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            fill(cluster, 2)
+            cluster.broker.committed["readers", "orders", 0] = 1
+            cluster.broker.script[RequestCode.QUERY_CONSUMER_OFFSET].append(refusal(ResponseCode.SYSTEM_ERROR))
+            async with consumer_of(cluster) as consumer:
+                async for message in consumer:
+                    assert message.body == b"m1"
+                    break
+
+    simulate(1, scenario)
+
+
+def test_without_any_name_server_the_start_fails_with_the_cause() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster:
+            await cluster.name_server.stop()
+            with pytest.raises(RouteNotFoundError, match="no name server answers"):
+                await consumer_of(cluster).start()
+
+    simulate(1, scenario)
+
+
+def test_leaving_unregisters_and_commits() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            fill(cluster, 1)
+            async with consumer_of(cluster) as consumer:
+                client_id = consumer.client_id
+                (message,) = await consumer.take(10)
+                message.done()
+            assert committed(cluster) == 1
+            assert [(f.client_id, f.consumer_group, f.producer_group) for f in cluster.broker.farewells] == [
+                (client_id, "readers", None)
+            ]
+
+    simulate(1, scenario)
+
+
+def test_wrong_use_is_said_in_a_sentence() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster:
+            consumer = consumer_of(cluster)
+            with pytest.raises(NotStartedError, match="async with PushConsumer"):
+                aiter(consumer)
+
+            async def handle(message: Delivery) -> None:
+                pass
+
+            async with consumer_of(cluster, handler=handle) as handling:
+                with pytest.raises(ConfigError, match="has a handler"):
+                    aiter(handling)
+            with pytest.raises(ConfigError, match="nothing to consume"):
+                await consumer_of(cluster, topic=None).start()
+            for settings, fault in (
+                ({"tags": "||"}, "names no tag"),
+                ({"topic": "a b"}, "outside a-z"),
+                ({"group": ""}, "group name is empty"),
+                ({"concurrency": 0}, "at least 1"),
+                ({"allocation": "FAIR"}, "there is AVG"),
+            ):
+                with pytest.raises(ConfigError, match=fault):
+                    consumer_of(cluster, **settings)
+
+    simulate(1, scenario)

@@ -1,0 +1,384 @@
+"""The calling side: answers matched to calls, time-outs, lost connections, addresses that lead nowhere."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from tests.unit.remoting.serving import serving, until
+
+from turbopump.errors import CallTimeoutError, ConnectError, ConnectionLostError, HeaderError, ResponseError
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.command import encode_command, request_command
+from turbopump.protocol.frame import JSON, ROCKETMQ
+from turbopump.protocol.requests.clients import NotifyConsumerIdsChanged, UnregisterClient
+from turbopump.protocol.requests.offsets import GetMaxOffset, GetMinOffset, OffsetReply
+from turbopump.protocol.requests.send import SendMessageV2
+from turbopump.remoting.client import RemotingClient, split_address
+from turbopump.remoting.connection import Connection
+from turbopump.remoting.router import RequestContext, Response, Router
+from turbopump.remoting.server import RemotingServer
+from turbopump.testing.simulation import Simulation, simulate
+
+MAX = GetMaxOffset(topic="T", queue_id=0)
+
+
+def minimum(number: int) -> GetMinOffset:
+    return GetMinOffset(topic="T", queue_id=number)
+
+
+class Patient:
+    """Answers 31 only when told to; 30 never."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[GetMinOffset, RequestContext]] = []
+        self.peers: list[Connection] = []
+        self.router = Router()
+        self.router.add(GetMinOffset, self._keep)
+        self.router.add(GetMaxOffset, self._never)
+
+    def _keep(self, request: GetMinOffset, context: RequestContext) -> None:
+        self.asked.append((request, context))
+
+    def _never(self, _request: GetMaxOffset, context: RequestContext) -> None:
+        self.peers.append(context.peer)
+
+    def answer(self) -> None:
+        """Answer everyone, the last one first."""
+        for request, context in reversed(self.asked):
+            context.answer(Response(OffsetReply(offset=request.queue_id * 10)))
+        self.asked.clear()
+
+
+def run(scene: Callable[[RemotingClient, Patient, str, RemotingServer], Coroutine[Any, Any, None]], **options: Any) -> None:
+    async def main() -> None:
+        patient = Patient()
+        async with serving(patient.router) as (server, host, port):
+            client = RemotingClient(**options)
+            try:
+                await scene(client, patient, f"{host}:{port}", server)
+            finally:
+                await client.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("form", [JSON, ROCKETMQ])
+def test_answers_in_any_order_reach_the_calls_they_belong_to(form: int) -> None:
+    async def scene(client: RemotingClient, patient: Patient, address: str, server: RemotingServer) -> None:
+        calls = [asyncio.ensure_future(client.call(address, minimum(number))) for number in range(20)]
+        await until(lambda: len(patient.asked) == 20)
+        patient.answer()
+        assert [reply.offset for reply in await asyncio.gather(*calls)] == [number * 10 for number in range(20)]
+        assert len(server.connections) == 1, "one connection is shared"
+
+    run(scene, serialize_type=form)
+
+
+def test_an_error_code_is_raised_with_its_remark_and_given_raw_to_who_wants_it() -> None:
+    async def scene(client: RemotingClient, _patient: Patient, address: str, _server: RemotingServer) -> None:
+        request = UnregisterClient(client_id="c")
+        with pytest.raises(ResponseError, match=r"code 3 to UnregisterClient from .*request type 35 not supported") as caught:
+            await client.call(address, request)
+        assert (caught.value.code, caught.value.remark) == (3, " request type 35 not supported")
+        command = await client.exchange(address, request)
+        assert command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+    run(scene)
+
+
+def test_a_call_without_an_answer_times_out_and_a_late_answer_harms_nobody() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        patient = Patient()
+        server_host, client_host = simulation.boot("10.0.0.1"), simulation.boot("10.0.0.2")
+        server = server_host.call(RemotingServer, patient.router)
+        await server_host.start(server.listen("10.0.0.1", 10911))
+        client = client_host.call(RemotingClient)
+
+        async def scene() -> None:
+            begun = simulation.loop.time()
+            outcomes = await asyncio.gather(
+                client.call("10.0.0.1:10911", minimum(1), timeout=5),
+                client.call("10.0.0.1:10911", minimum(2), timeout=1),
+                client.call("10.0.0.1:10911", minimum(3), timeout=3),
+                return_exceptions=True,
+            )
+            assert all(isinstance(outcome, CallTimeoutError) for outcome in outcomes)
+            assert 5 <= simulation.loop.time() - begun < 5.5
+            connection = await client.connect("10.0.0.1:10911")
+            assert connection.pending == 0
+            server_host.call(patient.answer)
+            await asyncio.sleep(1)
+            call = asyncio.ensure_future(client.call("10.0.0.1:10911", minimum(4), timeout=5))
+            await asyncio.sleep(1)
+            server_host.call(patient.answer)
+            assert (await call).offset == 40
+            await client.close()
+
+        await client_host.start(scene())
+
+    simulate(1, scenario)
+
+
+def test_each_call_times_out_at_its_own_deadline() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        server_host, client_host = simulation.boot("10.0.0.1"), simulation.boot("10.0.0.2")
+        server = server_host.call(RemotingServer, Patient().router)
+        await server_host.start(server.listen("10.0.0.1", 10911))
+        client = client_host.call(RemotingClient)
+        ended: dict[float, float] = {}
+
+        async def call(timeout: float) -> None:
+            with pytest.raises(CallTimeoutError, match=r"no answer from 10\.0\.0\.1:10911"):
+                await client.call("10.0.0.1:10911", MAX, timeout=timeout)
+            ended[timeout] = simulation.loop.time()
+
+        async def scene() -> None:
+            await client.connect("10.0.0.1:10911")
+            begun = simulation.loop.time()
+            await asyncio.gather(*(call(timeout) for timeout in (4, 1, 3, 2)))
+            assert [round(ended[timeout] - begun, 1) for timeout in (1, 2, 3, 4)] == [1, 2, 3, 4]
+
+        await client_host.start(scene())
+
+    simulate(1, scenario)
+
+
+def test_calls_fail_at_once_when_their_connection_is_lost_and_the_next_one_connects_again() -> None:
+    async def scene(client: RemotingClient, patient: Patient, address: str, server: RemotingServer) -> None:
+        calls = [asyncio.ensure_future(client.call(address, MAX, timeout=60)) for _ in range(3)]
+        await until(lambda: len(patient.peers) == 3)
+        patient.peers[0].abort()
+        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(outcome, ConnectionLostError)
+        assert closed == [address]
+        assert not client.connected(address)
+        call = asyncio.ensure_future(client.call(address, minimum(7)))
+        await until(lambda: patient.asked)
+        patient.answer()
+        assert (await call).offset == 70
+        assert len(server.connections) == 1
+
+    closed: list[str] = []
+    run(scene, on_close=closed.append)
+
+
+def test_a_cancelled_call_leaves_nothing_waiting_for_ever() -> None:
+    async def scene(client: RemotingClient, patient: Patient, address: str, _server: RemotingServer) -> None:
+        call = asyncio.ensure_future(client.call(address, minimum(1), timeout=60))
+        await until(lambda: patient.asked)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        patient.answer()
+        connection = await client.connect(address)
+        await until(lambda: connection.pending == 0)
+
+    run(scene)
+
+
+def test_closing_the_client_ends_calls_and_attempts_to_connect_with_an_error_not_a_cancellation() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        server_host, client_host = simulation.boot("10.0.0.1"), simulation.boot("10.0.0.2")
+        server = server_host.call(RemotingServer, Patient().router)
+        await server_host.start(server.listen("10.0.0.1", 10911))
+        simulation.boot("10.0.0.3")
+        simulation.network.silence("10.0.0.3")
+        client = client_host.call(RemotingClient)
+
+        async def scene() -> None:
+            calls = [asyncio.ensure_future(client.call(f"{host}:10911", MAX, timeout=60)) for host in ("10.0.0.1", "10.0.0.3")]
+            await asyncio.sleep(1)
+            await client.close()
+            open_, opening = await asyncio.gather(*calls, return_exceptions=True)
+            assert isinstance(open_, ConnectionLostError)
+            assert isinstance(opening, ConnectError)
+
+        await client_host.start(scene())
+
+    simulate(1, scenario)
+
+
+def test_an_address_where_nobody_listens_is_named() -> None:
+    async def scene(client: RemotingClient, _patient: Patient, _address: str, _server: RemotingServer) -> None:
+        with socket.socket() as bound:
+            bound.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{bound.getsockname()[1]}"
+            for attempt in (client.call(address, MAX), client.send_oneway(address, MAX), client.connect(address)):
+                with pytest.raises(ConnectError, match=f"cannot connect to {address}"):
+                    await attempt
+
+    run(scene)
+
+
+def test_a_host_that_does_not_answer_takes_no_longer_than_asked() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        client_host = simulation.boot("10.0.0.2")
+        simulation.boot("10.0.0.1")
+        simulation.network.silence("10.0.0.1")
+        client = client_host.call(RemotingClient)
+
+        async def scene() -> None:
+            begun = simulation.loop.time()
+            with pytest.raises(ConnectError, match=r"no connection to 10\.0\.0\.1:1 within 1\.0 s"):
+                await client.call("10.0.0.1:1", MAX, timeout=1)
+            assert simulation.loop.time() - begun == pytest.approx(1, abs=0.1)
+            with pytest.raises(ConnectError, match=r"within 3\.0 s|within 2\.\d s|no connection"):
+                await client.call("10.0.0.1:1", MAX, timeout=60)
+            assert simulation.loop.time() - begun < 5
+            await client.close()
+
+        await client_host.start(scene())
+
+    simulate(1, scenario)
+
+
+@pytest.mark.parametrize("address", ["", "host", "host:", ":1", "host:x", "host:65536", "host:-1", "host:²", "host:1:"])
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(ConnectError, match="is not an address; expected HOST:PORT"):
+        split_address(address)
+
+
+def test_addresses_may_be_names_or_v4_or_v6() -> None:
+    assert split_address("localhost:1") == ("localhost", 1)
+    assert split_address("10.0.0.1:65535") == ("10.0.0.1", 65535)
+    assert split_address("[::1]:9876") == ("::1", 9876)
+
+
+def test_a_oneway_request_arrives_and_wants_nothing() -> None:
+    async def scene(client: RemotingClient, patient: Patient, address: str, _server: RemotingServer) -> None:
+        await client.send_oneway(address, minimum(3))
+        await until(lambda: patient.asked)
+        assert patient.asked[0][1].is_oneway
+        patient.answer()
+        connection = await client.connect(address)
+        assert connection.pending == 0
+
+    run(scene)
+
+
+def test_the_server_may_ask_the_client_on_the_same_connection() -> None:
+    heard: list[str] = []
+    router = Router()
+
+    def notice(request: NotifyConsumerIdsChanged, _context: RequestContext) -> None:
+        heard.append(request.consumer_group)
+
+    router.add(NotifyConsumerIdsChanged, notice)
+
+    async def scene(client: RemotingClient, patient: Patient, address: str, server: RemotingServer) -> None:
+        await client.connect(address)
+        await until(lambda: server.connections)
+        (peer,) = server.connections
+        request = request_command(NotifyConsumerIdsChanged(consumer_group="g"), opaque=peer.next_opaque, oneway=True)
+        peer.send_frame(encode_command(request))
+        await until(lambda: heard)
+        assert heard == ["g"]
+
+    run(scene, router=router)
+
+
+def test_an_answer_without_its_fields_is_an_error_of_the_header() -> None:
+    async def scene(client: RemotingClient, patient: Patient, address: str, _server: RemotingServer) -> None:
+        call = asyncio.ensure_future(client.call(address, minimum(1)))
+        await until(lambda: patient.asked)
+        patient.asked[0][1].answer(Response())
+        with pytest.raises(HeaderError, match="field offset is missing"):
+            await call
+
+    run(scene)
+
+
+def test_a_disconnected_address_is_connected_anew() -> None:
+    async def scene(client: RemotingClient, _patient: Patient, address: str, _server: RemotingServer) -> None:
+        first = await client.connect(address)
+        assert await client.connect(address) is first
+        client.disconnect(address)
+        client.disconnect(address)
+        second = await client.connect(address)
+        assert second is not first
+        await until(lambda: first.closed)
+        assert client.connected(address), "the end of the old one is not taken for the end of the new one"
+
+    run(scene)
+
+
+def test_a_closed_connection_refuses_calls_and_drops_frames() -> None:
+    async def scene(client: RemotingClient, _patient: Patient, address: str, _server: RemotingServer) -> None:
+        connection = await client.connect(address)
+        connection.close()
+        await until(lambda: connection.closed)
+        with pytest.raises(ConnectionLostError, match="is closed"):
+            await connection.start_call(1, b"", 1.0)
+        connection.send_frame(b"dropped")
+        connection.close()
+        connection.abort()
+        await connection.drain()
+
+    run(scene)
+
+
+def test_opaque_numbers_stay_positive_and_are_not_used_twice_in_a_row() -> None:
+    async def scene(client: RemotingClient, _patient: Patient, address: str, _server: RemotingServer) -> None:
+        connection = await client.connect(address)
+        connection._opaque = 0x7FFFFFFE
+        assert [connection.next_opaque for _ in range(3)] == [0x7FFFFFFF, 0, 1]
+
+    run(scene)
+
+
+def test_both_sides_may_send_more_than_their_buffers_hold() -> None:
+    """If a client too stopped reading while it cannot write, neither side would ever go on."""
+
+    async def scene() -> None:
+        router = Router()
+        router.add(SendMessageV2, lambda _request, context: Response(OffsetReply(offset=0), body=context.body))
+        async with serving(router) as (_, host, port):
+            client = RemotingClient()
+            body = bytes(3 << 20)
+            request = SendMessageV2(topic="T", queue_id=0)
+            answers = await asyncio.gather(*(client.exchange(f"{host}:{port}", request, body, timeout=30) for _ in range(24)))
+            assert [len(answer.body) for answer in answers] == [len(body)] * 24
+            await client.close()
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("ending", ["the peer reads", "the connection is lost"])
+def test_a_sender_can_wait_until_a_slow_peer_has_read(ending: str) -> None:
+    async def main() -> None:
+        go_on, over = asyncio.Event(), asyncio.Event()
+
+        async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await go_on.wait()
+            if ending == "the peer reads":
+                while await reader.read(1 << 20):
+                    pass
+            writer.transport.abort()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+            over.set()
+
+        server = await asyncio.start_server(slow, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        client = RemotingClient()
+        connection = await client.connect(f"127.0.0.1:{port}")
+        await connection.drain()  # nothing is waiting
+        connection.send_frame(bytes(32 << 20))
+        await until(lambda: connection._writing_paused)
+        waiting = asyncio.ensure_future(connection.drain())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        go_on.set()
+        async with asyncio.timeout(10):
+            await waiting
+        await client.close()
+        async with asyncio.timeout(10):
+            await over.wait()
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(main())

@@ -1,0 +1,190 @@
+"""The real disk behind the seam: files whole or not at all, locks, and work beside the owner's thread."""
+
+import asyncio
+import errno
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from turbopump.errors import StoreError, StoreLockedError
+from turbopump.store.disk import SystemDisk
+from turbopump.store.files import StorePaths, segment_name, segment_offset
+
+
+@pytest.fixture
+def disk() -> SystemDisk:
+    return SystemDisk()
+
+
+def test_a_segment_is_zeroes_of_its_size_and_keeps_what_is_written(disk: SystemDisk, tmp_path: Path) -> None:
+    segment = disk.create_segment(tmp_path / "a", 10_000)
+    assert segment.read(0, 20_000) == bytes(10_000)
+    segment.populate(4000, 100_000)
+    assert segment.read(0, 10_000) == bytes(10_000), "asking for pages changes nothing"
+    segment.buffer[100:105] = b"hello"
+    segment.sync()
+    disk.rename_segment(segment, tmp_path / "b")
+    assert segment.path == tmp_path / "b"
+    segment.close()
+    again = disk.open_segment(tmp_path / "b")
+    assert (again.size, again.read(100, 5)) == (10_000, b"hello")
+    again.close()
+    with pytest.raises(FileExistsError):
+        disk.create_segment(tmp_path / "b", 10)
+
+
+def test_a_segment_that_does_not_fit_leaves_no_file(disk: SystemDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_fd: int, _size: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("turbopump.store.disk._allocate", full)
+    with pytest.raises(OSError, match="No space left"):
+        disk.create_segment(tmp_path / "a", 10_000)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_file_cannot_be_mapped_and_says_so(disk: SystemDisk, tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    with pytest.raises(StoreError, match="cannot be mapped"):
+        disk.open_segment(tmp_path / "empty")
+
+
+def test_a_file_is_replaced_in_one_step_and_the_old_one_is_kept(disk: SystemDisk, tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    (tmp_path / "t.json.bak.tmp").write_bytes(b"left over from a kill")
+    (tmp_path / "t.json.tmp").write_bytes(b"left over from a kill, and longer than what comes")
+    for data in (b"one", b"two", b"three"):
+        disk.replace_file(path, data)
+    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == {"t.json": b"three", "t.json.bak": b"two"}
+
+
+def test_what_is_not_there_is_none_or_nothing(disk: SystemDisk, tmp_path: Path) -> None:
+    nowhere = tmp_path / "no" / "such"
+    assert disk.file_size(nowhere) is None
+    assert disk.read_file(nowhere) is None
+    assert disk.list_directory(nowhere) == []
+    (tmp_path / "file").write_bytes(b"12345")
+    assert disk.list_directory(tmp_path / "file") == []
+    assert disk.file_size(tmp_path / "file") == 5
+    disk.remove(nowhere)
+    disk.make_directory(tmp_path / "d" / "e")
+    disk.remove(tmp_path / "d" / "e")
+    disk.remove(tmp_path / "file")
+    assert disk.list_directory(tmp_path) == ["d"]
+    assert disk.list_directory(tmp_path / "d") == []
+    assert disk.space(tmp_path).total >= disk.space(tmp_path).free > 0
+    assert disk.modified_ms(tmp_path) > 1_600_000_000_000
+
+
+def test_a_lock_holds_against_this_process_and_others_until_released(disk: SystemDisk, tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    try_it = [
+        sys.executable,
+        "-c",
+        "import fcntl, sys\n"
+        "file = open(sys.argv[1], 'r+b')\n"
+        "try: fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)\n"
+        "except OSError: sys.exit(7)",
+        str(path),
+    ]
+    lock = disk.lock(path)  # (reading the file here would drop the lock: POSIX)
+    with pytest.raises(StoreLockedError, match="is in use by another broker"):
+        SystemDisk().lock(path)
+    assert subprocess.run(try_it, timeout=30, check=False).returncode == 7, "as Apache's broker would find it"
+    lock.release()
+    lock.release()
+    assert path.read_bytes() == b"lock"
+    assert subprocess.run(try_it, timeout=30, check=False).returncode == 0
+    disk.lock(path).release()
+
+
+def test_a_lock_that_another_process_holds_is_refused(disk: SystemDisk, tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import fcntl, sys\nfile = open(sys.argv[1], 'w+b')\nfcntl.lockf(file, fcntl.LOCK_EX)\nprint(flush=True)\nsys.stdin.read()",
+            str(path),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with pytest.raises(StoreLockedError, match="stop that broker or choose another directory"):
+            disk.lock(path)
+        holder.communicate(timeout=30)
+    disk.lock(path).release()
+
+
+def test_work_is_done_in_another_thread_and_told_in_the_owner_s(tmp_path: Path) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        disk = SystemDisk(loop.call_soon_threadsafe)
+        told: asyncio.Future[tuple[int, OSError | None]] = loop.create_future()
+        workers: list[int] = []
+
+        def work() -> None:
+            workers.append(threading.get_ident())
+            raise OSError(errno.EIO, "broken")
+
+        disk.start(work, lambda error: told.set_result((threading.get_ident(), error)))
+        thread, error = await told
+        assert thread == threading.get_ident() != workers[0]
+        assert error is not None
+        assert error.errno == errno.EIO
+        disk.close()
+
+    asyncio.run(main())
+
+
+def test_closing_the_disk_tells_of_everything_that_was_started_before_it_returns(tmp_path: Path) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        disk = SystemDisk(loop.call_soon_threadsafe)
+        segment = disk.create_segment(tmp_path / "a", 4096)
+        told: list[tuple[str, OSError | None]] = []
+
+        def again(error: OSError | None) -> None:
+            told.append(("first", error))
+            disk.start(lambda: None, lambda error: told.append(("started by it", error)))
+
+        disk.start_sync([segment], again)
+        disk.close()
+        assert told == [("first", None), ("started by it", None)]
+        with pytest.raises(RuntimeError, match="the disk is closed"):
+            disk.start(lambda: None, lambda error: told.append(("late", error)))
+        disk.close()
+        segment.close()
+        await asyncio.sleep(0)
+        assert len(told) == 2, "nothing is told twice"
+
+    asyncio.run(main())
+
+
+def test_a_map_closed_meanwhile_is_an_error_not_a_crash(disk: SystemDisk, tmp_path: Path) -> None:
+    segment = disk.create_segment(tmp_path / "a", 4096)
+    segment.close()
+    told: list[OSError | None] = []
+    disk.start(lambda: segment.populate(0, 10), told.append)
+    assert isinstance(told[0], OSError)
+
+
+def test_names_of_files_are_built_and_read_in_one_place(tmp_path: Path) -> None:
+    assert segment_name(6_000_000) == "00000000000006000000"
+    assert segment_offset(segment_name(2**62)) == 2**62
+    for name in ("", "1", "0" * 19, "0" * 21, "0" * 19 + "x", "٠" * 20, "00000000000006000000.tmp"):
+        assert segment_offset(name) is None
+    paths = StorePaths(tmp_path)
+    assert paths.consume_queue("T", 3) == tmp_path / "consumequeue" / "T" / "3"
+    assert StorePaths(tmp_path, Path("/elsewhere")).commit_log == Path("/elsewhere")
+    for topic in ("", ".", "..", "a/b", "../x", "a\0"):
+        with pytest.raises(StoreError, match="cannot be a directory name"):
+            paths.consume_queue(topic, 0)
+    assert os.sep not in segment_name(0)

@@ -1,0 +1,281 @@
+"""The key index: what is put is found, and whatever becomes of its files, the log brings them back."""
+
+import errno
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.store.directory import HOST, Directory, bodies
+
+from turbopump.message.java_hash import java_hash
+from turbopump.message.sysflag import SysFlag
+from turbopump.store.disk import Segment, SystemDisk
+from turbopump.store.index_file import index_file_size, index_hash
+from turbopump.store.message_store import MessageStore, NewMessage
+
+ALWAYS = (0, 1 << 60)
+SLOTS, ENTRIES = 7, 32
+
+
+def indexed(root: Path, **config: Any) -> Directory:
+    return Directory(root, **{"index_slots": SLOTS, "index_entries": ENTRIES, **config})
+
+
+def put(store: MessageStore, body: bytes, keys: str = "", unique: str = "", topic: str = "T", sys_flag: int = 0) -> int:
+    properties = (f"KEYS\x01{keys}\x02" if keys else "") + (f"UNIQ_KEY\x01{unique}\x02" if unique else "")
+    message = NewMessage(body, properties.encode(), 0, 0, unique or None, keys or None)
+    return store.put(topic, 0, message, sys_flag=sys_flag, born_timestamp=0, born_host=HOST, store_host=HOST).offset
+
+
+def fill(directory: Directory, store: MessageStore, count: int = 60, start: int = 0) -> None:
+    for number in range(start, start + count):
+        directory.clock.now += 500
+        put(store, b"%d" % number, f"key{number % 10} every", f"ID{number:04d}")
+
+
+def answers(store: MessageStore) -> dict[str, list[int]]:
+    """The offsets that every key gives, and those of a range of time: equal indexes have equal answers."""
+    found = {}
+    for key in (*(f"ID{number:04d}" for number in range(80)), *(f"key{number}" for number in range(10)), "every", "never"):
+        found[key] = [hit.offset for hit in store.find_by_key("T", key, *ALWAYS)]
+    start = 1_700_000_000_000
+    for second in range(0, 40, 3):
+        hits = store.find_by_key("T", "every", start + second * 1000, start + second * 1000 + 4000)
+        found[f"every at {second}"] = [hit.offset for hit in hits]
+    return found
+
+
+def test_a_message_is_found_by_its_unique_id_and_by_each_of_its_keys(tmp_path: Path) -> None:
+    store = indexed(tmp_path).open()
+    first = put(store, b"a", "red green", "ID1")
+    second = put(store, b"b", "green", "ID2")
+    other = put(store, b"c", "green", "ID3", topic="U")
+
+    def offsets(topic: str, key: str) -> list[int]:
+        return [hit.offset for hit in store.find_by_key(topic, key, *ALWAYS)]
+
+    assert offsets("T", "ID1") == [first]
+    assert offsets("T", "red") == [first]
+    assert offsets("T", "green") == [second, first], "newest first"
+    assert offsets("U", "green") == [other]
+    assert offsets("T", "blue") == []
+    store.close()
+
+
+def test_rolled_back_messages_are_not_indexed(tmp_path: Path) -> None:
+    store = indexed(tmp_path).open()
+    put(store, b"a", "k", sys_flag=SysFlag.TRANSACTION_PREPARED | SysFlag.TRANSACTION_COMMIT)
+    prepared = put(store, b"b", "k", sys_flag=SysFlag.TRANSACTION_PREPARED)
+    assert [hit.offset for hit in store.find_by_key("T", "k", *ALWAYS)] == [prepared]
+    store.close()
+
+
+def test_keys_that_share_a_slot_do_not_hide_each_other(tmp_path: Path) -> None:
+    """One slot for all; \"Aa\" and \"BB\" have even the same hash, and both are hits: the caller compares keys."""
+    store = indexed(tmp_path, index_slots=1).open()
+    aa, bb, cc = (put(store, key.encode(), key) for key in ("Aa", "BB", "cc"))
+    assert index_hash("T#Aa") == index_hash("T#BB")
+    assert [hit.offset for hit in store.find_by_key("T", "Aa", *ALWAYS)] == [bb, aa]
+    assert [hit.offset for hit in store.find_by_key("T", "cc", *ALWAYS)] == [cc]
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "key", ["", "a", "T#0A0B0C", "T#Stra\u00dfe", "T#\U0001f600\U0001f600", "x" * 300, "polygenelubricants"]
+)
+def test_a_key_hashes_as_in_java(key: str) -> None:
+    value = abs(java_hash(key))
+    assert index_hash(key) == (0 if value == 1 << 31 else value)
+
+
+def test_a_full_file_is_followed_by_another_even_between_two_keys_of_a_message(tmp_path: Path) -> None:
+    directory = indexed(tmp_path)
+    store = directory.open()
+    fill(directory, store, 40)  # three keys each: 31 entries a file
+    files = sorted(directory.paths.index.iterdir())
+    assert len(files) == 4
+    assert {path.stat().st_size for path in files} == {index_file_size(SLOTS, ENTRIES)}
+    assert all(len(path.name) == 17 and path.name.isdigit() for path in files)
+    for number in range(40):
+        (hit,) = store.find_by_key("T", f"ID{number:04d}", *ALWAYS)
+        message = store.message_at(hit.offset)
+        assert message is not None
+        assert message.body == b"%d" % number
+        assert hit.stored_ms // 1000 * 1000 <= message.store_timestamp < hit.stored_ms + 1000
+    assert len(store.find_by_key("T", "every", *ALWAYS)) == 40
+    assert len(store.find_by_key("T", "every", *ALWAYS, 5)) == 5
+    fill(directory, store, 40, 40)
+    assert len(store.find_by_key("T", "every", *ALWAYS, 1000)) == 64, "as many as RocketMQ gives at most"
+    store.close()
+
+
+def test_times_count_to_the_second(tmp_path: Path) -> None:
+    directory = indexed(tmp_path)
+    store = directory.open()
+    begin = directory.clock.now
+    offsets = []
+    for _ in range(5):
+        offsets.append(put(store, b"x", "k"))
+        directory.clock.now += 10_000
+
+    def between(start: int, end: int) -> list[int]:
+        return [offsets.index(hit.offset) for hit in store.find_by_key("T", "k", begin + start, begin + end)]
+
+    assert between(0, 40_000) == [4, 3, 2, 1, 0]
+    assert between(10_000, 30_000) == [3, 2, 1]
+    assert between(10_000, 10_000) == [1]
+    assert between(1000, 9000) == []
+    assert between(-50_000, -1000) == []
+    store.close()
+
+
+def whole(_directory: Directory) -> None:
+    pass
+
+
+def without_the_first(directory: Directory) -> None:
+    min(directory.paths.index.iterdir()).unlink()
+
+
+def without_the_last(directory: Directory) -> None:
+    max(directory.paths.index.iterdir()).unlink()
+
+
+def without_all(directory: Directory) -> None:
+    shutil.rmtree(directory.paths.index)
+
+
+def with_a_short_one(directory: Directory) -> None:
+    path = max(directory.paths.index.iterdir())
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def with_strange_names(directory: Directory) -> None:
+    (directory.paths.index / "notes.txt").write_text("hello")
+    (directory.paths.index / "20261121").mkdir()
+
+
+def without_queues_either(directory: Directory) -> None:
+    shutil.rmtree(directory.paths.index)
+    shutil.rmtree(directory.paths.consume_queues)
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["closed", "killed"])
+@pytest.mark.parametrize(
+    "harm",
+    [whole, without_the_first, without_the_last, without_all, with_a_short_one, with_strange_names, without_queues_either],
+)
+def test_every_key_and_time_has_the_same_answer_after_a_restart(
+    tmp_path: Path, harm: Callable[[Directory], None], clean: bool
+) -> None:
+    directory = indexed(tmp_path / "a")
+    store = directory.open()
+    fill(directory, store)
+    wanted = answers(store)
+    twin = directory.copy(tmp_path / "b")
+    store.close()
+    left = directory if clean else twin
+    harm(left)
+    found = left.open()
+    assert answers(found) == wanted
+    fill(left, found, 5, 60)
+    more = answers(found)
+    assert [len(more[f"ID{number:04d}"]) for number in range(60, 66)] == [1, 1, 1, 1, 1, 0]
+    found.close()
+    again = left.open()
+    assert answers(again) == more
+    again.close()
+
+
+@pytest.mark.parametrize("fill_byte", [b"\0", b"\x5a", b"\xff"])
+def test_whatever_a_crash_leaves_of_the_newest_entries_every_key_is_found_again(tmp_path: Path, fill_byte: bytes) -> None:
+    """From any byte on the newest file may not be what was written, also where the checkpoint says that it is."""
+    directory = indexed(tmp_path / "a", index_entries=300)
+    store = directory.open()
+    fill(directory, store)
+    directory.clock.now += 60_000
+    put(store, b"late", "late")
+    store.flusher.flush_log()
+    store.flusher.flush_queues()
+    wanted = answers(store)
+    twin = directory.copy(tmp_path / "b")
+    store.close()
+    (path,) = twin.paths.index.iterdir()
+    data = path.read_bytes()
+    used = 40 + SLOTS * 4 + 20 * 182
+    for cut in [*range(40, 90, 7), *range(90, used, 117)]:
+        copy = twin.copy(tmp_path / "c")
+        (copy.paths.index / path.name).write_bytes(data[:cut] + fill_byte * (len(data) - cut))
+        found = copy.open()
+        assert answers(found) == wanted, f"cut at {cut}"
+        found.close()
+        shutil.rmtree(tmp_path / "c")
+
+
+def test_after_a_crash_the_index_is_cut_where_the_log_was_cut(tmp_path: Path) -> None:
+    directory = indexed(tmp_path / "a")
+    store = directory.open()
+    fill(directory, store, 10)
+    wanted = answers(store)
+    kept = store.log.end
+    fill(directory, store, 30, 10)
+    twin = directory.copy(tmp_path / "b")
+    store.close()
+    for path in sorted(twin.paths.commit_log.iterdir()):
+        data = path.read_bytes()
+        start = int(path.name)
+        rest = max(min(kept - start, len(data)), 0)
+        path.write_bytes(data[:rest] + bytes(len(data) - rest))
+    found = twin.open()
+    assert bodies(found) == [b"%d" % number for number in range(10)]
+    assert answers(found) == wanted
+    found.close()
+
+
+def test_an_index_switched_on_later_has_every_message_that_was_sent_before(tmp_path: Path) -> None:
+    directory = indexed(tmp_path / "a")
+    without = Directory(tmp_path / "a")
+    without.clock = directory.clock
+    reference = indexed(tmp_path / "reference")
+    both = []
+    for each in (directory, reference):
+        store = each.open()
+        fill(each, store, 20)
+        if each is directory:
+            store.close()
+            store = without.open()
+            assert store.find_by_key("T", "every", *ALWAYS) == []
+        fill(each, store, 20, 20)
+        store.close()
+        store = each.open()
+        both.append(answers(store))
+        store.close()
+    assert both[0] == both[1]
+
+
+def test_an_index_that_cannot_grow_refuses_no_message_and_is_filled_at_the_next_start(tmp_path: Path) -> None:
+    directory = indexed(tmp_path)
+    full = True
+
+    class Disk(SystemDisk):
+        def create_segment(self, path: Path, size: int) -> Any:
+            if full and path.parent.name == "index" and len(list(path.parent.iterdir())) == 1:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            segment: Segment = super().create_segment(path, size)
+            return segment
+
+    store = MessageStore.open(directory.config, Disk(), directory.clock, directory.failures.append)
+    fill(directory, store, 30)
+    assert bodies(store) == [b"%d" % number for number in range(30)]
+    (failure,) = directory.failures
+    assert "No space left" in failure
+    assert len(store.find_by_key("T", "every", *ALWAYS)) == 10
+    twin = directory.copy(tmp_path.with_name(tmp_path.name + "-crashed"))
+    store.close()
+    full = False
+    for each in (directory, twin):
+        again = each.open()
+        assert len(again.find_by_key("T", "every", *ALWAYS)) == 30
+        again.close()

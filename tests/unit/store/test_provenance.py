@@ -1,0 +1,161 @@
+"""Who wrote what: a missing whole-entry CRC is damage in what we wrote, and none in what Apache's broker did."""
+
+from pathlib import Path
+
+import pytest
+from tests.unit.store.directory import Directory, bodies, put
+
+from turbopump.message.codec import CRC_SUFFIX_SIZE
+from turbopump.store.disk import SystemDisk
+from turbopump.store.provenance import Provenance
+
+
+def strip_crc_names(directory: Directory) -> None:
+    """Spoil the name of every whole-entry CRC: what is left is good to whoever knows no such CRC."""
+    for path in directory.paths.commit_log.iterdir():
+        path.write_bytes(path.read_bytes().replace(b"__CRC32#", b"__XRC32#"))
+
+
+def as_apache(directory: Directory) -> Directory:
+    """The directory as a broker sees it that writes without whole-entry CRCs and knows nothing of our file."""
+    return Directory(directory.paths.root)
+
+
+def apache_writes(directory: Directory, *texts: bytes, crash: bool = False) -> None:
+    """What Apache's broker leaves behind: entries without CRC; our file as it was; if it crashes, an abort file with its id alone."""
+    ours = directory.paths.provenance.read_bytes()
+    store = as_apache(directory).open()
+    for text in texts:
+        put(store, text)
+    store.close()
+    directory.paths.provenance.write_bytes(ours)
+    if crash:
+        directory.paths.abort.write_text("4711")
+
+
+def ours(root: Path) -> Directory:
+    return Directory(root, with_crc=True)
+
+
+def test_entries_end_in_a_crc_over_all_of_them(tmp_path: Path) -> None:
+    directory = ours(tmp_path)
+    store = directory.open()
+    placed = put(store, b"body", tag="TAG")
+    entry = store.log.read(placed.offset, placed.log_end - placed.offset)
+    assert entry is not None
+    assert entry[-CRC_SUFFIX_SIZE:].startswith(b"__CRC32#\x01")
+    message = store.message_at(placed.offset)
+    assert message is not None
+    assert message.body == b"body"
+    store.close()
+
+
+def test_in_what_we_wrote_a_missing_crc_is_damage(tmp_path: Path) -> None:
+    directory = ours(tmp_path / "a")
+    store = directory.open()
+    for text in (b"one", b"two", b"three"):
+        put(store, text)
+    twin = directory.copy(tmp_path / "b")
+    store.close()
+    path = max(twin.paths.commit_log.iterdir())
+    data = bytearray(path.read_bytes())
+    at = data.index(b"__CRC32#", data.index(b"two"))
+    data[at] ^= 1
+    path.write_bytes(bytes(data))
+    found = twin.open()
+    assert found.recovery is not None
+    assert [damage.fault for damage in found.recovery.damages] == ["its CRC (property __CRC32#) is missing"]
+    assert bodies(found) == [b"one", b"three"]
+    found.close()
+
+
+@pytest.mark.parametrize("crash", [False, True], ids=["stopped", "crashed"])
+def test_what_apache_appended_to_our_store_needs_no_crc(tmp_path: Path, crash: bool) -> None:
+    directory = ours(tmp_path)
+    store = directory.open()
+    put(store, b"ours")
+    end = put(store, b"ours too").log_end
+    store.close()
+    apache_writes(directory, b"theirs", b"theirs too", crash=crash)
+
+    found = directory.open()
+    assert found.recovery is not None
+    assert found.recovery.clean is not crash
+    assert found.recovery.damages == ()
+    assert bodies(found) == [b"ours", b"ours too", b"theirs", b"theirs too"]
+    assert found.log.requires_crc(0)
+    assert found.log.requires_crc(end - 1)
+    assert not found.log.requires_crc(end)
+    again_ours = put(found, b"ours again").offset
+    assert found.log.requires_crc(again_ours)
+    twin = directory.copy(tmp_path.with_name(tmp_path.name + "-killed"))
+    found.close()
+    strip_crc_names(twin)
+    left = twin.open()  # the whole log is read: the checkpoint is too young to be trusted
+    assert bodies(left) == [b"theirs", b"theirs too"]
+    left.close()
+
+
+def test_after_our_crash_what_we_wrote_is_known_up_to_its_end(tmp_path: Path) -> None:
+    directory = ours(tmp_path / "a")
+    store = directory.open()
+    put(store, b"before")
+    end = put(store, b"crash").log_end
+    twin = directory.copy(tmp_path / "b")
+    store.close()
+    known = Provenance(SystemDisk(), twin.paths.provenance)
+    known.load(crashed_here=True, clean=False)
+    assert known.requires_crc(0)
+    assert known.requires_crc(end)
+    found = twin.open()
+    assert bodies(found) == [b"before", b"crash"]
+    found.close()
+    known.load(crashed_here=False, clean=True)
+    assert known.requires_crc(end - 1)
+    assert not known.requires_crc(end)
+
+
+def test_a_crash_of_ours_that_apache_has_recovered_from_leaves_our_end_unknown(tmp_path: Path) -> None:
+    directory = ours(tmp_path / "a")
+    store = directory.open()
+    put(store, b"ours")
+    twin = directory.copy(tmp_path / "b")
+    store.close()
+    apache_writes(twin, b"theirs")
+    found = twin.open()
+    assert found.recovery is not None
+    assert found.recovery.damages == ()
+    assert bodies(found) == [b"ours", b"theirs"]
+    assert not found.log.requires_crc(0)
+    found.close()
+
+
+def test_a_store_written_without_crcs_and_then_with_them_knows_both_ranges(tmp_path: Path) -> None:
+    directory = Directory(tmp_path)
+    store = directory.open()
+    end = put(store, b"plain").log_end
+    store.close()
+    store = ours(tmp_path).open()
+    put(store, b"with")
+    assert not store.log.requires_crc(0)
+    assert store.log.requires_crc(end)
+    twin = Directory(tmp_path, with_crc=True).copy(tmp_path.with_name(tmp_path.name + "-killed"))
+    store.close()
+    strip_crc_names(twin)
+    left = twin.open()
+    assert bodies(left) == [b"plain"]
+    left.close()
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"{}", b'{"written": 5}', b'{"written": [5], "indexes": 5}', b"\xff\xfe"])
+def test_a_file_that_cannot_be_read_says_nothing_and_stops_no_start(tmp_path: Path, text: bytes) -> None:
+    directory = ours(tmp_path)
+    store = directory.open()
+    put(store, b"one")
+    store.close()
+    for path in tmp_path.glob("turbopump.json*"):
+        path.write_bytes(text)
+    found = directory.open()
+    assert bodies(found) == [b"one"]
+    assert not found.log.requires_crc(0)
+    found.close()

@@ -1,0 +1,281 @@
+"""The blocking client against a real broker in a thread: the same behaviour, from plain threads, and after a fork."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from turbopump.blocking import (
+    ConsumeFrom,
+    Delivery,
+    Message,
+    Producer,
+    ProducerSettings,
+    PullConsumer,
+    PullStatus,
+    PushConsumer,
+    PushConsumerSettings,
+    Retry,
+    SendStatus,
+    Surrounding,
+)
+from turbopump.client import producer as asyncio_producer
+from turbopump.client import pull_consumer as asyncio_pull_consumer
+from turbopump.client import push_consumer as asyncio_push_consumer
+from turbopump.client.loop_thread import the_loop_thread
+from turbopump.errors import ConfigError, MessageError, NotStartedError, RouteNotFoundError
+from turbopump.testing import BrokerThread
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[BrokerThread]:
+    with BrokerThread() as running:
+        yield running
+
+
+@pytest.fixture
+def topic(broker: BrokerThread, request: pytest.FixtureRequest) -> str:
+    name = str(request.node.name).split("[")[0]
+    broker.create_topic(name, queues=2)
+    return name
+
+
+def consume(broker: BrokerThread, topic: str, **settings: object) -> PushConsumer:
+    return PushConsumer(broker.namesrv, group=f"group_of_{topic}", topic=topic, consume_from=ConsumeFrom.FIRST, **settings)  # type: ignore[arg-type]
+
+
+def test_five_lines_without_await(broker: BrokerThread, topic: str) -> None:
+    with Producer(broker.namesrv) as producer:
+        result = producer.send(topic, "hello", tags="t", keys="k")
+        assert result.status is SendStatus.OK
+    with consume(broker, topic) as consumer:
+        for message in consumer:
+            assert (message.body, message.tags, message.keys, message.msg_id) == (b"hello", "t", ["k"], result.msg_id)
+            break
+
+
+def test_every_kind_of_send(broker: BrokerThread, topic: str) -> None:
+    with Producer(broker.namesrv) as producer, PullConsumer(broker.namesrv, group="pullers") as consumer:
+        queue = producer.publish_queues(topic)[1]
+        assert producer.send(Message(topic, "one"), queue=queue).queue == queue
+        producer.send_batch([Message(topic, "two"), Message(topic, "three")], queue=queue)
+        producer.send_oneway(topic, "four", queue=queue)
+        bodies: list[bytes] = []
+        while len(bodies) < 4:
+            result = consumer.pull(queue, len(bodies), wait=5)
+            bodies += [message.body for message in result.messages]
+        assert bodies == [b"one", b"two", b"three", b"four"]
+
+
+def test_a_pull_consumer_reads_and_keeps_its_place(broker: BrokerThread, topic: str) -> None:
+    with Producer(broker.namesrv) as producer, PullConsumer(broker.namesrv, group="pullers") as consumer:
+        queue = consumer.queues(topic)[0]
+        for i in range(3):
+            producer.send(topic, f"m{i}", queue=queue)
+        assert (consumer.min_offset(queue), consumer.max_offset(queue)) == (0, 3)
+        assert consumer.pull(queue, 3).status is PullStatus.NO_NEW_MESSAGE
+        consumer.commit(queue, 2)
+        assert consumer.committed(queue) == 2
+        assert consumer.offset_at(queue, 0) == 0
+
+
+def test_a_message_is_done_when_the_next_is_asked_for_and_not_after_a_break(broker: BrokerThread, topic: str) -> None:
+    with Producer(broker.namesrv) as producer, PullConsumer(broker.namesrv, group=f"group_of_{topic}") as place:
+        queue = producer.publish_queues(topic)[0]
+        for i in range(30):
+            producer.send(topic, f"m{i}", queue=queue)
+        with consume(broker, topic) as consumer:
+            for message in consumer:
+                if message.body == b"m20":
+                    break
+            for message in consumer:
+                assert message.body == b"m20"  # it was put back
+                break
+        assert place.committed(queue) == 20
+
+
+def test_several_threads_share_one_consumer(broker: BrokerThread, topic: str) -> None:
+    seen: list[bytes] = []
+    with Producer(broker.namesrv) as producer:
+        for i in range(200):
+            producer.send(topic, f"m{i}")
+    consumer = consume(broker, topic)
+    consumer.start()
+
+    def read() -> None:
+        for message in consumer:
+            seen.append(message.body)
+            if len(seen) == 200:
+                threading.Thread(target=consumer.close).start()
+
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert len(seen) == len(set(seen)) == 200
+
+
+def test_a_plain_handler_runs_in_threads_and_may_use_the_blocking_client(broker: BrokerThread, topic: str) -> None:
+    answers = f"{topic}_answers"
+    broker.create_topic(answers)
+    seen: set[str] = set()
+    with Producer(broker.namesrv) as producer:
+
+        def handle(message: Delivery) -> object:
+            seen.add(threading.current_thread().name)
+            if message.attempt == 1 and message.body == b"m0":
+                return Retry(delay=0)
+            producer.send(answers, message.body)
+            message.done()
+            return None
+
+        for i in range(10):
+            producer.send(topic, f"m{i}")
+        with consume(broker, topic, handler=handle), consume(broker, answers) as reader:
+            bodies = set()
+            for message in reader:
+                bodies.add(message.body)
+                if len(bodies) == 10:
+                    break
+    assert bodies == {f"m{i}".encode() for i in range(10)}
+    assert all(name.startswith("turbopump-handler") for name in seen)
+
+
+def test_a_coroutine_handler_may_not_wait_for_its_own_loop(broker: BrokerThread, topic: str) -> None:
+    caught: list[str] = []
+    with Producer(broker.namesrv) as producer:
+
+        async def handle(message: Delivery) -> None:
+            with pytest.raises(RuntimeError) as error:
+                producer.send(topic, "x")
+            caught.append(str(error.value))
+            threading.Thread(target=consumer.close).start()
+
+        producer.send(topic, "x")
+        consumer = consume(broker, topic, handler=handle)
+        consumer.start()
+        consumer.wait_closed()
+    assert "use await" in caught[0]
+
+
+def test_errors_are_the_same(broker: BrokerThread) -> None:
+    with pytest.raises(ConfigError):
+        Producer("nowhere")
+    producer = Producer(broker.namesrv)
+    with pytest.raises(NotStartedError, match="with Producer"):
+        producer.send("t", "x")
+    with producer, pytest.raises(MessageError):
+        producer.send("t", b"")
+    with pytest.raises(NotStartedError, match="closed"):
+        producer.send("t", "x")
+    with pytest.raises(RouteNotFoundError), PullConsumer(broker.namesrv, group="g") as consumer:
+        consumer.queues("missing")
+
+
+def test_ctrl_c_interrupts_a_wait_and_the_client_stays_usable(broker: BrokerThread, topic: str) -> None:
+    with Producer(broker.namesrv) as producer, consume(broker, topic) as consumer:
+        timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            next(iter(consumer))
+        producer.send(topic, "still here")
+        assert next(iter(consumer)).body == b"still here"
+
+
+def in_a_fork(work: Callable[[], str]) -> str:
+    """What ``work`` says in a forked child; the child ends after 20 s whatever happens."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # 3.12: this process has threads, and that is the point
+        child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        try:
+            answer = work()
+        except BaseException as error:
+            answer = f"{type(error).__name__}: {error}"
+        os.write(writing, answer.encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as stream:
+        answer = stream.read()
+    os.waitpid(child, 0)
+    return answer
+
+
+@pytest.mark.skipif(not hasattr(os, "fork") or sys.platform == "darwin", reason="needs a fork that is safe with threads")
+def test_a_producer_starts_afresh_in_a_fork_and_the_parents_goes_on(broker: BrokerThread, topic: str) -> None:
+    with Producer(broker.namesrv) as producer:
+        producer.send(topic, "before")
+        parent_id = producer.client_id
+
+        def work() -> str:
+            status = producer.send(topic, "in the child").status
+            client_id = producer.client_id
+            producer.close()
+            return f"{status.value} {client_id}"
+
+        status, child_id = in_a_fork(work).split()
+        assert status == "SEND_OK"
+        assert child_id != parent_id
+        assert producer.send(topic, "after").status is SendStatus.OK
+    with consume(broker, topic) as consumer:
+        bodies = set()
+        for message in consumer:
+            bodies.add(message.body)
+            if len(bodies) == 3:
+                break
+    assert bodies == {b"before", b"in the child", b"after"}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork") or sys.platform == "darwin", reason="needs a fork that is safe with threads")
+def test_a_push_consumer_is_refused_in_a_fork(broker: BrokerThread, topic: str) -> None:
+    with consume(broker, topic) as consumer:
+        answer = in_a_fork(lambda: str(consumer.take(1)))
+        assert answer.startswith("NotStartedError: this PushConsumer was started in process")
+        assert "start a new one after the fork" in answer
+
+
+@pytest.mark.parametrize(
+    ("face", "behind", "settings", "outside"),
+    [
+        (Producer, asyncio_producer.Producer, ProducerSettings, {"group"}),
+        (PullConsumer, asyncio_pull_consumer.PullConsumer, Surrounding, {"group"}),
+        (PushConsumer, asyncio_push_consumer.PushConsumer, PushConsumerSettings, {"group", "topic", "tags"}),
+    ],
+)
+def test_both_faces_have_the_same_settings_and_methods(face: type, behind: type, settings: type, outside: set[str]) -> None:
+    wanted = set(inspect.signature(behind).parameters) - {"namesrv"} - outside
+    assert set(settings.__annotations__) | set(Surrounding.__annotations__) == wanted
+
+    def methods(type_: type) -> set[str]:
+        return {name for name in dir(type_) if not name.startswith("_")}
+
+    assert methods(behind) - methods(face) <= {"give_back", "consumer_data", "apply", "assigned_of"}
+    for name in methods(face) & methods(behind):
+        if not inspect.iscoroutinefunction(getattr(behind, name)):
+            continue
+        assert str(inspect.signature(getattr(face, name))) == str(inspect.signature(getattr(behind, name))), name
+
+
+def test_handing_over_to_the_loop_and_back_is_cheap() -> None:
+    async def nothing() -> None:
+        pass
+
+    thread = the_loop_thread()
+    best = float("inf")
+    for _ in range(20):
+        started = time.perf_counter()
+        for _ in range(100):
+            thread.call(nothing)
+        best = min(best, (time.perf_counter() - started) / 100)
+    assert best < 0.0005  # 30 µs on an idle machine; `make bench` has the figure, this catches a blunder
