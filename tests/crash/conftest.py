@@ -1,0 +1,55 @@
+"""How much of each row is run, and the figures that come out.
+
+`make test` runs a sample of every row, all of them together within 90 s; `make crash` (`--full`) runs what
+`docs/durability.md` promises. What a row measured is printed at the end, to be copied into that page.
+"""
+
+import os
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+
+FIGURES = pytest.StashKey[list[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("crash")
+    group.addoption("--full", action="store_true", help="every row of docs/durability.md in full (up to 45 minutes)")
+    group.addoption("--crash-seed", type=int, default=1, help="where random choices descend from")
+
+
+@pytest.fixture
+def full(request: pytest.FixtureRequest) -> bool:
+    """Whether everything is to be run, not a sample."""
+    return bool(request.config.getoption("--full"))
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> random.Random:
+    """A random source of this test's own, the same in every run of a seed."""
+    return random.Random(f"{request.config.getoption('--crash-seed')}/{request.node.name}")
+
+
+@pytest.fixture
+def measured(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Write down a figure; it is shown when the run ends."""
+    lines = request.config.stash.setdefault(FIGURES, [])
+    return lambda text: lines.append(f"{request.node.name}: {text}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    lines = terminalreporter.config.stash.get(FIGURES, [])
+    if lines:
+        terminalreporter.section("measured")
+        for line in lines:
+            terminalreporter.line(line)
+
+
+@pytest.fixture(autouse=True)
+def _no_environment() -> Iterator[None]:
+    """Brokers of these tests are told everything; an address from outside would mislead them."""
+    before = os.environ.pop("NAMESRV_ADDR", None)
+    yield
+    if before is not None:
+        os.environ["NAMESRV_ADDR"] = before

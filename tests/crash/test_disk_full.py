@@ -1,0 +1,140 @@
+"""A disk that fills up and is freed: sends are refused, nothing dies, nothing acknowledged is lost, and writing goes on by itself.
+
+A 64 MiB ext4 on a loop device (see `power.py`), small files, forced cleaning off; a filler takes what is left and gives it back.
+"""
+
+import asyncio
+import errno
+import os
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.crash import power
+from tests.crash.broker_process import NAME, BrokerProcess
+from tests.crash.reading import pulled
+
+from turbopump.client.producer import Producer
+from turbopump.client.send_result import SendStatus
+from turbopump.errors import SendError
+from turbopump.message.message_queue import MessageQueue
+
+TOPIC = "orders"
+QUEUES = 2
+SIZE = 64 * 1024 * 1024
+WRITABLE_SECONDS_MAX = 10.0
+BODY_SIZE = 8_000
+SETTINGS: dict[str, object] = {
+    "flushDiskType": "SYNC_FLUSH",
+    "mappedFileSizeCommitLog": 256 * 1024,
+    "mappedFileSizeConsumeQueue": 20 * 100,
+    "maxMessageSize": 64 * 1024,
+    "maxHashSlotNum": 100,
+    "maxIndexNum": 400,
+    "cleanFileForciblyEnable": "false",
+}
+
+pytestmark = pytest.mark.skipif(
+    power.why_not() is not None and not os.environ.get("CI"), reason=f"disk full not run: {power.why_not()}"
+)
+
+
+class Rounds:
+    """Fill, be refused, free, be served again, so many times."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.acknowledged: dict[tuple[int, int], bytes] = {}
+        self.sent: set[bytes] = set()
+        self.refused: dict[bytes, str] = {}
+        self.writable_after: list[float] = []
+        self.found: dict[tuple[int, int], bytes] = {}
+        self._number = 0
+
+    async def run(self, home: Path, count: int) -> None:
+        with power.Ext4(home, SIZE) as file_system:
+            filler = file_system.mount_point / "filler"
+            store = file_system.mount_point / "store"
+            async with BrokerProcess(home / "home", store, SETTINGS) as broker:
+                await broker.start()
+                await broker.create_topic(TOPIC, QUEUES)
+                async with Producer(broker.namesrv, retries=0, send_timeout=8.0, compress_from=None) as producer:
+                    for _ in range(count):
+                        await self._round(producer, filler)
+                assert await pulled(broker.namesrv, TOPIC), "the broker does not answer"
+                await broker.kill()
+                await broker.start()
+                self.found = await pulled(broker.namesrv, TOPIC)
+
+    async def _round(self, producer: Producer, filler: Path) -> None:
+        await self._send(producer)
+        fill(filler)
+        for _ in range(400):
+            if not await self._send(producer):
+                break
+        else:
+            raise AssertionError("3 MB were taken on a full disk")
+        await self._send(producer)
+        free(filler)
+        freed = time.monotonic()
+        while not await self._send(producer):
+            waited = time.monotonic() - freed
+            assert waited < 3 * WRITABLE_SECONDS_MAX, f"not writable {waited:.0f} s after: {list(self.refused.values())[-1]}"
+            await asyncio.sleep(0.05)  # the broker's own watcher decides when
+        self.writable_after.append(time.monotonic() - freed)
+
+    async def _send(self, producer: Producer) -> bool:
+        queue = MessageQueue(TOPIC, NAME, self._number % QUEUES)
+        body = b"%d " % self._number + self.rng.randbytes(self.rng.randrange(BODY_SIZE))
+        self._number += 1
+        self.sent.add(body)
+        try:
+            result = await producer.send(TOPIC, body, queue=queue)
+        except SendError as error:
+            self.refused[body] = str(error)
+            return False
+        if result.status is SendStatus.OK:
+            self.acknowledged[queue.queue_id, result.queue_offset] = body
+        return True
+
+
+def fill(path: Path) -> None:
+    """Write until nothing fits any more."""
+    with path.open("wb", buffering=0) as file:
+        for size in (1 << 20, 1 << 16, 1 << 12):
+            while True:
+                try:
+                    file.write(bytes(size))
+                except OSError as error:
+                    if error.errno != errno.ENOSPC:
+                        raise
+                    break
+
+
+def free(path: Path) -> None:
+    path.unlink()
+
+
+def test_a_full_disk_refuses_and_comes_back_by_itself(
+    tmp_path: Path, rng: random.Random, full: bool, measured: Callable[[str], None]
+) -> None:
+    assert power.why_not() is None, power.why_not()
+    rounds = Rounds(rng)
+    count = 20 if full else 2
+    asyncio.run(rounds.run(tmp_path, count))
+    lost = [place for place, body in rounds.acknowledged.items() if rounds.found.get(place) != body]
+    phantoms = [place for place, body in rounds.found.items() if body not in rounds.sent]
+    bodies = set(rounds.found.values())
+    seen = [text for body, text in rounds.refused.items() if body in bodies]
+    measured(
+        f"{count} rounds, {len(rounds.acknowledged):,} acknowledged, {len(lost)} lost, {len(phantoms)} phantoms, "
+        f"{len(rounds.refused)} refused ({len(seen)} of them stored all the same), "
+        f"writable {max(rounds.writable_after):.2f} s after space at most; "
+        f"a refusal says: {next(iter(rounds.refused.values()))[:300]}"
+    )
+    assert lost == []
+    assert phantoms == []
+    assert seen == []
+    assert max(rounds.writable_after) <= WRITABLE_SECONDS_MAX

@@ -1,0 +1,169 @@
+"""A JSON configuration file that ends too early, at every byte: the broker starts, and an offset is at most two saves old.
+
+Every byte goes through the tables themselves; some (in `--full` every tenth) through the start of a whole broker. And saving
+them never holds up the loop, however slow the disk.
+"""
+
+import asyncio
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from turbopump.broker.groups import GroupTable
+from turbopump.broker.offsets import ConsumerOffsets
+from turbopump.broker.topics import TopicTable
+from turbopump.client.producer import Producer
+from turbopump.client.pull_consumer import PullConsumer
+from turbopump.clock import SystemClock
+from turbopump.message.message_queue import MessageQueue
+from turbopump.store import disk as disk_module
+from turbopump.store.disk import SystemDisk
+from turbopump.store.json_table import JsonTable
+from turbopump.testing.broker_in_loop import running_broker
+
+TOPIC = "orders"
+GROUP = "accounting"
+FILES = ("consumerOffset", "topics", "subscriptionGroup")
+SAVED = (100, 200)
+"""The offsets of the last two saves."""
+
+
+class Lived:
+    """The configuration directory of a broker that was started twice and saved its tables several times."""
+
+    def __init__(self, home: Path) -> None:
+        self.directory = home / "lived"
+        for offset in SAVED:
+            asyncio.run(self._life(offset))
+
+    async def _life(self, offset: int) -> None:
+        queue = MessageQueue(TOPIC, "broker-test", 0)
+        async with running_broker(directory=self.directory) as broker:
+            if offset == SAVED[0]:
+                await broker.create_topic(TOPIC, 2)
+            async with Producer(broker.namesrv) as producer, PullConsumer(broker.namesrv, group=GROUP) as consumer:
+                while (await producer.send(TOPIC, b"x", queue=queue)).queue_offset < 250:
+                    pass
+                await consumer.commit(queue, offset)
+
+    def config(self, name: str) -> Path:
+        return self.directory / "config" / f"{name}.json"
+
+
+@pytest.fixture(scope="module")
+def lived(tmp_path_factory: pytest.TempPathFactory) -> Lived:
+    return Lived(tmp_path_factory.mktemp("json"))
+
+
+def load(directory: Path, name: str) -> TopicTable | GroupTable | ConsumerOffsets:
+    """The table in `directory`, as a broker loads it."""
+    table = JsonTable(SystemDisk(), directory / f"{name}.json", lambda _text: None)
+    clock = SystemClock()
+    loaded: TopicTable | GroupTable | ConsumerOffsets
+    if name == "topics":
+        loaded = TopicTable(table, clock, auto_create=True)
+    elif name == "subscriptionGroup":
+        loaded = GroupTable(table, clock, auto_create=True)
+    else:
+        loaded = ConsumerOffsets(table, clock)
+    loaded.load()
+    return loaded
+
+
+def knows(table: TopicTable | GroupTable | ConsumerOffsets) -> str | None:
+    """What is missing in a loaded table, or None."""
+    if isinstance(table, ConsumerOffsets):
+        offset = table.find(GROUP, TOPIC, 0)
+        return None if offset is not None and offset >= SAVED[0] else f"the offset is {offset}"
+    found = table.find(TOPIC if isinstance(table, TopicTable) else GROUP)
+    return None if found is not None else "the entry is gone"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_table_cut_at_any_byte_is_read_from_its_backup(
+    lived: Lived, name: str, tmp_path: Path, full: bool, measured: Callable[[str], None]
+) -> None:
+    shutil.copytree(lived.config(name).parent, tmp_path / "config")
+    path = tmp_path / "config" / f"{name}.json"
+    data = path.read_bytes()
+    assert knows(load(path.parent, name)) is None
+    wrong: list[str] = []
+    cuts = range(0, len(data), 1 if full else 11)
+    for cut in cuts:
+        path.write_bytes(data[:cut])
+        try:
+            missing = knows(load(path.parent, name))
+        except Exception as error:
+            missing = f"{type(error).__name__} {error}"
+        if missing is not None:
+            wrong.append(f"cut at {cut} of {len(data)}: {missing}")
+    measured(f"{name}.json: {len(cuts):,} cuts, {len(wrong)} wrong")
+    assert not wrong, f"{len(wrong)}; first: {wrong[:3]}"
+
+
+async def start_with(directory: Path) -> int | None:
+    """Start a broker and ask it where the group stands."""
+    async with running_broker(directory=directory) as broker, PullConsumer(broker.namesrv, group=GROUP) as consumer:
+        return await consumer.committed(MessageQueue(TOPIC, "broker-test", 0))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_broker_starts_with_a_file_cut_anywhere(
+    lived: Lived, name: str, tmp_path: Path, full: bool, measured: Callable[[str], None]
+) -> None:
+    data = lived.config(name).read_bytes()
+    cuts = range(0, len(data), 10) if full else range(0, len(data), max(len(data) // 5, 1))
+    wrong: list[str] = []
+    for cut in cuts:
+        directory = tmp_path / f"cut-{cut}"
+        shutil.copytree(lived.directory, directory)
+        (directory / "config" / f"{name}.json").write_bytes(data[:cut])
+        try:
+            offset = asyncio.run(start_with(directory))
+        except Exception as error:
+            wrong.append(f"cut at {cut}: {type(error).__name__} {error}")
+        else:
+            if offset is None or offset < SAVED[0]:
+                wrong.append(f"cut at {cut}: the offset is {offset}")
+        shutil.rmtree(directory)
+    measured(f"{name}.json: {len(cuts)} starts, {len(wrong)} wrong")
+    assert not wrong, f"{len(wrong)}; first: {wrong[:3]}"
+
+
+async def longest_turn_while_saving(directory: Path, fsync_seconds: float, seconds: float) -> tuple[float, int]:
+    """The longest that the loop was held up while offsets were saved again and again, and how often they were."""
+    saves = 0
+    plain = disk_module._sync_directory
+
+    def slow(path: Path) -> None:
+        nonlocal saves
+        saves += path.name == "config"
+        time.sleep(fsync_seconds)
+        plain(path)
+
+    disk_module._sync_directory = slow
+    try:
+        async with running_broker(directory=directory, flush_consumer_offset_interval=1) as broker:
+            await broker.create_topic(TOPIC, 1)
+            async with PullConsumer(broker.namesrv, group=GROUP) as consumer:
+                queue, longest, number = MessageQueue(TOPIC, "broker-test", 0), 0.0, 0
+                end = time.monotonic() + seconds
+                while time.monotonic() < end:
+                    before = time.monotonic()
+                    await consumer.commit(queue, number)
+                    number += 1
+                    longest = max(longest, time.monotonic() - before)
+                return longest, saves
+    finally:
+        disk_module._sync_directory = plain
+
+
+def test_saving_tables_never_stalls_the_loop(tmp_path: Path, measured: Callable[[str], None]) -> None:
+    fsync_seconds = 0.4
+    longest, saves = asyncio.run(longest_turn_while_saving(tmp_path / "store", fsync_seconds, 2.0))
+    measured(f"{saves} saves of {fsync_seconds * 1000:.0f} ms each, the longest answer took {longest * 1000:.0f} ms")
+    assert saves >= 2
+    assert longest < fsync_seconds / 2

@@ -1,0 +1,354 @@
+"""Runs every scenario of PyPI `rocketmq` (the C++ client behind ctypes) at once against the name server given.
+
+Each scenario has topics and groups that start with the prefix given and prints one JSON line as it ends; exits 0 only
+when all passed. Bodies and properties are C strings in this binding: nothing after a zero byte would survive, so there is
+none in what is sent here.
+
+    python main.py NAMESRV PREFIX COUNT
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+
+from rocketmq.client import Message, Producer, PullConsumer, PushConsumer, SendStatus
+
+NAMESRV, PREFIX, COUNT = sys.argv[1], sys.argv[2], int(sys.argv[3])
+PATIENCE_SECONDS = 60.0
+# Destroying a producer or consumer ends one that other threads still use (a boost lock error aborts the process): keep all.
+KEPT = []
+TAGS = ("red", "green", "blue")
+TEXT = 'plain é 漢字 "quoted" \\ \n\t'
+
+
+def eventually(what, question):
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        if question():
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"never came true: {what}")
+
+
+def routed(send):
+    """The result of a send, asked again while the client has no route to a new topic: threads that look up routes at once
+    lose each other's answers. What had no route was not sent, so nothing is sent twice."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return send()
+        except Exception as error:
+            if "No route info" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
+class Letters:
+    """What one scenario sends, and the comparison of what came back with it."""
+
+    def __init__(self, topic, count):
+        self.topic = topic
+        self.bodies = [f"letter {n} {TEXT}".encode() for n in range(count)]
+        self.results = {}
+
+    def numbers(self, *tags):
+        return [n for n in range(len(self.bodies)) if TAGS[n % 3] in tags]
+
+    def message(self, n):
+        message = Message(self.topic)
+        message.set_tags(TAGS[n % 3])
+        message.set_keys(f"key-{n} shared")
+        message.set_property("n", str(n))
+        message.set_property("text", TEXT.strip() + str(n))
+        message.set_property("größe", f"ü{n}")
+        message.set_body(self.bodies[n])
+        KEPT.append(message)  # asynchronous sends read it after they return
+        return message
+
+    def send(self, producer, numbers):
+        for n in numbers:
+            self.acknowledged(n, routed(lambda number=n: producer.send_sync(self.message(number))))
+
+    def acknowledged(self, n, result):
+        assert result.status == SendStatus.OK, result
+        self.results[n] = result
+
+    def check(self, numbers, received):
+        """`received` are the dicts of `copied`: each expected message once, nothing else, all as it was sent."""
+        got = sorted(entry["n"] for entry in received)
+        assert got == sorted(numbers), f"{self.topic}: wanted {sorted(numbers)}, got {got}"
+        for entry in received:
+            n = entry["n"]
+            which = f"{self.topic} message {n}"
+            assert entry["topic"] == self.topic, f"{which}: {entry['topic']}"
+            assert entry["body"] == self.bodies[n], f"{which}: body of {len(entry['body'])} bytes"
+            assert entry["tags"] == TAGS[n % 3].encode(), f"{which}: tags {entry['tags']}"
+            assert entry["keys"].strip() == f"key-{n} shared".encode(), f"{which}: keys {entry['keys']}"
+            assert entry["text"] == (TEXT.strip() + str(n)).encode(), f"{which}: text {entry['text']}"
+            assert entry["größe"] == f"ü{n}".encode(), f"{which}: größe {entry['größe']}"
+            if n in self.results:
+                assert entry["offset"] == self.results[n].offset, f"{which}: offset {entry['offset']}"
+        places = {(entry["queue"], entry["offset"]) for entry in received}
+        assert len(places) == len(received), f"{self.topic}: two messages at one place"
+
+
+def copied(message):
+    """The client's message lives only while its handler runs."""
+    return {
+        "n": int(message.get_property("n")),
+        "topic": message.topic,
+        "body": message.body,
+        "tags": message.tags,
+        "keys": message.keys,
+        "text": message.get_property("text"),
+        "größe": message.get_property("größe"),
+        "queue": message.queue_id,
+        "offset": message.queue_offset,
+    }
+
+
+def start_producer():
+    """One for all: several that start at once in one process lose each other's routes and connections."""
+    producer = Producer(f"{PREFIX}-producer")
+    producer.set_namesrv_addr(NAMESRV)
+    producer.start()
+    warm_up = Message(f"{PREFIX}-warm-up")
+    warm_up.set_body("first")
+    producer.send_sync(warm_up)
+    return producer
+
+
+def push(group, instance, topic, expression, received, credentials=None):
+    consumer = PushConsumer(group)
+    consumer.set_namesrv_addr(NAMESRV)
+    if credentials:
+        consumer.set_session_credentials(*credentials)
+    consumer.set_instance_name(f"{group}-{instance}")
+    consumer.set_thread_count(1)
+    consumer.subscribe(topic, lambda message: received.append(copied(message)), expression)
+    consumer.start()
+    KEPT.append(consumer)
+    return consumer
+
+
+def read_all(topic, wanted):
+    """All messages by pulls from offset 0, asked again until there are enough."""
+    received = []
+    reader = PullConsumer(f"{topic}-reader")
+    reader.set_namesrv_addr(NAMESRV)
+    reader.start()
+    KEPT.append(reader)
+
+    def enough():
+        received.extend(copied(message) for message in reader.pull(topic))
+        return len(received) >= wanted
+
+    eventually(f"{topic}: {wanted} messages", enough)
+    return received
+
+
+def compare(letters):
+    received = read_all(letters.topic, len(letters.bodies))
+    letters.check(range(len(letters.bodies)), received)
+    return f"{len(received)} messages"
+
+
+def send_sync(topic):
+    producer = PRODUCER
+    letters = Letters(topic, COUNT)
+    letters.send(producer, range(COUNT))
+    return compare(letters)
+
+
+def send_async(topic):
+    producer = PRODUCER
+    letters = Letters(topic, COUNT)
+    letters.send(producer, [0])
+    failures = []
+    done = threading.Semaphore(0)
+
+    def sent(n):
+        def callback(result):
+            letters.acknowledged(n, result)
+            done.release()
+
+        return callback
+
+    def failed(error):
+        failures.append(error)
+        done.release()
+
+    for n in range(1, COUNT):
+        producer.send_async(letters.message(n), sent(n), failed)
+    for _ in range(1, COUNT):
+        assert done.acquire(timeout=PATIENCE_SECONDS), "a callback is missing"
+    assert not failures, failures
+    return compare(letters)
+
+
+def send_oneway(topic):
+    producer = PRODUCER
+    letters = Letters(topic, COUNT)
+    letters.send(producer, [0])
+    for n in range(1, COUNT):
+        producer.send_oneway(letters.message(n))
+    return compare(letters)
+
+
+def send_by_selector(topic):
+    producer = PRODUCER
+    letters = Letters(topic, COUNT)
+    for n in range(COUNT):
+        letters.acknowledged(n, routed(lambda number=n: producer.send_orderly(letters.message(number), number)))
+    received = read_all(topic, COUNT)
+    letters.check(range(COUNT), received)
+    queues = {}
+    for entry in received:
+        queues.setdefault(entry["queue"], []).append(entry)
+    for queue, entries in queues.items():
+        numbers = [entry["n"] for entry in entries]
+        assert [entry["offset"] for entry in entries] == list(range(len(entries))), f"queue {queue}: offsets"
+        assert numbers == sorted(numbers), f"queue {queue}: order {numbers}"
+        assert len({n % len(queues) for n in numbers}) == 1, f"queue {queue}: {numbers}"
+    return f"{len(queues)} queues"
+
+
+def send_large(topic):
+    producer = PRODUCER
+    producer.set_max_message_size(4 << 20)
+    letters = Letters(topic, 0)
+    noise = bytes(byte % 255 + 1 for byte in os.urandom(1 << 20))  # no zero bytes
+    letters.bodies = [b"compressible " * 500, b"compressible " * 80_000, noise[:5_000], noise, b"x"]
+    letters.send(producer, range(len(letters.bodies)))
+    return compare(letters)
+
+
+def push_tag_filter(topic):
+    producer = PRODUCER
+    letters = Letters(topic, COUNT)
+    letters.send(producer, range(COUNT))
+    received = []
+    consumer = push(f"{topic}-group", "a", topic, "red || blue", received)
+    wanted = letters.numbers("red", "blue")
+    eventually("red and blue", lambda: len(received) >= len(wanted))
+    consumer.shutdown()
+    letters.check(wanted, received)
+    return f"{len(received)} of {COUNT} messages"
+
+
+def push_signed(topic):
+    """AccessKey, Signature and OnsChannel beside the fields of each request: ignored without access control."""
+    letters = Letters(topic, 8)
+    letters.send(PRODUCER, range(8))
+    received = []
+    consumer = push(f"{topic}-group", "a", topic, "*", received, ("nobody", "nothing", "ALIYUN"))
+    eventually("all", lambda: len(received) >= 8)
+    consumer.shutdown()
+    letters.check(range(8), received)
+    return "8 messages"
+
+
+def push_while_sending(topic):
+    producer = PRODUCER
+    letters = Letters(topic, COUNT)
+    letters.send(producer, range(COUNT // 2))
+    received = []
+    consumer = push(f"{topic}-group", "a", topic, "*", received)
+    eventually("first half", lambda: len(received) >= COUNT // 2)
+    letters.send(producer, range(COUNT // 2, COUNT))
+    eventually("second half", lambda: len(received) >= COUNT)
+    consumer.shutdown()
+    letters.check(range(COUNT), received)
+    return f"{len(received)} messages"
+
+
+def push_two_balance(topic):
+    """Messages go out until both have had a share; one that changed hands uncommitted may be seen twice."""
+    producer = PRODUCER
+    letters = Letters(topic, COUNT * 4)
+    letters.send(producer, [0])
+    received = [[], []]
+    consumers = []
+    for i in range(2):
+        consumers.append(push(f"{topic}-group", str(i), topic, "*", received[i]))
+        if i == 0:
+            eventually("the first message", lambda: received[0])
+    sent = 1
+
+    def shared():
+        nonlocal sent
+        if sent < COUNT * 3:
+            letters.send(producer, [sent])
+            sent += 1
+        return len(received[1]) > 0
+
+    eventually("a share for the second", shared)
+    letters.send(producer, range(sent, COUNT * 4))
+    eventually("all", lambda: len({entry["n"] for part in received for entry in part}) == COUNT * 4)
+    for consumer in consumers:
+        consumer.shutdown()
+    once = {entry["n"]: entry for part in received for entry in part}
+    letters.check(range(COUNT * 4), list(once.values()))
+    last = [{entry["queue"] for entry in part if entry["n"] >= COUNT * 3} for part in received]
+    assert not last[0] & last[1], f"queues consumed by both after balancing: {last}"
+    return f"{len(received[0])} and {len(received[1])} messages"
+
+
+def push_resume(topic):
+    producer = PRODUCER
+    letters = Letters(topic, COUNT)
+    for part, wanted in enumerate([range(COUNT // 2), range(COUNT // 2, COUNT)]):
+        letters.send(producer, wanted)
+        received = []
+        consumer = push(f"{topic}-group", str(part), topic, "*", received)
+        eventually(f"part {part}", lambda box=received, numbers=wanted: len(box) >= len(numbers))
+        consumer.shutdown()
+        letters.check(wanted, received)
+    return "half and half"
+
+
+PRODUCER = start_producer()
+
+SCENARIOS = [
+    send_sync,
+    send_async,
+    send_oneway,
+    send_by_selector,
+    send_large,
+    push_tag_filter,
+    push_signed,
+    push_while_sending,
+    push_two_balance,
+    push_resume,
+]
+
+
+def run(scenario, passed):
+    start = time.monotonic()
+    report = {"scenario": scenario.__name__, "ok": True}
+    try:
+        report["detail"] = scenario(f"{PREFIX}-{scenario.__name__}")
+    except BaseException as error:
+        traceback.print_exc()
+        report |= {"ok": False, "detail": f"{type(error).__name__}: {error}"}
+    report["seconds"] = round(time.monotonic() - start, 2)
+    passed.append(report["ok"])
+    sys.stdout.write(json.dumps(report) + "\n")
+    sys.stdout.flush()
+
+
+def main():
+    passed = []
+    threads = [threading.Thread(target=run, args=(scenario, passed)) for scenario in SCENARIOS]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    os._exit(0 if all(passed) else 1)  # without the destructors, which hang or abort
+
+
+if __name__ == "__main__":
+    main()

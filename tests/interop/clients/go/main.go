@@ -1,0 +1,118 @@
+// Runs every scenario of Apache's Go client at once against the name server given, each on topics and groups that start
+// with the prefix given, and prints one JSON line per scenario as it ends. Exits 0 only when all passed.
+//
+//	interop NAMESRV PREFIX COUNT
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/apache/rocketmq-client-go/v2/rlog"
+)
+
+const patience = 60 * time.Second
+
+type session struct {
+	namesrv string
+	prefix  string
+	count   int
+}
+
+type scenario func(s *session, topic string) (string, error)
+
+var scenarios = map[string]scenario{
+	"send_sync":        sendSync,
+	"send_async":       sendAsync,
+	"send_oneway":      sendOneway,
+	"send_batch":       sendBatch,
+	"send_to_queue":    sendToQueue,
+	"send_large":       sendLarge,
+	"send_signed":      sendSigned,
+	"push_from_first":  pushFromFirst,
+	"push_tag_filter":  pushTagFilter,
+	"push_two_balance": pushTwoBalance,
+	"push_resume":      pushResume,
+	"pull_poll":        pullPoll,
+	"admin_topic":      adminTopic,
+}
+
+type report struct {
+	Scenario string  `json:"scenario"`
+	OK       bool    `json:"ok"`
+	Seconds  float64 `json:"seconds"`
+	Detail   string  `json:"detail"`
+}
+
+func run(name string, work scenario, s *session) (result report) {
+	start := time.Now()
+	result.Scenario = name
+	defer func() {
+		if panicked := recover(); panicked != nil {
+			result.OK, result.Detail = false, fmt.Sprint("panic: ", panicked)
+			os.Stderr.Write(debug.Stack())
+		}
+		result.Seconds = float64(time.Since(start).Milliseconds()) / 1000
+	}()
+	detail, err := work(s, s.prefix+"-"+name)
+	if err != nil {
+		return report{Scenario: name, Detail: err.Error()}
+	}
+	return report{Scenario: name, OK: true, Detail: detail}
+}
+
+func main() {
+	if len(os.Args) < 4 {
+		fmt.Fprintln(os.Stderr, "usage: interop NAMESRV PREFIX COUNT [first-half]")
+		os.Exit(2)
+	}
+	rlog.SetLogLevel("error")
+	count, err := strconv.Atoi(os.Args[3])
+	if err != nil {
+		panic(err)
+	}
+	s := &session{namesrv: os.Args[1], prefix: os.Args[2], count: count}
+	if len(os.Args) == 5 { // the child process of pushResume: PREFIX is the topic
+		l := newLetters(s.prefix, s.count)
+		if err = s.consume(l, "first", l.sent[:s.count/2]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	var printing sync.Mutex
+	var running sync.WaitGroup
+	failed := false
+	for name, work := range scenarios {
+		running.Add(1)
+		go func() {
+			defer running.Done()
+			result := run(name, work, s)
+			line, _ := json.Marshal(result)
+			printing.Lock()
+			defer printing.Unlock()
+			fmt.Println(string(line))
+			failed = failed || !result.OK
+		}()
+	}
+	running.Wait()
+	if failed {
+		os.Exit(1)
+	}
+}
+
+// eventually asks every 20 ms until true.
+func eventually(what string, question func() bool) error {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if question() {
+			return nil
+		}
+	}
+	return errors.New("never came true: " + what)
+}

@@ -1,0 +1,85 @@
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.PullResult;
+import org.apache.rocketmq.client.consumer.PullStatus;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
+
+/** The addresses and counts of this run, one producer and one reader that scenarios share. */
+final class Session {
+    final String namesrv;
+    final String prefix;
+    final int count;
+    private final AtomicInteger instances = new AtomicInteger();
+    private final DefaultMQProducer producer;
+    private final DefaultMQPullConsumer reader;
+
+    Session(String namesrv, String prefix, int count) throws Exception {
+        this.namesrv = namesrv;
+        this.prefix = prefix;
+        this.count = count;
+        producer = new DefaultMQProducer(prefix + "-producer");
+        producer.setNamesrvAddr(namesrv);
+        producer.setSendMsgTimeout(20_000); // after the usual 3 s on a busy machine it would send again: duplicates
+        producer.start();
+        reader = new DefaultMQPullConsumer(prefix + "-reader");
+        reader.setNamesrvAddr(namesrv);
+        reader.setInstanceName("reader");
+        reader.start();
+    }
+
+    DefaultMQProducer producer() {
+        return producer;
+    }
+
+    DefaultMQPullConsumer reader() {
+        return reader;
+    }
+
+    DefaultMQPushConsumer pushConsumer(String group) {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        consumer.setNamesrvAddr(namesrv);
+        consumer.setInstanceName("consumer-" + instances.incrementAndGet());
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setConsumeThreadMin(2);
+        consumer.setConsumeThreadMax(2);
+        return consumer;
+    }
+
+    /** All messages of a topic by pulls from offset 0 of each queue, in queue and offset order. */
+    List<MessageExt> readAll(String topic) throws Exception {
+        List<MessageExt> all = new ArrayList<>();
+        for (MessageQueue queue : reader.fetchSubscribeMessageQueues(topic)) {
+            long offset = reader.minOffset(queue);
+            PullResult result;
+            do {
+                result = reader.pull(queue, "*", offset, 32);
+                if (result.getPullStatus() == PullStatus.FOUND) {
+                    all.addAll(result.getMsgFoundList());
+                }
+                offset = result.getNextBeginOffset();
+            } while (result.getPullStatus() == PullStatus.FOUND);
+        }
+        return all;
+    }
+
+    List<MessageExt> readWhenComplete(String topic, int wanted) throws Exception {
+        List<MessageExt> all = new ArrayList<>();
+        Check.eventually(topic + " holds " + wanted, () -> {
+            all.clear();
+            all.addAll(readAll(topic));
+            return all.size() >= wanted;
+        });
+        return all;
+    }
+
+    void close() {
+        producer.shutdown();
+        reader.shutdown();
+    }
+}

@@ -1,0 +1,41 @@
+"""What the interoperability tests share: the rule about missing toolchains, and the summary of each scenario's seconds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from tests.interop.apache import ToolMissingError
+
+LINES = pytest.StashKey[list[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[LINES] = []
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    lines = config.stash[LINES]
+    if lines:
+        terminalreporter.section("interoperability")
+        for line in lines:
+            terminalreporter.write_line(line)
+
+
+@pytest.fixture(scope="session")
+def summary(pytestconfig: pytest.Config) -> list[str]:
+    """Lines appended here are printed after the tests."""
+    return pytestconfig.stash[LINES]
+
+
+@contextmanager
+def skipping_without_tools() -> Iterator[None]:
+    """A missing toolchain skips with its reason; in CI, where all are promised, it fails."""
+    try:
+        yield
+    except ToolMissingError as error:
+        if os.environ.get("CI", "") not in {"", "false"}:
+            pytest.fail(f"{error}, and CI is set")
+        pytest.skip(str(error))

@@ -1,0 +1,360 @@
+"""Our client and our Spark source against Apache's own name server and broker, 5.3.3 and 4.9.7."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from tests.interop.apache import NEWEST, NEWEST_4, ApacheCluster
+from tests.interop.conftest import skipping_without_tools
+from tests.interop.our_clients import (
+    PATIENCE_SECONDS,
+    check,
+    check_queues,
+    eventually,
+    large_letters,
+    letters,
+    numbers,
+    read_all,
+    send_all,
+)
+
+from turbopump import Producer, PullConsumer, PushConsumer, ReceivedMessage
+from turbopump.client.offset_store import ConsumeFrom
+from turbopump.client.pull_consumer import PullStatus
+from turbopump.protocol import fastjson
+from turbopump.protocol.bodies.route import TopicRouteData
+from turbopump.protocol.frame import ROCKETMQ
+from turbopump.protocol.requests.namesrv import GetRouteInfo
+from turbopump.protocol.requests.offsets import GetMaxOffset
+from turbopump.protocol.requests.send import SendMessageV2
+from turbopump.remoting.client import RemotingClient
+
+VERSIONS = (NEWEST, NEWEST_4)
+COUNT = 60
+
+
+@pytest.fixture(scope="module")
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, ApacheCluster]]:
+    """One name server and broker of each version, started side by side and killed at the end: nobody reads their stores."""
+    made = {version: ApacheCluster(version, directory=tmp_path_factory.mktemp("apache"), heap="384m") for version in VERSIONS}
+    with ExitStack() as stack, skipping_without_tools():
+        for cluster in made.values():
+            stack.callback(cluster.kill)
+        with ThreadPoolExecutor() as pool:
+            for future in [pool.submit(cluster.start) for cluster in made.values()]:
+                future.result()
+        yield made
+
+
+@pytest.fixture(params=VERSIONS)
+def cluster(request: pytest.FixtureRequest, clusters: dict[str, ApacheCluster], summary: list[str]) -> Iterator[ApacheCluster]:
+    started = time.monotonic()
+    yield clusters[request.param]
+    name = request.node.name.removeprefix("test_").partition("[")[0]
+    summary.append(f"apache-{request.param:10} {time.monotonic() - started:6.2f} s  {name}")
+
+
+def test_sends_arrive_whole_at_apaches_broker(cluster: ApacheCluster) -> None:
+    async def story() -> None:
+        sent = letters("sends", COUNT)
+        async with Producer(cluster.namesrv) as producer, PullConsumer(cluster.namesrv, group="reader") as reader:
+            results = await send_all(producer, sent)
+            received = await read_all(reader, "sends", len(sent))
+        check(sent, received, results)
+        check_queues(received, in_order=True)
+
+    asyncio.run(story())
+
+
+def test_many_sends_at_once_arrive_each_once(cluster: ApacheCluster) -> None:
+    async def story() -> None:
+        sent = letters("at-once", COUNT * 5)
+        async with Producer(cluster.namesrv) as producer, PullConsumer(cluster.namesrv, group="reader") as reader:
+            results = await asyncio.gather(*(producer.send(message) for message in sent))
+            received = await read_all(reader, "at-once", len(sent))
+        check(sent, received, results)
+        check_queues(received)
+
+    asyncio.run(story())
+
+
+def test_large_bodies_arrive_whole(cluster: ApacheCluster) -> None:
+    async def story() -> None:
+        sent = large_letters("large")
+        async with Producer(cluster.namesrv) as producer, PullConsumer(cluster.namesrv, group="reader") as reader:
+            results = await send_all(producer, sent)
+            received = await read_all(reader, "large", len(sent))
+        check(sent, received, results)
+
+    asyncio.run(story())
+
+
+def test_oneway_messages_arrive(cluster: ApacheCluster) -> None:
+    async def story() -> None:
+        sent = letters("oneway", COUNT)
+        async with Producer(cluster.namesrv) as producer, PullConsumer(cluster.namesrv, group="reader") as reader:
+            await producer.send(sent[0])
+            for message in sent[1:]:
+                await producer.send_oneway(message)
+            received = await read_all(reader, "oneway", COUNT)
+        check(sent, received)
+        check_queues(received)
+
+    asyncio.run(story())
+
+
+def test_batches_arrive_in_order(cluster: ApacheCluster) -> None:
+    async def story() -> None:
+        sent = letters("batches", COUNT)
+        async with Producer(cluster.namesrv) as producer, PullConsumer(cluster.namesrv, group="reader") as reader:
+            for start in range(0, COUNT, 20):
+                result = await producer.send_batch(sent[start : start + 20])
+                assert len(result.msg_id.split(",")) == 20
+            received = await read_all(reader, "batches", len(sent))
+        check(sent, received)
+        check_queues(received, in_order=True)
+
+    asyncio.run(story())
+
+
+def test_a_chosen_queue_keeps_the_order(cluster: ApacheCluster) -> None:
+    async def story() -> None:
+        sent = letters("chosen", COUNT)
+        async with Producer(cluster.namesrv) as producer, PullConsumer(cluster.namesrv, group="reader") as reader:
+            first = await producer.send(sent[0])
+            queues = await producer.publish_queues("chosen")
+            assert len(queues) == 4
+            rest = await send_all(producer, sent[1:], queue=queues[2])
+            received = await read_all(reader, "chosen", len(sent))
+        check(sent, received, [first, *rest])
+        assert {result.queue for result in rest} == {queues[2]}
+        check_queues(received, in_order=True)
+
+    asyncio.run(story())
+
+
+def test_a_tag_filter_lets_only_its_tags_through(cluster: ApacheCluster) -> None:
+    async def story() -> None:
+        sent = letters("tags", COUNT)
+        wanted = [message for message in sent if message.tags in {"red", "blue"}]
+        received: list[ReceivedMessage] = []
+        async with Producer(cluster.namesrv) as producer:
+            await send_all(producer, sent)
+        async with PushConsumer(
+            cluster.namesrv,
+            group="tags",
+            topic="tags",
+            tags="red || blue",
+            consume_from=ConsumeFrom.FIRST,
+            handler=received.append,
+        ):
+            await eventually("all red and blue", lambda: len(received) >= len(wanted))
+        check(wanted, received)
+
+    asyncio.run(story())
+
+
+def test_a_consumer_gets_what_was_there_and_what_comes_later(cluster: ApacheCluster) -> None:
+    async def story() -> None:
+        sent = letters("later", COUNT)
+        received: list[ReceivedMessage] = []
+        async with Producer(cluster.namesrv) as producer:
+            await send_all(producer, sent[: COUNT // 2])
+            async with PushConsumer(cluster.namesrv, group="later", topic="later", consume_from=ConsumeFrom.FIRST) as consumer:
+                async for message in consumer:
+                    received.append(message)
+                    if len(received) == COUNT // 2:
+                        await send_all(producer, sent[COUNT // 2 :])
+                    if len(received) == COUNT:
+                        break
+        check(sent, received)
+
+    asyncio.run(story())
+
+
+def test_two_consumers_share_the_queues_and_one_inherits(cluster: ApacheCluster) -> None:
+    async def story() -> None:
+        sent = letters("shared", COUNT + 20)
+        boxes: tuple[list[ReceivedMessage], list[ReceivedMessage]] = ([], [])
+        async with Producer(cluster.namesrv) as producer:
+            await producer.send(sent[0])
+            one, two = (
+                PushConsumer(
+                    cluster.namesrv, group="shared", topic="shared", consume_from=ConsumeFrom.FIRST, handler=box.append
+                )
+                for box in boxes
+            )
+            async with two:
+                async with one:
+                    await eventually("the first message", lambda: len(seen(*boxes)) == 1)
+                    await eventually("two queues each", lambda: len(one.queues) == len(two.queues) == 2)
+                    assert not set(one.queues) & set(two.queues)
+                    await send_all(producer, sent[1:COUNT])
+                    await eventually("all so far", lambda: len(seen(*boxes)) == COUNT)
+                share = len(boxes[0])
+                await eventually("all queues", lambda: len(two.queues) == 4)
+                await send_all(producer, sent[COUNT:])
+                await eventually("the rest", lambda: len(seen(*boxes)) == COUNT + 20)
+        assert share > 1
+        assert len(boxes[0]) == share
+        # the first message alone may have been in hand while its queue changed hands
+        twice = [number for number, times in Counter(numbers([*boxes[0], *boxes[1]])).items() if times > 1]
+        assert twice in ([], [0])
+        check(sent, list(seen(*boxes).values()))
+
+    def seen(*boxes: list[ReceivedMessage]) -> dict[int, ReceivedMessage]:
+        return {int(message.properties["n"]): message for box in boxes for message in box}
+
+    asyncio.run(story())
+
+
+def test_a_second_consumer_goes_on_where_the_first_committed(cluster: ApacheCluster) -> None:
+    async def story() -> None:
+        sent = letters("resumed", COUNT)
+        async with Producer(cluster.namesrv) as producer:
+            for part in (sent[: COUNT // 2], sent[COUNT // 2 :]):
+                await send_all(producer, part)
+                received: list[ReceivedMessage] = []
+                async with PushConsumer(
+                    cluster.namesrv,
+                    group="resumed",
+                    topic="resumed",
+                    consume_from=ConsumeFrom.FIRST,
+                    handler=received.append,
+                ):
+                    await eventually("this half", lambda box=received, half=part: len(box) >= len(half))  # type: ignore[misc]
+                check(part, received)
+
+    asyncio.run(story())
+
+
+def test_pulls_filter_wait_and_keep_a_place(cluster: ApacheCluster) -> None:
+    async def story() -> None:
+        sent = letters("pulled", COUNT)
+        async with Producer(cluster.namesrv) as producer, PullConsumer(cluster.namesrv, group="puller") as consumer:
+            await producer.send(sent[0])
+            queue = (await producer.publish_queues("pulled"))[1]
+            await read_all(consumer, "pulled", 1)
+            end = await consumer.max_offset(queue)
+            waiting = asyncio.create_task(consumer.pull(queue, end, wait=20))
+            before = int(time.time() * 1000)
+            await producer.send(sent[1], queue=queue)
+            held = await waiting
+            assert held.status is PullStatus.FOUND
+            assert numbers(held.messages) == [1]
+
+            await send_all(producer, sent[2:], queue=queue)
+            await read_all(consumer, "pulled", COUNT)
+            green = await consumer.pull(queue, 0, tags="green")
+            assert set(numbers(green.messages)) <= {n for n in range(COUNT) if n % 3 == 1}
+            assert 1 in numbers(green.messages)
+            last = await consumer.max_offset(queue)
+            assert (await consumer.pull(queue, last)).status is PullStatus.NO_NEW_MESSAGE
+            assert (await consumer.pull(queue, last + 9)).status is PullStatus.OFFSET_ILLEGAL
+            assert await consumer.min_offset(queue) == 0
+            assert await consumer.offset_at(queue, before - 60_000) == 0
+
+            await consumer.commit(queue, 7)
+            assert await consumer.committed(queue) == 7
+
+    asyncio.run(story())
+
+
+def test_the_binary_header_form_is_spoken_too(cluster: ApacheCluster) -> None:
+    async def story() -> None:
+        client = RemotingClient(serialize_type=ROCKETMQ)
+        try:
+            command = await client.exchange(cluster.namesrv, GetRouteInfo(topic="TBW102"))
+            route = fastjson.decode(command.body, TopicRouteData)
+            assert cluster.broker in {address for broker in route.broker_datas for address in broker.broker_addrs.values()}
+            request = SendMessageV2(
+                producer_group="binary",
+                topic="binary",
+                default_topic="TBW102",
+                default_topic_queue_nums=4,
+                queue_id=1,
+                sys_flag=0,
+                born_timestamp=int(time.time() * 1000),
+                flag=0,
+                properties="n\x010\x02größe\x01漢字\x02",
+            )
+            reply = await client.call(cluster.broker, request, b"in binary")
+            assert (reply.queue_id, reply.queue_offset) == (1, 0)
+            asked = time.monotonic()
+            while (await client.call(cluster.broker, GetMaxOffset(topic="binary", queue_id=1))).offset != 1:
+                assert time.monotonic() - asked < PATIENCE_SECONDS  # its queues come behind its answers
+        finally:
+            await client.close()
+        async with PullConsumer(cluster.namesrv, group="reader") as reader:
+            (message,) = await read_all(reader, "binary", 1)
+        assert message.body == b"in binary"
+        assert message.properties["größe"] == "漢字"
+
+    asyncio.run(story())
+
+
+def test_our_topic_commands_create_list_and_route(cluster: ApacheCluster) -> None:
+    def turbopump(*arguments: str) -> Any:
+        command = [sys.executable, "-m", "turbopump", "topic", *arguments, "-n", cluster.namesrv, "--output", "json"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    turbopump("create", "by-command", "--queues", "3")
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while "by-command" not in turbopump("list")["topics"]:  # Apache's broker answers before the name server knows
+        assert time.monotonic() < deadline, "the topic never came into the list"
+    assert "by-command" in json.dumps(turbopump("route", "by-command"))
+
+    async def story() -> None:
+        async with Producer(cluster.namesrv) as producer:
+            assert len(await producer.publish_queues("by-command")) == 3
+
+    asyncio.run(story())
+
+
+def test_spark_reads_every_message(cluster: ApacheCluster, spark: Any) -> None:
+    async def story() -> None:
+        async with Producer(cluster.namesrv) as producer, PullConsumer(cluster.namesrv, group="reader") as reader:
+            await send_all(producer, sent)
+            await read_all(reader, "sparked", COUNT)
+
+    sent = letters("sparked", COUNT)
+    asyncio.run(story())
+
+    reader = spark.read.format("rocketmq").option("nameServer", cluster.namesrv).option("topic", "sparked")
+    rows = reader.load().collect()
+
+    assert sorted(bytes(row.body) for row in rows) == sorted(message.body for message in sent)
+    assert len({(row.queueId, row.queueOffset) for row in rows}) == COUNT
+    assert {row.tags for row in rows} == {"red", "green", "blue"}
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    pytest.importorskip("pyspark")
+    from turbopump.spark.session import end_session, rocketmq_session
+
+    session = rocketmq_session(
+        "interop",
+        master="local[2]",
+        conf={
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+            "spark.log.level": "ERROR",
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        },
+    )
+    yield session
+    end_session(session)

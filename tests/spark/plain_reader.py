@@ -1,0 +1,42 @@
+"""``format("rocketmqPlain")``: the same source with a tuple per row, for comparing rows and CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+from tests.spark.plain_twin import rows
+
+from turbopump.spark.cluster import Cluster
+from turbopump.spark.pull import read_range
+from turbopump.spark.reader import BatchReader
+from turbopump.spark.reading import RangesPartition
+from turbopump.spark.source import RocketMQDataSource
+
+
+class PlainReader(BatchReader):
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        assert isinstance(partition, RangesPartition)
+        options = self._options
+        with Cluster(options.name_servers) as cluster:
+            for wanted in partition.ranges:
+                chunks = read_range(
+                    cluster,
+                    wanted,
+                    pull_batch_size=options.pull_batch_size,
+                    pull_timeout_ms=options.pull_timeout_ms,
+                    fail_on_data_loss=options.fail_on_data_loss,
+                )
+                for chunk in chunks:
+                    yield from rows(bytes(chunk), wanted.queue.broker_name, options.columns)
+
+
+class PlainDataSource(RocketMQDataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "rocketmqPlain"
+
+    def reader(self, schema: StructType) -> PlainReader:
+        return PlainReader(self._settled(schema))

@@ -1,0 +1,162 @@
+"""Vectors and the plain twin read the same rows out of the same bytes."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.spark.plain_twin import rows
+from tests.spark.stored_messages import property_bytes, stored_message
+
+from turbopump.errors import StoredMessageError
+from turbopump.spark import decode as decode_module
+from turbopump.spark.columns import COLUMN_NAMES, arrow_schema
+from turbopump.spark.decode import decode
+
+
+def vector_rows(raw: bytes, columns: tuple[str, ...] = COLUMN_NAMES) -> list[tuple[object, ...]]:
+    found: list[tuple[object, ...]] = []
+    for batch in decode(raw, "broker-a", columns):
+        batch.validate(full=True)
+        assert batch.schema == arrow_schema(columns)
+        listed = batch.to_pylist(maps_as_pydicts="strict" if "properties" in columns else None)
+        found += (tuple(row[name] for name in columns) for row in listed)
+    return found
+
+
+PROPERTY_NAME = st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "WAIT", "ключ", "a", ""])
+PROPERTIES = st.one_of(
+    st.dictionaries(st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "x"]), st.text("ab é", min_size=1), max_size=4).map(
+        property_bytes
+    ),
+    st.dictionaries(st.sampled_from(["KEYS", "TAGS"]), st.text("ab", min_size=1)).map(lambda p: property_bytes(p, ended=False)),
+    st.lists(st.tuples(PROPERTY_NAME, st.sampled_from(["", "v", "w\x01x"]))).map(
+        lambda pairs: b"".join(f"{name}\x01{value}\x02".encode() for name, value in pairs)
+    ),
+    st.lists(st.sampled_from([b"a", b"KEYS", b"\x01", b"\x02", b"\xff", "é".encode()]), max_size=12).map(b"".join),
+)
+HOST = st.sampled_from([("127.0.0.1", 1), ("255.0.1.2", 65535), ("::1", 10911), ("2001:db8::5:0", 7)])
+BODY = st.one_of(
+    st.binary(max_size=40).map(lambda body: (body, 0)),
+    st.binary(max_size=40).map(lambda body: (zlib.compress(body), 1)),
+    st.binary(max_size=40).map(lambda body: (zlib.compress(body), 0x301)),
+)
+MESSAGE = st.builds(
+    lambda body, **fields: stored_message(body[0], sys_flag=body[1], **fields),
+    BODY,
+    topic=st.sampled_from(["T", "a-topic", "x" * 200]),
+    properties=PROPERTIES,
+    queue_id=st.integers(0, 2**31 - 1),
+    queue_offset=st.integers(0, 2**63 - 1),
+    commit_log_offset=st.integers(0, 2**63 - 1),
+    flag=st.integers(-(2**31), 2**31 - 1),
+    born_ms=st.integers(0, 2**42),
+    stored_ms=st.integers(0, 2**42),
+    born_host=HOST,
+    store_host=HOST,
+    reconsume_times=st.integers(0, 99),
+    prepared=st.integers(0, 2**63 - 1),
+    v2=st.just(True),
+)
+
+
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(st.lists(MESSAGE, max_size=8))
+def test_vectors_read_the_rows_that_the_plain_twin_reads(messages: list[bytes]) -> None:
+    raw = b"".join(messages)
+    assert vector_rows(raw) == list(rows(raw, "broker-a"))
+
+
+def test_version_1_and_2_entries_may_follow_each_other() -> None:
+    raw = stored_message(topic="one") + stored_message(topic="two", v2=True) + stored_message(b"", topic="t" * 127)
+    assert vector_rows(raw) == list(rows(raw, "broker-a"))
+
+
+@pytest.mark.parametrize("column", COLUMN_NAMES)
+def test_each_column_can_be_asked_alone(column: str) -> None:
+    raw = b"".join(
+        stored_message(f"b{i}".encode(), properties=property_bytes({"TAGS": f"t{i}"}), queue_offset=i) for i in range(3)
+    )
+    assert vector_rows(raw, (column,)) == list(rows(raw, "broker-a", (column,)))
+
+
+def test_columns_come_in_the_order_asked() -> None:
+    (batch,) = decode(stored_message(b"hello", queue_id=3), "b", ("body", "brokerName", "queueId"))
+    assert batch.to_pylist() == [{"body": b"hello", "brokerName": "b", "queueId": 3}]
+
+
+def test_a_repeated_property_takes_its_last_value() -> None:
+    raw = stored_message(properties=b"UNIQ_KEY\x01first\x02TAGS\x01t\x02UNIQ_KEY\x01last\x02") * 2
+    (batch,) = decode(raw, "b", ("msgId", "properties"))
+    assert batch.to_pylist() == [{"msgId": "last", "properties": [("TAGS", "t"), ("UNIQ_KEY", "last")]}] * 2
+
+
+def test_only_rows_inside_the_asked_queue_offsets_are_kept() -> None:
+    raw = b"".join(stored_message(queue_offset=offset) for offset in (4, 5, 6, 7, 9))
+    (batch,) = decode(raw, "b", ("queueOffset",), queue_offsets=range(5, 8))
+    assert batch.column(0).to_pylist() == [5, 6, 7]
+    assert list(decode(raw, "b", ("queueOffset",), queue_offsets=range(20, 30))) == []
+
+
+def test_large_decompressed_bodies_are_split_over_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode_module, "BATCH_BODY_SIZE_MAX", 2500)
+    packed = zlib.compress(bytes(1000))
+    raw = b"".join(stored_message(packed, sys_flag=1, queue_offset=i) for i in range(5)) + stored_message(b"z", queue_offset=5)
+    batches = list(decode(raw, "b", ("queueOffset", "body")))
+    assert [batch.column(0).to_pylist() for batch in batches] == [[0, 1], [2, 3], [4, 5]]
+    assert [len(body) for batch in batches for body in batch.column(1).to_pylist()] == [1000] * 5 + [1]
+
+
+def test_no_bytes_are_no_batches() -> None:
+    assert list(decode(b"", "b")) == []
+
+
+def test_a_false_crc_is_found_when_asked_for() -> None:
+    good = stored_message(b"right")
+    assert pa.Table.from_batches(decode(good, "b", check_crc=True)).num_rows == 1
+    with pytest.raises(StoredMessageError, match="does not fit its CRC"):
+        list(decode(good + good.replace(b"right", b"wrong"), "b", check_crc=True))
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda raw: raw[:-1], "ends at byte"),
+        (lambda raw: raw + b"\x00", "ends at byte"),
+        (lambda raw: struct.pack(">i", 12) + raw[4:], "size 12"),
+        (lambda raw: struct.pack(">i", -5) + raw[4:], "size -5"),
+        (lambda raw: raw[:4] + b"\xcb\xd4\x31\x94" + raw[8:], "magic 0xcbd43194"),
+        (lambda raw: raw[:84] + struct.pack(">i", 2**31 - 1) + raw[88:], "its body"),
+        (lambda raw: raw[:84] + struct.pack(">i", -1) + raw[88:], "its body"),
+        (lambda raw: raw[:-5] + b"\xff" + raw[-4:], "its (topic|properties)"),
+        (lambda raw: raw[:36] + struct.pack(">i", 48) + raw[40:], "its"),
+        (lambda raw: raw[:36] + struct.pack(">i", 192) + raw[40:], "inner batch"),
+    ],
+)  # fmt: skip
+def test_damaged_bytes_are_refused_with_their_place(damage, said: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(StoredMessageError, match=said):
+        list(decode(stored_message() + damage(stored_message(b"x", topic="TT")), "b"))
+
+
+def test_a_compressed_body_that_is_damaged_is_refused() -> None:
+    with pytest.raises(StoredMessageError, match="compressed body"):
+        list(decode(stored_message(b"not zlib", sys_flag=1), "b"))
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(st.data())
+def test_flipped_bytes_never_escape_as_anything_but_a_refusal(data: st.DataObject) -> None:
+    raw = bytearray(b"".join(stored_message(properties=property_bytes({"TAGS": "t", "KEYS": "k"})) for _ in range(3)))
+    for _ in range(data.draw(st.integers(1, 4))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        batches = list(decode(bytes(raw), "b"))
+    except StoredMessageError:
+        return
+    for batch in batches:
+        batch.validate(full=True)
+        assert batch.num_rows > 0

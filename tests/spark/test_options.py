@@ -1,0 +1,89 @@
+"""Options: what is accepted, what it becomes, and the sentence that refuses the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from turbopump.errors import ConfigError
+from turbopump.message.message_queue import MessageQueue
+from turbopump.spark.columns import COLUMN_NAMES
+from turbopump.spark.options import OPTION_NAMES, read_options
+
+NEEDED = {"nameServer": "127.0.0.1:9876", "topic": "T"}
+
+
+def test_names_are_taken_in_any_case_as_spark_lowers_them() -> None:
+    options = read_options({"nameserver": "a:1;b:2", "SUBSCRIBE": "T2, T1", "MAXpartitions": "3", "failondataloss": "False"})
+    assert options.name_servers == ("a:1", "b:2")
+    assert options.topics == ("T1", "T2")
+    assert options.partitions_max == 3
+    assert options.fail_on_data_loss is False
+
+
+def test_what_is_not_given_has_its_documented_default() -> None:
+    options = read_options(NEEDED)
+    assert options.columns == COLUMN_NAMES
+    assert (options.starting, options.ending, options.starting_timestamp_ms, options.ending_timestamp_ms) == (None,) * 4
+    assert (options.offsets_per_trigger_max, options.partitions_max) == (None, None)
+    assert (options.pull_batch_size, options.pull_timeout_ms, options.fail_on_data_loss) == (1024, 10_000, True)
+
+
+def test_two_spellings_of_one_option_may_not_differ() -> None:
+    assert read_options({**NEEDED, "namesrvAddr": "127.0.0.1:9876"}).name_servers == ("127.0.0.1:9876",)
+    with pytest.raises(ConfigError, match="'topic' and 'subscribe' mean the same thing but differ"):
+        read_options({**NEEDED, "subscribe": "U"})
+
+
+def test_columns_keep_their_order_and_get_their_spelling() -> None:
+    assert read_options({**NEEDED, "columns": "BODY, queueid"}).columns == ("body", "queueId")
+
+
+@pytest.mark.parametrize("form", ['{"v":1,"topics":{"T":{"broker-a":{"0":5,"1":-2}}}}', '{"T":{"broker-a":{"0":5,"1":-2}}}'])
+def test_starting_offsets_are_taken_with_and_without_a_version(form: str) -> None:
+    queues = {MessageQueue("T", "broker-a", 0): 5, MessageQueue("T", "broker-a", 1): -2}
+    assert read_options({**NEEDED, "startingOffsets": form}).starting == queues
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"topik": "T"}, "unknown option 'topik'; did you mean 'topic'"),
+        ({"startingoffset": "x"}, "did you mean 'startingOffsets'"),
+        ({"xyzzy": "1"}, "unknown option 'xyzzy'; options: nameServer, "),
+        ({"nameServer": "nowhere"}, "option nameServer: .*has no port"),
+        ({"nameServer": " ; "}, "option nameServer: an address"),
+        ({"topic": ","}, "option topic: a topic is expected"),
+        ({"columns": "bodi"}, "no column 'bodi'; did you mean 'body'"),
+        ({"columns": "body,BODY"}, "listed twice"),
+        ({"columns": ""}, "names no column"),
+        ({"maxPartitions": "0"}, "option maxPartitions: a whole number from 1"),
+        ({"maxOffsetsPerTrigger": "many"}, "not 'many'"),
+        ({"startingTimestamp": "-1"}, "option startingTimestamp"),
+        ({"failOnDataLoss": "maybe"}, "true or false"),
+        ({"startingOffsets": "sometime"}, "earliest, latest or JSON"),
+        ({"startingOffsets": "{"}, "not JSON"),
+        ({"startingOffsets": '{"v":2,"topics":{}}'}, "version 2"),
+        ({"startingOffsets": '{"T":{"b":5}}'}, "T, b: an object is expected"),
+        ({"startingOffsets": '{"T":{"b":{"zero":5}}}'}, "named by its number"),
+        ({"startingOffsets": '{"T":{"b":{"0":-3}}}'}, "the offset -3"),
+        ({"startingOffsets": '{"T":{"b":{"0":"5"}}}'}, "the offset '5'"),
+    ],
+)
+def test_a_wrong_option_is_refused_in_one_sentence(wrong: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        read_options({**NEEDED, **wrong})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("missing", ["nameServer", "topic"])
+def test_what_must_be_given_is_named(missing: str) -> None:
+    with pytest.raises(ConfigError, match=f"option {missing}"):
+        read_options({name: value for name, value in NEEDED.items() if name != missing})
+
+
+def test_every_option_and_column_has_its_line_in_the_docs() -> None:
+    lines = (Path(__file__).parents[2] / "docs" / "spark.md").read_text().splitlines()
+    for name in (*OPTION_NAMES, *COLUMN_NAMES):
+        assert any(line.startswith("|") and f"`{name}`" in line for line in lines), name
