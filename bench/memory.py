@@ -1,0 +1,23 @@
+"""How much memory a process holds, as the kernel counts it. Mapped store files are resident but not anonymous."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes: all resident pages, and those of them that no file stands behind."""
+
+    resident: int
+    anonymous: int
+
+
+def memory_of(pid: int) -> Memory:
+    """Raises ProcessLookupError or FileNotFoundError when the process is gone."""
+    fields = {}
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
+        name, size, _unit = line.split()
+        fields[name.rstrip(":")] = int(size) * 1024
+    return Memory(resident=fields["Rss"], anonymous=fields["Anonymous"])
