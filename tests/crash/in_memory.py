@@ -13,7 +13,8 @@ from typing import Any, cast
 from turbopump.message.codec import decode_entries
 from turbopump.message.java_hash import tags_code
 from turbopump.store.files import StorePaths
-from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
+from turbopump.store.message_store import MessageStore, NewMessage
+from turbopump.store.store_config import StoreConfig
 from turbopump.testing.simulated_disk import SimulatedDisk
 from turbopump.testing.simulated_file import SimulatedFile
 from turbopump.testing.simulated_loop import SimulatedLoop
@@ -120,7 +121,7 @@ class Opened:
 
     def has_by_key(self, message: Stored) -> bool:
         """Whether the index leads from the message's key to the message."""
-        hits = self.store.find_by_key(message.topic, message.key, 0, 1 << 60)
+        hits = self.store.lookup.find_by_key(message.topic, message.key, 0, 1 << 60)
         return any(hit.offset == message.offset for hit in hits)
 
     def image(self) -> Image:

@@ -48,9 +48,10 @@ from turbopump.remoting.server import RemotingServer
 from turbopump.store.disk import Disk, SystemDisk
 from turbopump.store.files import StorePaths
 from turbopump.store.json_table import JsonTable
-from turbopump.store.message_store import MessageStore, StoreConfig
+from turbopump.store.message_store import MessageStore
 from turbopump.store.queue_reader import ReadLimits
 from turbopump.store.recovery import RecoveryReport
+from turbopump.store.store_config import StoreConfig
 
 log = logging.getLogger(__name__)
 

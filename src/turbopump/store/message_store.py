@@ -8,47 +8,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Final
 
 import msgspec
 
 from turbopump.clock import Clock
-from turbopump.errors import StoreClosedError, StoredMessageError, StoreError
-from turbopump.message.codec import CRC_SUFFIX_SIZE, FIXED_SIZE, TOPIC_SIZE_MAX_V1, decode_entry, encode_entry
-from turbopump.message.message import ReceivedMessage
+from turbopump.errors import StoreClosedError, StoreError
+from turbopump.message.codec import CRC_SUFFIX_SIZE, FIXED_SIZE, TOPIC_SIZE_MAX_V1, encode_entry
 from turbopump.store.checkpoint import Checkpoint
 from turbopump.store.commit_log import CommitLog
 from turbopump.store.consume_queue import ConsumeQueue
 from turbopump.store.consume_queue_table import ConsumeQueueTable
 from turbopump.store.disk import Disk, Lock
 from turbopump.store.dispatcher import Dispatcher
-from turbopump.store.files import StorePaths
 from turbopump.store.flusher import Flusher
-from turbopump.store.index_file import IndexHit
 from turbopump.store.key_index import KeyIndex
+from turbopump.store.lookup import Lookup
 from turbopump.store.provenance import ABORT_MARK, Provenance
-from turbopump.store.queue_reader import GetResult, ReadLimits, read_queue
+from turbopump.store.queue_reader import GetResult, read_queue
 from turbopump.store.recovery import Recovery, RecoveryReport
+from turbopump.store.store_config import StoreConfig
 from turbopump.store.watermark import Watermark
-
-SEGMENT_SIZE: Final = 1024 * 1024 * 1024
-QUEUE_FILE_SIZE: Final = 6_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class StoreConfig:
-    """Sizes in bytes. ``flushed_only``: readers see a message only once it is on the disk (SYNC_FLUSH). ``index_entries`` 0: messages
-    are not indexed by key. ``with_crc``: entries are written with a CRC over all of them."""
-
-    paths: StorePaths
-    segment_size: int = SEGMENT_SIZE
-    queue_file_size: int = QUEUE_FILE_SIZE
-    flushed_only: bool = False
-    with_crc: bool = False
-    index_slots: int = 0
-    index_entries: int = 0
-    limits: ReadLimits = field(default_factory=ReadLimits)
 
 
 class NewMessage(msgspec.Struct, frozen=True, gc=False):
@@ -87,6 +66,7 @@ class MessageStore:
         self.index: KeyIndex | None = None
         if config.index_entries:
             self.index = KeyIndex(disk, clock, config.paths.index, config.index_slots, config.index_entries)
+        self.lookup = Lookup(self.log, self.queues, self.index)
         self.flushed = Watermark()
         self._dispatcher = Dispatcher(self.queues, self.index, self.flushed if config.flushed_only else None)
         self._provenance = Provenance(disk, config.paths.provenance)
@@ -315,42 +295,6 @@ class MessageStore:
         unit = queue.unit(index) if queue is not None else None
         return unit is None or self.log.end - unit[0] <= self._config.limits.hot_size
 
-    def offset_at_time(self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False) -> int:
-        """The queue offset at a store time in ms. Lower: the first message at or after it (the end if none is); upper: the last at or
-        before it (0 if none is). 0 for a queue without messages."""
-        queue = self.queues.find(topic, queue_id)
-        if queue is None:
-            return 0
-        low, high = queue.min_index, queue.end.value
-        while low < high:
-            middle = (low + high) // 2
-            stored = self._store_timestamp(queue, middle)
-            if stored is None or stored < timestamp or (upper and stored == timestamp):
-                low = middle + 1
-            else:
-                high = middle
-        if not upper:
-            return low
-        return low - 1 if low > queue.min_index else 0
-
-    def find_by_key(self, topic: str, key: str, begin_ms: int, end_ms: int, count_max: int = 64) -> list[IndexHit]:
-        """Where messages may be that have this key or unique id, stored between the times (ms), newest file first. Hashes collide."""
-        return self.index.find(topic, key, begin_ms, end_ms, count_max) if self.index is not None else []
-
-    def message_at(self, offset: int) -> ReceivedMessage | None:
-        """The message whose entry begins at this physical offset of the log; None if there is none."""
-        head = self.log.read(offset, 4)
-        if head is None or not 0 <= offset < self.log.end:
-            return None
-        entry = self.log.read(offset, int.from_bytes(head))
-        if entry is None or len(entry) < FIXED_SIZE:
-            return None
-        try:
-            message = decode_entry(entry)
-        except StoredMessageError:
-            return None
-        return message if message.commit_log_offset == offset else None
-
     def finish_background(self) -> None:
         """Wait for what runs beside this thread (syncs, saves of tables) and start no more: the first step of closing."""
         self._disk.close()
@@ -392,8 +336,3 @@ class MessageStore:
         if self.flushed.error is not None:
             raise StoreClosedError(str(self.flushed.error))
         raise StoreClosedError("the store is closed")
-
-    def _store_timestamp(self, queue: ConsumeQueue, index: int) -> int | None:
-        unit = queue.unit(index)
-        entry = self.log.read(unit[0], unit[1]) if unit is not None else None
-        return decode_entry(entry, check_crc=False).store_timestamp if entry is not None else None

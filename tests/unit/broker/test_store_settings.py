@@ -55,7 +55,9 @@ def test_entries_carry_a_crc_over_all_of_them_if_told_to(tmp_path: Path, on: boo
 def test_messages_are_indexed_if_told_to(tmp_path: Path, on: bool) -> None:
     async def scene(talk: Talk) -> None:
         await send_one_and_a_batch(talk)
-        found = {key: len(talk.broker.store.find_by_key("T", key, *ALWAYS)) for key in ("ID1", "red", "green", "blue", "x")}
+        found = {
+            key: len(talk.broker.store.lookup.find_by_key("T", key, *ALWAYS)) for key in ("ID1", "red", "green", "blue", "x")
+        }
         assert found == ({"ID1": 1, "red": 2, "green": 1, "blue": 1, "x": 0} if on else dict.fromkeys(found, 0))
 
     converse(tmp_path, scene, message_index_enable=on, max_hash_slot_num=100, max_index_num=1000)

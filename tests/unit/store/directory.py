@@ -10,7 +10,8 @@ from turbopump.message.codec import decode_entries
 from turbopump.message.java_hash import tags_code
 from turbopump.store.disk import SystemDisk
 from turbopump.store.files import StorePaths
-from turbopump.store.message_store import MessageStore, NewMessage, Placed, StoreConfig
+from turbopump.store.message_store import MessageStore, NewMessage, Placed
+from turbopump.store.store_config import StoreConfig
 
 HOST = bytes([127, 0, 0, 1]) + (10911).to_bytes(4)
 OVERHEAD = 91 + 1

@@ -39,10 +39,10 @@ def answers(store: MessageStore) -> dict[str, list[int]]:
     """The offsets that every key gives, and those of a range of time: equal indexes have equal answers."""
     found = {}
     for key in (*(f"ID{number:04d}" for number in range(80)), *(f"key{number}" for number in range(10)), "every", "never"):
-        found[key] = [hit.offset for hit in store.find_by_key("T", key, *ALWAYS)]
+        found[key] = [hit.offset for hit in store.lookup.find_by_key("T", key, *ALWAYS)]
     start = 1_700_000_000_000
     for second in range(0, 40, 3):
-        hits = store.find_by_key("T", "every", start + second * 1000, start + second * 1000 + 4000)
+        hits = store.lookup.find_by_key("T", "every", start + second * 1000, start + second * 1000 + 4000)
         found[f"every at {second}"] = [hit.offset for hit in hits]
     return found
 
@@ -54,7 +54,7 @@ def test_a_message_is_found_by_its_unique_id_and_by_each_of_its_keys(tmp_path: P
     other = put(store, b"c", "green", "ID3", topic="U")
 
     def offsets(topic: str, key: str) -> list[int]:
-        return [hit.offset for hit in store.find_by_key(topic, key, *ALWAYS)]
+        return [hit.offset for hit in store.lookup.find_by_key(topic, key, *ALWAYS)]
 
     assert offsets("T", "ID1") == [first]
     assert offsets("T", "red") == [first]
@@ -68,7 +68,7 @@ def test_rolled_back_messages_are_not_indexed(tmp_path: Path) -> None:
     store = indexed(tmp_path).open()
     put(store, b"a", "k", sys_flag=SysFlag.TRANSACTION_PREPARED | SysFlag.TRANSACTION_COMMIT)
     prepared = put(store, b"b", "k", sys_flag=SysFlag.TRANSACTION_PREPARED)
-    assert [hit.offset for hit in store.find_by_key("T", "k", *ALWAYS)] == [prepared]
+    assert [hit.offset for hit in store.lookup.find_by_key("T", "k", *ALWAYS)] == [prepared]
     store.close()
 
 
@@ -77,8 +77,8 @@ def test_keys_that_share_a_slot_do_not_hide_each_other(tmp_path: Path) -> None:
     store = indexed(tmp_path, index_slots=1).open()
     aa, bb, cc = (put(store, key.encode(), key) for key in ("Aa", "BB", "cc"))
     assert index_hash("T#Aa") == index_hash("T#BB")
-    assert [hit.offset for hit in store.find_by_key("T", "Aa", *ALWAYS)] == [bb, aa]
-    assert [hit.offset for hit in store.find_by_key("T", "cc", *ALWAYS)] == [cc]
+    assert [hit.offset for hit in store.lookup.find_by_key("T", "Aa", *ALWAYS)] == [bb, aa]
+    assert [hit.offset for hit in store.lookup.find_by_key("T", "cc", *ALWAYS)] == [cc]
     store.close()
 
 
@@ -99,15 +99,15 @@ def test_a_full_file_is_followed_by_another_even_between_two_keys_of_a_message(t
     assert {path.stat().st_size for path in files} == {index_file_size(SLOTS, ENTRIES)}
     assert all(len(path.name) == 17 and path.name.isdigit() for path in files)
     for number in range(40):
-        (hit,) = store.find_by_key("T", f"ID{number:04d}", *ALWAYS)
-        message = store.message_at(hit.offset)
+        (hit,) = store.lookup.find_by_key("T", f"ID{number:04d}", *ALWAYS)
+        message = store.lookup.message_at(hit.offset)
         assert message is not None
         assert message.body == b"%d" % number
         assert hit.stored_ms // 1000 * 1000 <= message.store_timestamp < hit.stored_ms + 1000
-    assert len(store.find_by_key("T", "every", *ALWAYS)) == 40
-    assert len(store.find_by_key("T", "every", *ALWAYS, 5)) == 5
+    assert len(store.lookup.find_by_key("T", "every", *ALWAYS)) == 40
+    assert len(store.lookup.find_by_key("T", "every", *ALWAYS, 5)) == 5
     fill(directory, store, 40, 40)
-    assert len(store.find_by_key("T", "every", *ALWAYS, 1000)) == 64, "as many as RocketMQ gives at most"
+    assert len(store.lookup.find_by_key("T", "every", *ALWAYS, 1000)) == 64, "as many as RocketMQ gives at most"
     store.close()
 
 
@@ -121,7 +121,7 @@ def test_times_count_to_the_second(tmp_path: Path) -> None:
         directory.clock.now += 10_000
 
     def between(start: int, end: int) -> list[int]:
-        return [offsets.index(hit.offset) for hit in store.find_by_key("T", "k", begin + start, begin + end)]
+        return [offsets.index(hit.offset) for hit in store.lookup.find_by_key("T", "k", begin + start, begin + end)]
 
     assert between(0, 40_000) == [4, 3, 2, 1, 0]
     assert between(10_000, 30_000) == [3, 2, 1]
@@ -246,7 +246,7 @@ def test_an_index_switched_on_later_has_every_message_that_was_sent_before(tmp_p
         if each is directory:
             store.close()
             store = without.open()
-            assert store.find_by_key("T", "every", *ALWAYS) == []
+            assert store.lookup.find_by_key("T", "every", *ALWAYS) == []
         fill(each, store, 20, 20)
         store.close()
         store = each.open()
@@ -271,7 +271,7 @@ def test_an_index_that_cannot_grow_refuses_no_message_and_is_filled_at_the_next_
     assert bodies(store) == [b"%d" % number for number in range(30)]
     (failure,) = directory.failures
     assert "No space left" in failure
-    assert len(store.find_by_key("T", "every", *ALWAYS)) == 10
+    assert len(store.lookup.find_by_key("T", "every", *ALWAYS)) == 10
     twin = directory.copy(tmp_path.with_name(tmp_path.name + "-crashed"))
     store.close()
     full = False

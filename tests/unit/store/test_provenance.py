@@ -44,7 +44,7 @@ def test_entries_end_in_a_crc_over_all_of_them(tmp_path: Path) -> None:
     entry = store.log.read(placed.offset, placed.log_end - placed.offset)
     assert entry is not None
     assert entry[-CRC_SUFFIX_SIZE:].startswith(b"__CRC32#\x01")
-    message = store.message_at(placed.offset)
+    message = store.lookup.message_at(placed.offset)
     assert message is not None
     assert message.body == b"body"
     store.close()

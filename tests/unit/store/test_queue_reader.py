@@ -183,9 +183,9 @@ def test_a_place_in_time_is_the_first_not_before_or_the_last_not_after(
     for now in TIMES:
         directory.clock.now = now
         put(store, b"%d" % now)
-    assert store.offset_at_time("T", 0, timestamp) == lower
-    assert store.offset_at_time("T", 0, timestamp, upper=True) == upper
-    assert store.offset_at_time("U", 0, timestamp) == store.offset_at_time("U", 0, timestamp, upper=True) == 0
+    assert store.lookup.offset_at_time("T", 0, timestamp) == lower
+    assert store.lookup.offset_at_time("T", 0, timestamp, upper=True) == upper
+    assert store.lookup.offset_at_time("U", 0, timestamp) == store.lookup.offset_at_time("U", 0, timestamp, upper=True) == 0
     store.close()
 
 
@@ -198,8 +198,8 @@ def test_places_in_time_of_a_queue_without_its_first_messages(directory: Directo
     queue = store.queue("T", 0)
     assert queue is not None
     queue.raise_min(placed[2].offset)
-    assert store.offset_at_time("T", 0, 0) == 2
-    assert store.offset_at_time("T", 0, 150, upper=True) == 0, (
+    assert store.lookup.offset_at_time("T", 0, 0) == 2
+    assert store.lookup.offset_at_time("T", 0, 150, upper=True) == 0, (
         "RocketMQ: before the first message the answer is 0, not the minimum"
     )
     store.close()

@@ -70,5 +70,5 @@ class OffsetsHandler:
 
     def at_time(self, request: SearchOffset, _context: RequestContext) -> Response:
         upper = request.boundary_type == "UPPER"
-        offset = self._store.offset_at_time(request.topic, request.queue_id, request.timestamp, upper=upper)
+        offset = self._store.lookup.offset_at_time(request.topic, request.queue_id, request.timestamp, upper=upper)
         return Response(OffsetReply(offset=offset))

@@ -1,0 +1,27 @@
+"""What a store is told when it is opened: where its files are, how large, and how it treats them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from turbopump.store.files import StorePaths
+from turbopump.store.queue_reader import ReadLimits
+
+SEGMENT_SIZE: Final = 1024 * 1024 * 1024
+QUEUE_FILE_SIZE: Final = 6_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """Sizes in bytes. ``flushed_only``: readers see a message only once it is on the disk (SYNC_FLUSH). ``index_entries`` 0: messages
+    are not indexed by key. ``with_crc``: entries are written with a CRC over all of them."""
+
+    paths: StorePaths
+    segment_size: int = SEGMENT_SIZE
+    queue_file_size: int = QUEUE_FILE_SIZE
+    flushed_only: bool = False
+    with_crc: bool = False
+    index_slots: int = 0
+    index_entries: int = 0
+    limits: ReadLimits = field(default_factory=ReadLimits)
