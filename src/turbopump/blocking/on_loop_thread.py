@@ -1,0 +1,97 @@
+"""What every blocking client has: an asyncio client that lives on the loop thread, and what a fork does to it.
+
+One rule: a method here hands a coroutine over and waits; what it does is the asyncio client's. It must not know brokers.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, Generic, Protocol, TypedDict, TypeVar
+
+from turbopump.client.loop_thread import LoopThread, leave_behind, the_loop_thread
+from turbopump.clock import Clock
+from turbopump.errors import NotStartedError
+
+T = TypeVar("T")
+
+
+class Surrounding(TypedDict, total=False):
+    """Settings that all three have."""
+
+    instance_name: str | None
+    clock: Clock | None
+    random: random.Random | None
+    local_ip: str | None
+
+
+class _Client(Protocol):
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+ClientT = TypeVar("ClientT", bound=_Client)
+
+
+class OnLoopThread(Generic[ClientT]):
+    """An asyncio client and the thread it lives on; made anew in a forked child if it may be."""
+
+    _survives_fork = True
+
+    def __init__(self, make: Callable[[], ClientT]) -> None:
+        self._make = make
+        self._client = make()  # complains about settings now
+        self._state = "new"
+        self._pid = os.getpid()
+        self._thread: LoopThread | None = None
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Make ready. Nothing happens if it is started already. Raises as the asyncio client's ``start``."""
+        self._heal_after_fork()
+        with self._lock:
+            if self._state == "new":
+                self._thread = the_loop_thread()
+                self._state = "started"
+        self._call(self._client.start)
+
+    def close(self) -> None:
+        """Close as the asyncio client does. May be called twice; does nothing in a forked child."""
+        if self._state == "started" and self._pid == os.getpid():
+            self._call(self._client.close)
+        self._state = "closed"
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _call(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
+        thread = self._thread
+        if thread is None:
+            name = type(self).__name__
+            raise NotStartedError(f"this {name} is not started; use `with {name}(...)` or call start()")
+        return thread.call(function, *args, **kwargs)
+
+    def _ready(self) -> ClientT:
+        if self._pid != os.getpid():
+            self._heal_after_fork()
+        return self._client
+
+    def _heal_after_fork(self) -> None:
+        if self._pid == os.getpid():
+            return
+        if not self._survives_fork and self._state != "new":
+            raise NotStartedError(
+                f"this {type(self).__name__} was started in process {self._pid} and is used in its fork {os.getpid()}; "
+                "start a new one after the fork"
+            )
+        leave_behind(self._client)
+        self._client = self._make()
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        if self._state == "started":
+            self._thread = the_loop_thread()
+            self._call(self._client.start)

@@ -1,0 +1,125 @@
+"""``turbopump.client.producer`` without await."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Unpack, overload
+
+from turbopump.blocking.on_loop_thread import OnLoopThread, Surrounding
+from turbopump.client import producer as asyncio_producer
+from turbopump.client.producer import DEFAULT_GROUP, as_message
+from turbopump.client.send_result import SendResult
+from turbopump.message.message import Message
+from turbopump.message.message_queue import MessageQueue
+
+
+class ProducerSettings(Surrounding, total=False):
+    """The further settings of ``turbopump.client.producer.Producer``."""
+
+    send_timeout: float
+    retries: int
+    compress_from: int | None
+    body_size_max: int
+
+
+class Producer(OnLoopThread[asyncio_producer.Producer]):
+    """``turbopump.client.producer.Producer`` without await: ``with Producer("127.0.0.1:9876") as producer: producer.send("t", b"x")``.
+
+    The same settings, methods and errors. Many threads may use one.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | list[str] | tuple[str, ...],
+        *,
+        group: str = DEFAULT_GROUP,
+        **settings: Unpack[ProducerSettings],
+    ) -> None:
+        super().__init__(lambda: asyncio_producer.Producer(namesrv, group=group, **settings))
+
+    def __enter__(self) -> Producer:
+        self.start()
+        return self
+
+    @property
+    def group(self) -> str:
+        return self._client.group
+
+    @property
+    def client_id(self) -> str:
+        """What brokers know this client by."""
+        return self._ready().client_id
+
+    @overload
+    def send(self, message: Message, /, *, queue: MessageQueue | None = None, timeout: float | None = None) -> SendResult: ...
+
+    @overload
+    def send(
+        self,
+        topic: str,
+        /,
+        body: bytes | str,
+        *,
+        tags: str | None = None,
+        keys: str | Iterable[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        queue: MessageQueue | None = None,
+        timeout: float | None = None,
+    ) -> SendResult: ...
+
+    def send(
+        self,
+        message: Message | str,
+        /,
+        body: bytes | str | None = None,
+        *,
+        tags: str | None = None,
+        keys: str | Iterable[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        queue: MessageQueue | None = None,
+        timeout: float | None = None,
+    ) -> SendResult:
+        """Send one message and wait until a broker has stored it; errors as the asyncio ``send``."""
+        built = as_message(message, body, tags, keys, properties)
+        return self._call(self._ready().send, built, queue=queue, timeout=timeout)
+
+    def send_batch(
+        self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout: float | None = None
+    ) -> SendResult:
+        """Send messages of one topic in one request, to one queue, all or none."""
+        return self._call(self._ready().send_batch, messages, queue=queue, timeout=timeout)
+
+    @overload
+    def send_oneway(self, message: Message, /, *, queue: MessageQueue | None = None) -> None: ...
+
+    @overload
+    def send_oneway(
+        self,
+        topic: str,
+        /,
+        body: bytes | str,
+        *,
+        tags: str | None = None,
+        keys: str | Iterable[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        queue: MessageQueue | None = None,
+    ) -> None: ...
+
+    def send_oneway(
+        self,
+        message: Message | str,
+        /,
+        body: bytes | str | None = None,
+        *,
+        tags: str | None = None,
+        keys: str | Iterable[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        queue: MessageQueue | None = None,
+    ) -> None:
+        """Send one message without waiting for an answer: whether it was stored is not known."""
+        built = as_message(message, body, tags, keys, properties)
+        self._call(self._ready().send_oneway, built, queue=queue)
+
+    def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues that messages of ``topic`` go to, for ``queue=``."""
+        return self._call(self._ready().publish_queues, topic)
