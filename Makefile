@@ -4,7 +4,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint interop bench sim crash clean
+.PHONY: demo test lint coverage interop bench sim crash clean
 
 demo: $(VENV)/.ready      ## 336,776 flights through the broker and Spark, checked
 	$(RUN) examples/flights_demo.py
@@ -17,6 +17,9 @@ lint: $(VENV)/.ready      ## format, lint, types, import directions
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
 	$(VENV)/bin/lint-imports --no-cache
+
+coverage: $(VENV)/.ready  ## branches of store/ that its tests take, and except bodies that they execute: 95 %, all
+	$(RUN) tests/coverage_of_store.py
 
 interop: $(VENV)/.ready   ## foreign clients against our servers, our clients against Apache's
 	$(RUN) -m pytest tests/interop -ra

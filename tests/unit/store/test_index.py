@@ -277,5 +277,5 @@ def test_an_index_that_cannot_grow_refuses_no_message_and_is_filled_at_the_next_
     full = False
     for each in (directory, twin):
         again = each.open()
-        assert len(again.find_by_key("T", "every", *ALWAYS)) == 30
+        assert len(again.lookup.find_by_key("T", "every", *ALWAYS)) == 30
         again.close()
