@@ -14,119 +14,51 @@ import errno
 import fcntl
 import mmap
 import os
-import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
 
 from turbopump.errors import StoreError, StoreLockedError
+from turbopump.store.disk_protocol import Disk, Done, Found, Lock, Piece, Post, Segment, Space
+from turbopump.store.fresh_pages import populate_write
 
-Post = Callable[[Callable[[], None]], object]
-Done = Callable[[OSError | None], None]
+__all__ = ["Disk", "Done", "Found", "Lock", "MappedSegment", "Piece", "Post", "Segment", "Space", "SystemDisk"]
 
-
-class Space(NamedTuple):
-    """Room on the file system of a path, in bytes."""
-
-    total: int
-    free: int
-
-
-class Segment(Protocol):
-    """One file of fixed size, mapped into memory.
-
-    ``buffer`` is the mapping: slices read as bytes-like objects, slices are assigned, ``struct`` packs into it.
-    """
-
-    path: Path
-    size: int
-    buffer: Any
-
-    def read(self, at: int, size: int) -> bytes: ...
-    def read_cold(self, at: int, size: int) -> bytes:
-        """The same bytes read from the file, not through the map: a page fault inside a map holds the GIL. Runs in a thread."""
-
-    def data_from(self, at: int) -> int | None:
-        """The first offset at or after ``at`` where bytes may not be zero; None: the rest is a hole."""
-
-    def populate(self, at: int, size: int) -> None:
-        """Make the pages of a range present and writable ahead of need; changes nothing. Runs in a thread."""
-
-    def sync(self) -> None:
-        """fdatasync; raises OSError, after which the file must not be trusted or synced again."""
-
-    def close(self) -> None: ...
-
-
-class Lock(Protocol):
-    """A held lock on a store directory."""
-
-    def release(self) -> None: ...
-
-
-class Disk(Protocol):
-    """What the store may ask of a file system. Methods raise OSError as the system does."""
-
-    def make_directory(self, path: Path) -> None: ...
-    def list_directory(self, path: Path) -> list[str]:
-        """Names in a directory, sorted; empty if it does not exist or is not a directory."""
-
-    def file_size(self, path: Path) -> int | None:
-        """Bytes, or None if there is no such file."""
-
-    def create_segment(self, path: Path, size: int) -> Segment:
-        """A new file of ``size`` zero bytes, allocated in full (a full disk fails here, cleanly, and not in the map)."""
-
-    def open_segment(self, path: Path) -> Segment:
-        """An existing file, mapped in its whole size."""
-
-    def rename_segment(self, segment: Segment, path: Path) -> None:
-        """Give an open segment another name in the same file system; its ``path`` changes with it."""
-
-    def read_file(self, path: Path) -> bytes | None:
-        """The whole file, or None if there is no such file."""
-
-    def write_file(self, path: Path, data: bytes) -> None:
-        """Create or overwrite in place, and sync. For files whose content is not precious."""
-
-    def replace_file(self, path: Path, data: bytes) -> None:
-        """Replace the content in one step: temporary file, fsync, rename, directory fsync. The old content stays as ``.bak``."""
-
-    def remove(self, path: Path) -> None:
-        """Remove a file or an empty directory; no error if it is not there."""
-
-    def modified_ms(self, path: Path) -> int:
-        """When the file was last written, in ms since 1970."""
-
-    def lock(self, path: Path) -> Lock:
-        """Hold ``path`` exclusively. Raises StoreLockedError if another process, or another store of this one, does."""
-
-    def space(self, path: Path) -> Space: ...
-    def start(self, operation: Callable[[], None], done: Done) -> None:
-        """Run a blocking ``operation`` beside the owner's thread; then ``done(None)`` or ``done(error)`` in it."""
-
-    def start_sync(self, segments: Iterable[Segment], done: Done) -> None:
-        """fdatasync every segment, in order, beside the owner's thread; then ``done``, with the first error if there was one."""
-
-    def close(self) -> None:
-        """Wait for what was started and call every ``done`` (what those start runs on the spot); then refuse more."""
+_READERS = 4
+"""Threads of their own for reads, so that no sync waits behind a device that reads."""
 
 
 class MappedSegment:
     """A segment on a real file."""
 
-    __slots__ = ("_fd", "buffer", "path", "size")
+    __slots__ = ("_closing", "_fd", "_readers", "buffer", "path", "size")
 
     def __init__(self, path: Path, fd: int, size: int) -> None:
         self.path = path
         self.size = size
         self._fd = fd
+        self._readers = 0
+        self._closing = False
         self.buffer = mmap.mmap(fd, size)
 
     def read(self, at: int, size: int) -> bytes:
         return self.buffer[at : at + size]
+
+    def read_cached(self, at: int, size: int) -> bytes | None:
+        if not hasattr(os, "RWF_NOWAIT"):
+            return None
+        data = bytearray(size)
+        try:
+            count = os.preadv(self._fd, [data], at, os.RWF_NOWAIT)
+        except OSError:  # EAGAIN, or a file system that cannot tell; what is wrong with the file comes out in ``read_cold``
+            return None
+        return bytes(data) if count == size else None
+
+    def evict(self, at: int, size: int) -> None:
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._fd, at, size, os.POSIX_FADV_DONTNEED)
 
     def read_cold(self, at: int, size: int) -> bytes:
         parts = []
@@ -152,14 +84,29 @@ class MappedSegment:
             return at  # a file system that cannot tell
 
     def populate(self, at: int, size: int) -> None:
-        _populate_write(self.buffer, at, min(size, self.size - at))
+        populate_write(self.buffer, at, min(size, self.size - at))
 
     def sync(self) -> None:
         _fdatasync(self._fd)
 
     def close(self) -> None:
         self.buffer.close()
-        os.close(self._fd)
+        self._closing = True
+        self._close_unread()
+
+    def hold(self) -> None:
+        """A read begins: the file stays open until ``release``, even if the segment is closed. Both in the owner's thread."""
+        self._readers += 1
+
+    def release(self) -> None:
+        """That read has ended."""
+        self._readers -= 1
+        self._close_unread()
+
+    def _close_unread(self) -> None:
+        if self._closing and not self._readers and self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 class _FileLock:
@@ -202,11 +149,13 @@ class SystemDisk:
 
     def __init__(self, post: Post | None = None) -> None:
         self._post = post
-        self._finished: deque[tuple[Done, OSError | None]] = deque()
+        self._finished: deque[Callable[[], None]] = deque()
         self._threads: ThreadPoolExecutor | None = None
+        self._readers: ThreadPoolExecutor | None = None
         self._closed = False
         if post is not None:
             self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="turbopump-disk")
+            self._readers = ThreadPoolExecutor(max_workers=_READERS, thread_name_prefix="turbopump-read")
 
     def make_directory(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
@@ -289,21 +238,7 @@ class SystemDisk:
         return Space(figures.f_blocks * figures.f_frsize, figures.f_bavail * figures.f_frsize)
 
     def start(self, operation: Callable[[], None], done: Done) -> None:
-        if self._closed:
-            raise RuntimeError("the disk is closed")
-        if self._threads is None:
-            done(_outcome(operation))
-            return
-        post = self._post
-        assert post is not None
-
-        def run() -> None:
-            self._finished.append((done, _outcome(operation)))
-            # a RuntimeError means that the owner's loop is gone: ``close`` may still tell
-            with contextlib.suppress(RuntimeError):
-                post(self._tell)
-
-        self._threads.submit(run)
+        self._run(self._threads, lambda: partial(done, _outcome(operation)))
 
     def start_sync(self, segments: Iterable[Segment], done: Done) -> None:
         batch = list(segments)
@@ -314,18 +249,58 @@ class SystemDisk:
 
         self.start(sync, done)
 
+    def start_read(self, pieces: Sequence[Piece], done: Callable[[list[Found]], None]) -> None:
+        held = []
+        for piece in pieces:
+            assert isinstance(piece.segment, MappedSegment)
+            piece.segment.hold()
+            held.append(piece.segment)
+
+        def tell(found: list[Found]) -> None:
+            for segment in held:
+                segment.release()
+            done(found)
+
+        self._run(self._readers, lambda: partial(tell, [_read(piece) for piece in pieces]))
+
     def close(self) -> None:
-        threads, self._threads = self._threads, None
-        if threads is not None:
-            threads.shutdown(wait=True)
-            while self._finished:
-                self._tell()
+        pools = (self._threads, self._readers)
+        self._threads = self._readers = None
+        for threads in pools:
+            if threads is not None:
+                threads.shutdown(wait=True)
+        while self._finished:
+            self._tell()
         self._closed = True
+
+    def _run(self, threads: ThreadPoolExecutor | None, operation: Callable[[], Callable[[], None]]) -> None:
+        """Run ``operation`` in a thread, or here if there is none, and what it returns in the owner's thread."""
+        if self._closed:
+            raise RuntimeError("the disk is closed")
+        if threads is None:
+            operation()()
+            return
+        post = self._post
+        assert post is not None
+
+        def run() -> None:
+            self._finished.append(operation())
+            # a RuntimeError means that the owner's loop is gone: ``close`` may still tell
+            with contextlib.suppress(RuntimeError):
+                post(self._tell)
+
+        threads.submit(run)
 
     def _tell(self) -> None:
         if self._finished:
-            done, error = self._finished.popleft()
-            done(error)
+            self._finished.popleft()()
+
+
+def _read(piece: Piece) -> Found:
+    try:
+        return piece.segment.read_cold(piece.at, piece.size)
+    except OSError as error:
+        return error
 
 
 def _outcome(operation: Callable[[], None]) -> OSError | None:
@@ -360,26 +335,3 @@ def _sync_directory(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-_MADV_POPULATE_WRITE = 23  # Linux 5.14; faults pages in for writing without changing them
-_madvise: Any = None
-
-
-def _populate_write(buffer: mmap.mmap, at: int, size: int) -> None:
-    """Ask for pages ahead of need: a page fault inside a map holds the GIL, ``madvise`` called through ctypes does not.
-
-    Where the system does not know the request nothing happens: the pages then come one by one, on first touch.
-    """
-    global _madvise
-    if not sys.platform.startswith("linux") or size <= 0:
-        return
-    import ctypes
-
-    if _madvise is None:
-        _madvise = ctypes.CDLL(None, use_errno=True).madvise
-        _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    start = at & ~(mmap.PAGESIZE - 1)
-    holder = ctypes.c_char.from_buffer(buffer, start)  # pins the map while the call runs
-    _madvise(ctypes.addressof(holder), size + at - start, _MADV_POPULATE_WRITE)
-    del holder

@@ -7,12 +7,12 @@ mount whose process is dead reaches nothing. What survives what is simulated_dis
 import asyncio
 import errno
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turbopump.errors import StoreLockedError
-from turbopump.store.disk import Done, Segment, Space
+from turbopump.store.disk import Done, Found, Piece, Segment, Space
 from turbopump.testing.simulated_file import SECTOR_SIZE, Sectors, SimulatedFile
 
 if TYPE_CHECKING:
@@ -163,6 +163,24 @@ class SimulatedMount:
 
         self._beside(effect, done)
 
+    def start_read(self, pieces: Sequence[Piece], done: Callable[[list[Found]], None]) -> None:
+        """Each piece is read at one moment before `done` is called; one whose segment was closed meanwhile
+        gives an error.
+        """
+        self._check_alive()
+        found: list[Found] = []
+
+        def effect() -> None:
+            for piece in pieces:
+                try:
+                    found.append(piece.segment.read_cold(piece.at, piece.size))
+                except OSError as error:
+                    found.append(error)
+                except ValueError as error:
+                    found.append(OSError(errno.EBADF, str(error)))
+
+        self._beside(effect, lambda _error: done(found))
+
     def close(self) -> None:
         """Finish at once what is under way (a real disk is waited for) and tell of it; then refuse more."""
         self._closing = True
@@ -215,6 +233,11 @@ class SimulatedMount:
         """A read that goes to the disk itself, and may fail there."""
         self._perform("pread", path)
 
+    def is_cached(self) -> bool:
+        """Half of what is asked for is in memory."""
+        self._check_alive()
+        return self._disk.rng.random() < 0.5
+
     def _perform(self, operation: str, path: Path) -> None:
         self._check_alive()
         self._disk.perform(operation, path)
@@ -255,6 +278,13 @@ class SimulatedSegment:
     def read_cold(self, at: int, size: int) -> bytes:
         self._mount.read_cold(self.path)
         return self.read(at, size)
+
+    def read_cached(self, at: int, size: int) -> bytes | None:
+        """Whether the system has it in memory is up to chance."""
+        return self.read(at, size) if self._mount.is_cached() else None
+
+    def evict(self, at: int, size: int) -> None:
+        """Chance does not remember."""
 
     def data_from(self, at: int) -> int | None:
         """To the sector, as file systems tell it."""
