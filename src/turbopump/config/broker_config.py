@@ -205,11 +205,7 @@ class BrokerConfig:
     )
 
     message_index_enable: bool = field(
-        default=False,
-        metadata=setting(
-            "messageIndexEnable",
-            "messages are indexed by unique id and keys: off until the next release, Apache's default is true",
-        ),
+        default=True, metadata=setting("messageIndexEnable", "messages are indexed by unique id and keys")
     )
     max_hash_slot_num: int = field(
         default=5_000_000, metadata=setting("maxHashSlotNum", "slots of an index file", "slots", low=1)
@@ -219,9 +215,10 @@ class BrokerConfig:
     )
 
     enabled_append_prop_crc: bool = field(
-        default=False,
+        default=True,
         metadata=setting(
-            "enabledAppendPropCRC", "each entry carries a CRC over all of it (`__CRC32#`): off until the next release"
+            "enabledAppendPropCRC",
+            "each entry carries a CRC over all of it, in the property `__CRC32#`; Apache's default is false",
         ),
     )
 

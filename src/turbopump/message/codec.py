@@ -48,7 +48,7 @@ ENTRY_HEAD: Final = struct.Struct(">IIIiiqqiq8sq8siqI")
 _HEAD_A: Final = struct.Struct(">IIIiiqqiq")  # up to and with bornTimestamp: 48 bytes
 _LONG: Final = struct.Struct(">q")
 _LOOK: Final = struct.Struct(">III")  # totalSize, magic, bodyCRC
-_CRC_NAME: Final = b"__CRC32#\x01"
+CRC_NAME: Final = b"__CRC32#\x01"
 _TAIL: Final = struct.Struct(">iqI")  # reconsumeTimes, preparedTransactionOffset, body length
 
 HEAD_SIZE: Final = 36
@@ -142,6 +142,12 @@ def encode_entry(
     return entry + crc_suffix(crc32(entry) & 0x7FFFFFFF) if with_crc else entry
 
 
+def without_crc(properties: bytes) -> bytes:
+    """Property text without any ``__CRC32#``: what is stored again (a retry, a message sent back) must not keep the CRC it had."""
+    pairs = properties.split(b"\x02")
+    return b"\x02".join([pair for pair in pairs if not pair.startswith(CRC_NAME)])
+
+
 def crc_suffix(crc: int) -> bytes:
     """The 20 bytes of the property that carries ``crc``."""
     return b"__CRC32#\x01%s\x02" % (b"%010d" % crc)[::-1]
@@ -162,7 +168,7 @@ def entry_fault(entry: bytes, position: int | None = None, *, crc_required: bool
     stored_size, magic, body_crc = _LOOK.unpack_from(entry)
     if stored_size != size:
         return f"totalSize {stored_size} is not the {size} bytes of the entry"
-    if entry[-CRC_SUFFIX_SIZE : -CRC_SUFFIX_SIZE + 9] == _CRC_NAME:
+    if entry[-CRC_SUFFIX_SIZE : -CRC_SUFFIX_SIZE + 9] == CRC_NAME:
         digits = entry[-11:-1]
         if (
             entry[-1] != 2

@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from turbopump.clock import Clock
-from turbopump.errors import StoreClosedError, StoreError
-from turbopump.message.codec import CRC_SUFFIX_SIZE, FIXED_SIZE, TOPIC_SIZE_MAX_V1, encode_entry
+from turbopump.errors import MessageError, StoreClosedError, StoreError
+from turbopump.message.codec import CRC_NAME, CRC_SUFFIX_SIZE, FIXED_SIZE, TOPIC_SIZE_MAX_V1, encode_entry, without_crc
+from turbopump.message.properties import PROPERTIES_SIZE_MAX
 from turbopump.store.checkpoint import Checkpoint
 from turbopump.store.commit_log import CommitLog
 from turbopump.store.consume_queue import ConsumeQueue
@@ -60,14 +61,17 @@ class MessageStore:
         self._lock = lock
         self._closed = False
         self._with_crc = config.with_crc
+        self._overhead = FIXED_SIZE - 16 + (CRC_SUFFIX_SIZE if config.with_crc else 0)
+        self.properties_size_max = PROPERTIES_SIZE_MAX - (CRC_SUFFIX_SIZE if config.with_crc else 0)
+        """Bytes of property text that a message may have: its CRC is one more property."""
         self.on_failure = on_failure
         self.log = CommitLog(disk, config.paths.commit_log, config.segment_size)
         self.queues = ConsumeQueueTable(disk, config.paths, config.queue_file_size)
         self.index: KeyIndex | None = None
         if config.index_entries:
             self.index = KeyIndex(disk, clock, config.paths.index, config.index_slots, config.index_entries)
-        self.lookup = Lookup(self.log, self.queues, self.index)
         self.flushed = Watermark()
+        self.lookup = Lookup(self.log, self.queues, self.index, self._visible_end if config.flushed_only else None)
         self._dispatcher = Dispatcher(self.queues, self.index, self.flushed if config.flushed_only else None)
         self._provenance = Provenance(disk, config.paths.provenance)
         self.log.requires_crc = self._provenance.requires_crc
@@ -171,11 +175,11 @@ class MessageStore:
         queue = self.queues.find_or_make(topic, queue_id)
         name = topic.encode()
         body, properties = message.body, message.properties
-        hosts_size = len(born_host) + len(store_host)
-        if self._with_crc or len(name) > TOPIC_SIZE_MAX_V1:
-            size = self._entry_size(len(body), len(name), len(properties), hosts_size)
-        else:  # nearly always: a call saved
-            size = FIXED_SIZE - 16 + hosts_size + len(body) + len(name) + len(properties)
+        if CRC_NAME in properties or not properties.endswith(b"\x02") or len(properties) > self.properties_size_max:
+            properties = self._storable(properties)
+        size = self._overhead + len(born_host) + len(store_host) + len(body) + len(name) + len(properties)
+        if len(name) > TOPIC_SIZE_MAX_V1:
+            size += 1
         log = self.log
         queue.make_room(1)  # what may fail comes before the first byte is written
         offset = log.place(size)
@@ -219,15 +223,16 @@ class MessageStore:
             self._refuse()
         queue = self.queues.find_or_make(topic, queue_id)
         name = topic.encode()
-        hosts_size, entry_size = len(born_host) + len(store_host), self._entry_size
-        sizes = [entry_size(len(message.body), len(name), len(message.properties), hosts_size) for message in messages]
+        fixed = self._overhead + len(born_host) + len(store_host) + len(name) + (len(name) > TOPIC_SIZE_MAX_V1)
+        texts = [self._storable(message.properties) for message in messages]
+        sizes = [fixed + len(message.body) + len(text) for message, text in zip(messages, texts, strict=True)]
         queue.make_room(len(messages))
         first = offset = self.log.place(sum(sizes))
         now = self._clock.now_ms()
         index = first_index = queue.max_index
         entries = []
         offsets = []
-        for message, size in zip(messages, sizes, strict=True):
+        for message, text, size in zip(messages, texts, sizes, strict=True):
             entries.append(
                 encode_entry(
                     queue_id,
@@ -243,7 +248,7 @@ class MessageStore:
                     0,
                     message.body,
                     name,
-                    message.properties,
+                    text,
                     self._with_crc,
                 )
             )
@@ -295,6 +300,9 @@ class MessageStore:
         unit = queue.unit(index) if queue is not None else None
         return unit is None or self.log.end - unit[0] <= self._config.limits.hot_size
 
+    def _visible_end(self) -> int:
+        return self.flushed.value
+
     def finish_background(self) -> None:
         """Wait for what runs beside this thread (syncs, saves of tables) and start no more: the first step of closing."""
         self._disk.close()
@@ -325,12 +333,18 @@ class MessageStore:
         )
         self._disk.start(lambda: self._provenance.note_indexes(None), lambda _error: None)
 
-    def _entry_size(self, body: int, topic: int, properties: int, hosts: int) -> int:
-        """Bytes that ``codec.encode_entry`` will make of parts of these sizes."""
-        size = FIXED_SIZE - 16 + hosts + body + topic + properties
-        if self._with_crc:
-            size += CRC_SUFFIX_SIZE
-        return size + 1 if topic > TOPIC_SIZE_MAX_V1 else size
+    def _storable(self, properties: bytes) -> bytes:
+        """Property text as an entry may hold it: ended, and without a CRC that another entry had. Raises MessageError if it is too long."""
+        if CRC_NAME in properties:
+            properties = without_crc(properties)
+        if self._with_crc and properties and not properties.endswith(b"\x02"):
+            properties += b"\x02"
+        if len(properties) > self.properties_size_max:
+            raise MessageError(
+                f"the message properties take {len(properties)} bytes, with those the broker adds; "
+                f"{self.properties_size_max} are allowed"
+            )
+        return properties
 
     def _refuse(self) -> None:
         if self.flushed.error is not None:

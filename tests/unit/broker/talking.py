@@ -28,6 +28,8 @@ SMALL: dict[str, Any] = {
     "broker_name": "broker-a",
     "mapped_file_size_commit_log": 1 << 20,
     "mapped_file_size_consume_queue": 20 * 1000,
+    "max_hash_slot_num": 100,
+    "max_index_num": 1000,
     "listen_port": 0,
 }
 

@@ -47,6 +47,8 @@ class World:
             store_path_root_dir="/store",
             mapped_file_size_commit_log=1 << 20,
             mapped_file_size_consume_queue=2000,
+            max_hash_slot_num=100,
+            max_index_num=1000,
         )
 
         async def begin() -> None:

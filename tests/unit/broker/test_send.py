@@ -46,6 +46,8 @@ def test_a_message_is_stored_where_the_answer_says(tmp_path: Path, form: type[An
         first = messages[0]
         assert (first.born_timestamp, first.flag, first.reconsume_times, first.msg_id) == (1234, 7, 1, "ID0")
         assert (first.born_host[0], first.store_host) == ("127.0.0.1", ("127.0.0.1", talk.broker.port))
+        crc = first.properties.pop("__CRC32#")
+        assert len(crc) == 10
         assert first.properties == {
             "TAGS": "a",
             "KEYS": "k",
@@ -107,7 +109,7 @@ def send(topic: str = "T", queue_id: int = 0, **fields: Any) -> SendMessageV2:
         (send(batch=True), b"", ResponseCode.SYSTEM_ERROR, "the message body is empty"),
         (send(batch=True), b"no batch", ResponseCode.MESSAGE_ILLEGAL, "is cut off"),
         (send("%RETRY%g", batch=True), encode_batch([Message("T", b"x")]), ResponseCode.MESSAGE_ILLEGAL, "retry group"),
-        (send(properties="p\x01" + "v" * 32_767), b"x", ResponseCode.MESSAGE_ILLEGAL, "32767 are allowed"),
+        (send(properties="p\x01" + "v" * 32_767), b"x", ResponseCode.MESSAGE_ILLEGAL, "32747 are allowed"),
         (send(properties="p\x01" + "v" * 32_700), b"x", ResponseCode.MESSAGE_ILLEGAL, "with those the broker adds"),
         (send(properties="DELAY\x013\x02"), b"x", ResponseCode.MESSAGE_ILLEGAL, "delayed messages (property DELAY)"),
         (send(properties="a\x01b\x02TIMER_DELAY_SEC\x013"), b"x", ResponseCode.MESSAGE_ILLEGAL, "delayed"),

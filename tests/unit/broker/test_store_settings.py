@@ -1,4 +1,4 @@
-"""Settings that change what the store writes: off by default in this release, and honoured when set."""
+"""Settings that change what the store writes: on by default, and honoured when set."""
 
 from pathlib import Path
 
@@ -28,10 +28,10 @@ async def send_one_and_a_batch(talk: Talk) -> None:
     assert answer.code == 0
 
 
-def test_both_are_off_by_default() -> None:
+def test_both_are_on_by_default() -> None:
     config = BrokerConfig()
-    assert not config.enabled_append_prop_crc
-    assert not config.message_index_enable
+    assert config.enabled_append_prop_crc
+    assert config.message_index_enable
 
 
 @pytest.mark.parametrize("on", [False, True])

@@ -115,6 +115,8 @@ def test_a_failed_sync_fails_its_sends_and_all_that_follow_and_reading_goes_on()
 
 def test_async_flush_refuses_sends_after_a_failed_sync_too() -> None:
     async def scene(talk: Talk, disk: SimulatedDisk) -> None:
+        await talk.client.send(b"makes the index file, and has it noted")
+        await asyncio.sleep(2)
         disk.fail("sync", errno.EIO)
         await talk.client.send(b"answered before the flush")
         await asyncio.sleep(2)

@@ -28,7 +28,6 @@ from turbopump.message.java_hash import tags_code
 from turbopump.message.properties import (
     KEYS,
     NAME_END,
-    PROPERTIES_SIZE_MAX,
     TAGS,
     UNIQ_KEY,
     WAIT_STORE_MSG_OK,
@@ -134,8 +133,6 @@ class SendHandler:
             text = f"{_ended(text)}UNIQ_KEY\x01{unique}\x02"
         tags = value_after(text, _TAGS)
         properties = (text if text[-1] == "\x02" else text + "\x02").encode() + self._added
-        if len(properties) > PROPERTIES_SIZE_MAX:
-            return _refuse_properties(len(properties))
         born_host = encode_host(*context.peer.host_pair)
         sys_flag = request.sys_flag & _NOT_HOSTS | self._store_flag
         if len(born_host) == 20:
@@ -207,8 +204,6 @@ class SendHandler:
             if properties and properties[-1] != 2:
                 properties += b"\x02"
             properties += added
-            if len(properties) > PROPERTIES_SIZE_MAX:
-                return _refuse_properties(len(properties))
             unique = property_value(text, UNIQ_KEY) if self._indexed else None
             keys = property_value(text, KEYS) if self._indexed else None
             messages.append(NewMessage(item.body, properties, tags_code(tags) if tags else 0, item.flag, unique, keys))
@@ -374,13 +369,6 @@ def _without_pop_ck(text: str) -> str:
     if properties.pop("POP_CK", None) is None:
         return text
     return encode_properties(properties)
-
-
-def _refuse_properties(size: int) -> Response:
-    return Response(
-        code=ResponseCode.MESSAGE_ILLEGAL,
-        remark=f"the message properties take {size} bytes, with those the broker adds; {PROPERTIES_SIZE_MAX} are allowed",
-    )
 
 
 def _refused_by_store(error: Exception) -> Response:
