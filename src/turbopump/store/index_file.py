@@ -18,7 +18,7 @@ import sys
 from array import array
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
 from turbopump.message.java_hash import java_hash
 from turbopump.store.disk import Segment
@@ -35,14 +35,8 @@ _OFFSET_MAX: Final = 1 << 60
 """No log is that long."""
 _HASHED_APART: Final = 4
 """Characters at a key's end that are hashed one by one; what is before them is remembered (unique ids differ in their end)."""
-
-
-class IndexHit(NamedTuple):
-    """An entry whose hash fits: the commit-log offset of a message that may have the key."""
-
-    offset: int
-    stored_ms: int
-    """Store time, exact to the second."""
+WALK_STEP: Final = 1000
+"""Entries of a chain that are walked in one go, about 1 ms."""
 
 
 def index_file_size(slots: int, entries: int) -> int:
@@ -149,23 +143,30 @@ class IndexFile:
         self._write_header()
         self.dirty = True
 
-    def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[IndexHit]:
-        """Entries of this hash stored within the times (both ends count, to the second), newest first."""
+    def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int | None]:
+        """The commit-log offsets of messages that may have a key of this hash and may be stored within the times, newest first.
+
+        None after every ``WALK_STEP`` entries: whoever has other things to do may turn to them, if the file is still open afterwards.
+
+        The seconds of an entry only rule out: those of the first count from another file's begin (RocketMQ sets the begin after
+        them), and 0 also stands for any time before the begin (the clock was set back).
+        """
         (number,) = _SLOT.unpack_from(self._buffer, HEADER_SIZE + key_hash % self._slots * SLOT_SIZE)
+        begin_after = (begin_ms - self.begin_timestamp - 999) / 1000
+        end_after = (end_ms - self.begin_timestamp) / 1000
         seen = 0
-        while 0 < number < self.count and seen < self.count:
+        while 0 < number < self.count:
             stored_hash, offset, seconds, previous = _ENTRY.unpack_from(self._buffer, self._entries_at + number * ENTRY_SIZE)
-            stored_ms = self.begin_timestamp + seconds * 1000
-            if stored_hash == key_hash and begin_ms // 1000 * 1000 <= stored_ms + 999 and stored_ms <= end_ms:
-                yield IndexHit(offset, stored_ms)
+            if number == 1:
+                seconds = 0
+            if stored_hash == key_hash and begin_after <= seconds and (seconds <= end_after or seconds == 0):
+                yield offset
             if previous >= number:  # chains lead back; anything else is damage
                 return
             number = previous
             seen += 1
-
-    def covers(self, begin_ms: int, end_ms: int) -> bool:
-        """Whether the file may hold messages stored within the times."""
-        return self.count > 1 and self.begin_timestamp <= end_ms + 999 and begin_ms <= self.end_timestamp + 999
+            if seen % WALK_STEP == 0:
+                yield None
 
     def _write_header(self) -> None:
         _HEADER.pack_into(

@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Final
 
 from turbopump.clock import Clock
 from turbopump.message.sysflag import TRANSACTION_MASK
 from turbopump.store.disk import Disk, Segment
-from turbopump.store.index_file import IndexFile, IndexHit, index_file_size, index_hash
-
-HITS_MAX: Final = 64
+from turbopump.store.index_file import IndexFile, index_file_size, index_hash
 
 
 class KeyIndex:
@@ -69,15 +66,23 @@ class KeyIndex:
             self.failed = True
             self.on_failure(error)
 
-    def find(self, topic: str, key: str, begin_ms: int, end_ms: int, count_max: int = HITS_MAX) -> list[IndexHit]:
-        """Up to ``count_max`` hits, newest file first. Hashes collide: compare the key with the message's own."""
+    @property
+    def end_timestamp(self) -> int:
+        """The store time (ms) of the newest message that is indexed; 0 if there is none."""
+        return self.files[-1].end_timestamp if self.end_offset >= 0 else 0
+
+    def find(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int | None]:
+        """The commit-log offsets of messages that may have this key or unique id and may be stored between the times, newest first.
+
+        Hashes collide and times are rough: look at the message itself. None now and then, for callers that have other things to do;
+        files may come and go meanwhile.
+        """
         key_hash = index_hash(f"{topic}#{key}")
-        hits: list[IndexHit] = []
-        for hit in self._hits(key_hash, begin_ms, end_ms):
-            hits.append(hit)
-            if len(hits) >= min(count_max, HITS_MAX):
-                break
-        return hits
+        for file in reversed(self.files.copy()):
+            for found in file.find(key_hash, begin_ms, end_ms):
+                yield found
+                if file not in self.files:  # removed while we were away
+                    break
 
     def rewind(self, before: int) -> int:
         """Forget what was indexed of messages at or after ``before``; the offset from which the dispatcher must bring them back.
@@ -124,11 +129,6 @@ class KeyIndex:
     def remove_all(self) -> None:
         while self.files:
             self._drop(self.files.pop())
-
-    def _hits(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[IndexHit]:
-        for file in reversed(self.files):
-            if file.covers(begin_ms, end_ms):
-                yield from file.find(key_hash, begin_ms, end_ms)
 
     def _put(self, key: str, offset: int, stored_ms: int) -> None:
         file = self.files[-1] if self.files else None

@@ -1,62 +1,274 @@
-"""Finding single messages: by place in the log, by key or unique id, by time."""
+"""Finding single messages: by place in the log or in a queue, by key or unique id, by time.
+
+A question is a generator: it yields each ``Read`` it wants of the log and is sent the bytes (None: they are not there); now and then it
+yields None, which asks for nothing and lets others have their turn. So whoever asks decides how bytes are read: ``Lookup.answer`` reads
+through the map; a broker reads cold bytes beside its loop (``broker/handlers/queries.py``). What a question finds has been checked:
+magic, place, CRC, and for a key that the message really has it, for the index knows hashes only.
+"""
 
 from __future__ import annotations
 
-from turbopump.errors import StoredMessageError
-from turbopump.message.codec import FIXED_SIZE, decode_entry
+import struct
+from collections.abc import Callable, Generator
+from typing import Final, NamedTuple, TypeAlias, TypeVar
+
+from turbopump.message.codec import FIXED_SIZE, HEAD_SIZE, decode_entry, entry_fault, head_fault
 from turbopump.message.message import ReceivedMessage
-from turbopump.store.commit_log import CommitLog
-from turbopump.store.consume_queue import ConsumeQueue
+from turbopump.message.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY
+from turbopump.message.sysflag import SysFlag
+from turbopump.store.commit_log import ENTRY_SIZE_MAX, CommitLog
+from turbopump.store.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE, ConsumeQueue
 from turbopump.store.consume_queue_table import ConsumeQueueTable
-from turbopump.store.index_file import IndexHit
 from turbopump.store.key_index import KeyIndex
+
+COUNT_MAX: Final = 64
+"""Messages that a question by key gives at most, as many as RocketMQ's ``maxMsgsNumBatch``."""
+BYTES_MAX: Final = 8 << 20
+"""Bytes of messages that one question gathers at most, but always one message."""
+
+_TIME_HEAD: Final = 76
+"""Bytes of an entry up to its store time, wherever that is."""
+_TIMES: Final = struct.Struct(">q")
+
+
+class Read(NamedTuple):
+    """Bytes of the log that a question wants."""
+
+    offset: int
+    size: int
+
+
+class StoredEntry(NamedTuple):
+    """An entry as it lies in the log. ``fault`` says what is wrong with it; None: it is good."""
+
+    offset: int
+    data: bytes
+    fault: str | None = None
+
+    @property
+    def message(self) -> ReceivedMessage:
+        return decode_entry(self.data, check_crc=False)
+
+
+class ByKey(NamedTuple):
+    """``found``, newest first; ``damaged`` are the offsets of entries that may have been meant and cannot be read any more."""
+
+    found: list[StoredEntry]
+    damaged: list[int]
+
+
+T = TypeVar("T")
+Question: TypeAlias = Generator[Read | None, bytes | None, T]
 
 
 class Lookup:
-    """Questions about an open store that are not pulls. ``index`` None: nothing is found by key."""
+    """Questions about an open store that are not pulls. ``index`` None: nothing is found by key.
 
-    def __init__(self, log: CommitLog, queues: ConsumeQueueTable, index: KeyIndex | None) -> None:
+    ``visible_end``: messages at or after this offset of the log are not to be seen yet.
+    """
+
+    def __init__(
+        self, log: CommitLog, queues: ConsumeQueueTable, index: KeyIndex | None, visible_end: Callable[[], int] | None = None
+    ) -> None:
         self._log = log
         self._queues = queues
         self._index = index
+        self._visible_end = visible_end or (lambda: log.end)
+
+    @property
+    def index_end(self) -> tuple[int, int]:
+        """Offset and store time (ms) of the newest message that can be found by key; zeros if there is none."""
+        index = self._index
+        return (index.end_offset, index.end_timestamp) if index is not None and index.end_offset >= 0 else (0, 0)
+
+    @property
+    def no_index_because(self) -> str | None:
+        """Why messages may not be found by key although they are there; None: they are found."""
+        if self._index is None:
+            return "this broker keeps no index (messageIndexEnable=false)"
+        if self._index.failed:
+            return "the index could not grow: what was stored since is found by key after the next start"
+        return None
+
+    # --- answered at once ----------------------------------------------------------------------------------------------------
+
+    def answer(self, question: Question[T]) -> T:
+        """The answer, with every read through the map."""
+        given: bytes | None = None
+        try:
+            wanted = next(question)
+            while True:
+                given = self._log.read(*wanted) if wanted is not None else None
+                wanted = question.send(given)
+        except StopIteration as end:
+            value: T = end.value
+            return value
 
     def message_at(self, offset: int) -> ReceivedMessage | None:
-        """The message whose entry begins at this physical offset of the log; None if there is none."""
-        head = self._log.read(offset, 4)
-        if head is None or not 0 <= offset < self._log.end:
-            return None
-        entry = self._log.read(offset, int.from_bytes(head))
-        if entry is None or len(entry) < FIXED_SIZE:
-            return None
-        try:
-            message = decode_entry(entry)
-        except StoredMessageError:
-            return None
-        return message if message.commit_log_offset == offset else None
+        """The good message whose entry begins at this offset of the log; None if there is none."""
+        entry = self.answer(self.entry_at(offset))
+        return entry.message if entry is not None and entry.fault is None else None
+
+    def message_in_queue(self, topic: str, queue_id: int, index: int) -> ReceivedMessage | None:
+        """The good message with this queue offset; None if there is none."""
+        entry = self.answer(self.entry_in_queue(topic, queue_id, index))
+        return entry.message if entry is not None and entry.fault is None else None
 
     def offset_at_time(self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False) -> int:
+        """See ``place_in_time``."""
+        return self.answer(self.place_in_time(topic, queue_id, timestamp, upper=upper))
+
+    def find_by_key(
+        self, topic: str, key: str, begin_ms: int, end_ms: int, count_max: int = COUNT_MAX, *, unique: bool = False
+    ) -> list[StoredEntry]:
+        """See ``by_key``; the good ones."""
+        return self.answer(self.by_key(topic, key, begin_ms, end_ms, count_max, unique=unique)).found
+
+    # --- questions -----------------------------------------------------------------------------------------------------------
+
+    def entry_at(self, offset: int) -> Question[StoredEntry | None]:
+        """The entry that begins at this offset of the log, good or with its fault; None if none begins there."""
+        if not 0 <= offset < self._visible_end():
+            return None
+        head = yield Read(offset, HEAD_SIZE)
+        if head is None or head_fault(head, offset) is not None:
+            return None
+        size = int.from_bytes(head[:4])
+        if not FIXED_SIZE <= size <= ENTRY_SIZE_MAX:
+            return StoredEntry(offset, head, f"totalSize {size} cannot be")
+        data = yield Read(offset, size)
+        if data is None:
+            return StoredEntry(offset, head, f"totalSize {size} goes past the end of the segment")
+        return StoredEntry(offset, data, entry_fault(data, offset, crc_required=self._log.requires_crc(offset)))
+
+    def entry_in_queue(self, topic: str, queue_id: int, index: int) -> Question[StoredEntry | None]:
+        """The entry of a queue offset; None if it is not there (yet, or any more)."""
+        queue = self._queues.find(topic, queue_id)
+        if queue is None or not queue.min_index <= index < queue.end.value:
+            return None
+        unit = queue.unit(index)
+        if unit is None or unit[1] == NO_MESSAGE_SIZE:
+            return None
+        return (yield from self.entry_at(unit[0]))
+
+    def by_key(
+        self,
+        topic: str,
+        key: str,
+        begin_ms: int,
+        end_ms: int,
+        count_max: int = COUNT_MAX,
+        *,
+        unique: bool = False,
+        bytes_max: int = BYTES_MAX,
+    ) -> Question[ByKey]:
+        """The newest messages of ``topic`` that have ``key`` among their keys or as their unique id (``unique``: as their unique id
+        only) and were stored between the times (ms, both count), ``COUNT_MAX`` at most."""
+        found: list[StoredEntry] = []
+        damaged: list[int] = []
+        if self._index is None:
+            return ByKey(found, damaged)
+        count_max, left = min(count_max, COUNT_MAX), bytes_max
+        last = -1
+        for offset in self._index.find(topic, key, begin_ms, end_ms):
+            if len(found) >= count_max:
+                break
+            if offset is None:
+                yield None
+                continue
+            if offset == last:  # a key twice, or two keys of one hash
+                continue
+            last = offset
+            entry = yield from self.entry_at(offset)
+            if entry is None:
+                continue  # deleted with its segment, or not to be seen yet
+            if entry.fault is not None:
+                damaged.append(offset)
+                continue
+            if not _is_meant(entry.message, topic, key, begin_ms, end_ms, unique=unique):
+                continue
+            if found and len(entry.data) > left:
+                break
+            found.append(entry)
+            left -= len(entry.data)
+        return ByKey(found, damaged)
+
+    def place_in_time(self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False) -> Question[int]:
         """The queue offset at a store time in ms. Lower: the first message at or after it (the end if none is); upper: the last at or
-        before it (0 if none is). 0 for a queue without messages."""
+        before it (0 if none is). 0 for a queue without messages. Damaged messages have no time and are passed over."""
         queue = self._queues.find(topic, queue_id)
         if queue is None:
             return 0
         low, high = queue.min_index, queue.end.value
+        first_after, last_before = high, 0
         while low < high:
-            middle = (low + high) // 2
-            stored = self._store_timestamp(queue, middle)
-            if stored is None or stored < timestamp or (upper and stored == timestamp):
-                low = middle + 1
+            found = yield from self._first_with_time((low + high) // 2, high, queue)
+            if found is None:
+                high = (low + high) // 2
+                continue
+            index, stored = found
+            if stored < timestamp or (upper and stored == timestamp):
+                last_before = index
+                low = index + 1
             else:
-                high = middle
-        if not upper:
-            return low
-        return low - 1 if low > queue.min_index else 0
+                first_after = index
+                high = (low + high) // 2
+        return last_before if upper else first_after
 
-    def find_by_key(self, topic: str, key: str, begin_ms: int, end_ms: int, count_max: int = 64) -> list[IndexHit]:
-        """Where messages may be that have this key or unique id, stored between the times (ms), newest file first. Hashes collide."""
-        return self._index.find(topic, key, begin_ms, end_ms, count_max) if self._index is not None else []
+    def in_time(
+        self, topic: str, queue_id: int, begin_ms: int, end_ms: int, count_max: int = COUNT_MAX, *, bytes_max: int = BYTES_MAX
+    ) -> Question[list[StoredEntry]]:
+        """The newest good messages of a queue stored between the times (ms, both count), newest first."""
+        found: list[StoredEntry] = []
+        queue = self._queues.find(topic, queue_id)
+        if queue is None or begin_ms > end_ms:
+            return found
+        index = yield from self.place_in_time(topic, queue_id, end_ms, upper=True)
+        begin = yield from self.place_in_time(topic, queue_id, begin_ms)
+        left = bytes_max
+        while index >= begin and len(found) < count_max:
+            entry = yield from self.entry_in_queue(topic, queue_id, index)
+            if entry is not None and entry.fault is None and begin_ms <= entry.message.store_timestamp <= end_ms:
+                if found and len(entry.data) > left:
+                    break
+                found.append(entry)
+                left -= len(entry.data)
+            index -= 1
+        return found
 
-    def _store_timestamp(self, queue: ConsumeQueue, index: int) -> int | None:
-        unit = queue.unit(index)
-        entry = self._log.read(unit[0], unit[1]) if unit is not None else None
-        return decode_entry(entry, check_crc=False).store_timestamp if entry is not None else None
+    def earliest_time(self, topic: str, queue_id: int) -> Question[int]:
+        """When the first message that a queue still has was stored (ms); −1 if it has none."""
+        queue = self._queues.find(topic, queue_id)
+        if queue is None:
+            return -1
+        found = yield from self._first_with_time(queue.min_index, queue.end.value, queue)
+        return found[1] if found is not None else -1
+
+    def _first_with_time(self, index: int, end: int, queue: ConsumeQueue) -> Question[tuple[int, int] | None]:
+        """The first message of a queue from ``index`` on, before ``end``, whose store time can be read: (index, time)."""
+        while index < end:
+            units = queue.units(index, min(end - index, 1000))
+            if not units:
+                index += 1
+                continue
+            for at in range(0, len(units), UNIT_SIZE):
+                if int.from_bytes(units[at + 8 : at + 12]) != NO_MESSAGE_SIZE:
+                    offset = int.from_bytes(units[at : at + 8])
+                    head = yield Read(offset, _TIME_HEAD)
+                    if head is not None and head_fault(head, offset) is None:
+                        return index, _store_time(head)
+                index += 1
+        return None
+
+
+def _store_time(head: bytes) -> int:
+    (stored,) = _TIMES.unpack_from(head, 68 if head[39] & SysFlag.BORN_HOST_V6 else 56)
+    return int(stored)
+
+
+def _is_meant(message: ReceivedMessage, topic: str, key: str, begin_ms: int, end_ms: int, *, unique: bool) -> bool:
+    if message.topic != topic or not begin_ms <= message.store_timestamp <= end_ms:
+        return False
+    if message.properties.get(UNIQ_KEY) == key:
+        return True
+    return not unique and key in message.properties.get(KEYS, "").split(KEY_SEPARATOR)
