@@ -14,8 +14,6 @@ import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
-import org.apache.rocketmq.client.consumer.store.OffsetStore;
-import org.apache.rocketmq.client.consumer.store.ReadOffsetType;
 import org.apache.rocketmq.client.impl.consumer.DefaultLitePullConsumerImpl;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
@@ -67,6 +65,7 @@ final class Consuming {
         Check.eventually("first half", () -> received.size() >= session.count / 2);
         send(letters, session.count / 2, session.count);
         Check.eventually("second half", () -> received.size() >= session.count);
+        committed(topic, session.count, consumer);
         consumer.shutdown();
         letters.check(letters.sent, List.copyOf(received));
         return received.size() + " messages";
@@ -86,6 +85,7 @@ final class Consuming {
         send(letters, session.count / 2, session.count);
         Check.eventually("second half", () -> received.stream().filter(m -> Letters.number(m) >= session.count / 2).count()
             >= session.count - session.count / 2);
+        committed(topic, session.count, consumer); // one of the first half may be in the hands of the other thread until now
         consumer.shutdown();
         boolean whole = received.size() > session.count / 2;
         letters.check(whole ? letters.sent : letters.sent.subList(session.count / 2, session.count), List.copyOf(received));
@@ -117,8 +117,22 @@ final class Consuming {
         return ids;
     }
 
+    /**
+     * Waits until the group's offsets at the broker are past `messages` messages: all that were in hand are done with, and
+     * who takes over a queue now gets none of them again. Commits go one-way, and are no answer to anything.
+     */
+    private void committed(String topic, long messages, DefaultMQPushConsumer... consumers) throws Exception {
+        Check.eventually("offsets of " + messages + " messages", () -> {
+            for (DefaultMQPushConsumer consumer : consumers) {
+                consumer.getDefaultMQPushConsumerImpl().persistConsumerOffset();
+            }
+            return session.committed(topic + "-group", topic) == messages;
+        });
+    }
+
     private String twoBalance(String topic) throws Exception {
-        Letters letters = new Letters(topic, session.count);
+        int count = session.count;
+        Letters letters = new Letters(topic, count + 8);
         send(letters, 0, 1);
         List<Collection<MessageExt>> received = List.of(new ConcurrentLinkedQueue<>(), new ConcurrentLinkedQueue<>());
         List<DefaultMQPushConsumer> consumers = new ArrayList<>();
@@ -130,6 +144,7 @@ final class Consuming {
             consumers.add(consumer);
             if (i == 0) {
                 Check.eventually("the first message", () -> !received.get(0).isEmpty());
+                committed(topic, 1, consumer);
             }
         }
         Check.eventually("two queues each, disjoint", () -> {
@@ -139,30 +154,26 @@ final class Consuming {
             all.addAll(second);
             return half && all.size() == 4;
         });
-        send(letters, 1, session.count);
-        Check.eventually("all", () -> received.get(0).size() + received.get(1).size() >= session.count);
+        send(letters, 1, count);
+        Check.eventually("all", () -> once(received).size() >= count);
+        committed(topic, count, consumers.get(0), consumers.get(1));
         // one leaves: the other takes over its queues
         consumers.get(0).shutdown();
         Check.eventually("all queues with the one that stays", () -> assigned(consumers.get(1), topic).size() == 4);
         int before = received.get(1).size();
-        Letters more = new Letters(topic, session.count + 8);
-        for (Message message : more.sent.subList(session.count, session.count + 8)) {
-            session.producer().send(message);
-        }
-        Check.eventually("what came after", () -> received.get(1).size() >= before + 8);
+        send(letters, count, count + 8);
+        Check.eventually("what came after", () -> once(received).size() >= count + 8);
+        committed(topic, count + 8, consumers.get(1));
         consumers.get(1).shutdown();
-        List<MessageExt> all = new ArrayList<>(received.get(0));
-        all.addAll(received.get(1));
-        more.check(more.sent, all);
+        letters.check(letters.sent, once(received));
         Check.that(received.get(0).size() > 1 && before > 0, "both had a share");
         return received.get(0).size() + " and " + received.get(1).size() + " messages";
     }
 
-    /** Clients commit one-way, so the broker may not have read it when the next consumer asks: wait until it has. */
-    private void arrived(OffsetStore store, String topic, int messages) throws Exception {
-        Set<MessageQueue> queues = session.reader().fetchSubscribeMessageQueues(topic);
-        Check.eventually("offsets of " + messages + " messages", () -> queues.stream()
-            .mapToLong(q -> store.readOffset(q, ReadOffsetType.READ_FROM_STORE)).sum() == messages);
+    private static List<MessageExt> once(List<Collection<MessageExt>> received) {
+        List<MessageExt> all = new ArrayList<>();
+        received.forEach(all::addAll);
+        return Letters.once(all);
     }
 
     private String resume(String topic) throws Exception {
@@ -177,10 +188,7 @@ final class Consuming {
             consumer.setMessageListener(into(received));
             consumer.start();
             Check.eventually("part " + part, () -> received.size() >= wanted.size());
-            if (part == 0) {
-                consumer.getDefaultMQPushConsumerImpl().persistConsumerOffset();
-                arrived(consumer.getDefaultMQPushConsumerImpl().getOffsetStore(), topic, half);
-            }
+            committed(topic, part == 0 ? half : session.count, consumer);
             consumer.shutdown();
             letters.check(wanted, List.copyOf(received));
             if (part == 0) {
@@ -201,7 +209,7 @@ final class Consuming {
         Map<MessageQueue, Long> ends = new HashMap<>();
         for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(topic)) {
             // a group without an offset is told 0, not "none", while the queue's first message is still in memory
-            Check.equal(0L, consumer.fetchConsumeOffset(queue, true), "offset of a new group");
+            Check.equal(0L, session.committed(topic + "-group", queue), "offset of a new group");
             Check.equal(0L, consumer.searchOffset(queue, 0), "offset at the beginning of time");
             long offset = 0;
             while (offset < consumer.maxOffset(queue)) {
@@ -220,7 +228,8 @@ final class Consuming {
         }
         letters.check(letters.tagged("green"), received);
         for (Map.Entry<MessageQueue, Long> end : ends.entrySet()) {
-            Check.eventually("offset of " + end.getKey(), () -> consumer.fetchConsumeOffset(end.getKey(), true) == end.getValue());
+            Check.eventually("offset of " + end.getKey(),
+                () -> session.committed(topic + "-group", end.getKey()) == end.getValue());
         }
         consumer.shutdown();
         return received.size() + " of " + session.count + " messages";
@@ -250,14 +259,15 @@ final class Consuming {
                 received.addAll(consumer.poll(200));
                 return received.size() >= wanted.size();
             });
-            consumer.commitSync();
-            if (part == 0) {
-                Field hidden = DefaultLitePullConsumer.class.getDeclaredField("defaultLitePullConsumerImpl");
-                hidden.setAccessible(true);
-                DefaultLitePullConsumerImpl inside = (DefaultLitePullConsumerImpl) hidden.get(consumer);
+            Field hidden = DefaultLitePullConsumer.class.getDeclaredField("defaultLitePullConsumerImpl");
+            hidden.setAccessible(true);
+            DefaultLitePullConsumerImpl inside = (DefaultLitePullConsumerImpl) hidden.get(consumer);
+            long offsets = part == 0 ? half : session.count;
+            Check.eventually("offsets of " + offsets + " messages", () -> {
+                consumer.commitSync(); // into the client's memory; persisting sends it, one-way
                 inside.persistConsumerOffset();
-                arrived(inside.getOffsetStore(), topic, half);
-            }
+                return session.committed(topic + "-group", topic) == offsets;
+            });
             consumer.shutdown();
             letters.check(wanted, received);
             if (part == 0) {

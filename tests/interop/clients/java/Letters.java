@@ -2,6 +2,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Random;
@@ -58,6 +59,18 @@ final class Letters {
 
     static int number(Message message) {
         return Integer.parseInt(message.getUserProperty("n"));
+    }
+
+    /**
+     * What was received without repeats of the same stored message (same queue, same offset): when a queue changes hands,
+     * delivery is at least once. The same letter stored twice stays twice.
+     */
+    static List<MessageExt> once(List<MessageExt> received) {
+        Map<List<Object>, MessageExt> byPlace = new LinkedHashMap<>();
+        for (MessageExt message : received) {
+            byPlace.putIfAbsent(List.of(message.getTopic(), message.getQueueId(), message.getQueueOffset()), message);
+        }
+        return List.copyOf(byPlace.values());
     }
 
     /** Every expected message exactly once and nothing else. */

@@ -8,7 +8,7 @@ import java.util.concurrent.CountDownLatch;
  * one JSON line per scenario as it ends. Exits 0 only when all passed.
  */
 public final class Main {
-    static final int PATIENCE_SECONDS = 60;
+    static final int PATIENCE_SECONDS = 180; // only a failure waits that long, or a machine busy with much else
 
     interface Scenario {
         String run(String topic) throws Exception;

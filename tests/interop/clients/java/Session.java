@@ -5,6 +5,9 @@ import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
+import org.apache.rocketmq.client.consumer.store.OffsetStore;
+import org.apache.rocketmq.client.consumer.store.ReadOffsetType;
+import org.apache.rocketmq.client.consumer.store.RemoteBrokerOffsetStore;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -49,6 +52,25 @@ final class Session {
         consumer.setConsumeThreadMin(2);
         consumer.setConsumeThreadMax(2);
         return consumer;
+    }
+
+    /**
+     * The offsets that the broker holds for a group, added up over a topic's queues. Asked through a store of its own: a
+     * consumer's store would take the broker's answer over the newer offset that it has in memory.
+     */
+    long committed(String group, String topic) throws Exception {
+        long sum = 0;
+        for (MessageQueue queue : reader.fetchSubscribeMessageQueues(topic)) {
+            sum += Math.max(0, committed(group, queue));
+        }
+        return sum;
+    }
+
+    /** Below 0: the broker knows none, or did not answer. */
+    long committed(String group, MessageQueue queue) {
+        OffsetStore store = new RemoteBrokerOffsetStore(
+            reader.getDefaultMQPullConsumerImpl().getRebalanceImpl().getmQClientFactory(), group);
+        return store.readOffset(queue, ReadOffsetType.READ_FROM_STORE);
     }
 
     /** All messages of a topic by pulls from offset 0 of each queue, in queue and offset order. */
