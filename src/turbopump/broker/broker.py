@@ -60,8 +60,10 @@ FIRST_REGISTRATION_S = 3.0
 """Longest that a start waits for name servers; a silent one must not keep the broker from serving those who know it."""
 MEMORY_ASSUMED = 8 << 30
 DAMAGES_LOGGED = 100
-"""Damaged ranges that get a line each at the start; all of them are counted."""
+"""Damaged ranges, and offsets set back, that get a line each at the start; all of them are counted."""
 
+SAVE_AGAIN_S = 1.0
+"""After how long a table that could not be saved is tried again."""
 
 class Broker:
     """One broker on one store directory.
@@ -90,6 +92,7 @@ class Broker:
         self._tables: list[TopicTable | GroupTable | ConsumerOffsets] = []
         self.host = config.bind_address
         self.port = config.listen_port
+        self._files: list[JsonTable] = []
         self.address = ""
 
     @property
@@ -119,21 +122,20 @@ class Broker:
         _report_recovery(config.store_path_root_dir, store.recovery)
 
         paths = store_config.paths
-        self._topics = TopicTable(
-            JsonTable(disk, paths.table("topics"), _report), clock, auto_create=config.auto_create_topic_enable
-        )
-        self._groups = GroupTable(
-            JsonTable(disk, paths.table("subscriptionGroup"), _report),
-            clock,
-            auto_create=config.auto_create_subscription_group,
-        )
-        self._offsets = ConsumerOffsets(JsonTable(disk, paths.table("consumerOffset"), _report), clock)
+        self._files = [
+            JsonTable(disk, paths.table(name), _report) for name in ("topics", "subscriptionGroup", "consumerOffset")
+        ]
+        topics, groups, offsets = self._files
+        self._topics = TopicTable(topics, clock, auto_create=config.auto_create_topic_enable)
+        self._groups = GroupTable(groups, clock, auto_create=config.auto_create_subscription_group)
+        self._offsets = ConsumerOffsets(offsets, clock)
         for table in (self._topics, self._groups, self._offsets):
             table.load()
             self._tables.append(table)
         self._topics.add_system_topics(
             cluster=config.broker_cluster_name,
             broker=config.broker_name,
+        self._set_back_offsets()
             default_queues=config.default_topic_queue_nums,
             cluster_perm=PERM_READ | PERM_WRITE | PERM_INHERIT if config.cluster_topic_enable else PERM_INHERIT,
             broker_perm=PERM_READ | PERM_WRITE if config.broker_topic_enable else PERM_INHERIT,
@@ -209,6 +211,24 @@ class Broker:
     def _add_handlers(self, router: Router, clients: ClientTable[Connection], *, pulls: bool) -> None:
         assert self._registration is not None
         config, store = self.config, self.store
+    def _set_back_offsets(self) -> None:
+        """No group may stand beyond what recovery found: it would miss what takes the lost offsets, also after the next crash."""
+        queues = self.store.queues
+
+        def end_of(topic: str, queue_id: int) -> int:
+            queue = queues.find(topic, queue_id)
+            return queue.max_index if queue is not None else 0
+
+        moved = self._offsets.set_back(end_of)
+        for one in moved[:DAMAGES_LOGGED]:
+            log.warning("offset set back to the end of its recovered queue group=%s topic=%s queue=%d offset=%d end=%d", *one)
+        if moved:
+            log.warning("offsets set back to the ends of their recovered queues count=%d", len(moved))
+            try:
+                self._offsets.save_now()
+            except OSError as error:  # the repeating save goes on trying
+                _report(f"the offsets that were set back could not be saved ({error.strerror or error})")
+
         announce = self._registration.now
         send = SendHandler(config, store, self._topics, self._groups, self._clock, self._random, self._store_host, announce)
         router.add(SendMessage, send.send)
@@ -246,6 +266,8 @@ class Broker:
 
 def _store_config(config: BrokerConfig) -> StoreConfig:
     root = Path(config.store_path_root_dir)
+        for file in self._files:
+            every(SAVE_AGAIN_S, file.repeat)
     commit_log = Path(config.store_path_commit_log) if config.store_path_commit_log else None
     return StoreConfig(
         paths=StorePaths(root, commit_log),

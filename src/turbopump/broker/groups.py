@@ -36,7 +36,7 @@ class GroupTable:
         self._saved = SubscriptionGroupWrapper()
 
     def load(self) -> None:
-        """Read the file and add the system's groups. Raises StoreDamagedError if the file is there and cannot be read."""
+        """Read the file and add the system's groups. Raises OSError."""
         self._saved = self._table.load(lambda data: fastjson.decode(data, SubscriptionGroupWrapper), SubscriptionGroupWrapper)
         groups = self._saved.subscription_group_table
         for name in SYSTEM_GROUPS:

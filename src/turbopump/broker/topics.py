@@ -39,7 +39,7 @@ class TopicTable:
         self.on_change: Callable[[], None] = lambda: None
 
     def load(self) -> None:
-        """Read the file. Raises StoreDamagedError if it is there and cannot be read."""
+        """Read the file. Raises OSError."""
         saved = self._table.load(lambda data: fastjson.decode(data, TopicConfigSerializeWrapper), TopicConfigSerializeWrapper)
         self._topics = dict(saved.topic_config_table)
         for name, topic in self._topics.items():

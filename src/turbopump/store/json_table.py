@@ -1,42 +1,54 @@
 """A small table kept as one JSON file: topics, groups, consumer offsets.
 
 The rule: load before the first save, replace in one step (temporary file, fsync, rename, directory fsync; the old file stays as
-``.bak``), never in the owner's thread. A file that cannot be read falls back to its ``.bak``. It knows bytes; what they mean is the
-owner's: ``decode`` raises ValueError or a TurbopumpError for bytes that make no sense.
+``.bak``), never in the owner's thread. It knows bytes; what they mean is the owner's: ``decode`` raises ValueError or a TurbopumpError
+for bytes that make no sense.
+
+A start never fails for the content of a table. A file that cannot be read falls back to its ``.bak``, which the first save makes too, so
+that there always is one. Where none can be read, the damaged file is kept as ``.damaged``, what stands before the damage is used
+(``json_rescue.py``), and the owner is told. Unlike a failed sync of the log, a failed save is repeated: each writes the whole content
+anew.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
-from turbopump.errors import StoreDamagedError, TurbopumpError
+from turbopump.errors import TurbopumpError
 from turbopump.store.disk import Disk
+from turbopump.store.json_rescue import before_the_damage
 
 T = TypeVar("T")
 
+ATTEMPTS_AT_ONCE: Final = 3
+"""How often ``save_now`` tries."""
+FAILURES_PER_REPORT: Final = 60
+"""A save that keeps failing is reported the first time and then this often."""
+
 
 class JsonTable:
-    """The file at ``path``."""
+    """The file at ``path``. ``report`` gets a sentence for whoever runs the broker."""
 
-    def __init__(self, disk: Disk, path: Path, on_failure: Callable[[str], None]) -> None:
+    def __init__(self, disk: Disk, path: Path, report: Callable[[str], None]) -> None:
         self._disk = disk
         self._path = path
-        self._on_failure = on_failure
+        self._backup = path.with_name(path.name + ".bak")
+        self._report = report
         self._saving = False
         self._next: bytes | None = None
+        self._unsaved: bytes | None = None
+        self._failures = 0
         self._loaded = False
         self._torn = False
 
     def load(self, decode: Callable[[bytes], T], empty: Callable[[], T]) -> T:
-        """The table from its file, else from ``.bak``, else ``empty()``.
-
-        Raises StoreDamagedError if there are files but none can be read: starting empty would lose what they say.
-        """
+        """The table from its file, else from ``.bak``, else what can be rescued of them, else ``empty()``. Raises OSError only."""
         self._loaded = True
         faults: list[str] = []
-        for path in (self._path, self._path.with_name(self._path.name + ".bak")):
+        damaged: list[bytes] = []
+        for path in (self._path, self._backup):
             data = self._disk.read_file(path)
             if data is None:
                 continue
@@ -45,18 +57,20 @@ class JsonTable:
                     table = decode(data)
                     if faults:
                         self._torn = True
-                        self._on_failure(f"{faults[0]}; {path.name} is used instead")
+                        self._report(f"{faults[0]}; {path.name} is used instead")
                     return table
                 faults.append(f"{path} is empty")
             except (ValueError, TurbopumpError) as error:
                 faults.append(f"{path} cannot be read ({error})")
-        if faults and not all(fault.endswith("is empty") for fault in faults):
-            raise StoreDamagedError(f"{'; '.join(faults)}: repair the file, or move it away to start without it")
+                damaged.append(data)
+        if faults:
+            return self._rescue("; ".join(faults), damaged, decode, empty)
         return empty()
 
     def save(self, data: bytes) -> None:
         """Replace the content, beside the owner's thread; of several saves under way only the last is written."""
         assert self._loaded, "a table is loaded before it is saved"
+        self._unsaved = None
         if self._saving:
             self._next = data
             return
@@ -64,19 +78,34 @@ class JsonTable:
 
         def done(error: OSError | None) -> None:
             self._saving = False
-            if error is not None:
-                self._on_failure(
-                    f"{self._path} could not be saved ({error.strerror or error}); the next change or a clean stop saves it again"
-                )
             following, self._next = self._next, None
+            if error is not None:
+                self._failed(error)
+                self._unsaved = data
+            elif self._failures:
+                self._report(f"{self._path} is saved again, after {self._failures} failures")
+                self._failures = 0
             if following is not None:
                 self.save(following)
 
         self._disk.start(lambda: self._replace(data), done)
 
+    def repeat(self) -> None:
+        """Save again what could not be saved; for whoever owns the clock to call every second or so."""
+        if self._unsaved is not None:
+            self.save(self._unsaved)
+
     def save_now(self, data: bytes) -> None:
-        """Replace the content in this thread, at a clean stop. Raises OSError."""
+        """Replace the content in this thread, at a start or a clean stop. Raises OSError if it fails again and again."""
         assert self._loaded, "a table is loaded before it is saved"
+        for _ in range(ATTEMPTS_AT_ONCE - 1):
+            try:
+                self._replace(data)
+            except OSError as error:
+                self._failed(error)
+            else:
+                self._unsaved = None
+                return
         self._replace(data)
 
     def _replace(self, data: bytes) -> None:
@@ -84,4 +113,30 @@ class JsonTable:
         if self._torn:  # the good one is the .bak: a torn file must not take its place
             self._disk.remove(self._path)
             self._torn = False
+        alone = self._disk.file_size(self._path) is None and self._disk.file_size(self._backup) is None
         self._disk.replace_file(self._path, data)
+        if alone:  # once more: now it has a .bak to fall back to
+            self._disk.replace_file(self._path, data)
+
+    def _failed(self, error: OSError) -> None:
+        if self._failures % FAILURES_PER_REPORT == 0:
+            self._report(f"{self._path} could not be saved ({error.strerror or error}); it is tried again")
+        self._failures += 1
+
+    def _rescue(self, faults: str, damaged: list[bytes], decode: Callable[[bytes], T], empty: Callable[[], T]) -> T:
+        """No copy is whole: keep them for who can repair them, and begin with what stands before the damage of the newest."""
+        self._torn = True
+        aside = self._path.with_name(self._path.name + ".damaged")
+        if damaged:
+            self._disk.write_file(aside, damaged[0])
+            faults += f"; kept as {aside.name}"
+        for data in damaged:
+            for piece in before_the_damage(data):
+                try:
+                    table = decode(piece)
+                except (ValueError, TurbopumpError):
+                    continue
+                self._report(f"{faults}; what stands before the damage is used, what followed is lost")
+                return table
+        self._report(f"{faults}; the broker starts WITHOUT this table")
+        return empty()

@@ -1,12 +1,17 @@
 """Offsets over the wire: a group's place (14, 15), a queue's ends (30, 31), places in time (29)."""
 
+import asyncio
+import errno
+import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.broker.talking import Talk, converse, talking, watched
+from tests.unit.broker.talking import Talk, converse, in_virtual_time, talking, watched
 
 from turbopump.broker.broker import Broker
+from turbopump.protocol import fastjson
+from turbopump.protocol.bodies.offsets import ConsumerOffsetTable
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command
 from turbopump.protocol.requests.offsets import (
@@ -17,6 +22,7 @@ from turbopump.protocol.requests.offsets import (
     SearchOffset,
     UpdateConsumerOffset,
 )
+from turbopump.testing.simulation import Simulation
 
 
 def commit(offset: int | None, *, queue_id: int | None = 0, group: str = "g", topic: str = "T") -> UpdateConsumerOffset:
@@ -75,6 +81,55 @@ def test_a_commit_that_cannot_be_is_refused_in_apache_s_order(
         assert (answer[0], remark in answer[1]) == (code, True)
 
     converse(tmp_path, scene)
+
+
+def test_offsets_beyond_the_end_of_a_recovered_queue_are_set_back_to_it_saved_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def before(talk: Talk) -> None:
+        await talk.client.create(queues=3)
+        await talk.client.create("%RETRY%g")
+        for queue_id in (0, 0, 0, 1, 1):
+            await talk.client.send(queue_id=queue_id)
+        await talk.client.pull()
+        for queue_id, offset in ((0, 9), (1, 2), (2, 4)):
+            assert await talk.client.code(commit(offset, queue_id=queue_id)) == (0, "")
+        assert await talk.client.code(commit(7, topic="%RETRY%g")) == (0, "")
+
+    async def after(talk: Talk) -> None:
+        saved = fastjson.decode((tmp_path / "config" / "consumerOffset.json").read_bytes(), ConsumerOffsetTable)
+        assert saved.offset_table == {"T@g": {0: 3, 1: 2, 2: 0}, "%RETRY%g@g": {0: 0}}, "saved before anybody is served"
+        for queue_id, offset in ((0, 3), (1, 2), (2, 0)):
+            assert outcome(await talk.client.ask(query(queue_id=queue_id))) == ("offset", offset)
+        assert await talk.client.code(commit(50)) == (0, ""), "what a client says later counts"
+        assert outcome(await talk.client.ask(query())) == ("offset", 50)
+
+    converse(tmp_path, before)
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "turbopump.broker.broker"):
+        converse(tmp_path, after)
+    lines = [record.getMessage() for record in caplog.records]
+    start = "offset set back to the end of its recovered queue group=g topic="
+    assert [line.removeprefix(start) for line in lines if line.startswith(start)] == [
+        "T queue=0 offset=9 end=3",
+        "T queue=2 offset=4 end=0",
+        "%RETRY%g queue=0 offset=7 end=0",
+    ]
+    assert "offsets set back to the ends of their recovered queues count=3" in lines
+
+
+def test_a_save_of_offsets_that_fails_is_repeated_though_nobody_commits() -> None:
+    async def scene(talk: Talk, simulation: Simulation) -> None:
+        await prepare(talk)
+        disk = simulation.disk("10.0.0.1")
+        path = Path("/store/config/consumerOffset.json")
+        await asyncio.sleep(6)
+        await talk.client.code(commit(1))
+        disk.fail("write", errno.ENOSPC)
+        await asyncio.sleep(7)
+        assert disk.files[path].content.count(b"0:1") == 1
+
+    in_virtual_time(scene)
 
 
 def test_no_commit_keeps_a_broker_from_its_next_start(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.unit.broker.talking import Talk, converse, talking, watched
 
-from turbopump.errors import StoreDamagedError, StoreLockedError
+from turbopump.errors import StoreLockedError
 from turbopump.protocol import fastjson
 from turbopump.protocol.bodies.topics import TopicConfigSerializeWrapper
 from turbopump.protocol.codes import ResponseCode
@@ -155,18 +155,14 @@ def test_a_second_broker_on_the_same_directory_is_refused_and_harms_nothing(tmp_
     converse(tmp_path, scene)
 
 
-def test_a_table_that_cannot_be_read_stops_the_start_and_is_left_as_it_is(tmp_path: Path) -> None:
-    async def nothing(_talk: Talk) -> None:
-        pass
+def test_tables_that_cannot_be_read_do_not_stop_the_start_and_are_kept(tmp_path: Path) -> None:
+    async def scene(talk: Talk) -> None:
+        assert await talk.client.send(b"works")
 
-    converse(tmp_path, nothing)
+    converse(tmp_path, scene)
+    names = {path.name for path in (tmp_path / "config").iterdir() if path.suffix == ".json"}
     for path in (tmp_path / "config").iterdir():
         path.write_bytes(b"{torn")
-
-    async def start() -> None:
-        with pytest.raises(StoreDamagedError, match="cannot be read"):
-            async with talking(tmp_path):
-                pass
-
-    watched(start())
-    assert {path.read_bytes() for path in (tmp_path / "config").iterdir()} == {b"{torn"}
+    converse(tmp_path, scene)
+    assert {path.name for path in (tmp_path / "config").glob("*.damaged")} == {f"{name}.damaged" for name in names}
+    assert {path.read_bytes() for path in (tmp_path / "config").glob("*.damaged")} == {b"{torn"}

@@ -3,13 +3,16 @@
 import asyncio
 import errno
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from turbopump.errors import StoreDamagedError
 from turbopump.store.disk import SystemDisk
+from turbopump.store.json_rescue import before_the_damage
 from turbopump.store.json_table import JsonTable
 from turbopump.testing.simulation import Simulation, simulate
 
@@ -60,21 +63,65 @@ def test_a_file_cut_at_any_byte_falls_back_to_the_one_before(tmp_path: Path) -> 
     assert failures == []
 
 
-def test_files_that_cannot_be_read_at_all_stop_the_start(tmp_path: Path) -> None:
+def test_of_files_that_cannot_be_read_at_all_the_part_before_the_damage_is_used_and_they_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
-    path.write_bytes(b"{torn")
-    with pytest.raises(StoreDamagedError, match=r"t\.json cannot be read .*repair the file, or move it away"):
-        load(path)
+    path.write_bytes(b'{"a":1,"b":{"c":2,"d":3')
     (tmp_path / "t.json.bak").write_bytes(b"\xff\xfe")
-    with pytest.raises(StoreDamagedError, match=r"t\.json\.bak cannot be read"):
-        load(path)
-    assert path.read_bytes() == b"{torn", "nothing is overwritten"
+    failures: list[str] = []
+    one = table(path, failures)
+    assert one.load(json.loads, dict) == {"a": 1, "b": {"c": 2}}
+    assert re.search(
+        r"t\.json cannot be read .*t\.json\.bak cannot be read .*kept as t\.json\.damaged; what stands before", failures[0]
+    )
+    one.save(b'{"a":1}')
+    assert load(path) == {"a": 1}
+    assert (tmp_path / "t.json.damaged").read_bytes() == b'{"a":1,"b":{"c":2,"d":3'
 
 
-def test_empty_files_are_an_empty_table(tmp_path: Path) -> None:
+@pytest.mark.parametrize("data", [b"{torn", b"\0" * 100, b"]", b"\n", b""])
+def test_a_start_succeeds_without_a_table_of_which_nothing_is_left_and_says_so(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "t.json"
-    path.write_bytes(b"\n")
-    assert load(path) == {}
+    path.write_bytes(data)
+    failures: list[str] = []
+    assert load(path, failures) == {}
+    assert "the broker starts WITHOUT this table" in failures[0]
+
+
+def test_a_file_of_ours_cut_at_any_byte_has_a_backup_from_its_first_save_on(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    one = table(path)
+    one.load(json.loads, dict)
+    one.save(b'{"offset":1}')
+    for cut in range(12):
+        path.write_bytes(b'{"offset":1}'[:cut])
+        assert load(path) == {"offset": 1}
+
+
+@given(
+    st.recursive(
+        st.integers() | st.text(max_size=5) | st.none(),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+        max_leaves=20,
+    ),
+    st.integers(0, 10_000),
+    st.sampled_from([b"", b"\0\0\0"]),
+)
+@settings(derandomize=True, max_examples=300)
+def test_what_stands_before_a_cut_is_what_was_there(content: Any, cut: int, rest: bytes) -> None:
+    whole = {"first": 7, "content": content, "last": 1}
+    text = json.dumps(whole).encode()
+    piece = next(before_the_damage(text[: 10 + cut % (len(text) - 10)] + rest), None)
+    assert piece is None or is_beginning(json.loads(piece), whole)
+    assert piece is None or json.loads(piece)["first"] == 7
+
+
+def is_beginning(part: Any, whole: Any) -> bool:
+    """Whether a value is another one that ends early."""
+    if isinstance(part, dict) and isinstance(whole, dict):
+        return all(is_beginning(value, whole[key]) for key, value in part.items())
+    if isinstance(part, list) and isinstance(whole, list):
+        return len(part) <= len(whole) and all(map(is_beginning, part, whole))
+    return bool(part == whole)
 
 
 def test_of_several_saves_under_way_the_last_one_counts() -> None:
@@ -136,21 +183,60 @@ def test_a_power_cut_in_the_first_save_after_a_fall_back_loses_nothing(nth: int)
     simulate(nth, scenario)
 
 
-def test_a_save_that_fails_is_reported_and_the_file_stays_as_it_was() -> None:
+def test_a_save_that_fails_is_reported_once_and_repeated_until_it_succeeds() -> None:
     async def scenario(simulation: Simulation) -> None:
         disk = simulation.disk("h")
-        path, failures = Path("/c/t.json"), list[str]()
-        one = JsonTable(disk.mount(), path, failures.append)
+        path, reports = Path("/c/t.json"), list[str]()
+        one = JsonTable(disk.mount(), path, reports.append)
         one.load(json.loads, dict)
         one.save(b'{"n":1}')
         await asyncio.sleep(1)
+        disk.fail("sync", errno.EIO, times=3)
+        one.save(b'{"n":2}')
+        for _ in range(3):
+            await asyncio.sleep(1)
+            assert disk.files[path].content == b'{"n":1}'
+            one.repeat()
+        await asyncio.sleep(1)
+        one.repeat()
+        assert disk.files[path].content == b'{"n":2}'
+        assert len(reports) == 2
+        assert "could not be saved (Input/output error); it is tried again" in reports[0]
+        assert "is saved again, after 3 failures" in reports[1]
+
+    simulate(1, scenario)
+
+
+def test_what_failed_never_overwrites_what_was_saved_later() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        disk = simulation.disk("h")
+        path = Path("/c/t.json")
+        one = JsonTable(disk.mount(), path, list[str]().append)
+        one.load(json.loads, dict)
         disk.fail("write", errno.ENOSPC)
+        one.save(b'{"n":1}')
         one.save(b'{"n":2}')
         await asyncio.sleep(1)
-        assert "could not be saved (No space left on device)" in failures[0]
-        assert disk.files[path].content == b'{"n":1}'
-        one.save(b'{"n":3}')
+        one.repeat()
         await asyncio.sleep(1)
-        assert disk.files[path].content == b'{"n":3}'
+        assert disk.files[path].content == b'{"n":2}'
+
+    simulate(1, scenario)
+
+
+@pytest.mark.parametrize("failures", [2, 3])
+def test_a_save_at_the_end_is_tried_three_times(failures: int) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        disk = simulation.disk("h")
+        path = Path("/c/t.json")
+        one = JsonTable(disk.mount(), path, list[str]().append)
+        one.load(json.loads, dict)
+        disk.fail("sync", errno.EIO, times=failures)
+        if failures < 3:
+            one.save_now(b'{"n":1}')
+            assert disk.files[path].content == b'{"n":1}'
+        else:
+            with pytest.raises(OSError, match="Input/output error"):
+                one.save_now(b'{"n":1}')
 
     simulate(1, scenario)
