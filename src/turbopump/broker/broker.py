@@ -59,11 +59,11 @@ CLIENT_CHECK_S = 10.0
 FIRST_REGISTRATION_S = 3.0
 """Longest that a start waits for name servers; a silent one must not keep the broker from serving those who know it."""
 MEMORY_ASSUMED = 8 << 30
+SAVE_AGAIN_S = 1.0
+"""After how long a table that could not be saved is tried again."""
 DAMAGES_LOGGED = 100
 """Damaged ranges, and offsets set back, that get a line each at the start; all of them are counted."""
 
-SAVE_AGAIN_S = 1.0
-"""After how long a table that could not be saved is tried again."""
 
 class Broker:
     """One broker on one store directory.
@@ -89,10 +89,10 @@ class Broker:
         self._store: MessageStore | None = None
         self._server: RemotingServer | None = None
         self._registration: Registration | None = None
+        self._files: list[JsonTable] = []
         self._tables: list[TopicTable | GroupTable | ConsumerOffsets] = []
         self.host = config.bind_address
         self.port = config.listen_port
-        self._files: list[JsonTable] = []
         self.address = ""
 
     @property
@@ -132,10 +132,10 @@ class Broker:
         for table in (self._topics, self._groups, self._offsets):
             table.load()
             self._tables.append(table)
+        self._set_back_offsets()
         self._topics.add_system_topics(
             cluster=config.broker_cluster_name,
             broker=config.broker_name,
-        self._set_back_offsets()
             default_queues=config.default_topic_queue_nums,
             cluster_perm=PERM_READ | PERM_WRITE | PERM_INHERIT if config.cluster_topic_enable else PERM_INHERIT,
             broker_perm=PERM_READ | PERM_WRITE if config.broker_topic_enable else PERM_INHERIT,
@@ -208,9 +208,6 @@ class Broker:
         self.address = join_address(self._advertised_host, config.advertised_port or self.port)
         self._store_host = (await _numeric(self._advertised_host, self.host), config.advertised_port or self.port)
 
-    def _add_handlers(self, router: Router, clients: ClientTable[Connection], *, pulls: bool) -> None:
-        assert self._registration is not None
-        config, store = self.config, self.store
     def _set_back_offsets(self) -> None:
         """No group may stand beyond what recovery found: it would miss what takes the lost offsets, also after the next crash."""
         queues = self.store.queues
@@ -229,6 +226,9 @@ class Broker:
             except OSError as error:  # the repeating save goes on trying
                 _report(f"the offsets that were set back could not be saved ({error.strerror or error})")
 
+    def _add_handlers(self, router: Router, clients: ClientTable[Connection], *, pulls: bool) -> None:
+        assert self._registration is not None
+        config, store = self.config, self.store
         announce = self._registration.now
         send = SendHandler(config, store, self._topics, self._groups, self._clock, self._random, self._store_host, announce)
         router.add(SendMessage, send.send)
@@ -258,6 +258,8 @@ class Broker:
         every(config.flush_interval_commit_log / 1000, self.store.flusher.flush_log)
         every(config.flush_interval_consume_queue / 1000, self.store.flusher.flush_queues)
         every(config.flush_consumer_offset_interval / 1000, self._offsets.save)
+        for file in self._files:
+            every(SAVE_AGAIN_S, file.repeat)
         every(min(max(config.register_name_server_period, 10_000), 60_000) / 1000, self._registration.soon)
         every(LOOK_INTERVAL_S, StallWatch(loop.time).look)
         silence = config.channel_expired_timeout / 1000
@@ -266,8 +268,6 @@ class Broker:
 
 def _store_config(config: BrokerConfig) -> StoreConfig:
     root = Path(config.store_path_root_dir)
-        for file in self._files:
-            every(SAVE_AGAIN_S, file.repeat)
     commit_log = Path(config.store_path_commit_log) if config.store_path_commit_log else None
     return StoreConfig(
         paths=StorePaths(root, commit_log),
