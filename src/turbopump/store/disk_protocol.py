@@ -16,10 +16,15 @@ Found = bytes | OSError
 
 
 class Space(NamedTuple):
-    """Room on the file system of a path, in bytes."""
+    """Room on the file system of a path, in bytes, as ``df`` counts it: what only the system's administrator may use is no part of it."""
 
     total: int
     free: int
+
+    @property
+    def used_percent(self) -> int:
+        """Rounded up."""
+        return -((self.free - self.total) * 100 // self.total) if self.total else 100
 
 
 class Segment(Protocol):
@@ -51,7 +56,14 @@ class Segment(Protocol):
     def sync(self) -> None:
         """fdatasync; raises OSError, after which the file must not be trusted or synced again."""
 
-    def close(self) -> None: ...
+    def hold(self) -> None:
+        """Something beside the owner's thread begins to use the file: until ``release`` it stays open, even if the segment is closed."""
+
+    def release(self) -> None:
+        """That has ended. Both are called in the owner's thread."""
+
+    def close(self) -> None:
+        """Let go of the file, once nothing holds it. Views of ``buffer`` that are still there stay good."""
 
 
 class Piece(NamedTuple):
@@ -105,12 +117,25 @@ class Disk(Protocol):
     def lock(self, path: Path) -> Lock:
         """Hold ``path`` exclusively. Raises StoreLockedError if another process, or another store of this one, does."""
 
-    def space(self, path: Path) -> Space: ...
+    def space(self, path: Path) -> Space:
+        """How much room there is. A disk that hangs does not answer: to be asked in a thread."""
+
+    def same_file_system(self, one: Path, other: Path) -> bool:
+        """Whether a file can be renamed from one of two directories into the other."""
+
+    def sync_directory(self, path: Path) -> None:
+        """Make names that were added to a directory, or removed from it, durable. May block."""
+
     def start(self, operation: Callable[[], None], done: Done) -> None:
         """Run a blocking ``operation`` beside the owner's thread; then ``done(None)`` or ``done(error)`` in it."""
 
     def start_sync(self, segments: Iterable[Segment], done: Done) -> None:
         """fdatasync every segment, in order, beside the owner's thread; then ``done``, with the first error if there was one."""
+
+    def start_remove(self, segments: Sequence[Segment], done: Callable[[int, OSError | None], None]) -> None:
+        """Remove the files of open segments in order, and make that durable, beside the owner's thread; then ``done`` in it: how many are
+        gone, and what went wrong with the next or with making it durable. A segment whose file is gone can be read until it is closed,
+        which ``done`` sees to; the system then frees its space beside the owner's thread."""
 
     def start_read(self, pieces: Sequence[Piece], done: Callable[[list[Found]], None]) -> None:
         """Read every piece with ``read_cold``, beside the owner's thread and not behind what ``start`` runs; then ``done`` in it, with the

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from turbopump.clock import Clock
+from turbopump.store.disk import Space
 from turbopump.testing.simulated_file import SimulatedFile
 from turbopump.testing.simulated_loop import SimulatedLoop
 from turbopump.testing.simulated_mount import PowerCut, SimulatedMount
@@ -57,6 +58,8 @@ class SimulatedDisk:
         strict_directories: bool = False,
     ) -> None:
         self.capacity = capacity
+        self.capacities: dict[Path, int] = {}
+        """Directories that are file systems of their own, and how many bytes each has."""
         self.strict_directories = strict_directories
         self.sync_seconds = (0.000_3, 0.02)
         """Shortest and longest time of what `start` and `start_sync` run beside the process."""
@@ -145,8 +148,16 @@ class SimulatedDisk:
         self._pending = []
         return half_made
 
-    def used(self) -> int:
-        return sum(file.size for file in self.files.values())
+    def file_system(self, path: Path) -> Path:
+        """The directory where the file system begins that a path lies in."""
+        return next((each for each in (path, *path.parents) if each in self.capacities), Path("/"))
+
+    def space(self, path: Path) -> Space:
+        """Room on the file system of a path."""
+        root = self.file_system(path)
+        used = sum(file.size for each, file in self.files.items() if not self.capacities or self.file_system(each) == root)
+        capacity = self.capacities.get(root, self.capacity)
+        return Space(capacity, capacity - used)
 
     def perform(self, operation: str, path: Path) -> None:
         """Count one operation of the mounted process; fails or dies here if told to."""

@@ -66,6 +66,8 @@ class SimulatedMount:
     def rename_segment(self, segment: Segment, path: Path) -> None:
         assert isinstance(segment, SimulatedSegment)
         self._perform("rename", path)
+        if not self.same_file_system(segment.path, path):
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), str(path))
         self._check_directory(path)
         self._disk.change((segment.path, None), (path, segment.file))
         segment.path = path
@@ -125,7 +127,15 @@ class SimulatedMount:
 
     def space(self, path: Path) -> Space:
         self._perform("space", path)
-        return Space(self._disk.capacity, self._disk.capacity - self._disk.used())
+        return self._disk.space(path)
+
+    def same_file_system(self, one: Path, other: Path) -> bool:
+        self._check_alive()
+        return self._disk.file_system(one) == self._disk.file_system(other)
+
+    def sync_directory(self, path: Path) -> None:
+        self._perform("directory_sync", path)
+        self._disk.sync_directory(path)
 
     def start(self, operation: Callable[[], None], done: Done) -> None:
         """Beside the owner: the operation takes effect at some moment before `done` is called."""
@@ -163,12 +173,36 @@ class SimulatedMount:
 
         self._beside(effect, done)
 
+    def start_remove(self, segments: Sequence[Segment], done: Callable[[int, OSError | None], None]) -> None:
+        """All of it at one moment before `done` is called, unless the process dies in the middle."""
+        gone = 0
+
+        def effect() -> OSError | None:
+            nonlocal gone
+            try:
+                for segment in segments:
+                    self.remove(segment.path)
+                    gone += 1
+                for directory in dict.fromkeys(segment.path.parent for segment in segments):
+                    self.sync_directory(directory)
+            except OSError as error:
+                return error
+            return None
+
+        self._check_alive()
+        self._beside(effect, lambda error: done(gone, error))
+
     def start_read(self, pieces: Sequence[Piece], done: Callable[[list[Found]], None]) -> None:
-        """Each piece is read at one moment before `done` is called; one whose segment was closed meanwhile
-        gives an error.
-        """
+        """Each piece is read at one moment before `done` is called."""
         self._check_alive()
         found: list[Found] = []
+        for piece in pieces:
+            piece.segment.hold()
+
+        def tell(_error: OSError | None) -> None:
+            for piece in pieces:
+                piece.segment.release()
+            done(found)
 
         def effect() -> None:
             for piece in pieces:
@@ -179,7 +213,7 @@ class SimulatedMount:
                 except ValueError as error:
                     found.append(OSError(errno.EBADF, str(error)))
 
-        self._beside(effect, lambda _error: done(found))
+        self._beside(effect, tell)
 
     def close(self) -> None:
         """Finish at once what is under way (a real disk is waited for) and tell of it; then refuse more."""
@@ -226,6 +260,8 @@ class SimulatedMount:
         except OSError:
             file.fail_write_back(dirty)
             raise
+        if dirty:
+            file.modified_ms = self._disk.clock.now_ms()
         file.write_back(dirty)
         self._disk.name_synced(file)
 
@@ -251,7 +287,7 @@ class SimulatedMount:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
 
     def _check_room(self, path: Path, size: int) -> None:
-        if self._disk.used() + size > self._disk.capacity:
+        if size > self._disk.space(path).free:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     def _file(self, path: Path) -> SimulatedFile:
@@ -270,6 +306,8 @@ class SimulatedSegment:
         self.file = file
         self.buffer: Any = file.map()
         self._mount = mount
+        self._holders = 0
+        self._closed = False
 
     def read(self, at: int, size: int) -> bytes:
         data: bytes = self.buffer[at : at + size]
@@ -301,8 +339,18 @@ class SimulatedSegment:
     def sync(self) -> None:
         self._mount.sync_file(self.path, self.file)
 
+    def hold(self) -> None:
+        self._holders += 1
+
+    def release(self) -> None:
+        self._holders -= 1
+        if self._closed and not self._holders:
+            self.file.unmap()
+
     def close(self) -> None:
-        self.file.unmap()
+        self._closed = True
+        if not self._holders:
+            self.file.unmap()
 
 
 class SimulatedLock:
