@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from turbopump.store.disk import Disk, Segment
+from turbopump.store.disk import Disk, Piece, Segment
 from turbopump.store.mapped_file import MappedFile, MappedFiles
 from turbopump.store.watermark import Watermark
 
@@ -33,17 +33,19 @@ _pack_into = _UNIT.pack_into
 class ConsumeQueue:
     """The queue in ``directory``. ``end`` is the watermark of visible units: held pulls wait on it."""
 
-    __slots__ = ("_file", "_files", "end", "max_index", "min_index", "queue_id", "topic")
+    __slots__ = ("_file", "_files", "end", "max_index", "min_index", "opened_at", "queue_id", "topic")
 
     def __init__(self, disk: Disk, directory: Path, topic: str, queue_id: int, file_size: int) -> None:
         self.topic = topic
         self.queue_id = queue_id
-        self._files = MappedFiles(disk, directory, file_size - file_size % UNIT_SIZE)
+        self._files = MappedFiles(disk, (directory,), file_size - file_size % UNIT_SIZE)
         self._file: MappedFile | None = None
         self.min_index = 0
         """Index of the first unit whose message is still there."""
         self.max_index = 0
         """Index of the next unit."""
+        self.opened_at = 0
+        """Index of the first unit that this process wrote: those before may not be in memory."""
         self.end = Watermark()
 
     def load(self) -> None:
@@ -90,15 +92,20 @@ class ConsumeQueue:
 
     def units(self, index: int, count: int) -> bytes:
         """Up to ``count`` units from ``index`` on as raw bytes, as many as one file holds; empty where there are none."""
+        piece = self.piece(index, count)
+        return piece.segment.read(piece.at, piece.size) if piece is not None else b""
+
+    def piece(self, index: int, count: int) -> Piece | None:
+        """Where ``units`` reads; None where there are none."""
         count = min(count, self.max_index - index)
         if count <= 0 or index < self.min_index:
-            return b""
+            return None
         position = index * UNIT_SIZE
         file = self._files.at(position)
         if file is None:
-            return b""
+            return None
         at = position - file.start
-        return file.segment.read(at, min(count * UNIT_SIZE, file.segment.size - at))
+        return Piece(file.segment, at, min(count * UNIT_SIZE, file.segment.size - at))
 
     def unit(self, index: int) -> tuple[int, int, int] | None:
         """(commit-log offset, size, tagsCode) of one unit."""
@@ -143,7 +150,23 @@ class ConsumeQueue:
 
     def raise_min(self, log_start: int) -> None:
         """Let the queue begin at its first unit whose message is at or after ``log_start``."""
-        self.min_index = self.first_at(log_start)
+        first = self.unit(self.min_index)
+        if first is not None and first[0] < log_start:
+            self.min_index = self.first_at(log_start)
+
+    def files_before(self, log_start: int) -> list[MappedFile]:
+        """The files from the front on whose messages all lie before ``log_start``; never the last, which knows where the queue goes on."""
+        found = []
+        for file in self._files.files[:-1]:
+            if _UNIT.unpack_from(file.buffer, file.end - file.start - UNIT_SIZE)[0] >= log_start:
+                break
+            found.append(file)
+        return found
+
+    def forget_first(self, file: MappedFile) -> None:
+        """The first file was removed."""
+        if self._files.files[:1] == [file]:
+            self._files.forget_first()
 
     @property
     def last_unit(self) -> tuple[int, int, int] | None:

@@ -16,6 +16,7 @@ from turbopump.errors import MessageError, StoreClosedError, StoreError
 from turbopump.message.codec import CRC_NAME, CRC_SUFFIX_SIZE, FIXED_SIZE, TOPIC_SIZE_MAX_V1, encode_entry, without_crc
 from turbopump.message.properties import PROPERTIES_SIZE_MAX
 from turbopump.store.checkpoint import Checkpoint
+from turbopump.store.cold_reads import ColdReads
 from turbopump.store.commit_log import CommitLog
 from turbopump.store.consume_queue import ConsumeQueue
 from turbopump.store.consume_queue_table import ConsumeQueueTable
@@ -25,7 +26,7 @@ from turbopump.store.flusher import Flusher
 from turbopump.store.key_index import KeyIndex
 from turbopump.store.lookup import Lookup
 from turbopump.store.provenance import ABORT_MARK, Provenance
-from turbopump.store.queue_reader import GetResult, read_queue
+from turbopump.store.queue_reader import GetResult, QueueReader
 from turbopump.store.recovery import Recovery, RecoveryReport
 from turbopump.store.store_config import StoreConfig
 from turbopump.store.watermark import Watermark
@@ -71,6 +72,8 @@ class MessageStore:
         if config.index_entries:
             self.index = KeyIndex(disk, clock, config.paths.index, config.index_slots, config.index_entries)
         self.flushed = Watermark()
+        self.cold_reads = ColdReads(disk)
+        self.reader = QueueReader(self.log, self.queues, config.limits, self.cold_reads)
         self.lookup = Lookup(self.log, self.queues, self.index, self._visible_end if config.flushed_only else None)
         self._dispatcher = Dispatcher(self.queues, self.index, self.flushed if config.flushed_only else None)
         self._provenance = Provenance(disk, config.paths.provenance)
@@ -119,6 +122,9 @@ class MessageStore:
                 store.flusher.flush_all_now()
             store.flushed.advance(store.log.end)
             store._dispatcher.show_flushed()
+            store.reader.opened_at = store.log.end
+            for queue in store.queues:
+                queue.opened_at = queue.max_index
         except BaseException:
             lock.release()
             raise
@@ -278,8 +284,8 @@ class MessageStore:
         count_max: int,
         accept: Callable[[int], bool] | None = None,
     ) -> GetResult:
-        """Messages of a queue from ``offset`` on; ``accept`` judges tag codes."""
-        return read_queue(self.queues.find(topic, queue_id), self.log, offset, count_max, self._config.limits, accept)
+        """Messages of a queue from ``offset`` on; ``accept`` judges tag codes. Waits for the disk where they are not in memory."""
+        return self.reader.get(topic, queue_id, offset, count_max, accept)
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         return self.queues.find(topic, queue_id)
@@ -305,6 +311,7 @@ class MessageStore:
 
     def finish_background(self) -> None:
         """Wait for what runs beside this thread (syncs, saves of tables) and start no more: the first step of closing."""
+        self.cold_reads.close()
         self._disk.close()
 
     def close(self) -> None:
@@ -312,7 +319,7 @@ class MessageStore:
         if self._closed:
             return
         self._closed = True
-        self._disk.close()
+        self.finish_background()
         try:
             self.flusher.flush_all_now()
             self.log.close()

@@ -1,5 +1,8 @@
 """Reading a queue: which messages a pull gets, and where it goes on.
 
+What this process wrote, and not long ago, is copied out of the map. Everything else is cold: it is read in steps (``cold_reads.py``), and
+each of its messages is checked before it is given out (``checked_entries.py``): a damaged one is passed over and told of.
+
 Source of the rules and limits: apache/rocketmq ``DefaultMessageStore.getMessage``.
 """
 
@@ -9,16 +12,26 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, Literal
 
+from turbopump.store.checked_entries import DamagedMessage, Unit, checked_entries, unreadable_text
+from turbopump.store.cold_reads import ColdReads, Later, Steps
 from turbopump.store.commit_log import CommitLog
 from turbopump.store.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE, ConsumeQueue
+from turbopump.store.consume_queue_table import ConsumeQueueTable
+from turbopump.store.disk import Found
 
 SCAN_SIZE: Final = 16_000
 """Bytes of queue units that one filtered read looks at, at least."""
 
 GAP_SCAN: Final = 10_000
 """Units of damaged messages that one read passes over at most."""
+
+_UNITS_HOT: Final = 100_000
+"""Units at the end of a queue that count as in memory, if this process wrote them."""
+
+Accept = Callable[[int], bool] | None
+"""Judges tag codes."""
 
 _UNIT = struct.Struct(">qiq")
 
@@ -48,7 +61,10 @@ class GetResult:
     data: bytes = b""
     count: int = 0
     gaps: int = 0
-    """Queue offsets passed over because their messages were damaged in the log."""
+    """Queue offsets passed over because their messages are damaged in the log; ``damages`` says what is wrong with those found now."""
+    damages: tuple[DamagedMessage, ...] = ()
+    unreadable: str | None = None
+    """Why nothing could be read at the offset although something is there; the same read may work later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +78,90 @@ class ReadLimits:
     hot_size: int = 1 << 32
 
 
+class QueueReader:
+    """Reads the queues of one store. What lies before ``opened_at`` in the log was not written by this process."""
+
+    def __init__(self, log: CommitLog, queues: ConsumeQueueTable, limits: ReadLimits, reads: ColdReads) -> None:
+        self._log = log
+        self._queues = queues
+        self._limits = limits
+        self._reads = reads
+        self.opened_at = 0
+
+    def get(self, topic: str, queue_id: int, offset: int, count_max: int, accept: Accept = None) -> GetResult:
+        """See ``read_queue``. Waits for the disk where messages are not in memory."""
+        return self._reads.finish(self._steps(topic, queue_id, offset, count_max, accept))
+
+    def start(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        count_max: int,
+        accept: Accept,
+        done: Callable[[GetResult], None],
+        wanted: Callable[[], bool],
+    ) -> GetResult | Literal[Later.PENDING, Later.REFUSED]:
+        """The same without waiting: what is not in memory is read in a thread, and ``done`` gets the result if it is still ``wanted``."""
+        return self._reads.run(self._steps(topic, queue_id, offset, count_max, accept), done, wanted)
+
+    def is_cold(self, offset: int) -> bool:
+        """Whether to expect that what lies at this offset of the log is not in memory."""
+        return offset < max(self.opened_at, self._log.end - self._limits.hot_size)
+
+    def _steps(self, topic: str, queue_id: int, offset: int, count_max: int, accept: Accept) -> Steps[GetResult]:
+        queue, reads = self._queues.find(topic, queue_id), self._reads
+        return read_queue(
+            queue, self._log, offset, count_max, self._limits, accept, opened_at=self.opened_at, is_lost=reads.is_lost
+        )
+
+
 def read_queue(
     queue: ConsumeQueue | None,
     log: CommitLog,
     offset: int,
     count_max: int,
     limits: ReadLimits,
-    accept: Callable[[int], bool] | None = None,
-) -> GetResult:
-    """Messages from queue offset ``offset`` on; ``accept`` judges tag codes. Never splits a message, always gives one if it can."""
+    accept: Accept = None,
+    *,
+    opened_at: int = 0,
+    is_lost: Callable[[int], bool] = lambda _offset: False,
+) -> Steps[GetResult]:
+    """Messages from queue offset ``offset`` on; ``accept`` judges tag codes. Never splits a message, always gives one if it can.
+
+    What lies before ``opened_at`` in the log was not written by this process. ``is_lost`` says of an offset that the system cannot read
+    whether to pass it over.
+    """
     if queue is None:
         return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+    count_max = min(max(count_max, 1), max(limits.count_hot, limits.count_cold))
+    scan = count_max if accept is None else max(SCAN_SIZE // UNIT_SIZE, count_max)
+    outside = _outside(queue, offset)
+    if outside is not None:
+        return outside
+    units = yield from _units(queue, offset, min(scan, queue.end.value - offset))
+    outside = _outside(queue, offset)  # retention may have been at work meanwhile
+    if outside is not None:
+        return outside
+    low, high = queue.min_index, queue.end.value
+    if isinstance(units, OSError):
+        return GetResult(GetStatus.OFFSET_FOUND_NULL, offset, low, high, unreadable=unreadable_text(units, "the queue"))
+    if not units:
+        return GetResult(GetStatus.OFFSET_FOUND_NULL, offset, low, high)
+    choice = _choose(units, offset, queue, log, count_max, limits, accept, opened_at)
+    if not choice.cold:
+        result = _read_hot(choice, log, GetResult(GetStatus.NO_MATCHED_MESSAGE, choice.next_index, low, high, gaps=choice.gaps))
+    else:
+        result = yield from _read_cold(choice, queue, log, is_lost)
+    if result.gaps and not result.count and result.unreadable is None and result.status is not GetStatus.FOUND:
+        behind = yield from _behind_gaps(queue, result.next_offset, high)
+        result.status, result.gaps = GetStatus.MESSAGE_WAS_REMOVING, result.gaps + behind - result.next_offset
+        result.next_offset = behind
+    return result
+
+
+def _outside(queue: ConsumeQueue, offset: int) -> GetResult | None:
+    """The answer for an offset that the queue does not have."""
     low, high = queue.min_index, queue.end.value
     if high == 0:
         return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
@@ -81,88 +170,124 @@ def read_queue(
     if offset >= high:
         status = GetStatus.OFFSET_OVERFLOW_ONE if offset == high else GetStatus.OFFSET_OVERFLOW_BADLY
         return GetResult(status, high, low, high)
-    count_max = min(max(count_max, 1), max(limits.count_hot, limits.count_cold))
-    scan = count_max if accept is None else max(SCAN_SIZE // UNIT_SIZE, count_max)
-    units = queue.units(offset, min(scan, high - offset))
-    if not units:
-        return GetResult(GetStatus.OFFSET_FOUND_NULL, offset, low, high)
-    status, index, data, count, gaps = _collect(units, offset, log, count_max, limits, accept)
-    if gaps and not count and status is GetStatus.NO_MATCHED_MESSAGE:
-        behind = _behind_gaps(queue, index, high)
-        status, gaps, index = GetStatus.MESSAGE_WAS_REMOVING, gaps + behind - index, behind
-    return GetResult(status, index, low, high, data, count, gaps)
+    return None
 
 
-def _collect(
+def _units(queue: ConsumeQueue, index: int, count: int) -> Steps[Found]:
+    if index >= queue.opened_at and index >= queue.max_index - _UNITS_HOT:
+        return queue.units(index, count)
+    piece = queue.piece(index, count)
+    if piece is None:
+        return b""
+    (found,) = yield [piece]
+    return found
+
+
+@dataclass(slots=True)
+class _Choice:
+    """What one read is to give: ``units`` in order, all hot or all cold, and the ``next_index`` behind them."""
+
+    units: list[Unit]
+    next_index: int
+    cold: bool = False
+    gaps: int = 0
+
+
+def _choose(
     units: bytes,
     index: int,
+    queue: ConsumeQueue,
     log: CommitLog,
     count_max: int,
     limits: ReadLimits,
-    accept: Callable[[int], bool] | None,
-) -> tuple[GetStatus, int, bytes, int, int]:
-    """Walk the units; (status, next index, bytes, how many, gaps passed). Neighbours in the log are read in one piece."""
-    status = GetStatus.NO_MATCHED_MESSAGE
-    pieces: list[bytes] = []
-    count = taken = gaps = 0
-    run_at, run_size, run_index, run_count = -1, 0, index, 0
-    hot_from = log.end - limits.hot_size
-    for physical, size, tags in _UNIT.iter_unpack(units):
+    accept: Accept,
+    opened_at: int,
+) -> _Choice:
+    """Which of the units' messages one read gives."""
+    chosen: list[Unit] = []
+    choice = _Choice(chosen, index)
+    taken = 0
+    in_memory_from = log.end - limits.hot_size
+    hot_from, hot_index = max(in_memory_from, opened_at), queue.opened_at
+    for offset, size, tags in _UNIT.iter_unpack(units):
         if size == NO_MESSAGE_SIZE:
             index += 1
-            gaps += 1
+            choice.gaps += 1
             continue
         if accept is not None and not accept(tags):
             index += 1
             continue
-        hot = physical >= hot_from
-        if count and (
-            taken + size > (limits.bytes_hot if hot else limits.bytes_cold)
-            or count >= (limits.count_hot if hot else limits.count_cold)
+        in_memory = offset >= in_memory_from
+        cold = offset < hot_from or index < hot_index
+        if not chosen:
+            choice.cold = cold
+        elif (
+            cold is not choice.cold
+            or taken + size > (limits.bytes_hot if in_memory else limits.bytes_cold)
+            or len(chosen) >= (limits.count_hot if in_memory else limits.count_cold)
         ):
             break
-        if physical == run_at + run_size and log.same_segment(run_at, physical):
-            run_size += size
-        else:
-            if run_size and not _add_run(log, run_at, run_size, pieces):
-                return *_before_run(run_index, index, pieces, run_count), gaps
-            run_at, run_size, run_index, run_count = physical, size, index, count
-        count += 1
+        chosen.append(Unit(index, offset, size))
         taken += size
         index += 1
-        if count >= count_max:
+        if len(chosen) >= count_max:
             break
-    if run_size:
-        if not _add_run(log, run_at, run_size, pieces):
-            return *_before_run(run_index, index, pieces, run_count), gaps
-        status = GetStatus.FOUND
-    return status, index, pieces[0] if len(pieces) == 1 else b"".join(pieces), count, gaps
+    choice.next_index = index
+    return choice
 
 
-def _behind_gaps(queue: ConsumeQueue, index: int, high: int) -> int:
+def _read_hot(choice: _Choice, log: CommitLog, result: GetResult) -> GetResult:
+    """Out of the map; neighbours in the log in one piece. A run that is not there ends the read before it, or, as the first, is passed."""
+    pieces: list[bytes] = []
+    units = choice.units
+    begin, total = 0, len(units)
+    while begin < total:
+        first = units[begin]
+        end, size = begin + 1, first.size
+        while end < total and units[end].offset == first.offset + size and log.same_segment(first.offset, units[end].offset):
+            size += units[end].size
+            end += 1
+        data = log.read(first.offset, size)
+        if data is None:
+            if not pieces:
+                result.status, result.next_offset = GetStatus.MESSAGE_WAS_REMOVING, units[end - 1].queue_offset + 1
+                return result
+            result.next_offset = first.queue_offset
+            break
+        pieces.append(data)
+        begin = end
+    if pieces:
+        result.status, result.count = GetStatus.FOUND, begin
+        result.data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    return result
+
+
+def _read_cold(choice: _Choice, queue: ConsumeQueue, log: CommitLog, is_lost: Callable[[int], bool]) -> Steps[GetResult]:
+    """From the files, every message checked."""
+    checked = yield from checked_entries(choice.units, queue, log, is_lost)
+    result = GetResult(GetStatus.NO_MATCHED_MESSAGE, choice.next_index, queue.min_index, queue.end.value, gaps=choice.gaps)
+    result.gaps += len(checked.damages)
+    result.damages = tuple(checked.damages)
+    if checked.unread is not None:
+        result.next_offset = checked.unread.queue_offset
+        if not checked.good:
+            result.unreadable = checked.why_unread
+    if checked.good:
+        result.status, result.count, result.data = GetStatus.FOUND, len(checked.good), b"".join(checked.good)
+    elif checked.removed or checked.damages:
+        result.status = GetStatus.MESSAGE_WAS_REMOVING
+    return result
+
+
+def _behind_gaps(queue: ConsumeQueue, index: int, high: int) -> Steps[int]:
     """The first unit from ``index`` on that is no gap; at most ``GAP_SCAN`` units further."""
     end = min(high, index + GAP_SCAN)
     while index < end:
-        units = queue.units(index, end - index)
-        if not units:
+        units = yield from _units(queue, index, end - index)
+        if not units or isinstance(units, OSError):
             break
         for _, size, _ in _UNIT.iter_unpack(units):
             if size != NO_MESSAGE_SIZE:
                 return index
             index += 1
     return index
-
-
-def _before_run(run_index: int, index: int, pieces: list[bytes], count: int) -> tuple[GetStatus, int, bytes, int]:
-    """What a read gives when a run is not there: the messages before it, or, if there are none, the place behind it."""
-    if pieces:
-        return GetStatus.FOUND, run_index, b"".join(pieces), count
-    return GetStatus.MESSAGE_WAS_REMOVING, index, b"", 0
-
-
-def _add_run(log: CommitLog, at: int, size: int, pieces: list[bytes]) -> bool:
-    data = log.read(at, size)
-    if data is None:
-        return False
-    pieces.append(data)
-    return True

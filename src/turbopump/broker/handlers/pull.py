@@ -23,10 +23,9 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.pull import PullMessage, PullMessageReply, PullSysFlag
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Outcome, RequestContext, Response
+from turbopump.store.cold_reads import Later
 from turbopump.store.message_store import MessageStore
-from turbopump.store.queue_reader import GetResult, GetStatus
-
-Accept = Callable[[int], bool] | None
+from turbopump.store.queue_reader import Accept, GetResult, GetStatus
 
 FORBIDDEN_BROKER: Final = 1
 FORBIDDEN_GROUP: Final = 2
@@ -81,26 +80,86 @@ class PullHandler:
         flags = request.sys_flag
         if flags & PullSysFlag.COMMIT_OFFSET:
             self._offsets.commit(request.consumer_group, request.topic, request.queue_id, request.commit_offset)
-        result = self._store.get(request.topic, request.queue_id, request.queue_offset, request.max_msg_nums, accept)
-        code = _code_of(result, request.queue_offset)
-        if code == ResponseCode.PULL_NOT_FOUND and flags & PullSysFlag.SUSPEND:
-            self._hold(request, context, accept, request.queue_offset, self._suspend_seconds(request))
+        return self._read(
+            request,
+            context,
+            accept,
+            request.queue_offset,
+            lambda result: self._judge(request, context, accept, request.queue_offset, result),
+        )
+
+    def _read(
+        self,
+        request: PullMessage,
+        context: RequestContext,
+        accept: Accept,
+        offset: int,
+        judge: Callable[[GetResult], Response | None],
+    ) -> Response | None:
+        """What ``judge`` makes of the read, now or, as an answer of its own, when a thread has read what is not in memory."""
+
+        def later(result: GetResult) -> None:
+            response = judge(result)
+            if response is not None:
+                context.answer(response)
+
+        result = self._store.reader.start(
+            request.topic,
+            request.queue_id,
+            offset,
+            request.max_msg_nums,
+            accept,
+            later,
+            wanted=lambda: not context.peer.closed,
+        )
+        if result is Later.PENDING:
             return None
+        if result is Later.REFUSED:
+            return Response(
+                code=ResponseCode.FLOW_CONTROL, remark="too many reads wait for the broker's disk; ask again in a moment"
+            )
+        return judge(result)
+
+    def _judge(
+        self, request: PullMessage, context: RequestContext, accept: Accept, offset: int, result: GetResult
+    ) -> Response | None:
+        """The answer to the first read of a pull; None if it is held."""
+        code = _code_of(result, offset)
+        if (
+            code == ResponseCode.PULL_NOT_FOUND
+            and request.sys_flag & PullSysFlag.SUSPEND
+            and result.unreadable is None
+            and not context.peer.closed
+        ):
+            return self._hold(request, context, accept, offset, self._suspend_seconds(request))
+        return self._answer(request, offset, result)
+
+    def _answer(self, request: PullMessage, offset: int, result: GetResult) -> Response:
+        """The answer to a pull; what was passed over is logged."""
+        if result.unreadable is not None:
+            log.error(
+                "pull cannot be answered group=%s topic=%s queue=%d offset=%d cause=%s",
+                *(request.consumer_group, request.topic, request.queue_id, offset, result.unreadable),
+            )
+            return Response(code=ResponseCode.SYSTEM_ERROR, remark=result.unreadable)
+        for damage in result.damages:
+            log.error(
+                "damaged message topic=%s queue=%d offset=%d log_offset=%d cause=%s",
+                *(request.topic, request.queue_id, damage.queue_offset, damage.offset, damage.fault),
+            )
         if result.gaps:
             log.warning(
                 "damaged messages passed over group=%s topic=%s queue=%d from=%d to=%d count=%d",
-                request.consumer_group,
-                request.topic,
-                request.queue_id,
-                request.queue_offset,
-                result.next_offset,
-                result.gaps,
+                *(request.consumer_group, request.topic, request.queue_id, offset, result.next_offset, result.gaps),
             )
-        return _answer(result, code)
+        return _response(result, _code_of(result, offset))
 
     # --- holding -------------------------------------------------------------------------------------------------------------
 
-    def _hold(self, request: PullMessage, context: RequestContext, accept: Accept, offset: int, seconds: float) -> None:
+    def _hold(
+        self, request: PullMessage, context: RequestContext, accept: Accept, offset: int, seconds: float
+    ) -> Response | None:
+        """Hold the pull; or its answer, if messages have come since it was read."""
         queue = self._store.queues.find_or_make(request.topic, request.queue_id)
         loop_time = context.peer.now
         deadline = loop_time() + seconds
@@ -108,22 +167,27 @@ class PullHandler:
         def again(expired: bool) -> None:
             if context.peer.closed:
                 return
-            result = self._store.get(request.topic, request.queue_id, offset, request.max_msg_nums, accept)
+            response = self._read(request, context, accept, offset, lambda result: after(expired, result))
+            if response is not None:
+                context.answer(response)
+
+        def after(expired: bool, result: GetResult) -> Response | None:
             code = _code_of(result, offset)
             left = deadline - loop_time()
-            if not expired and left > 0 and code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
-                self._hold(request, context, accept, result.next_offset, left)
-                return
-            context.answer(_answer(result, code))
+            nothing = code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
+            if not expired and left > 0 and nothing and not result.gaps and result.unreadable is None:
+                return self._hold(request, context, accept, result.next_offset, left)
+            return self._answer(request, offset, result)
+
+        def grown(result: GetResult) -> Response | None:
+            if result.status is GetStatus.NO_MATCHED_MESSAGE and result.next_offset > offset:
+                return self._hold(request, context, accept, result.next_offset, seconds)
+            return self._answer(request, offset, result)
 
         if queue.end.value > offset:  # it grew, or its messages did not match, since it was read
-            result = self._store.get(request.topic, request.queue_id, offset, request.max_msg_nums, accept)
-            if result.status is GetStatus.NO_MATCHED_MESSAGE and result.next_offset > offset:
-                self._hold(request, context, accept, result.next_offset, seconds)
-                return
-            context.answer(_answer(result, _code_of(result, offset)))
-            return
+            return self._read(request, context, accept, offset, grown)
         self._held.hold(queue, offset, seconds, again)
+        return None
 
     def _suspend_seconds(self, request: PullMessage) -> float:
         ms = request.suspend_timeout_millis if self._config.long_polling_enable else self._config.short_polling_time_mills
@@ -214,7 +278,7 @@ def _code_of(result: GetResult, offset: int) -> int:
     return _CODES[result.status]
 
 
-def _answer(result: GetResult, code: int) -> Response:
+def _response(result: GetResult, code: int) -> Response:
     header = PullMessageReply(
         suggest_which_broker_id=0,
         next_begin_offset=result.next_offset,

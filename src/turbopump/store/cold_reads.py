@@ -1,0 +1,168 @@
+"""Reading what may not be in memory, without standing still for it.
+
+A page fault inside a map holds the GIL until the device has answered, and with it every send. So whoever reads what was written before
+this start, or long ago, writes the read as ``Steps``: a generator that yields the pieces of files it wants, is sent what was found
+there, and returns its outcome. ``ColdReads.run`` drives it: pieces that the system has in memory are copied at once (``preadv`` that
+does not wait); for others it goes on later, when threads have read them. ``ColdReads.finish`` drives it on the spot.
+
+The rule: everything but the read itself happens in the owner's thread. It must not know what is read. An ``async`` way is three lines::
+
+    future = loop.create_future()
+    outcome = reads.run(steps, future.set_result)
+    return outcome if not isinstance(outcome, Later) else await future      # Later.REFUSED: answer that the broker is busy
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, Literal, TypeVar
+
+from turbopump.store.disk import Disk, Found, Piece
+
+T = TypeVar("T")
+
+Steps = Generator[list[Piece], list[Found], T]
+"""A read in steps: yields pieces, is sent the bytes (or the OSError) of each, returns the outcome."""
+
+AT_ONCE: Final = 4
+"""Reads that threads do at the same time: enough to keep an SSD busy."""
+WAITING_MAX: Final = 10_000
+"""Reads that wait for a thread; more are refused."""
+_PLACES_MAX: Final = 10_000
+
+
+class Later(Enum):
+    """What ``run`` returns if there is no outcome yet."""
+
+    PENDING = "the outcome comes later"
+    REFUSED = "too many reads wait; there will be no outcome"
+
+
+@dataclass(slots=True)
+class ReadNumbers:
+    """What was read since the start, in pieces and bytes: found in memory, or fetched by a thread; and reads that were refused."""
+
+    pieces_in_memory: int = 0
+    pieces_from_disk: int = 0
+    bytes_from_disk: int = 0
+    errors: int = 0
+    refused: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Read:
+    steps: Steps[Any]
+    pieces: list[Piece]
+    done: Callable[[Any], None]
+    wanted: Callable[[], bool]
+
+
+class ColdReads:
+    """Every such read of a store. ``numbers`` tells what they were."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._waiting: deque[_Read] = deque()
+        self._under_way = 0
+        self._closed = False
+        self._failed: dict[int, int] = {}
+        self.numbers = ReadNumbers()
+
+    @property
+    def waiting(self) -> int:
+        """Reads that are under way or wait for it."""
+        return self._under_way + len(self._waiting)
+
+    def run(
+        self, steps: Steps[T], done: Callable[[T], None], wanted: Callable[[], bool] = lambda: True
+    ) -> T | Literal[Later.PENDING, Later.REFUSED]:
+        """The outcome, if all it needs is in memory; else ``done`` gets it later. A read that is no longer ``wanted`` when its turn
+        comes (the connection that asked is closed) is dropped, as are those that wait when the store closes."""
+        try:
+            pieces = self._step_in_memory(steps, next(steps))
+        except StopIteration as stop:
+            outcome: T = stop.value
+            return outcome
+        if self._closed or len(self._waiting) >= WAITING_MAX:
+            self.numbers.refused += 1
+            return Later.REFUSED
+        self._go_on(_Read(steps, pieces, done, wanted))
+        return Later.PENDING
+
+    def finish(self, steps: Steps[T]) -> T:
+        """The outcome, read here and now."""
+        try:
+            pieces = next(steps)
+            while True:
+                pieces = steps.send(self._count([_read(piece) for piece in pieces]))
+        except StopIteration as stop:
+            outcome: T = stop.value
+            return outcome
+
+    def is_lost(self, place: int) -> bool:
+        """Whether to give up a place that the system cannot read: not at its first error, nor while every read fails (the device is gone,
+        and may come back), but once it fails although others worked since."""
+        if len(self._failed) >= _PLACES_MAX:
+            self._failed.clear()
+        return self.numbers.pieces_from_disk > self._failed.setdefault(place, self.numbers.pieces_from_disk)
+
+    def close(self) -> None:
+        """Drop what waits; what is under way ends with ``Disk.close``."""
+        self._closed = True
+        self._waiting.clear()
+
+    def _step_in_memory(self, steps: Steps[Any], pieces: list[Piece]) -> list[Piece]:
+        """Go on as long as all that is wanted is in memory; the pieces that are not."""
+        while True:
+            found: list[Found] = []
+            for piece in pieces:
+                data = piece.segment.read_cached(piece.at, piece.size)
+                if data is None:
+                    return pieces
+                found.append(data)
+            self.numbers.pieces_in_memory += len(pieces)
+            pieces = steps.send(found)
+
+    def _go_on(self, read: _Read) -> None:
+        if self._under_way >= AT_ONCE:
+            self._waiting.append(read)
+            return
+        self._under_way += 1
+        self._disk.start_read(read.pieces, lambda found: self._arrived(read, found))
+
+    def _arrived(self, read: _Read, found: list[Found]) -> None:
+        self._under_way -= 1
+        self._count(found)
+        while self._waiting and self._under_way < AT_ONCE:
+            following = self._waiting.popleft()
+            if following.wanted():
+                self._go_on(following)
+        if self._closed or not read.wanted():
+            return
+        try:
+            read.pieces = self._step_in_memory(read.steps, read.steps.send(found))
+        except StopIteration as stop:
+            outcome = stop.value
+        else:
+            self._go_on(read)
+            return
+        read.done(outcome)
+
+    def _count(self, found: list[Found]) -> list[Found]:
+        for each in found:
+            if isinstance(each, bytes):
+                self.numbers.pieces_from_disk += 1
+                self.numbers.bytes_from_disk += len(each)
+            else:
+                self.numbers.errors += 1
+        return found
+
+
+def _read(piece: Piece) -> Found:
+    try:
+        return piece.segment.read_cold(piece.at, piece.size)
+    except OSError as error:
+        return error
