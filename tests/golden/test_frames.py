@@ -11,7 +11,7 @@ from turbopump.protocol.codes import LanguageCode
 from turbopump.protocol.command import Command, decode_command, encode_command
 from turbopump.protocol.frame import JSON, ROCKETMQ, FrameReader
 from turbopump.protocol.request import Request, header_from_ext
-from turbopump.protocol.requests import clients, namesrv, offsets, pull, send, topics
+from turbopump.protocol.requests import clients, namesrv, offsets, pull, queries, send, topics
 
 FORMS = {"JSON": JSON, "ROCKETMQ": ROCKETMQ}
 
@@ -19,7 +19,7 @@ FORMS = {"JSON": JSON, "ROCKETMQ": ROCKETMQ}
 def declared_requests() -> dict[int, type[Request[Any]]]:
     return {
         value.code: value
-        for module in (clients, namesrv, offsets, pull, send, topics)
+        for module in (clients, namesrv, offsets, pull, queries, send, topics)
         for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, Request) and value.__module__ == module.__name__
     }

@@ -8,6 +8,7 @@ import java.util.Map;
 import java.util.TreeMap;
 import java.util.function.Supplier;
 import org.apache.rocketmq.common.BoundaryType;
+import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.remoting.CommandCustomHeader;
 import org.apache.rocketmq.remoting.netty.NettyEncoder;
 import org.apache.rocketmq.remoting.protocol.LanguageCode;
@@ -38,6 +39,7 @@ final class Commands {
         nameServer();
         topics();
         oddities();
+        queries();
     }
 
     private void sends() {
@@ -303,6 +305,42 @@ final class Commands {
                 return command;
             }, null, null, NOTHING, odd);
         }
+    }
+
+    private void queries() {
+        QueryMessageRequestHeader query = new QueryMessageRequestHeader();
+        query.setTopic("TopicTest");
+        query.setKey("order#17 \u00e4");
+        query.setMaxNum(64);
+        query.setBeginTimestamp(1700000000123L);
+        query.setEndTimestamp(Long.MAX_VALUE);
+        for (boolean unique : new boolean[] {false, true}) {  // MQClientAPIImpl.queryMessage
+            frame(unique ? "query-12-unique" : "query-12", () -> {
+                RemotingCommand command = RemotingCommand.createRequestCommand(RequestCode.QUERY_MESSAGE, query);
+                command.addExtField(MixAll.UNIQUE_MSG_QUERY_FLAG, String.valueOf(unique));
+                return command;
+            }, query, null, NOTHING, Map.of(MixAll.UNIQUE_MSG_QUERY_FLAG, String.valueOf(unique)));
+        }
+        QueryMessageResponseHeader found = new QueryMessageResponseHeader();
+        found.setIndexLastUpdateTimestamp(1700000000123L);
+        found.setIndexLastUpdatePhyoffset(9007199254740993L);
+        response("query-answer", ResponseCode.SUCCESS, null, found, new byte[] {0, 1, 2, (byte) 0xff},
+            RequestCode.QUERY_MESSAGE, Map.of());
+        response("query-answer-none", ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct", found,
+            null, RequestCode.QUERY_MESSAGE, Map.of());
+
+        ViewMessageRequestHeader view = new ViewMessageRequestHeader();
+        view.setTopic("TopicTest");
+        view.setOffset(9007199254740993L);
+        request("view-33", RequestCode.VIEW_MESSAGE_BY_ID, view, null);
+
+        GetEarliestMsgStoretimeRequestHeader earliest = new GetEarliestMsgStoretimeRequestHeader();
+        earliest.setTopic("TopicTest");
+        earliest.setQueueId(1);
+        request("earliest-32", RequestCode.GET_EARLIEST_MSG_STORETIME, earliest, null);
+        GetEarliestMsgStoretimeResponseHeader time = new GetEarliestMsgStoretimeResponseHeader();
+        time.setTimestamp(1700000000123L);
+        response("earliest-answer", ResponseCode.SUCCESS, null, time, null, RequestCode.GET_EARLIEST_MSG_STORETIME, Map.of());
     }
 
     private void request(String name, int code, CommandCustomHeader header, byte[] body) {

@@ -116,6 +116,17 @@ final class Commands {
         create.setTopicSysFlag(0);
         create.setOrder(false);
         request("topic-create-17", RequestCode.UPDATE_AND_CREATE_TOPIC, create, null);
+
+        QueryMessageRequestHeader byKey = new QueryMessageRequestHeader();
+        byKey.setTopic("TopicTest");
+        byKey.setKey("order#17");
+        byKey.setMaxNum(64);
+        byKey.setBeginTimestamp(1700000000123L);
+        byKey.setEndTimestamp(Long.MAX_VALUE);
+        request("query-12", RequestCode.QUERY_MESSAGE, byKey, null);
+        ViewMessageRequestHeader view = new ViewMessageRequestHeader();
+        view.setOffset(9007199254740993L);
+        request("view-33", RequestCode.VIEW_MESSAGE_BY_ID, view, null);
     }
 
     private void request(String name, int code, CommandCustomHeader header, byte[] body) {
