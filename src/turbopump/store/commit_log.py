@@ -13,7 +13,7 @@ every full file ends in a blank. Source: apache/rocketmq ``CommitLog``. It assig
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -54,11 +54,11 @@ class EntryMark(msgspec.Struct, frozen=True, gc=False):
 
 
 class CommitLog:
-    """The log in ``directory``. ``append`` is the hot path: one copy into the map."""
+    """The log in the directories ``roots``, and in those that are ``read_only``. ``append`` is the hot path: one copy into the map."""
 
-    def __init__(self, disk: Disk, directory: Path, segment_size: int) -> None:
+    def __init__(self, disk: Disk, roots: Sequence[Path], segment_size: int, read_only: Sequence[Path] = ()) -> None:
         self._disk = disk
-        self._files = MappedFiles(disk, directory, segment_size, spare_path=directory.with_name(directory.name + ".spare"))
+        self._files = MappedFiles(disk, roots, segment_size, read_only=read_only, ahead=True)
         self.segment_size = segment_size
         self.end = 0
         """Physical offset of the next entry."""

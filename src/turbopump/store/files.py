@@ -9,6 +9,7 @@
     <root>/checkpoint  <root>/abort  <root>/lock
     <root>/turbopump.json                         ours: provenance.py
 
+Segments may lie in several directories, and in others than these; so may queues, indexes, checkpoint and abort file.
 Source: apache/rocketmq ``StorePathConfigHelper``, ``MessageStoreConfig``.
 """
 
@@ -22,22 +23,32 @@ from turbopump.errors import StoreError
 
 @dataclass(frozen=True, slots=True)
 class StorePaths:
-    """Where things are. ``commit_log`` None: below ``root``."""
+    """Where things are: below ``root``, unless said otherwise. In ``read_only_commit_logs`` no new segment is made."""
 
     root: Path
-    commit_log_directory: Path | None = None
+    commit_log_directories: tuple[Path, ...] = ()
+    read_only_commit_logs: tuple[Path, ...] = ()
+    consume_queue_directory: Path | None = None
+    index_directory: Path | None = None
+    checkpoint_file: Path | None = None
+    abort_file: Path | None = None
+
+    @property
+    def commit_logs(self) -> tuple[Path, ...]:
+        """The directories that get segments, the first of them the main one."""
+        return self.commit_log_directories or (self.root / "commitlog",)
 
     @property
     def commit_log(self) -> Path:
-        return self.commit_log_directory or self.root / "commitlog"
+        return self.commit_logs[0]
 
     @property
     def consume_queues(self) -> Path:
-        return self.root / "consumequeue"
+        return self.consume_queue_directory or self.root / "consumequeue"
 
     @property
     def index(self) -> Path:
-        return self.root / "index"
+        return self.index_directory or self.root / "index"
 
     @property
     def provenance(self) -> Path:
@@ -49,11 +60,11 @@ class StorePaths:
 
     @property
     def checkpoint(self) -> Path:
-        return self.root / "checkpoint"
+        return self.checkpoint_file or self.root / "checkpoint"
 
     @property
     def abort(self) -> Path:
-        return self.root / "abort"
+        return self.abort_file or self.root / "abort"
 
     @property
     def lock(self) -> Path:

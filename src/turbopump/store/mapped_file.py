@@ -1,13 +1,14 @@
 """A row of equally sized mapped files that together hold one long run of bytes: a commit log, a consume queue.
 
-File k of a row is named by the offset of its first byte. The row knows where bytes are, not what they mean. The next file is made
-ahead of need in a thread, so that a roll does not stall a send.
+File k of a row is named by the offset of its first byte. The row knows where bytes are, not what they mean. It may lie in several
+directories (roots), on several disks: file k of n roots that are not full goes into the one of number k mod n, as Apache's
+``MultiPathMappedFileQueue`` has it. The next file is made ahead of need in a thread, so that a roll does not stall a send.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -35,38 +36,41 @@ class MappedFile:
 
 
 class MappedFiles:
-    """The row in ``directory``, every file ``file_size`` bytes. A spare next file is kept at ``spare_path`` if that is given; it
-    lies outside ``directory``, where only whole names are expected.
+    """The row in the directories ``roots``, every file ``file_size`` bytes. In ``read_only`` roots files are found, and none is made.
+    ``ahead``: a spare next file is kept, beside its root (where only whole names are expected), or in it if the root is a file system
+    of its own: then by the name that it will have, as Apache's broker keeps it. ``full`` tells in which roots no file should be made.
 
     Raises StoreDamagedError on ``load`` if a file but the last has another size, or if files do not follow each other.
     """
 
-    def __init__(self, disk: Disk, directory: Path, file_size: int, spare_path: Path | None = None) -> None:
+    def __init__(
+        self, disk: Disk, roots: Sequence[Path], file_size: int, *, read_only: Sequence[Path] = (), ahead: bool = False
+    ) -> None:
         self._disk = disk
-        self._directory = directory
+        self._read_only = [root for root in read_only if root not in roots]
+        self._writable = sorted(root for root in roots if root not in read_only) or sorted(roots)
+        self.roots: list[Path] = [*dict.fromkeys((*roots, *self._read_only))]
+        self.full: Callable[[], Collection[Path]] = tuple
         self.file_size = file_size
         self.files: list[MappedFile] = []
-        self._spare_path = spare_path
+        self._ahead = ahead
         self._spare: Segment | None = None
         self._spare_in_making = False
+        self.on_spare: Callable[[], None] | None = None
+        """Called when a spare file is there, or could not be made. None: whoever needs a file meanwhile makes it on the spot."""
         self._closed = False
 
     def load(self) -> None:
         """Map the files that are there. A last file that is too short and blank (a create that was cut short) is removed; a last one
         of the log that is too short gets zeros behind what it has."""
-        starts = [
-            (offset, name)
-            for name in self._disk.list_directory(self._directory)
-            if (offset := segment_offset(name)) is not None
-        ]
-        for number, (start, name) in enumerate(starts):
-            path = self._directory / name
+        starts = self._found()
+        for number, (start, path) in enumerate(starts):
             size = self._disk.file_size(path)
             if size != self.file_size:
                 if number == len(starts) - 1 and self._is_unfinished(path, size or 0):
                     self._disk.remove(path)
                     continue
-                if number == len(starts) - 1 and self._spare_path is not None and (size or 0) < self.file_size:
+                if number == len(starts) - 1 and self._ahead and (size or 0) < self.file_size:
                     self._lengthen(path, size or 0)
                     self.files.append(MappedFile(start, self._disk.open_segment(path)))
                     continue
@@ -75,7 +79,10 @@ class MappedFiles:
                     "mappedFileSizeConsumeQueue to the size the store was written with, or move the file away"
                 )
             if self.files and self.files[-1].end != start:
-                raise StoreDamagedError(f"{path} does not follow {self.files[-1].segment.path}: a file between them is missing")
+                raise StoreDamagedError(
+                    f"{path} does not follow {self.files[-1].segment.path}: a file between them is missing; it was looked for in "
+                    + ", ".join(map(str, self.roots))
+                )
             self.files.append(MappedFile(start, self._disk.open_segment(path)))
 
     def __iter__(self) -> Iterator[MappedFile]:
@@ -103,23 +110,31 @@ class MappedFiles:
     def append_file(self, start: int) -> MappedFile:
         """Add the file that begins at ``start``: the spare one if it is ready. Raises OSError, for example on a full disk."""
         assert not self.files or self.files[-1].end == start
-        path = self._directory / segment_name(start)
-        spare, self._spare = self._spare, None
+        spare = self._spare
         if spare is not None:
-            self._disk.rename_segment(spare, path)
+            path = self._spare_root / segment_name(start)
+            if spare.path != path:
+                self._disk.rename_segment(spare, path)
+            self._spare = None
         else:
-            self._disk.make_directory(self._directory)
-            spare = self._disk.create_segment(path, self.file_size)
+            spare = self._create(start)
         file = MappedFile(start, spare)
         self.files.append(file)
         return file
 
+    @property
+    def wait_for_spare(self) -> bool:
+        """Whether a spare file will soon be there, and somebody will be told."""
+        return self._spare_in_making and self.on_spare is not None
+
     def prepare_next(self) -> None:
         """Begin to make a spare file beside this thread, if there is none and none is being made."""
-        path = self._spare_path
-        if path is None or self._spare is not None or self._spare_in_making:
+        if not self._ahead or self._spare is not None or self._spare_in_making or not self.files:
             return
         self._spare_in_making = True
+        start = self.files[-1].end
+        self._spare_root = self._root_for(start)
+        path = self._beside(self._spare_root) or self._spare_root / segment_name(start)
         made: list[Segment] = []
 
         def make() -> None:
@@ -132,6 +147,8 @@ class MappedFiles:
                 self._spare = made[0]
             elif error is None:
                 made[0].close()  # after an error the roll tries again, and reports what is wrong
+            if self.on_spare is not None and not self._closed:
+                self.on_spare()
 
         self._disk.start(make, done)
 
@@ -145,9 +162,9 @@ class MappedFiles:
                 _zero_rest(last, offset - last.start)
                 last.dirty = True
 
-    def drop_first(self) -> None:
-        """Remove the oldest file."""
-        self._drop(self.files.pop(0))
+    def forget_first(self) -> None:
+        """The oldest file was removed: the row begins behind it."""
+        self.files.pop(0).segment.close()
 
     def dirty_segments(self) -> list[Segment]:
         """The segments written since they were last asked for here; they count as clean from now on."""
@@ -174,15 +191,55 @@ class MappedFiles:
         self._discard_spare()
         while self.files:
             self._drop(self.files.pop())
-        for name in self._disk.list_directory(self._directory):
-            if segment_offset(name) is not None:  # one that could not be loaded
-                self._disk.remove(self._directory / name)
-        if not self._disk.list_directory(self._directory):
-            self._disk.remove(self._directory)
+        for root in self.roots:
+            for name in self._disk.list_directory(root):
+                if segment_offset(name) is not None:  # one that could not be loaded
+                    self._disk.remove(root / name)
+            if not self._disk.list_directory(root):
+                self._disk.remove(root)
 
     def emptied(self) -> MappedFiles:
         """A row like this one with no file in it."""
-        return MappedFiles(self._disk, self._directory, self.file_size, self._spare_path)
+        return MappedFiles(self._disk, self.roots, self.file_size, ahead=self._ahead)
+
+    def _found(self) -> list[tuple[int, Path]]:
+        """(offset, path) of every file that is there, in order. Raises StoreDamagedError if one is there twice."""
+        found: dict[int, Path] = {}
+        for root in self.roots:
+            for name in self._disk.list_directory(root):
+                start = segment_offset(name)
+                if start is None:
+                    continue
+                if start in found:
+                    raise StoreDamagedError(
+                        f"{found[start]} and {root / name} are the same part of the log: move the one that is an old copy away"
+                    )
+                found[start] = root / name
+        return sorted(found.items())
+
+    def _root_for(self, start: int) -> Path:
+        """Where the file that begins at ``start`` goes."""
+        full = self.full()
+        roots = [root for root in self._writable if root not in full] or self._writable
+        return roots[start // self.file_size % len(roots)]
+
+    def _create(self, start: int) -> Segment:
+        """Make a file in its root, or, where that has no room, in another. Raises OSError, the first of several."""
+        first = self._root_for(start)
+        if not self._ahead:
+            self._disk.make_directory(first)
+        failure: OSError | None = None
+        for root in (first, *(root for root in self._writable if root != first)):
+            try:
+                return self._disk.create_segment(root / segment_name(start), self.file_size)
+            except OSError as error:
+                failure = failure or error
+        assert failure is not None
+        raise failure
+
+    def _beside(self, root: Path) -> Path | None:
+        """The place beside a root for files that are not yet, or not yet whole, part of it; None if that is another disk."""
+        return root.with_name(root.name + ".spare") if self._disk.same_file_system(root, root.parent) else None
 
     def _is_unfinished(self, path: Path, size: int) -> bool:
         """Whether a kill has cut short the making of this file: it is shorter than the others, and blank."""
@@ -196,8 +253,7 @@ class MappedFiles:
 
     def _lengthen(self, path: Path, size: int) -> None:
         """Replace a file that lost its end by a copy of full size."""
-        spare = self._spare_path
-        assert spare is not None
+        spare = self._beside(path.parent) or path.with_name(path.name + ".whole")
         self._disk.remove(spare)
         whole, short = self._disk.create_segment(spare, self.file_size), self._disk.open_segment(path)
         for at in range(0, size, STEP):

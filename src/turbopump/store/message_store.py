@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -21,6 +22,7 @@ from turbopump.store.commit_log import CommitLog
 from turbopump.store.consume_queue import ConsumeQueue
 from turbopump.store.consume_queue_table import ConsumeQueueTable
 from turbopump.store.disk import Disk, Lock
+from turbopump.store.disk_space import SpaceWatch
 from turbopump.store.dispatcher import Dispatcher
 from turbopump.store.flusher import Flusher
 from turbopump.store.key_index import KeyIndex
@@ -28,6 +30,7 @@ from turbopump.store.lookup import Lookup
 from turbopump.store.provenance import ABORT_MARK, Provenance
 from turbopump.store.queue_reader import GetResult, QueueReader
 from turbopump.store.recovery import Recovery, RecoveryReport
+from turbopump.store.retention import Retention
 from turbopump.store.store_config import StoreConfig
 from turbopump.store.watermark import Watermark
 
@@ -66,7 +69,8 @@ class MessageStore:
         self.properties_size_max = PROPERTIES_SIZE_MAX - (CRC_SUFFIX_SIZE if config.with_crc else 0)
         """Bytes of property text that a message may have: its CRC is one more property."""
         self.on_failure = on_failure
-        self.log = CommitLog(disk, config.paths.commit_log, config.segment_size)
+        paths = config.paths
+        self.log = CommitLog(disk, paths.commit_logs, config.segment_size, paths.read_only_commit_logs)
         self.queues = ConsumeQueueTable(disk, config.paths, config.queue_file_size)
         self.index: KeyIndex | None = None
         if config.index_entries:
@@ -81,6 +85,12 @@ class MessageStore:
         self._checkpoint = Checkpoint(disk, config.paths.checkpoint)
         self.flusher = Flusher(
             disk, self.log, self.queues, self.index, self._dispatcher, self._checkpoint, self.flushed, on_failure
+        )
+        self.space = SpaceWatch(disk, paths.commit_logs, (paths.consume_queues, paths.index), config.space, on_failure)
+        self.log.files.full = lambda: self.space.full_roots
+        synced, note = lambda: self._checkpoint.safe_offset, self._note_indexes
+        self.retention = Retention(
+            disk, clock, self.log, self.queues, self.index, config.retention, self.space, synced, note, on_failure
         )
         self.recovery: RecoveryReport | None = None
 
@@ -120,6 +130,8 @@ class MessageStore:
             store.recovery = store._recover(clean=abort is None, on_progress=on_progress)
             if abort is not None:
                 store.flusher.flush_all_now()
+            elif not store.recovery.entries:
+                store._checkpoint.safe_offset = store.log.end  # nothing was written since the clean stop
             store.flushed.advance(store.log.end)
             store._dispatcher.show_flushed()
             store.reader.opened_at = store.log.end
@@ -153,7 +165,7 @@ class MessageStore:
         report = recovery.run()
         provenance.begin(report.log_end, index.names if index is not None else None, with_crc=self._with_crc)
         if index is not None:
-            index.on_new_file = lambda: self._disk.start(lambda: provenance.note_indexes(index.names), lambda _error: None)
+            index.on_new_file = lambda: self._disk.start(self._note_indexes, lambda _error: None)
             if index.failed:
                 provenance.note_indexes(None)
         return report
@@ -173,10 +185,11 @@ class MessageStore:
     ) -> Placed:
         """Append one message and dispatch it.
 
-        Raises StoreClosedError if the store takes no writes, MessageError if no file can hold it, OSError if a new file fails.
+        Raises StoreClosedError if the store takes no writes (a full disk is one reason), MessageError if no file can hold it, OSError
+        if a new file fails.
         Hosts as ``codec.encode_host`` makes them. Cost: about 4 µs.
         """
-        if self._closed or self.flushed.error is not None:
+        if self._closed or self.flushed.error is not None or self.space.refusal is not None:
             self._refuse()
         queue = self.queues.find_or_make(topic, queue_id)
         name = topic.encode()
@@ -187,8 +200,11 @@ class MessageStore:
         if len(name) > TOPIC_SIZE_MAX_V1:
             size += 1
         log = self.log
-        queue.make_room(1)  # what may fail comes before the first byte is written
-        offset = log.place(size)
+        try:
+            queue.make_room(1)  # what may fail comes before the first byte is written
+            offset = log.place(size)
+        except OSError as error:
+            raise self._no_room(error) from None
         now = self._clock.now_ms()
         index = queue.max_index
         log.append(
@@ -225,15 +241,18 @@ class MessageStore:
         store_host: bytes,
     ) -> tuple[Placed, list[int]]:
         """Append messages side by side in one segment, all or none; where the first is, and the physical offset of each."""
-        if self._closed or self.flushed.error is not None:
+        if self._closed or self.flushed.error is not None or self.space.refusal is not None:
             self._refuse()
         queue = self.queues.find_or_make(topic, queue_id)
         name = topic.encode()
         fixed = self._overhead + len(born_host) + len(store_host) + len(name) + (len(name) > TOPIC_SIZE_MAX_V1)
         texts = [self._storable(message.properties) for message in messages]
         sizes = [fixed + len(message.body) + len(text) for message, text in zip(messages, texts, strict=True)]
-        queue.make_room(len(messages))
-        first = offset = self.log.place(sum(sizes))
+        try:
+            queue.make_room(len(messages))
+            first = offset = self.log.place(sum(sizes))
+        except OSError as error:
+            raise self._no_room(error) from None
         now = self._clock.now_ms()
         index = first_index = queue.max_index
         entries = []
@@ -353,7 +372,21 @@ class MessageStore:
             )
         return properties
 
+    def _note_indexes(self) -> None:
+        """Write down which index files there are."""
+        index = self.index
+        self._provenance.note_indexes(index.names if index is not None and not index.failed else None)
+
+    def _no_room(self, error: OSError) -> Exception:
+        """What to raise where a new file cannot be made."""
+        in_log = error.filename is not None and Path(error.filename).parent in self._config.paths.commit_logs
+        if in_log:
+            return self.space.no_room(error, Path(error.filename).parent, self.log.segment_size)
+        return self.space.no_room(error, self._config.paths.consume_queues, self._config.queue_file_size)
+
     def _refuse(self) -> None:
         if self.flushed.error is not None:
             raise StoreClosedError(str(self.flushed.error))
+        if self.space.refusal is not None and not self._closed:
+            raise StoreClosedError(self.space.refusal)
         raise StoreClosedError("the store is closed")

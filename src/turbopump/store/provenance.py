@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final
 
 import msgspec
@@ -25,6 +26,7 @@ class Provenance:
         self._disk = disk
         self._path = path
         self._written: list[list[int | None]] = []
+        self._saving = Lock()  # it is saved in threads, too
         self.index_names: list[str] | None = None
         """The index files of the last run; None if that is not known."""
         self.crashed_here = False
@@ -77,8 +79,9 @@ class Provenance:
         self._save()
 
     def _save(self) -> None:
-        text = json.dumps({"version": 1, "written": self._written, "indexes": self.index_names})
-        self._disk.replace_file(self._path, text.encode())
+        with self._saving:
+            text = json.dumps({"version": 1, "written": self._written, "indexes": self.index_names})
+            self._disk.replace_file(self._path, text.encode())
 
     def _read(self) -> dict[str, Any]:
         for path in (self._path, self._path.with_name(self._path.name + ".bak")):

@@ -185,7 +185,10 @@ class Recovery:
         return index == 0 or (old is not None and previous is not None and previous[0] > old[0])
 
     def _is_there(self, queue: ConsumeQueue, index: int, offset: int, size: int) -> bool:
-        """Whether the log has, at ``offset``, the entry that unit ``index`` of the queue should point to."""
+        """Whether the log has, at ``offset``, the entry that unit ``index`` of the queue should point to, or no longer has it because
+        its segment was deleted (not before the unit was on the disk)."""
+        if offset < self.log.start:
+            return True
         mark = self.log.entry_at(offset)
         return mark is not None and (mark.size, mark.topic, mark.queue_id, mark.queue_offset) == (
             size,

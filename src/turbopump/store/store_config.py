@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from turbopump.store.disk_space import SpaceLimits
 from turbopump.store.files import StorePaths
 from turbopump.store.queue_reader import ReadLimits
+from turbopump.store.retention import RetentionRules
 
 SEGMENT_SIZE: Final = 1024 * 1024 * 1024
 QUEUE_FILE_SIZE: Final = 6_000_000
@@ -25,3 +27,5 @@ class StoreConfig:
     index_slots: int = 0
     index_entries: int = 0
     limits: ReadLimits = field(default_factory=ReadLimits)
+    space: SpaceLimits = field(default_factory=SpaceLimits)
+    retention: RetentionRules = field(default_factory=RetentionRules)

@@ -121,7 +121,7 @@ def test_a_disk_without_room_for_the_next_segment_leaves_the_store_as_it_was(
         patched.setattr("turbopump.store.mapped_file.MappedFiles.prepare_next", lambda self: None)
         if store.log.files._spare is not None:  # the spare was made when there was room
             put(store, b"y" * 3000)
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(StoreClosedError, match="No space left"):
             put(store, b"y" * 3000)
         put(store, b"small")
     put(store, b"z" * 3000)
@@ -149,7 +149,7 @@ def test_a_disk_without_room_for_the_next_queue_file_refuses_before_anything_is_
     with monkeypatch.context() as patched:
         patched.setattr(SystemDisk, "create_segment", no_room)
         for _ in range(2):
-            with pytest.raises(OSError, match="No space left"):
+            with pytest.raises(StoreClosedError, match="No space left"):
                 put_batch(store, [b"refused"] * 3) if batch else put(store, b"refused")
     assert store.log.end == end
     put_batch(store, [b"a", b"b", b"c"]) if batch else put(store, b"a")

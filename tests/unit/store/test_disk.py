@@ -183,7 +183,7 @@ def test_names_of_files_are_built_and_read_in_one_place(tmp_path: Path) -> None:
         assert segment_offset(name) is None
     paths = StorePaths(tmp_path)
     assert paths.consume_queue("T", 3) == tmp_path / "consumequeue" / "T" / "3"
-    assert StorePaths(tmp_path, Path("/elsewhere")).commit_log == Path("/elsewhere")
+    assert StorePaths(tmp_path, (Path("/elsewhere"),)).commit_log == Path("/elsewhere")
     for topic in ("", ".", "..", "a/b", "../x", "a\0"):
         with pytest.raises(StoreError, match="cannot be a directory name"):
             paths.consume_queue(topic, 0)

@@ -1,0 +1,196 @@
+"""Whether there is room: how full the file systems of log, queues and indexes are, and what follows from it.
+
+::
+
+    used     > diskMaxUsedSpaceRatio 75 %        files older than fileReservedTime go, at any hour
+             > diskSpaceCleanForciblyRatio 85 %  no new file in a root of the log that is so full while another is not; with
+                                                 cleanFileForciblyEnable the oldest files go, whatever their age
+             > diskSpaceWarningLevelRatio 90 %   sends are refused until it is at most 85 % again
+
+Of several roots of the log the least used one counts. Where free bytes are judged instead (``free_min``) the three levels are 2.5, 1.5
+and 1 times that many, which is how 25, 15 and 10 % relate. A file that finds no room has sends refused as well, until there is.
+Source: apache/rocketmq ``CleanCommitLogService.isSpaceToDelete``. The rule: levels are made from numbers; the numbers are asked for
+beside the owner's thread, since a disk that hangs does not answer. It must not know what is deleted.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Final
+
+from turbopump.errors import StoreClosedError
+from turbopump.store.disk import Disk, Space
+
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Level(IntEnum):
+    """How pressing it is."""
+
+    ROOMY = 0
+    TIGHT = 1
+    CRAMPED = 2
+    FULL = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceLimits:
+    """Per cent of a file system that may be used, or, if ``free_min`` is not 0, bytes that must be free. Apache's broker takes values
+    out of bounds for the nearest within (10 to 95, 30 to 85, 35 to 90); so does this."""
+
+    used_max: int = 75
+    clean_forcibly: int = 85
+    warning: int = 90
+    free_min: int = 0
+
+    def __post_init__(self) -> None:
+        for name, low, high in (("used_max", 10, 95), ("clean_forcibly", 30, 85), ("warning", 35, 90)):
+            object.__setattr__(self, name, min(max(getattr(self, name), low), high))
+
+    def level(self, space: Space) -> Level:
+        if self.free_min:
+            bounds = (self.free_min, self.free_min * 3 // 2, self.free_min * 5 // 2)
+            return Level(sum(space.free < bound for bound in bounds))
+        used = space.used_percent
+        if used > self.warning:
+            return Level.FULL
+        if used > self.clean_forcibly:
+            return Level.CRAMPED
+        return Level.TIGHT if used > self.used_max else Level.ROOMY
+
+    def describe(self) -> str:
+        """Which setting says that it is full, and when it no longer is."""
+        if self.free_min:
+            return (
+                f"it had less than diskFreeSpaceMin={self.free_min}, and sends are taken again from {self.free_min * 3 // 2} on"
+            )
+        end = min(self.clean_forcibly, self.warning)
+        return (
+            f"it was beyond diskSpaceWarningLevelRatio={self.warning} %, and sends are taken again from {end} % on "
+            "(diskSpaceCleanForciblyRatio)"
+        )
+
+
+class SpaceWatch:
+    """``look`` now and then; ``refusal`` says why messages are not taken, None while they are.
+
+    ``level`` is how pressing it is, ``full_roots`` are those in which no new file should be made. ``report`` gets a line when sends
+    begin to be refused and when the system does not tell how much room there is, ``on_room`` one when sends are taken again.
+    """
+
+    def __init__(
+        self, disk: Disk, log_roots: Sequence[Path], others: Sequence[Path], limits: SpaceLimits, report: Callable[[str], None]
+    ) -> None:
+        self._disk = disk
+        self._log_roots = log_roots
+        self._others = others
+        self.limits = limits
+        self._report = report
+        self.on_room: Callable[[str], None] = lambda _text: None
+        self.level = Level.ROOMY
+        self.refusal: str | None = None
+        self.full_roots: frozenset[Path] = frozenset()
+        self.figures: dict[Path, Space] = {}
+        """What was last found, by directory."""
+        self._full: Path | None = None
+        self._lacking: tuple[Path, int, str] | None = None
+        self._busy = False
+        self._silent: str | None = None
+
+    def look(self, then: Callable[[], None] = lambda: None) -> None:
+        """Ask how much room there is, and call ``then`` when that is known; nothing happens while the last question is unanswered."""
+        if self._busy:
+            return
+        self._busy = True
+        paths = [*self._log_roots, *self._others]
+        if self._lacking is not None:
+            paths.append(self._lacking[0])
+        found: dict[Path, Space] = {}
+
+        def ask() -> None:
+            failure: OSError | None = None
+            for path in paths:
+                try:
+                    found[path] = self._disk.space(path)
+                except FileNotFoundError:
+                    continue  # a directory that has had no file yet
+                except OSError as error:
+                    failure = failure or error
+            if failure is not None:
+                raise failure
+
+        def done(error: OSError | None) -> None:
+            self._busy = False
+            silent = str(error) if error is not None else None
+            if silent is not None and silent != self._silent:
+                self._report(f"how much room there is cannot be asked: {silent}")
+            self._silent = silent
+            self.judge(found)
+            then()
+
+        self._disk.start(ask, done)
+
+    def judge(self, figures: dict[Path, Space]) -> None:
+        """Draw the conclusions from what was found; what was not found changes nothing."""
+        self.figures.update(figures)
+        limits, known = self.limits, self.figures
+        levels = {path: limits.level(space) for path, space in known.items()}
+        roots = [path for path in self._log_roots if path in levels]
+        self.full_roots = frozenset(path for path in roots if levels[path] >= Level.CRAMPED)
+        pressed = [path for path in self._others if path in levels]
+        if roots:
+            pressed.append(min(roots, key=lambda path: (levels[path], known[path].used_percent)))
+        if pressed:
+            worst = max(pressed, key=lambda path: levels[path])
+            self.level = levels[worst]
+            if self.level is Level.FULL or (self._full is not None and self.level is Level.CRAMPED):
+                self._full = worst
+            else:
+                self._full = None
+        if self._lacking is not None:
+            lacking, size, _ = self._lacking
+            places = self._log_roots if lacking in self._log_roots else (lacking,)
+            if any(path in figures and figures[path].free >= size for path in places):
+                self._lacking = None  # the next send tries
+        self._conclude()
+
+    def no_room(self, error: OSError, path: Path, size: int) -> Exception:
+        """A file of ``size`` bytes could not be made in ``path``: what to raise. If that is for want of room, sends are refused from now
+        on, until ``look`` finds enough of it."""
+        if error.errno not in NO_ROOM:
+            return error
+        self._lacking = (path, size, error.strerror or str(error))
+        self._conclude()
+        refusal = StoreClosedError(self.refusal)
+        self.look()
+        return refusal
+
+    def _conclude(self) -> None:
+        before = self.refusal
+        if self._lacking is not None:
+            path, size, why = self._lacking
+            self.refusal = (
+                f"there is no room for a file of {size} bytes in {path} ({why}{_measured(self.figures.get(path))}): free some there; "
+                "sends are taken again, without a restart, as soon as it fits"
+            )
+        elif self._full is not None:
+            space = self.figures[self._full]
+            self.refusal = (
+                f"the disk of {self._full} is full: {space.used_percent} % used, {space.free} of {space.total} bytes free; "
+                f"{self.limits.describe()}: free some space there, keep messages for less time (fileReservedTime), or let the oldest "
+                "be deleted whatever their age (cleanFileForciblyEnable)"
+            )
+        else:
+            self.refusal = None
+        if before is None and self.refusal is not None:
+            self._report(f"sends are refused: {self.refusal}")
+        elif before is not None and self.refusal is None:
+            self.on_room("there is room again: sends are taken")
+
+
+def _measured(space: Space | None) -> str:
+    return f"; {space.used_percent} % used, {space.free} of {space.total} bytes free" if space is not None else ""

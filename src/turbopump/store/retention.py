@@ -1,0 +1,192 @@
+"""What is deleted, and when: whole segments from the front of the log, then the queue and index files that only point into them.
+
+1. It is time if the hour is one of ``deleteWhen``, if space is short (``disk_space.py``), or if it was asked for. Then segments last
+   written ``fileReservedTime`` ago go; where space is so short that it forces, the oldest go whatever their age.
+2. One segment at a time, in order, each removal made durable before the next begins, so that whatever a crash leaves is a log without
+   its front, never one with a hole. Never the last one, and never one whose queue units are not known to be on the disk: a queue whose
+   messages are all gone still knows at which offset it goes on.
+3. Then queues begin at their first unit that the log still has; files whose units all lie before go, never a queue's last. Index files
+   likewise; which ones there are is noted before they are removed, so that their absence is no damage.
+
+Whatever is being read in a thread stays open until that read ends (``Segment.hold``): its name goes, its bytes do not. Each step runs
+beside the owner's thread and then calls ``then``; pausing between them is for whoever owns the clock. Source: apache/rocketmq
+``CleanCommitLogService``, ``CleanConsumeQueueService``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Final
+
+from turbopump.clock import Clock
+from turbopump.store.commit_log import CommitLog
+from turbopump.store.consume_queue import ConsumeQueue
+from turbopump.store.consume_queue_table import ConsumeQueueTable
+from turbopump.store.disk import Disk
+from turbopump.store.disk_space import Level, SpaceWatch
+from turbopump.store.key_index import KeyIndex
+from turbopump.store.mapped_file import MappedFile
+
+MANUAL_ROUNDS: Final = 20
+"""Rounds in which expired files go after that was asked for. RocketMQ: ``MAX_MANUAL_DELETE_FILE_TIMES``."""
+QUEUES_AT_ONCE: Final = 32
+"""Queues that are trimmed in one go: under 1 ms, or some 10 ms if their first units must come from the disk."""
+QUEUE_FILES_AT_ONCE: Final = 50
+"""Queue files that are removed in one go."""
+
+
+class Next(Enum):
+    """What may come after a step."""
+
+    NOTHING = 0
+    AT_ONCE = 1
+    AFTER_A_PAUSE = 2
+
+
+Then = Callable[[Next], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionRules:
+    """``hours``: of the local day. ``forcibly``: the oldest may go before their time if space is short. ``batch_max``: segments a round."""
+
+    reserved_ms: int = 72 * 3_600_000
+    hours: frozenset[int] = frozenset({4})
+    forcibly: bool = True
+    batch_max: int = 10
+
+
+class Retention:
+    """Deletes what is old. ``synced`` tells up to which offset of the log everything derived from it is on the disk; ``note_indexes``
+    writes down which index files there are, in a thread; ``report`` gets a line for what cannot be deleted, ``on_deleted`` for each
+    segment that was."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        clock: Clock,
+        log: CommitLog,
+        queues: ConsumeQueueTable,
+        index: KeyIndex | None,
+        rules: RetentionRules,
+        space: SpaceWatch,
+        synced: Callable[[], int],
+        note_indexes: Callable[[], None],
+        report: Callable[[str], None],
+    ) -> None:
+        self._disk = disk
+        self._clock = clock
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self.rules = rules
+        self._space = space
+        self._synced = synced
+        self._note_indexes = note_indexes
+        self._report = report
+        self.on_deleted: Callable[[str], None] = lambda _text: None
+        self._manual_rounds = 0
+        self._deleted = 0
+        self._forced = False
+        self._to_trim: Iterator[ConsumeQueue] = iter(())
+        self._trimmed_to = 0
+
+    def ask(self) -> None:
+        """Let expired files go in the next rounds, whatever the hour. RocketMQ: ``executeDeleteFilesManually``."""
+        self._manual_rounds = MANUAL_ROUNDS
+
+    def begin_round(self) -> bool:
+        """Begin a round; False if it is not time to delete anything."""
+        self._deleted = 0
+        asked = self._manual_rounds > 0
+        self._manual_rounds = max(self._manual_rounds - 1, 0)
+        hour = datetime.fromtimestamp(self._clock.now_ms() / 1000).hour
+        return asked or hour in self.rules.hours or self._space.level >= Level.TIGHT
+
+    def delete_next(self, then: Then) -> None:
+        """Delete the first segment of the log if it is its turn."""
+        files = self._log.files.files
+        self._forced = self.rules.forcibly and self._space.level >= Level.CRAMPED
+        if len(files) < 2 or self._deleted >= self.rules.batch_max or files[0].end > self._synced():
+            then(Next.NOTHING)
+            return
+        first, due = files[0], self._clock.now_ms() - self.rules.reserved_ms
+        old: list[bool] = []
+
+        def look() -> None:
+            old.append(self._forced or self._disk.modified_ms(first.segment.path) <= due)
+
+        def looked(error: OSError | None) -> None:
+            if error is not None:
+                self._report(f"the age of {first.segment.path} cannot be asked ({error.strerror or error}): nothing is deleted")
+            if not old or not old[0] or files[:1] != [first]:
+                then(Next.NOTHING)
+                return
+            self._disk.start_remove([first.segment], removed)
+
+        def removed(gone: int, error: OSError | None) -> None:
+            if error is not None:
+                self._report(
+                    f"{first.segment.path} cannot be deleted ({error.strerror or error}): trying again with the next round"
+                )
+            if gone and files[:1] == [first]:
+                self._log.files.forget_first()
+                self._deleted += 1
+                why = "space is short" if self._forced else "it is older than fileReservedTime"
+                self.on_deleted(f"deleted {first.segment.path}, {why}; the log begins at {self._log.start}")
+            then(Next.AFTER_A_PAUSE if gone and error is None else Next.NOTHING)
+
+        self._disk.start(look, looked)
+
+    def trim_next(self, then: Then) -> None:
+        """Trim a number of queues to what the log still has, and at the end the indexes."""
+        if self._log.start > self._trimmed_to:
+            self._trimmed_to = self._log.start
+            self._to_trim = iter(list(self._queues))
+        start, looked_at = self._trimmed_to, 0
+        batch: list[tuple[ConsumeQueue, MappedFile]] = []
+        for queue in self._to_trim:
+            queue.raise_min(start)
+            batch.extend((queue, file) for file in queue.files_before(start))
+            looked_at += 1
+            if looked_at >= QUEUES_AT_ONCE or len(batch) >= QUEUE_FILES_AT_ONCE:
+                break
+        if not looked_at:
+            self._trim_indexes(start, then)
+            return
+
+        def removed(gone: int, error: OSError | None) -> None:
+            for queue, file in batch[:gone]:
+                queue.forget_first(file)
+            if error is not None:
+                self._report(f"files of queues cannot be deleted: {error}")
+            then(Next.AFTER_A_PAUSE)
+
+        if batch:
+            self._disk.start_remove([file.segment for _, file in batch], removed)
+        else:
+            then(Next.AT_ONCE)
+
+    def _trim_indexes(self, start: int, then: Then) -> None:
+        index = self._index
+        dropped = index.take_before(start) if index is not None else []
+        if not dropped:
+            then(Next.NOTHING)
+            return
+
+        def removed(_gone: int, error: OSError | None) -> None:
+            for file in dropped:
+                file.segment.close()
+            if error is not None:
+                self._report(f"index files cannot be deleted, the next start tries again: {error}")
+            then(Next.NOTHING)
+
+        def noted(error: OSError | None) -> None:
+            if error is not None:
+                self._report(f"which index files there are cannot be noted, the next start fills them again: {error}")
+            self._disk.start_remove([file.segment for file in dropped], removed)
+
+        self._disk.start(self._note_indexes, noted)
