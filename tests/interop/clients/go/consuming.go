@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -69,13 +70,13 @@ func pushFromFirst(s *session, topic string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err = eventually("first half", func() bool { return len(box.all()) >= s.count/2 }); err != nil {
+	if err = eventually("first half", func() bool { return distinct(box.all()) >= s.count/2 }); err != nil {
 		return "", err
 	}
 	if err = s.send(p, l, s.count/2, s.count); err != nil {
 		return "", err
 	}
-	if err = eventually("second half", func() bool { return len(box.all()) >= s.count }); err != nil {
+	if err = eventually("second half", func() bool { return distinct(box.all()) >= s.count }); err != nil {
 		return "", err
 	}
 	if err = c.Shutdown(); err != nil {
@@ -95,7 +96,7 @@ func pushTagFilter(s *session, topic string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err = eventually("red and blue", func() bool { return len(box.all()) >= len(wanted) }); err != nil {
+	if err = eventually("red and blue", func() bool { return distinct(box.all()) >= len(wanted) }); err != nil {
 		return "", err
 	}
 	if err = c.Shutdown(); err != nil {
@@ -104,14 +105,33 @@ func pushTagFilter(s *session, topic string) (string, error) {
 	return fmt.Sprintf("%d of %d messages", len(wanted), s.count), l.check(wanted, box.all(), false)
 }
 
-// pushTwoBalance: messages are sent until both consumers have had a share; every one arrives. While queues move from one
-// consumer to the other a message may be seen twice (the giving side had not committed it), and only then.
+// settled waits until the group's offsets at the broker are the ends of the topic's queues: all that was in hand is done with,
+// and who takes over a queue now gets none of it again. The client commits one-way, every five seconds and when it is told to.
+func settled(broker, topic string, c rocketmq.PushConsumer) error {
+	return eventually(topic+": offsets at the queues' ends", func() bool {
+		c.(interface{ PersistConsumerOffset() error }).PersistConsumerOffset()
+		behind, err := lag(broker, topic+"-group", topic, 4)
+		return err == nil && behind == 0
+	})
+}
+
+const round = 8
+
+// pushTwoBalance: the first consumes a half alone; then rounds of messages are sent until in one of them each consumer got
+// some queues and no queue went to both. Every message arrives. While queues move from one consumer to the other a message
+// may be seen twice (the giving side had it in hand), and only then.
 func pushTwoBalance(s *session, topic string) (string, error) {
 	p, l, err := s.started(topic, s.count/2)
 	if err != nil {
 		return "", err
 	}
+	broker, err := brokerOf(l.results[0].OffsetMsgID)
+	if err != nil {
+		return "", err
+	}
+	l.sent = l.sent[:s.count/2]
 	boxes := []*inbox{{}, {}}
+	seen := func() []*primitive.MessageExt { return once(append(boxes[0].all(), boxes[1].all()...)) }
 	for i, box := range boxes {
 		c, err := s.push(topic+"-group", string(rune('a'+i)), topic, "*", box)
 		if err != nil {
@@ -119,54 +139,55 @@ func pushTwoBalance(s *session, topic string) (string, error) {
 		}
 		defer c.Shutdown()
 		if i == 0 {
-			if err = eventually("first half", func() bool { return len(box.all()) >= s.count/2 }); err != nil {
+			if err = eventually("first half", func() bool { return distinct(box.all()) >= s.count/2 }); err != nil {
+				return "", err
+			}
+			if err = settled(broker, topic, c); err != nil {
 				return "", err
 			}
 		}
 	}
-	sent := s.count / 2
-	if err = eventually("a share for the second", func() bool {
-		if sent < s.count-10 {
-			err = s.send(p, l, sent, sent+1)
-			sent++
-			time.Sleep(20 * time.Millisecond)
+	rounds := 0
+	if waiting := eventually("a round in which both have their own queues", func() bool {
+		from := len(l.sent)
+		for range round {
+			l.add([]byte(fmt.Sprintf("letter %d %s", len(l.sent), text)))
 		}
-		return err != nil || len(boxes[1].all()) > 0
-	}); err != nil {
-		return "", err
-	}
-	if err = s.send(p, l, sent, s.count); err != nil {
-		return "", err
-	}
-	distinct := map[int]*primitive.MessageExt{}
-	if err = eventually("all", func() bool {
-		for _, message := range append(boxes[0].all(), boxes[1].all()...) {
-			distinct[number(&message.Message)] = message
+		if err = s.send(p, l, from, len(l.sent)); err != nil {
+			return true
 		}
-		return len(distinct) == s.count
-	}); err != nil {
+		if err = eventually("all of the round", func() bool { return distinct(seen()) == len(l.sent) }); err != nil {
+			return true
+		}
+		rounds++
+		return shared(boxes, from)
+	}); waiting != nil {
+		return "", waiting
+	}
+	if err != nil {
 		return "", err
 	}
-	var all []*primitive.MessageExt
-	for _, message := range distinct {
-		all = append(all, message)
-	}
-	twice := len(boxes[0].all()) + len(boxes[1].all()) - s.count
-	last := map[int]map[int]bool{0: {}, 1: {}}
+	first, second := len(boxes[0].all()), len(boxes[1].all())
+	detail := fmt.Sprintf("%d and %d messages, %d twice, %d rounds", first, second, first+second-len(l.sent), rounds)
+	return detail, l.check(l.sent, seen(), true)
+}
+
+// shared: of the messages from number `from` on, both consumers got some, and none from the same queue.
+func shared(boxes []*inbox, from int) bool {
+	queues := []map[int]bool{{}, {}}
 	for i, box := range boxes {
 		for _, message := range box.all() {
-			if number(&message.Message) >= s.count-10 {
-				last[i][message.Queue.QueueId] = true
+			if number(&message.Message) >= from {
+				queues[i][message.Queue.QueueId] = true
 			}
 		}
 	}
-	for queue := range last[0] {
-		if last[1][queue] {
-			return "", fmt.Errorf("queue %d was consumed by both after balancing", queue)
+	for queue := range queues[0] {
+		if queues[1][queue] {
+			return false
 		}
 	}
-	detail := fmt.Sprintf("%d and %d messages, %d twice", len(boxes[0].all()), len(boxes[1].all()), twice)
-	return detail, l.check(l.sent, all, true)
+	return len(queues[0]) > 0 && len(queues[1]) > 0
 }
 
 // pushResume: the first half is consumed by a process of its own. (A consumer that was shut down in this process comes back:
@@ -176,15 +197,16 @@ func pushResume(s *session, topic string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	child := exec.Command(os.Args[0], s.namesrv, topic, fmt.Sprint(s.count), "first-half")
+	broker, err := brokerOf(l.results[0].OffsetMsgID)
+	if err != nil {
+		return "", err
+	}
+	again, _ := json.Marshal(l.again)
+	child := exec.Command(os.Args[0], s.namesrv, topic, fmt.Sprint(s.count), broker, string(again))
 	if said, err := child.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("first half: %w: %s", err, said)
 	}
 	if err = s.send(p, l, s.count/2, s.count); err != nil {
-		return "", err
-	}
-	broker, err := brokerOf(l.results[0].OffsetMsgID)
-	if err != nil {
 		return "", err
 	}
 	// started any earlier, the second would get half the queues and keep to that for longer than we wait
@@ -194,22 +216,25 @@ func pushResume(s *session, topic string) (string, error) {
 	}); err != nil {
 		return "", err
 	}
-	return "half and half", s.consume(l, "second", l.sent[s.count/2:])
+	return "half and half", s.consume(l, "second", l.sent[s.count/2:], broker)
 }
 
-// consume what is new to the group and compare it with `wanted`.
-func (s *session) consume(l *letters, instance string, wanted []*primitive.Message) error {
+// consume what is new to the group and compare it with `wanted`; the group's offsets are at the queues' ends then.
+func (s *session) consume(l *letters, instance string, wanted []*primitive.Message, broker string) error {
 	box := &inbox{}
 	c, err := s.push(l.topic+"-group", instance, l.topic, "*", box)
 	if err != nil {
 		return err
 	}
-	if err = eventually("all", func() bool { return len(box.all()) >= len(wanted) }); err != nil {
+	if err = eventually("all", func() bool { return distinct(box.all()) >= len(wanted) }); err != nil {
 		queues := map[int]int{}
 		for _, message := range box.all() {
 			queues[message.Queue.QueueId]++
 		}
 		return fmt.Errorf("%w: messages by queue %v", err, queues)
+	}
+	if err = settled(broker, l.topic, c); err != nil {
+		return err
 	}
 	if err = c.Shutdown(); err != nil {
 		return err
@@ -239,7 +264,7 @@ func pullPoll(s *session, topic string) (string, error) {
 	}
 	wanted := l.tagged("green")
 	var received []*primitive.MessageExt
-	for deadline := time.Now().Add(patience); len(received) < len(wanted) && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(patience); distinct(received) < len(wanted) && time.Now().Before(deadline); {
 		request, err := c.Poll(context.Background(), time.Second)
 		if consumer.IsNoNewMsgError(err) {
 			continue

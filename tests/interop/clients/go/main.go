@@ -17,7 +17,7 @@ import (
 	"github.com/apache/rocketmq-client-go/v2/rlog"
 )
 
-const patience = 60 * time.Second
+const patience = 180 * time.Second // only a failure waits that long, or a machine busy with much else
 
 type session struct {
 	namesrv string
@@ -69,7 +69,7 @@ func run(name string, work scenario, s *session) (result report) {
 
 func main() {
 	if len(os.Args) < 4 {
-		fmt.Fprintln(os.Stderr, "usage: interop NAMESRV PREFIX COUNT [first-half]")
+		fmt.Fprintln(os.Stderr, "usage: interop NAMESRV PREFIX COUNT [BROKER AGAIN]")
 		os.Exit(2)
 	}
 	rlog.SetLogLevel("error")
@@ -78,9 +78,12 @@ func main() {
 		panic(err)
 	}
 	s := &session{namesrv: os.Args[1], prefix: os.Args[2], count: count}
-	if len(os.Args) == 5 { // the child process of pushResume: PREFIX is the topic
+	if len(os.Args) == 6 { // the child process of pushResume: PREFIX is the topic
 		l := newLetters(s.prefix, s.count)
-		if err = s.consume(l, "first", l.sent[:s.count/2]); err != nil {
+		if err = json.Unmarshal([]byte(os.Args[5]), &l.again); err == nil {
+			err = s.consume(l, "first", l.sent[:s.count/2], os.Args[4])
+		}
+		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

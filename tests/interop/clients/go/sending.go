@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/apache/rocketmq-client-go/v2"
@@ -18,7 +20,7 @@ func (s *session) producer(topic string, options ...producer.Option) (rocketmq.P
 		producer.WithNameServer(primitive.NamesrvAddr{s.namesrv}),
 		producer.WithGroupName(topic + "-producer"),
 		producer.WithInstanceName(topic + "-producer"),
-		producer.WithRetry(2),
+		producer.WithRetry(0), // its own retries would hide that a message may be there twice
 	}, options...)
 	p, err := rocketmq.NewProducer(options...)
 	if err != nil {
@@ -29,33 +31,42 @@ func (s *session) producer(topic string, options ...producer.Option) (rocketmq.P
 
 func (s *session) send(p rocketmq.Producer, l *letters, from, to int) error {
 	for _, message := range l.sent[from:to] {
-		result, err := p.SendSync(context.Background(), message)
-		if err != nil {
-			return err
-		}
-		if err = l.acknowledged(message, result); err != nil {
+		if _, err := s.sendOne(p, l, message); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// readAll pulls every queue of a topic from offset 0, one held pull per queue, until `wanted` messages came; then the
-// queues' ends must add up to just that number.
-func (s *session) readAll(topic string, wanted int) ([]*primitive.MessageExt, error) {
-	queues, err := s.queues(topic)
+// sendOne sends a letter until it is acknowledged.
+func (s *session) sendOne(p rocketmq.Producer, l *letters, message *primitive.Message) (*primitive.SendResult, error) {
+	for {
+		result, err := p.SendSync(context.Background(), message)
+		if err == nil {
+			return result, l.acknowledged(message, result)
+		}
+		if err = l.failed(err, message); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// readAll pulls every queue of the letters' topic from offset 0, one held pull per queue, until all letters came; then the
+// queues' ends must add up to just their number.
+func (s *session) readAll(l *letters) ([]*primitive.MessageExt, error) {
+	queues, err := s.queues(l.topic)
 	if err != nil {
 		return nil, err
 	}
 	reader, err := rocketmq.NewPullConsumer(
 		consumer.WithNameServer(primitive.NamesrvAddr{s.namesrv}),
-		consumer.WithGroupName(topic+"-reader"),
-		consumer.WithInstance(topic+"-reader"),
+		consumer.WithGroupName(l.topic+"-reader"),
+		consumer.WithInstance(l.topic+"-reader"),
 	)
 	if err != nil {
 		return nil, err
 	}
-	if err = reader.Subscribe(topic, consumer.MessageSelector{}); err != nil {
+	if err = reader.Subscribe(l.topic, consumer.MessageSelector{}); err != nil {
 		return nil, err
 	}
 	if err = reader.Start(); err != nil {
@@ -72,51 +83,64 @@ func (s *session) readAll(topic string, wanted int) ([]*primitive.MessageExt, er
 			for offset := int64(0); ; {
 				result, err := reader.PullFrom(context.Background(), queue, offset, 32)
 				arrivals <- arrival{queue.QueueId, result, err}
-				if err != nil {
-					return
+				if err == nil {
+					offset = result.NextBeginOffset
+				} else {
+					time.Sleep(100 * time.Millisecond)
 				}
-				offset = result.NextBeginOffset
 			}
 		}()
 	}
 	var all []*primitive.MessageExt
 	ends := map[int]int64{}
-	for timeout := time.After(patience); len(all) < wanted; {
+	for timeout := time.After(patience); distinct(all) < len(l.sent); {
 		select {
 		case a := <-arrivals:
 			if a.err != nil {
-				return nil, a.err
+				err = a.err
+				continue
 			}
 			all = append(all, a.result.GetMessageExts()...)
 			ends[a.queue] = a.result.MaxOffset
 		case <-timeout:
-			return nil, fmt.Errorf("%s: %d of %d messages after %v", topic, len(all), wanted, patience)
+			return nil, fmt.Errorf("%s: %d of %d messages after %v, last error %v", l.topic, distinct(all), len(l.sent), patience, err)
 		}
 	}
-	total := int64(0)
+	total := 0
 	for _, end := range ends {
-		total += end
+		total += int(end)
 	}
-	if total != int64(wanted) {
-		return nil, fmt.Errorf("%s: queues end at %v, wanted %d messages", topic, ends, wanted)
+	if total < len(l.sent) || total > len(l.sent) && len(l.again) == 0 {
+		return nil, fmt.Errorf("%s: queues end at %v, wanted %d messages", l.topic, ends, len(l.sent))
 	}
 	return all, nil
 }
 
-func (s *session) queues(topic string) ([]*primitive.MessageQueue, error) {
+// queues of a topic, asked again while the name server does not answer or does not know it yet.
+func (s *session) queues(topic string) (queues []*primitive.MessageQueue, err error) {
 	a, err := admin.NewAdmin(admin.WithResolver(primitive.NewPassthroughResolver([]string{s.namesrv})))
 	if err != nil {
 		return nil, err
 	}
-	return a.FetchPublishMessageQueues(context.Background(), topic)
+	if late := eventually("route of "+topic, func() bool {
+		queues, err = a.FetchPublishMessageQueues(context.Background(), topic)
+		return err == nil
+	}); late != nil {
+		return nil, fmt.Errorf("%w: %v", late, err)
+	}
+	return queues, nil
 }
 
 func (s *session) compare(l *letters) (string, error) {
-	received, err := s.readAll(l.topic, len(l.sent))
+	received, err := s.readAll(l)
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%d messages", len(received)), l.check(l.sent, received, true)
+	detail := fmt.Sprintf("%d messages", len(received))
+	if l.failures > 0 {
+		detail += fmt.Sprintf(", %d sends made again", l.failures)
+	}
+	return detail, l.check(l.sent, received, true)
 }
 
 func sendSync(s *session, topic string) (string, error) {
@@ -139,11 +163,16 @@ func sendAsync(s *session, topic string) (string, error) {
 	l := newLetters(topic, s.count)
 	done := make(chan error, s.count)
 	for _, message := range l.sent {
+		var told sync.Once // the client calls back twice for a send that failed
 		err = p.SendAsync(context.Background(), func(_ context.Context, result *primitive.SendResult, err error) {
-			if err == nil {
-				err = l.acknowledged(message, result)
-			}
-			done <- err
+			told.Do(func() {
+				if err == nil {
+					err = l.acknowledged(message, result)
+				} else {
+					err = l.failed(err, message)
+				}
+				done <- err
+			})
 		}, message)
 		if err != nil {
 			return "", err
@@ -152,6 +181,13 @@ func sendAsync(s *session, topic string) (string, error) {
 	for range l.sent {
 		if err = <-done; err != nil {
 			return "", err
+		}
+	}
+	for _, message := range l.sent {
+		if l.results[number(message)] == nil {
+			if _, err = s.sendOne(p, l, message); err != nil {
+				return "", err
+			}
 		}
 	}
 	return s.compare(l)
@@ -181,9 +217,12 @@ func sendBatch(s *session, topic string) (string, error) {
 	}
 	l := newLetters(topic, s.count)
 	for from := 0; from < s.count; from += 16 {
-		result, err := p.SendSync(context.Background(), l.sent[from:min(from+16, s.count)]...)
-		if err != nil {
-			return "", err
+		part := l.sent[from:min(from+16, s.count)]
+		result, err := p.SendSync(context.Background(), part...)
+		for ; err != nil; result, err = p.SendSync(context.Background(), part...) {
+			if err = l.failed(err, part...); err != nil {
+				return "", err
+			}
 		}
 		if result.Status != primitive.SendOK {
 			return "", fmt.Errorf("batch: %v", result.Status)
@@ -214,15 +253,12 @@ func sendToQueue(s *session, topic string) (string, error) {
 	}
 	for i, message := range l.sent[1:] {
 		message.Queue = queues[i%3]
-		result, err := p.SendSync(context.Background(), message)
+		result, err := s.sendOne(p, l, message)
 		if err != nil {
 			return "", err
 		}
 		if result.MessageQueue.QueueId != message.Queue.QueueId {
 			return "", fmt.Errorf("sent to %v, wanted %v", result.MessageQueue, message.Queue)
-		}
-		if err = l.acknowledged(message, result); err != nil {
-			return "", err
 		}
 	}
 	return s.compare(l)
@@ -272,41 +308,34 @@ func adminTopic(s *session, topic string) (string, error) {
 	if err = s.send(p, first, 0, 1); err != nil {
 		return "", err
 	}
-	broker := strings.Join(strings.Split(brokerAddress(s, topic+"-address"), "/"), "")
-	err = a.CreateTopic(context.Background(), admin.WithTopicCreate(topic), admin.WithBrokerAddrCreate(broker),
-		admin.WithReadQueueNums(3), admin.WithWriteQueueNums(3))
+	received, err := s.readAll(first) // the Go client tells a broker's address nowhere but in what it receives
 	if err != nil {
 		return "", err
 	}
-	var queues []*primitive.MessageQueue
-	if err = eventually("route of the new topic", func() bool {
-		queues, err = s.queues(topic)
+	broker := received[0].StoreHost
+	if late := eventually("the topic is created", func() bool {
+		err = a.CreateTopic(context.Background(), admin.WithTopicCreate(topic), admin.WithBrokerAddrCreate(broker),
+			admin.WithReadQueueNums(3), admin.WithWriteQueueNums(3))
 		return err == nil
-	}); err != nil {
+	}); late != nil {
+		return "", fmt.Errorf("%w: %v", late, err)
+	}
+	queues, err := s.queues(topic)
+	if err != nil {
 		return "", err
 	}
 	if len(queues) != 3 {
 		return "", fmt.Errorf("%d queues", len(queues))
 	}
-	list, err := a.FetchAllTopicList(context.Background())
-	if err != nil {
+	if err = eventually("the topic in the list", func() bool {
+		list, err := a.FetchAllTopicList(context.Background())
+		return err == nil && slices.Contains(list.TopicList, topic)
+	}); err != nil {
 		return "", err
-	}
-	if !strings.Contains(" "+strings.Join(list.TopicList, " ")+" ", " "+topic+" ") {
-		return "", fmt.Errorf("%s is not in %v", topic, list.TopicList)
 	}
 	l := newLetters(topic, 9)
 	if err = s.send(p, l, 0, 9); err != nil {
 		return "", err
 	}
 	return s.compare(l)
-}
-
-// brokerAddress: the Go client tells it nowhere but in the store host of a received message.
-func brokerAddress(s *session, topic string) string {
-	received, err := s.readAll(topic, 1)
-	if err != nil {
-		panic(err)
-	}
-	return received[0].StoreHost
 }
