@@ -18,10 +18,12 @@ from turbopump.broker.groups import GroupTable
 from turbopump.broker.handlers.clients import ClientsHandler
 from turbopump.broker.handlers.offsets import OffsetsHandler
 from turbopump.broker.handlers.pull import PullHandler
+from turbopump.broker.handlers.queries import QueriesHandler
 from turbopump.broker.handlers.send import SendHandler
 from turbopump.broker.handlers.topics import TopicsHandler
 from turbopump.broker.held_pulls import HeldPulls
 from turbopump.broker.offsets import ConsumerOffsets
+from turbopump.broker.questions import Questions
 from turbopump.broker.registration import Registration
 from turbopump.broker.stalls import LOOK_INTERVAL_S, StallWatch
 from turbopump.broker.timetable import Timetable
@@ -40,6 +42,7 @@ from turbopump.protocol.requests.offsets import (
     UpdateConsumerOffset,
 )
 from turbopump.protocol.requests.pull import LitePullMessage, PullMessage
+from turbopump.protocol.requests.queries import GetEarliestMsgStoreTime, QueryMessage, ViewMessageById
 from turbopump.protocol.requests.send import SendBatchMessage, SendMessage, SendMessageV2
 from turbopump.protocol.requests.topics import CreateTopic, GetAllTopicConfig
 from turbopump.remoting.connection import Connection
@@ -238,12 +241,17 @@ class Broker:
             pull = PullHandler(config, store, self._topics, self._groups, self._offsets, clients, self._held)
             router.add(PullMessage, pull.pull)
             router.add(LitePullMessage, pull.pull)
-        offsets = OffsetsHandler(store, self._topics, self._groups, self._offsets)
+        questions = Questions(store.cold_reads)
+        offsets = OffsetsHandler(store, self._topics, self._groups, self._offsets, questions)
         router.add(QueryConsumerOffset, offsets.query)
         router.add(UpdateConsumerOffset, offsets.update)
         router.add(GetMaxOffset, offsets.maximum)
         router.add(GetMinOffset, offsets.minimum)
         router.add(SearchOffset, offsets.at_time)
+        queries = QueriesHandler(config, store.lookup, questions)
+        router.add(QueryMessage, queries.by_key)
+        router.add(ViewMessageById, queries.by_offset)
+        router.add(GetEarliestMsgStoreTime, queries.earliest)
         router.add(Heartbeat, self._clients_handler.heartbeat)
         router.add(UnregisterClient, self._clients_handler.unregister)
         router.add(GetConsumerListByGroup, self._clients_handler.consumer_list)

@@ -28,6 +28,8 @@ STORE: Final = {
         messageIndexEnable                 boolean  true            =
         maxHashSlotNum                     int      5000000         =
         maxIndexNum                        int      20000000        =
+        maxMsgsNumBatch                    int      64              =
+        defaultQueryMaxNum                 int      32              =
         enabledAppendPropCRC               boolean  false           -
     """,
     "RocksDB queues are not served (asking for them is refused)": """
@@ -175,10 +177,6 @@ STORE: Final = {
         commitCommitLogThoroughInterval    int      200    =
         wakeCommitWhenPutMessage           boolean  true   -
         wakeFlushWhenPutMessage            boolean  false  -
-    """,
-    "queries by key come with a later release": """
-        maxMsgsNumBatch     int      64        =
-        defaultQueryMaxNum  int      32        =
     """,
     "delayed messages come with a later release": """
         messageDelayLevel                         String   18 levels, 1s to 2h  =

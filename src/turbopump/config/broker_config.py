@@ -213,6 +213,12 @@ class BrokerConfig:
     max_index_num: int = field(
         default=20_000_000, metadata=setting("maxIndexNum", "room of an index file; one entry is not used", "entries", low=2)
     )
+    max_msgs_num_batch: int = field(
+        default=64, metadata=setting("maxMsgsNumBatch", "messages that a query by key gives at most", "messages", low=1)
+    )
+    default_query_max_num: int = field(
+        default=32, metadata=setting("defaultQueryMaxNum", "messages that a query by unique id gives at most", "messages", low=1)
+    )
 
     enabled_append_prop_crc: bool = field(
         default=True,

@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import Final
 
 from turbopump.message.java_hash import java_hash
-from turbopump.store.disk import Segment
+from turbopump.store.disk import Piece, Segment
 
 HEADER_SIZE: Final = 40
 SLOT_SIZE: Final = 4
@@ -35,8 +35,6 @@ _OFFSET_MAX: Final = 1 << 60
 """No log is that long."""
 _HASHED_APART: Final = 4
 """Characters at a key's end that are hashed one by one; what is before them is remembered (unique ids differ in their end)."""
-WALK_STEP: Final = 1000
-"""Entries of a chain that are walked in one go, about 1 ms."""
 
 
 def index_file_size(slots: int, entries: int) -> int:
@@ -143,30 +141,32 @@ class IndexFile:
         self._write_header()
         self.dirty = True
 
-    def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int | None]:
-        """The commit-log offsets of messages that may have a key of this hash and may be stored within the times, newest first.
+    def slot_piece(self, key_hash: int) -> Piece:
+        """Where the number of the newest entry of this hash's slot is; ``newest`` reads it."""
+        return Piece(self.segment, HEADER_SIZE + key_hash % self._slots * SLOT_SIZE, SLOT_SIZE)
 
-        None after every ``WALK_STEP`` entries: whoever has other things to do may turn to them, if the file is still open afterwards.
+    def newest(self, slot: bytes) -> int:
+        """The number of a slot's newest entry; 0 if it has none."""
+        (number,) = _SLOT.unpack(slot)
+        return int(number) if 0 < number < self.count else 0
+
+    def entry_piece(self, number: int) -> Piece:
+        """Where an entry is; ``judge`` reads it."""
+        return Piece(self.segment, self._entries_at + number * ENTRY_SIZE, ENTRY_SIZE)
+
+    def judge(self, number: int, entry: bytes, key_hash: int, begin_ms: int, end_ms: int) -> tuple[int | None, int]:
+        """The commit-log offset of a message that may have a key of this hash and may be stored within the times, else None; and the
+        number of the entry before it in its chain, 0 if there is none.
 
         The seconds of an entry only rule out: those of the first count from another file's begin (RocketMQ sets the begin after
         them), and 0 also stands for any time before the begin (the clock was set back).
         """
-        (number,) = _SLOT.unpack_from(self._buffer, HEADER_SIZE + key_hash % self._slots * SLOT_SIZE)
-        begin_after = (begin_ms - self.begin_timestamp - 999) / 1000
-        end_after = (end_ms - self.begin_timestamp) / 1000
-        seen = 0
-        while 0 < number < self.count:
-            stored_hash, offset, seconds, previous = _ENTRY.unpack_from(self._buffer, self._entries_at + number * ENTRY_SIZE)
-            if number == 1:
-                seconds = 0
-            if stored_hash == key_hash and begin_after <= seconds and (seconds <= end_after or seconds == 0):
-                yield offset
-            if previous >= number:  # chains lead back; anything else is damage
-                return
-            number = previous
-            seen += 1
-            if seen % WALK_STEP == 0:
-                yield None
+        stored_hash, offset, seconds, previous = _ENTRY.unpack(entry)
+        if number == 1:
+            seconds = 0
+        stored_ms = self.begin_timestamp + seconds * 1000
+        fits = stored_hash == key_hash and begin_ms <= stored_ms + 999 and (stored_ms <= end_ms or seconds == 0)
+        return offset if fits else None, previous if 0 < previous < number else 0  # chains lead back; anything else is damage
 
     def _write_header(self) -> None:
         _HEADER.pack_into(

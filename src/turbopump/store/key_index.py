@@ -6,7 +6,7 @@ that are gone or damaged are filled again from the log. Source: apache/rocketmq 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from turbopump.clock import Clock
 from turbopump.message.sysflag import TRANSACTION_MASK
 from turbopump.store.disk import Disk, Segment
 from turbopump.store.index_file import IndexFile, index_file_size, index_hash
+from turbopump.store.key_walk import KeyWalk
 
 
 class KeyIndex:
@@ -71,18 +72,9 @@ class KeyIndex:
         """The store time (ms) of the newest message that is indexed; 0 if there is none."""
         return self.files[-1].end_timestamp if self.end_offset >= 0 else 0
 
-    def find(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int | None]:
-        """The commit-log offsets of messages that may have this key or unique id and may be stored between the times, newest first.
-
-        Hashes collide and times are rough: look at the message itself. None now and then, for callers that have other things to do;
-        files may come and go meanwhile.
-        """
-        key_hash = index_hash(f"{topic}#{key}")
-        for file in reversed(self.files.copy()):
-            for found in file.find(key_hash, begin_ms, end_ms):
-                yield found
-                if file not in self.files:  # removed while we were away
-                    break
+    def walk(self, topic: str, key: str, begin_ms: int, end_ms: int) -> KeyWalk:
+        """The way through every entry of this key or unique id."""
+        return KeyWalk(self.files, index_hash(f"{topic}#{key}"), begin_ms, end_ms)
 
     def rewind(self, before: int) -> int:
         """Forget what was indexed of messages at or after ``before``; the offset from which the dispatcher must bring them back.
@@ -108,10 +100,13 @@ class KeyIndex:
         """The files there are, oldest first."""
         return [file.name for file in self.files]
 
-    def drop_before(self, start: int) -> None:
-        """Remove the files whose messages all lie before ``start``; never the newest."""
-        while len(self.files) > 1 and self.files[0].end_offset < start:
-            self._drop(self.files.pop(0))
+    def take_before(self, start: int) -> list[IndexFile]:
+        """Take out the files whose messages all lie before ``start``, never the newest; the caller removes and closes them."""
+        count = 0
+        while count + 1 < len(self.files) and self.files[count].end_offset < start:
+            count += 1
+        taken, self.files[:count] = self.files[:count], []
+        return taken
 
     def dirty_segments(self) -> list[Segment]:
         segments = []

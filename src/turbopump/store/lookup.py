@@ -1,16 +1,14 @@
 """Finding single messages: by place in the log or in a queue, by key or unique id, by time.
 
-A question is a generator: it yields each ``Read`` it wants of the log and is sent the bytes (None: they are not there); now and then it
-yields None, which asks for nothing and lets others have their turn. So whoever asks decides how bytes are read: ``Lookup.answer`` reads
-through the map; a broker reads cold bytes beside its loop (``broker/handlers/queries.py``). What a question finds has been checked:
-magic, place, CRC, and for a key that the message really has it, for the index knows hashes only.
+What is asked is a ``Question`` (``question.py``): whoever asks decides how bytes are read, on the spot or without holding up a loop.
+What is found has been checked: magic, place, CRC, and for a key that the message really has it, for the index knows hashes only.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Generator
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from turbopump.message.codec import FIXED_SIZE, HEAD_SIZE, decode_entry, entry_fault, head_fault
 from turbopump.message.message import ReceivedMessage
@@ -19,7 +17,9 @@ from turbopump.message.sysflag import SysFlag
 from turbopump.store.commit_log import ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE, ConsumeQueue
 from turbopump.store.consume_queue_table import ConsumeQueueTable
+from turbopump.store.disk import Found, Piece
 from turbopump.store.key_index import KeyIndex
+from turbopump.store.question import Question, answer, read_piece
 
 COUNT_MAX: Final = 64
 """Messages that a question by key gives at most, as many as RocketMQ's ``maxMsgsNumBatch``."""
@@ -28,14 +28,9 @@ BYTES_MAX: Final = 8 << 20
 
 _TIME_HEAD: Final = 76
 """Bytes of an entry up to its store time, wherever that is."""
+_UNITS_AT_ONCE: Final = 100
+"""Units that are looked at for one that has a time, in one go."""
 _TIMES: Final = struct.Struct(">q")
-
-
-class Read(NamedTuple):
-    """Bytes of the log that a question wants."""
-
-    offset: int
-    size: int
 
 
 class StoredEntry(NamedTuple):
@@ -51,14 +46,11 @@ class StoredEntry(NamedTuple):
 
 
 class ByKey(NamedTuple):
-    """``found``, newest first; ``damaged`` are the offsets of entries that may have been meant and cannot be read any more."""
+    """``found``, newest first; ``damaged`` are entries that may have been meant and are not good; ``errors``, those of the index."""
 
     found: list[StoredEntry]
-    damaged: list[int]
-
-
-T = TypeVar("T")
-Question: TypeAlias = Generator[Read | None, bytes | None, T]
+    damaged: list[StoredEntry]
+    errors: list[OSError]
 
 
 class Lookup:
@@ -92,37 +84,25 @@ class Lookup:
 
     # --- answered at once ----------------------------------------------------------------------------------------------------
 
-    def answer(self, question: Question[T]) -> T:
-        """The answer, with every read through the map."""
-        given: bytes | None = None
-        try:
-            wanted = next(question)
-            while True:
-                given = self._log.read(*wanted) if wanted is not None else None
-                wanted = question.send(given)
-        except StopIteration as end:
-            value: T = end.value
-            return value
-
     def message_at(self, offset: int) -> ReceivedMessage | None:
         """The good message whose entry begins at this offset of the log; None if there is none."""
-        entry = self.answer(self.entry_at(offset))
+        entry = answer(self.entry_at(offset))
         return entry.message if entry is not None and entry.fault is None else None
 
     def message_in_queue(self, topic: str, queue_id: int, index: int) -> ReceivedMessage | None:
         """The good message with this queue offset; None if there is none."""
-        entry = self.answer(self.entry_in_queue(topic, queue_id, index))
+        entry = answer(self.entry_in_queue(topic, queue_id, index))
         return entry.message if entry is not None and entry.fault is None else None
 
     def offset_at_time(self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False) -> int:
         """See ``place_in_time``."""
-        return self.answer(self.place_in_time(topic, queue_id, timestamp, upper=upper))
+        return answer(self.place_in_time(topic, queue_id, timestamp, upper=upper))
 
     def find_by_key(
         self, topic: str, key: str, begin_ms: int, end_ms: int, count_max: int = COUNT_MAX, *, unique: bool = False
     ) -> list[StoredEntry]:
         """See ``by_key``; the good ones."""
-        return self.answer(self.by_key(topic, key, begin_ms, end_ms, count_max, unique=unique)).found
+        return answer(self.by_key(topic, key, begin_ms, end_ms, count_max, unique=unique)).found
 
     # --- questions -----------------------------------------------------------------------------------------------------------
 
@@ -130,13 +110,17 @@ class Lookup:
         """The entry that begins at this offset of the log, good or with its fault; None if none begins there."""
         if not 0 <= offset < self._visible_end():
             return None
-        head = yield Read(offset, HEAD_SIZE)
+        head = yield from self._read(offset, HEAD_SIZE)
+        if isinstance(head, OSError):
+            return StoredEntry(offset, b"", _unreadable(head))
         if head is None or head_fault(head, offset) is not None:
             return None
         size = int.from_bytes(head[:4])
         if not FIXED_SIZE <= size <= ENTRY_SIZE_MAX:
             return StoredEntry(offset, head, f"totalSize {size} cannot be")
-        data = yield Read(offset, size)
+        data = yield from self._read(offset, size)
+        if isinstance(data, OSError):
+            return StoredEntry(offset, head, _unreadable(data))
         if data is None:
             return StoredEntry(offset, head, f"totalSize {size} goes past the end of the segment")
         return StoredEntry(offset, data, entry_fault(data, offset, crc_required=self._log.requires_crc(offset)))
@@ -146,10 +130,13 @@ class Lookup:
         queue = self._queues.find(topic, queue_id)
         if queue is None or not queue.min_index <= index < queue.end.value:
             return None
-        unit = queue.unit(index)
-        if unit is None or unit[1] == NO_MESSAGE_SIZE:
+        piece = queue.piece(index, 1)
+        unit = (yield from read_piece(piece)) if piece is not None else b""
+        if isinstance(unit, OSError):
+            return StoredEntry(-1, b"", _unreadable(unit))
+        if not unit or int.from_bytes(unit[8:12]) == NO_MESSAGE_SIZE:
             return None
-        return (yield from self.entry_at(unit[0]))
+        return (yield from self.entry_at(int.from_bytes(unit[:8])))
 
     def by_key(
         self,
@@ -165,17 +152,16 @@ class Lookup:
         """The newest messages of ``topic`` that have ``key`` among their keys or as their unique id (``unique``: as their unique id
         only) and were stored between the times (ms, both count), ``COUNT_MAX`` at most."""
         found: list[StoredEntry] = []
-        damaged: list[int] = []
+        damaged: list[StoredEntry] = []
         if self._index is None:
-            return ByKey(found, damaged)
+            return ByKey(found, damaged, [])
         count_max, left = min(count_max, COUNT_MAX), bytes_max
         last = -1
-        for offset in self._index.find(topic, key, begin_ms, end_ms):
-            if len(found) >= count_max:
-                break
+        walk = self._index.walk(topic, key, begin_ms, end_ms)
+        while len(found) < count_max:
+            offset = yield from walk.next()
             if offset is None:
-                yield None
-                continue
+                break
             if offset == last:  # a key twice, or two keys of one hash
                 continue
             last = offset
@@ -183,7 +169,7 @@ class Lookup:
             if entry is None:
                 continue  # deleted with its segment, or not to be seen yet
             if entry.fault is not None:
-                damaged.append(offset)
+                damaged.append(entry)
                 continue
             if not _is_meant(entry.message, topic, key, begin_ms, end_ms, unique=unique):
                 continue
@@ -191,7 +177,7 @@ class Lookup:
                 break
             found.append(entry)
             left -= len(entry.data)
-        return ByKey(found, damaged)
+        return ByKey(found, damaged, walk.errors)
 
     def place_in_time(self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False) -> Question[int]:
         """The queue offset at a store time in ms. Lower: the first message at or after it (the end if none is); upper: the last at or
@@ -247,18 +233,27 @@ class Lookup:
     def _first_with_time(self, index: int, end: int, queue: ConsumeQueue) -> Question[tuple[int, int] | None]:
         """The first message of a queue from ``index`` on, before ``end``, whose store time can be read: (index, time)."""
         while index < end:
-            units = queue.units(index, min(end - index, 1000))
-            if not units:
+            piece = queue.piece(index, min(end - index, _UNITS_AT_ONCE))
+            units = (yield from read_piece(piece)) if piece is not None else b""
+            if isinstance(units, OSError) or not units:
                 index += 1
                 continue
             for at in range(0, len(units), UNIT_SIZE):
                 if int.from_bytes(units[at + 8 : at + 12]) != NO_MESSAGE_SIZE:
                     offset = int.from_bytes(units[at : at + 8])
-                    head = yield Read(offset, _TIME_HEAD)
-                    if head is not None and head_fault(head, offset) is None:
+                    head = yield from self._read(offset, _TIME_HEAD)
+                    if isinstance(head, bytes) and head_fault(head, offset) is None:
                         return index, _store_time(head)
                 index += 1
+            yield None
         return None
+
+    def _read(self, offset: int, size: int) -> Question[Found | None]:
+        """Bytes of the log; None if there are none at this offset, or they go past the end of their segment."""
+        file = self._log.files.at(offset)
+        if file is None or offset + size > file.end:
+            return None
+        return (yield from read_piece(Piece(file.segment, offset - file.start, size)))
 
 
 def _store_time(head: bytes) -> int:
@@ -272,3 +267,7 @@ def _is_meant(message: ReceivedMessage, topic: str, key: str, begin_ms: int, end
     if message.properties.get(UNIQ_KEY) == key:
         return True
     return not unique and key in message.properties.get(KEYS, "").split(KEY_SEPARATOR)
+
+
+def _unreadable(error: OSError) -> str:
+    return f"it cannot be read: {error.strerror or error}"

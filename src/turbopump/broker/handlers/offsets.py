@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.offsets import ConsumerOffsets
+from turbopump.broker.questions import Questions
 from turbopump.broker.topics import TopicTable
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.offsets import (
@@ -17,18 +18,26 @@ from turbopump.protocol.requests.offsets import (
     SearchOffset,
     UpdateConsumerOffset,
 )
-from turbopump.remoting.router import RequestContext, Response
+from turbopump.remoting.router import Outcome, RequestContext, Response
 from turbopump.store.message_store import MessageStore
 
 
 class OffsetsHandler:
     """Reads and notes offsets."""
 
-    def __init__(self, store: MessageStore, topics: TopicTable, groups: GroupTable, offsets: ConsumerOffsets) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: ConsumerOffsets,
+        questions: Questions,
+    ) -> None:
         self._store = store
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
+        self._questions = questions
 
     def query(self, request: QueryConsumerOffset, _context: RequestContext) -> Response:
         """The group's offset. Without one: 0 for a queue whose first message is still hot, else not found.
@@ -68,7 +77,7 @@ class OffsetsHandler:
     def minimum(self, request: GetMinOffset, _context: RequestContext) -> Response:
         return Response(OffsetReply(offset=self._store.min_offset(request.topic, request.queue_id)))
 
-    def at_time(self, request: SearchOffset, _context: RequestContext) -> Response:
+    def at_time(self, request: SearchOffset, context: RequestContext) -> Outcome:
         upper = request.boundary_type == "UPPER"
-        offset = self._store.lookup.offset_at_time(request.topic, request.queue_id, request.timestamp, upper=upper)
-        return Response(OffsetReply(offset=offset))
+        question = self._store.lookup.place_in_time(request.topic, request.queue_id, request.timestamp, upper=upper)
+        return self._questions.ask(question, lambda offset: Response(OffsetReply(offset=offset)), context)

@@ -1,0 +1,84 @@
+"""Answers to 12 (messages by key or unique id), 33 (a message by its place in the log) and 32 (the age of a queue).
+
+Source: apache/rocketmq ``QueryMessageProcessor``, ``AdminBrokerProcessor.getEarliestMsgStoretime``. Where RocketMQ gives whatever
+the index points to, collisions of hashes included, we give messages that have the key and whose CRC is right.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from turbopump.broker.questions import Questions
+from turbopump.config.broker_config import BrokerConfig
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.queries import (
+    EarliestStoreTimeReply,
+    GetEarliestMsgStoreTime,
+    QueryMessage,
+    QueryMessageReply,
+    ViewMessageById,
+)
+from turbopump.remoting.router import Outcome, RequestContext, Response
+from turbopump.store.lookup import ByKey, Lookup, StoredEntry
+
+log = logging.getLogger(__name__)
+
+
+class QueriesHandler:
+    """Finds single messages."""
+
+    def __init__(self, config: BrokerConfig, lookup: Lookup, questions: Questions) -> None:
+        self._config = config
+        self._lookup = lookup
+        self._questions = questions
+
+    def by_key(self, request: QueryMessage, context: RequestContext) -> Outcome:
+        """The newest messages with a key, oldest of them first; 22 if there are none."""
+        unique = request.unique_key is True
+        wanted = self._config.default_query_max_num if unique else request.max_num
+        question = self._lookup.by_key(
+            request.topic,
+            request.key,
+            request.begin_timestamp,
+            request.end_timestamp,
+            min(wanted, self._config.max_msgs_num_batch),
+            unique=unique,
+        )
+
+        def respond(answer: ByKey) -> Response:
+            for entry in answer.damaged:
+                log.error("damaged message not given offset=%d cause=%s", entry.offset, entry.fault)
+            for error in answer.errors:
+                log.error("an index file cannot be read, messages may be missing from answers by key cause=%s", error)
+            offset, timestamp = self._lookup.index_end
+            header = QueryMessageReply(index_last_update_timestamp=timestamp, index_last_update_phyoffset=offset)
+            if answer.found:
+                return Response(header, body=b"".join(entry.data for entry in reversed(answer.found)))
+            remark = "can not find message, maybe time range not correct"
+            if answer.damaged:
+                remark += f"; {len(answer.damaged)} messages that may be meant are damaged in the commit log"
+            elif answer.errors:
+                remark += "; an index file cannot be read, the broker's log says more"
+            elif self._lookup.no_index_because is not None:
+                remark += f"; {self._lookup.no_index_because}"
+            return Response(header, code=ResponseCode.QUERY_NOT_FOUND, remark=remark)
+
+        return self._questions.ask(question, respond, context)
+
+    def by_offset(self, request: ViewMessageById, context: RequestContext) -> Outcome:
+        """The message at an offset of the log."""
+
+        def respond(entry: StoredEntry | None) -> Response:
+            if entry is not None and entry.fault is None:
+                return Response(body=entry.data)
+            remark = f"can not find message by the offset, {request.offset}"
+            if entry is not None:
+                log.error("damaged message not given offset=%d cause=%s", request.offset, entry.fault)
+                remark += f": it is damaged ({entry.fault})"
+            return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+
+        return self._questions.ask(self._lookup.entry_at(request.offset), respond, context)
+
+    def earliest(self, request: GetEarliestMsgStoreTime, context: RequestContext) -> Outcome:
+        question = self._lookup.earliest_time(request.topic, request.queue_id)
+        return self._questions.ask(question, lambda time: Response(EarliestStoreTimeReply(timestamp=time)), context)

@@ -1,0 +1,95 @@
+"""Asking the store single questions without holding up the loop.
+
+A question (``store/question.py``) says which pieces of files it wants. Those that the system has in memory are read at once, so most
+questions are answered in the turn in which they came; at the first piece that is not in memory, or after a long walk, the rest goes on
+later. It must not know what is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from turbopump.protocol.codes import ResponseCode
+from turbopump.remoting.connection import failure
+from turbopump.remoting.router import RequestContext, Response
+from turbopump.store.cold_reads import ColdReads, Later, Steps
+from turbopump.store.question import Question
+
+T = TypeVar("T")
+
+
+class Questions:
+    """Asks questions, for handlers."""
+
+    def __init__(self, reads: ColdReads) -> None:
+        self._reads = reads
+
+    def ask(self, question: Question[T], respond: Callable[[T], Response], context: RequestContext) -> Response | None:
+        """The response, which ``respond`` makes from the answer; None: it is sent later, or never, if the peer has gone."""
+        return _Asked(self._reads, question, respond, context).go_on()
+
+
+class _Asked(Generic[T]):
+    """One question on its way."""
+
+    def __init__(
+        self, reads: ColdReads, question: Question[T], respond: Callable[[T], Response], context: RequestContext
+    ) -> None:
+        self._reads = reads
+        self._question = question
+        self._respond = respond
+        self._context = context
+
+    def go_on(self) -> Response | None:
+        outcome = self._reads.run(_until_pause(self._question), self._arrived, self._wanted)
+        if outcome is Later.PENDING:
+            return None
+        if outcome is Later.REFUSED:
+            return Response(
+                code=ResponseCode.SYSTEM_BUSY, remark="broker busy: too many reads wait for the disk; try again later"
+            )
+        return self._judge(outcome)
+
+    def _judge(self, outcome: _Answer[T] | None) -> Response | None:
+        if outcome is not None:
+            return self._respond(outcome.value)
+        asyncio.get_running_loop().call_soon(self._answer_with, self.go_on)
+        return None
+
+    def _arrived(self, outcome: _Answer[T] | None) -> None:
+        self._answer_with(lambda: self._judge(outcome))
+
+    def _answer_with(self, make: Callable[[], Response | None]) -> None:
+        if not self._wanted():
+            return
+        try:
+            response = make()
+        except Exception as error:
+            response = failure(error, self._context)
+        if response is not None:
+            self._context.answer(response)
+
+    def _wanted(self) -> bool:
+        return not self._context.peer.closed
+
+
+class _Answer(Generic[T]):
+    """What a question came to."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+
+def _until_pause(question: Question[T]) -> Steps[_Answer[T] | None]:
+    """The answer, or None where the question lets others have their turn."""
+    try:
+        wanted = next(question)
+        while wanted is not None:
+            wanted = question.send((yield wanted))
+    except StopIteration as end:
+        return _Answer(end.value)
+    return None
