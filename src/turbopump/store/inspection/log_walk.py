@@ -84,7 +84,7 @@ class LogWalk:
         """The entries of one segment from ``start`` on; returns where to go on, None at the end of the log."""
         segment = self._segments[number]
         requires_crc = self._requires_crc
-        base, limit = segment.start, min(segment.size, file.size)
+        base, limit, blank = segment.start, min(segment.size, file.size), self._blank_size_min(segment)
         at, piece_at, piece = start - base, start - base, b""
         while base + at < end:
             left = limit - at
@@ -96,7 +96,7 @@ class LogWalk:
                 self._on_progress(base + at)
             if left >= BLANK_SIZE_MIN:
                 size, magic = _LOOK.unpack_from(piece, look)
-                if magic in _MAGICS and FIXED_SIZE <= size <= left - BLANK_SIZE_MIN:
+                if magic in _MAGICS and FIXED_SIZE <= size <= left - blank:
                     if look + size > len(piece):
                         piece_at, piece, look = at, self._read(file, segment, at, max(READ_SIZE, size)), 0
                         self._on_progress(base + at)
@@ -121,6 +121,11 @@ class LogWalk:
                 return follows
             at = follows - base
         return None
+
+    def _blank_size_min(self, segment: StoreFile) -> int:
+        """What must follow every entry of a segment; nothing in a last one that lost its end, which recovery makes longer again."""
+        cut_short = segment is self._segments[-1] and segment.size < self._segments[0].size
+        return 0 if cut_short else BLANK_SIZE_MIN
 
     def _go_on(self, number: int, bad: int, fault: str) -> int | None:
         """Report the bad place and find the next good entry."""
@@ -161,7 +166,9 @@ class LogWalk:
                 continue
             head = self._read(file, segment, at, 36, quiet=True)
             size = int.from_bytes(head[:4])
-            if not FIXED_SIZE <= size <= segment.size - at or int.from_bytes(head[28:36]) != segment.start + at:
+            if not FIXED_SIZE <= size <= segment.size - at - self._blank_size_min(segment):
+                continue
+            if int.from_bytes(head[28:36]) != segment.start + at:
                 continue
             entry = self._read(file, segment, at, size, quiet=True)
             required = self._requires_crc is not None and self._requires_crc(segment.start + at)
