@@ -22,6 +22,7 @@
     └── ClientError                 what a producer or consumer could not do
         ├── RouteNotFoundError      no broker is known for the topic
         ├── SendError               no broker took the message
+        ├── MessageNotFoundError    no broker has the message that was asked for
         └── NotStartedError         used before start, after close, or in a forked child
 
 Local mistakes (ConfigError, MessageError) are raised before anything is sent; ResponseError is the peer's word.
@@ -100,6 +101,10 @@ class StoreLockedError(StoreError):
     """Another process holds the store directory."""
 
 
+class RoomInMakingError(StoreError):
+    """The next file of the log is being made: nothing was stored, and the same can be tried again when it is there."""
+
+
 class StoreClosedError(StoreError):
     """The store is closed or refuses writes."""
 
@@ -118,6 +123,10 @@ class RouteNotFoundError(ClientError):
 
 class SendError(ClientError):
     """No broker took the message; the text lists what was tried."""
+
+
+class MessageNotFoundError(ClientError):
+    """No broker has the message that was asked for; the text says where it was looked for."""
 
 
 class NotStartedError(ClientError):

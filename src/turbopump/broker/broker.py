@@ -25,6 +25,7 @@ from turbopump.broker.held_pulls import HeldPulls
 from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.questions import Questions
 from turbopump.broker.registration import Registration
+from turbopump.broker.send_queue import SendQueue
 from turbopump.broker.stalls import LOOK_INTERVAL_S, StallWatch
 from turbopump.broker.timetable import Timetable
 from turbopump.broker.topics import TopicTable
@@ -59,6 +60,7 @@ from turbopump.store.store_config import StoreConfig
 log = logging.getLogger(__name__)
 
 CLIENT_CHECK_S = 10.0
+LATENCY_LINE_S = 60.0
 FIRST_REGISTRATION_S = 3.0
 """Longest that a start waits for name servers; a silent one must not keep the broker from serving those who know it."""
 MEMORY_ASSUMED = 8 << 30
@@ -144,12 +146,16 @@ class Broker:
             broker_perm=PERM_READ | PERM_WRITE if config.broker_topic_enable else PERM_INHERIT,
         )
 
+        self._sends = sends = SendQueue(config)
+        store.latency.on_slow = sends.append_took
+        store.log.files.on_spare = sends.backlog.release
         clients: ClientTable[Connection] = ClientTable()
         self._clients_handler = ClientsHandler(config, clients, self._topics, self._groups)
         self._server = RemotingServer(
             Router(),
             on_close=self._clients_handler.connection_lost,
             idle_timeout=float(config.server_channel_max_idle_time_seconds),
+            backlog=sends.backlog,
         )
         router, vip_router = Router(), Router()
         await self._listen(router, vip_router)
@@ -234,9 +240,9 @@ class Broker:
         config, store = self.config, self.store
         announce = self._registration.now
         send = SendHandler(config, store, self._topics, self._groups, self._clock, self._random, self._store_host, announce)
-        router.add(SendMessage, send.send)
-        router.add(SendMessageV2, send.send)
-        router.add(SendBatchMessage, send.send)
+        router.add(SendMessage, send.send, may_wait=True)
+        router.add(SendMessageV2, send.send, may_wait=True)
+        router.add(SendBatchMessage, send.send, may_wait=True)
         if pulls:
             pull = PullHandler(config, store, self._topics, self._groups, self._offsets, clients, self._held)
             router.add(PullMessage, pull.pull)
@@ -269,7 +275,12 @@ class Broker:
         for file in self._files:
             every(SAVE_AGAIN_S, file.repeat)
         every(min(max(config.register_name_server_period, 10_000), 60_000) / 1000, self._registration.soon)
-        every(LOOK_INTERVAL_S, StallWatch(loop.time).look)
+        every(LOOK_INTERVAL_S, StallWatch(loop.time, self._sends.stood_still).look)
+        cleaning = self._cleaning = Cleaning(self.store, config)
+        cleaning.look()
+        every(SPACE_INTERVAL_S, cleaning.look)
+        every(config.clean_resource_interval / 1000, cleaning.round)
+        every(LATENCY_LINE_S, lambda: log.info("%s", self.store.latency.end_minute()))
         silence = config.channel_expired_timeout / 1000
         every(CLIENT_CHECK_S, lambda: self._clients_handler.close_silent(loop.time(), silence))
 

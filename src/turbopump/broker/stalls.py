@@ -14,10 +14,12 @@ STALL_S: Final = 1.0
 
 
 class StallWatch:
-    """``look`` is to be called every ``LOOK_INTERVAL_S``; it logs when it comes over ``STALL_S`` late. ``now`` in monotonic seconds."""
+    """``look`` is to be called every ``LOOK_INTERVAL_S``; when it comes over ``STALL_S`` late it logs and tells ``on_stall`` the seconds.
+    ``now`` in monotonic seconds."""
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(self, now: Callable[[], float], on_stall: Callable[[float], None] = lambda _seconds: None) -> None:
         self._now = now
+        self._on_stall = on_stall
         self._last = now()
         self.stalls = 0
         self.longest = 0.0
@@ -30,3 +32,4 @@ class StallWatch:
             self.stalls += 1
             self.longest = max(self.longest, late)
             log.warning("the broker stood still seconds=%.1f: check the disk's latency and the load of this machine", late)
+            self._on_stall(late)

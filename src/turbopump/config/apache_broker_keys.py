@@ -16,6 +16,9 @@ BROKER: Final = {
         startAcceptSendRequestTimeStamp     long     0                      =
         registerBrokerTimeoutMills          int      24000                  6000
         regionId                            String   DefaultRegion          =
+        sendThreadPoolQueueCapacity         int      10000                  =
+        waitTimeMillsInSendQueue            long     200                    =
+        brokerFastFailureEnable             boolean  true                   =
         messageStorePlugIn                  String   ''                     =
         brokerPermission                    int      6                      =
         defaultTopicQueueNums               int      8                      =
@@ -90,15 +93,12 @@ BROKER: Final = {
         appendAckAsync                        boolean  false   -
         appendCkAsync                         boolean  false   -
     """,
-    "no thread pool, so no queue before it; the connection pushes back instead": """
-        waitTimeMillsInSendQueue                long     200      =
-        brokerFastFailureEnable                 boolean  true     =
+    "no thread pool, so no queue before it; only sends wait, in the send queue": """
         waitTimeMillsInPullQueue                long     5000     =
         litePullThreadPoolQueueCapacity         int      100000   -
         adminBrokerThreadPoolQueueCapacity      int      10000    -
         loadBalanceThreadPoolQueueCapacity      int      100000   -
         waitTimeMillsInLitePullQueue            long     5000     -
-        sendThreadPoolQueueCapacity             int      10000    =
         putThreadPoolQueueCapacity              int      10000    =
         pullThreadPoolQueueCapacity             int      100000   =
         ackThreadPoolQueueCapacity              int      100000   -

@@ -23,6 +23,7 @@ STORE: Final = {
         brokerRole                         String   ASYNC_MASTER    =
         flushDiskType                      String   ASYNC_FLUSH     =
         syncFlushTimeout                   int      5000            =
+        osPageCacheBusyTimeOutMills        long     1000            =
         storePathRootDir                   String   ~/store         =
         enableDLegerCommitLog              boolean  false           =
         messageIndexEnable                 boolean  true            =
@@ -83,8 +84,7 @@ STORE: Final = {
         asyncLearner                      boolean  false       -
         haSlaveFallbehindMax              int      -           268435456
     """,
-    "no thread pool, so no queue before it; the connection pushes back instead": """
-        osPageCacheBusyTimeOutMills  long  1000  =
+    "no thread pool, so no queue before it; only sends wait, in the send queue": """
         maxAsyncPutMessageRequests   int   5000  -
     """,
     "metrics and statistics come with a later release": """

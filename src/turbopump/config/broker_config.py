@@ -139,6 +139,27 @@ class BrokerConfig:
         default=0,
         metadata=setting("startAcceptSendRequestTimeStamp", "sends are refused before", "ms since 1970", high=LONG_MAX),
     )
+    send_thread_pool_queue_capacity: int = field(
+        default=10_000,
+        metadata=setting("sendThreadPoolQueueCapacity", "sends that may wait to be stored; more are refused", "messages", low=1),
+    )
+    wait_time_mills_in_send_queue: int = field(
+        default=200,
+        metadata=setting("waitTimeMillsInSendQueue", "a send that waits longer is refused", "ms", low=1, high=LONG_MAX),
+    )
+    broker_fast_failure_enable: bool = field(
+        default=True, metadata=setting("brokerFastFailureEnable", "false: a send may wait as long as it takes")
+    )
+    os_page_cache_busy_time_out_mills: int = field(
+        default=1000,
+        metadata=setting(
+            "osPageCacheBusyTimeOutMills",
+            "sends behind an append, or the making of a file, that takes longer are refused",
+            "ms",
+            low=1,
+            high=LONG_MAX,
+        ),
+    )
     region_id: str = field(default="DefaultRegion", metadata=setting("regionId", "region named in answers to sends"))
     trace_on: bool = field(default=True, metadata=setting("traceOn", "clients may trace; told in answers to sends"))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final, cast
 
 import msgspec
@@ -17,7 +17,8 @@ from turbopump.errors import CallTimeoutError, ConnectionLostError, ProtocolErro
 from turbopump.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
 from turbopump.protocol.command import Command, decode_command, encode_command
 from turbopump.protocol.frame import FRAME_SIZE_MAX, JSON, Frame, FrameReader
-from turbopump.remoting.router import Outcome, RequestContext, Response, Router
+from turbopump.remoting.backlog import LOOK_SIZE, Backlog
+from turbopump.remoting.router import LATER, Outcome, RequestContext, Response, Router
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +34,8 @@ class Connection(asyncio.Protocol):
 
     ``router`` answers the peer's requests; ``call`` asks the peer. ``peer`` is ``host:port`` once connected. ``on_close`` is
     called once with the connection when it is gone. ``keeps_reading``: go on reading from a peer that does not read; the client's side
-    does, for if both sides stopped neither would ever go on. ``attributes`` is a place for what the owner knows of this peer.
+    does, for if both sides stopped neither would ever go on. ``backlog`` is the server's line for requests that may wait. ``attributes``
+    is a place for what the owner knows of this peer.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Connection(asyncio.Protocol):
         on_close: Callable[[Connection], None] | None = None,
         frame_size_max: int = FRAME_SIZE_MAX,
         keeps_reading: bool = False,
+        backlog: Backlog | None = None,
     ) -> None:
         self._keeps_reading = keeps_reading
         self.peer = "?"
@@ -53,6 +56,7 @@ class Connection(asyncio.Protocol):
         self.last_read = 0.0
         self.closed = False
         self._router = router
+        self._backlog = backlog or Backlog.never_busy()
         self._on_open = on_open
         self._on_close = on_close
         self._reader = FrameReader(frame_size_max)
@@ -83,10 +87,25 @@ class Connection(asyncio.Protocol):
             self._on_open(self)
 
     def data_received(self, data: bytes) -> None:
-        self.last_read = self._loop.time()
+        self.last_read = now = self._loop.time()
         self._flush_due, flush_was_due = True, self._flush_due  # cork: one write for all that follows
-        for frame in self._reader.feed(data):
-            self._take(frame)
+        frames = iter(self._reader.feed(data))
+        backlog = self._backlog
+        if not backlog.busy:
+            backlog.left -= len(data)
+            for frame in frames if len(data) <= LOOK_SIZE else self._with_looks(frames):
+                self.take(frame)
+                if self.closed:
+                    return
+                if self._backlog.busy:
+                    break
+            if backlog.left < 0:
+                backlog.look()
+        for frame in frames:  # the rest, if this turn has done enough
+            if self._router.may_wait(frame):
+                backlog.wait(self, frame, now)
+            else:
+                self.take(frame)
             if self.closed:
                 return
         self._flush_due = flush_was_due
@@ -199,7 +218,21 @@ class Connection(asyncio.Protocol):
 
     # --- frames --------------------------------------------------------------------------------------------------------------
 
-    def _take(self, frame: Frame) -> None:
+    def _with_looks(self, frames: Iterator[Frame]) -> Iterator[Frame]:
+        """The frames of one long read, with looks at the clock between them."""
+        backlog = self._backlog
+        size = 0
+        for frame in frames:
+            yield frame
+            size += len(frame.body) + len(frame.header)
+            if size > LOOK_SIZE:
+                size = 0
+                backlog.look()
+                if backlog.busy:
+                    return
+
+    def take(self, frame: Frame) -> None:
+        """Handle one frame now."""
         if frame.serialize_type == JSON:
             typed = self._router.typed(frame.header)
             if typed is not None:
@@ -248,7 +281,9 @@ class Connection(asyncio.Protocol):
     def _settle(self, outcome: Outcome, context: RequestContext) -> None:
         if outcome is None:
             return
-        if outcome.__class__ is bytes:
+        if outcome is LATER:
+            self._backlog.hold(self, context.frame)
+        elif outcome.__class__ is bytes:
             if not context.is_oneway:
                 self._write(outcome)
         elif isinstance(outcome, Response):
@@ -268,6 +303,16 @@ class Connection(asyncio.Protocol):
             context.answer(response)
         elif response is not None and not context.is_oneway:
             self.send_frame(response)
+
+    def refuse(self, frame: Frame, response: Response) -> None:
+        """Answer a request that was not handled."""
+        try:
+            command = decode_command(frame)
+        except ProtocolError as error:
+            self._give_up(error)
+        else:
+            if not command.is_oneway:
+                self.send_response(command.opaque, response)
 
     def _give_up(self, error: ProtocolError) -> None:
         log.warning("closing connection peer=%s cause=%s", self.peer, error)

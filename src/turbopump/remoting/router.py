@@ -1,20 +1,22 @@
 """Which handler answers which request. A table from request code to handler; knows nothing of sockets.
 
 A handler is called with the typed request and a ``RequestContext``. It returns a ``Response``; or an awaitable of one; or bytes, a
-whole answer frame (the hot way out); or None: the answer comes later through ``context.answer`` (a held pull), or never.
+whole answer frame (the hot way out); or None: the answer comes later through ``context.answer`` (a held pull), or never; or ``LATER``: it
+has done nothing and is to be called again when there is room (``backlog.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import msgspec
 
-from turbopump.errors import HeaderError
+from turbopump.errors import HeaderError, ProtocolError
 from turbopump.protocol.codes import FLAG_ONEWAY, ResponseCode
 from turbopump.protocol.command import Command, TypedJsonHeader, decode_command, typed_json_decoder
-from turbopump.protocol.frame import Frame
+from turbopump.protocol.frame import JSON, Frame
 from turbopump.protocol.request import Header, Request, header_from_ext
 
 if TYPE_CHECKING:
@@ -44,7 +46,15 @@ class Response:
         self.ext = ext
 
 
-Outcome = Response | bytes | Awaitable[Response | bytes | None] | None
+class Later(Enum):
+    """The type of ``LATER``."""
+
+    LATER = "later"
+
+
+LATER: Final = Later.LATER
+
+Outcome = Response | bytes | Awaitable[Response | bytes | None] | Literal[Later.LATER] | None
 Handler = Callable[[Any, "RequestContext"], Outcome]
 
 
@@ -86,13 +96,19 @@ class Router:
         self._routes: dict[int, tuple[type[Request[Any]], Handler]] = {}
         # RocketMQ clients written in Java and ours begin a header with its code: that is the key to a one-pass decoder.
         self._typed: dict[bytes, tuple[msgspec.json.Decoder[TypedJsonHeader[Any]], Handler]] = {}
+        self._patient: dict[int, bytes] = {}
 
-    def add(self, request_type: type[RequestT], handler: Callable[[RequestT, RequestContext], Outcome]) -> None:
-        """Let ``handler`` answer requests of this type. Each code has one handler."""
+    def add(
+        self, request_type: type[RequestT], handler: Callable[[RequestT, RequestContext], Outcome], *, may_wait: bool = False
+    ) -> None:
+        """Let ``handler`` answer requests of this type. Each code has one handler. ``may_wait``: in the server's line, if it has one;
+        only such a handler may return ``LATER``."""
         code = int(request_type.code)
         assert code not in self._routes, f"code {code} has two handlers"
         self._routes[code] = (request_type, handler)
         self._typed[b'{"code":%d,' % code] = (typed_json_decoder(request_type), handler)
+        if may_wait:
+            self._patient[code] = b'{"code":%d,' % code
 
     @property
     def codes(self) -> frozenset[int]:
@@ -106,6 +122,16 @@ class Router:
             return found
         comma = header.find(b",", 8, 20)
         return self._typed.get(header[: comma + 1])
+
+    def may_wait(self, frame: Frame) -> bool:
+        """Whether a request, which may have any form, is one that may stand in the line."""
+        if frame.serialize_type == JSON and frame.header.startswith(b'{"code":'):
+            return frame.header.startswith(tuple(self._patient.values()))
+        try:
+            command = decode_command(frame)
+        except ProtocolError:
+            return False
+        return command.code in self._patient and not command.is_response
 
     def resolve(self, command: Command) -> tuple[Request[Any], Handler] | Response:
         """The typed request and its handler, or the answer that says why there is none."""

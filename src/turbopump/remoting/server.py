@@ -13,6 +13,7 @@ from typing import Final
 
 from turbopump.errors import ConfigError
 from turbopump.protocol.frame import FRAME_SIZE_MAX
+from turbopump.remoting.backlog import Backlog
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Router
 
@@ -24,7 +25,8 @@ BACKLOG: Final = 256
 class RemotingServer:
     """Serves a router on one or more addresses.
 
-    ``on_close`` is called with each connection that has ended. Raises ConfigError if an address cannot be bound.
+    ``on_close`` is called with each connection that has ended. ``backlog`` is the line for requests that may wait.
+    Raises ConfigError if an address cannot be bound.
     """
 
     def __init__(
@@ -34,12 +36,14 @@ class RemotingServer:
         on_close: Callable[[Connection], None] | None = None,
         idle_timeout: float = IDLE_TIMEOUT_S,
         frame_size_max: int = FRAME_SIZE_MAX,
+        backlog: Backlog | None = None,
     ) -> None:
         self.router = router
         self.connections: dict[Connection, None] = {}  # in order of arrival, so that a run can be replayed
         self._on_close = on_close
         self._idle_timeout = idle_timeout
         self._frame_size_max = frame_size_max
+        self._backlog = backlog
         self._servers: list[asyncio.Server] = []
         self._sweep: asyncio.TimerHandle | None = None
 
@@ -64,6 +68,8 @@ class RemotingServer:
             self._sweep = None
         for server in self._servers:
             server.close()
+        if self._backlog is not None:
+            self._backlog.finish()
         for connection in list(self.connections):
             connection.close()
         for server in self._servers:
@@ -71,7 +77,13 @@ class RemotingServer:
         self._servers.clear()
 
     def _accept(self, router: Router) -> Connection:
-        return Connection(router, on_open=self._opened, on_close=self._closed, frame_size_max=self._frame_size_max)
+        return Connection(
+            router,
+            on_open=self._opened,
+            on_close=self._closed,
+            frame_size_max=self._frame_size_max,
+            backlog=self._backlog,
+        )
 
     def _opened(self, connection: Connection) -> None:
         self.connections[connection] = None

@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from turbopump.errors import MessageError
+from turbopump.errors import MessageError, RoomInMakingError
 from turbopump.message.codec import FIXED_SIZE, HEAD_SIZE, MAGIC_BLANK, MAGIC_V2, entry_fault, head_fault
 from turbopump.message.sysflag import SysFlag
 from turbopump.store.disk import Disk
@@ -91,7 +91,8 @@ class CommitLog:
     def place(self, size: int) -> int:
         """The physical offset at which an entry of ``size`` bytes will go: at the end, or at the start of the next segment.
 
-        Raises OSError if a new segment cannot be made, MessageError if no segment can hold it; nothing has changed then.
+        Raises OSError if a new segment cannot be made, RoomInMakingError if one is being made, MessageError if no segment can hold it;
+        nothing has changed then.
         """
         current = self._current
         if current is not None and current.end - self.end >= size + BLANK_SIZE_MIN:
@@ -216,6 +217,8 @@ class CommitLog:
         current = self._current
         start = current.end if current is not None else self.end
         assert start % self.segment_size == 0
+        if self._files.wait_for_spare:
+            raise RoomInMakingError("the next file of the commit log is being made")
         fresh = self._files.append_file(start)
         if current is not None:
             at = self.end - current.start

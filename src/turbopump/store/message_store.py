@@ -16,6 +16,7 @@ from turbopump.clock import Clock
 from turbopump.errors import MessageError, StoreClosedError, StoreError
 from turbopump.message.codec import CRC_NAME, CRC_SUFFIX_SIZE, FIXED_SIZE, TOPIC_SIZE_MAX_V1, encode_entry, without_crc
 from turbopump.message.properties import PROPERTIES_SIZE_MAX
+from turbopump.store.append_latency import SLOW_S, AppendLatency
 from turbopump.store.checkpoint import Checkpoint
 from turbopump.store.cold_reads import ColdReads
 from turbopump.store.commit_log import CommitLog
@@ -62,6 +63,7 @@ class MessageStore:
         self._config = config
         self._disk = disk
         self._clock = clock
+        self._monotonic = clock.monotonic
         self._lock = lock
         self._closed = False
         self._with_crc = config.with_crc
@@ -78,6 +80,7 @@ class MessageStore:
         self.flushed = Watermark()
         self.cold_reads = ColdReads(disk)
         self.reader = QueueReader(self.log, self.queues, config.limits, self.cold_reads)
+        self.latency = AppendLatency(lambda: self.queues.units)
         self.lookup = Lookup(self.log, self.queues, self.index, self._visible_end if config.flushed_only else None)
         self._dispatcher = Dispatcher(self.queues, self.index, self.flushed if config.flushed_only else None)
         self._provenance = Provenance(disk, config.paths.provenance)
@@ -133,6 +136,7 @@ class MessageStore:
             elif not store.recovery.entries:
                 store._checkpoint.safe_offset = store.log.end  # nothing was written since the clean stop
             store.flushed.advance(store.log.end)
+            store.latency.begin()
             store._dispatcher.show_flushed()
             store.reader.opened_at = store.log.end
             for queue in store.queues:
@@ -191,6 +195,7 @@ class MessageStore:
         """
         if self._closed or self.flushed.error is not None or self.space.refusal is not None:
             self._refuse()
+        began = self._monotonic()
         queue = self.queues.find_or_make(topic, queue_id)
         name = topic.encode()
         body, properties = message.body, message.properties
@@ -227,6 +232,8 @@ class MessageStore:
             )
         )
         self._dispatcher.dispatch(queue, index, offset, size, message.tags_code, sys_flag, now, message.unique, message.keys)
+        if (took := self._monotonic() - began) >= SLOW_S:
+            self.latency.slow(took)
         return Placed(index, offset, log.end)
 
     def put_batch(
@@ -243,6 +250,7 @@ class MessageStore:
         """Append messages side by side in one segment, all or none; where the first is, and the physical offset of each."""
         if self._closed or self.flushed.error is not None or self.space.refusal is not None:
             self._refuse()
+        began = self._monotonic()
         queue = self.queues.find_or_make(topic, queue_id)
         name = topic.encode()
         fixed = self._overhead + len(born_host) + len(store_host) + len(name) + (len(name) > TOPIC_SIZE_MAX_V1)
@@ -293,6 +301,8 @@ class MessageStore:
                 message.unique,
                 message.keys,
             )
+        if (took := self._monotonic() - began) >= SLOW_S:
+            self.latency.slow(took)
         return Placed(first_index, first, self.log.end), offsets
 
     def get(

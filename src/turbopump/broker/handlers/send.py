@@ -41,7 +41,7 @@ from turbopump.message.sysflag import SysFlag
 from turbopump.protocol.bodies.topics import PERM_WRITE, TopicConfig
 from turbopump.protocol.codes import CURRENT_VERSION, FLAG_RESPONSE, ResponseCode
 from turbopump.protocol.requests.send import SendMessageReply, SendRequest
-from turbopump.remoting.router import Outcome, RequestContext, Response
+from turbopump.remoting.router import LATER, Outcome, RequestContext, Response
 from turbopump.store.message_store import MessageStore, NewMessage, Placed
 
 ANNOUNCE_WAIT_S: Final = 1.0
@@ -371,7 +371,9 @@ def _without_pop_ck(text: str) -> str:
     return encode_properties(properties)
 
 
-def _refused_by_store(error: Exception) -> Response:
+def _refused_by_store(error: Exception) -> Outcome:
+    if isinstance(error, RoomInMakingError):
+        return LATER
     if isinstance(error, MessageError):
         return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=str(error))
     if isinstance(error, OSError):

@@ -1,0 +1,82 @@
+"""Sends that were read and not yet stored: how many may wait and how long, and what the others are told.
+
+They wait behind the making of a new file of the log, or because the loop has had its share of a turn (``remoting/backlog.py``). Only these
+are ever refused as busy: a message that was appended is answered by what becomes of it. Remarks begin as those of apache/rocketmq
+``BrokerFastFailure`` and ``SendMessageProcessor``, which clients and alarms look for, and go on with the cause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from typing import Final
+
+from turbopump.config.broker_config import BrokerConfig
+from turbopump.protocol.codes import ResponseCode
+from turbopump.remoting.backlog import Backlog, Limits, Refused
+from turbopump.remoting.router import Response
+
+log = logging.getLogger(__name__)
+
+LINE_EVERY_S: Final = 10.0
+"""Refusals are logged when they begin and then this often."""
+
+_BUSY: Final = "broker busy, start flow control for a while"
+_MAKING: Final = "a new file of the commit log is being made"
+
+
+class SendQueue:
+    """The waiting sends of a broker: ``backlog`` is for its server. ``refused`` counts by reason."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._busy_ms = config.os_page_cache_busy_time_out_mills
+        self._wait_ms = config.wait_time_mills_in_send_queue
+        self._size = config.send_thread_pool_queue_capacity
+        wait_s = self._wait_ms / 1000 if config.broker_fast_failure_enable else None
+        self.backlog = Backlog(Limits(self._size, wait_s, self._busy_ms / 1000), self._refuse)
+        self.refused: Counter[Refused] = Counter()
+        self._cause = ""
+        self._loop = asyncio.get_running_loop()
+        self._unlogged = 0
+        self._next_line = 0.0
+
+    def append_took(self, seconds: float) -> None:
+        """An append was slow: over ``osPageCacheBusyTimeOutMills`` the sends that waited behind it are refused."""
+        if seconds * 1000 > self._busy_ms:
+            self.stood_still(seconds, "an append")
+
+    def stood_still(self, seconds: float, what: str = "a turn of the event loop") -> None:
+        """The loop could do nothing else for so long."""
+        self._cause = f"{what} took {seconds * 1000:.0f} ms: look at the disk's latency and the load of this machine"
+        self.backlog.stood_still(seconds)
+
+    def _refuse(self, why: Refused, waited_s: float, left: int) -> Response:
+        self.refused[why] += 1
+        code = ResponseCode.SERVICE_NOT_AVAILABLE if why is Refused.ENDING else ResponseCode.SYSTEM_BUSY
+        response = Response(
+            code=code, remark=self._remark(why, f"period in queue: {waited_s * 1000:.0f}ms, size of queue: {left}")
+        )
+        self._log(response)
+        return response
+
+    def _remark(self, why: Refused, place: str) -> str:
+        held = self.backlog.held
+        if why is Refused.WAITED:
+            cause = _MAKING if held else "more is sent than this broker can store"
+            return f"[TIMEOUT_CLEAN_QUEUE]{_BUSY}, {place}; {cause} (waitTimeMillsInSendQueue={self._wait_ms})"
+        if why is Refused.STOOD_STILL:
+            cause = f"{_MAKING}, for over {self._busy_ms} ms (osPageCacheBusyTimeOutMills)" if held else self._cause
+            return f"[PCBUSY_CLEAN_QUEUE]{_BUSY}, {place}; {cause}"
+        if why is Refused.NO_ROOM:
+            return f"[PC_SYNCHRONIZED]{_BUSY}; {_MAKING}, for over {self._busy_ms} ms (osPageCacheBusyTimeOutMills)"
+        if why is Refused.FULL:
+            return f"[OVERLOAD]system busy, start flow control for a while; {place} (sendThreadPoolQueueCapacity={self._size})"
+        return "the broker is stopping; nothing was stored"
+
+    def _log(self, response: Response) -> None:
+        self._unlogged += 1
+        now = self._loop.time()
+        if now >= self._next_line:
+            log.warning("sends refused count=%d last=%s", self._unlogged, response.remark)
+            self._unlogged, self._next_line = 0, now + LINE_EVERY_S

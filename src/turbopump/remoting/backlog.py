@@ -1,0 +1,207 @@
+"""Requests that were read and not yet handled, because the loop has had its share of this turn, or because a handler must wait for room.
+
+One loop serves all connections: a peer that delivers thousands of requests at once must not keep it for seconds. After ``TURN_S`` of
+handling, requests that may wait (``Router.add(…, may_wait=True)``) stand in one line, first come, first served, and each turn takes on
+as many as fit. The line is bounded, and so is the wait in it: who would wait longer is refused, and knows that nothing was done.
+
+Costs nothing while there is no line: the clock is looked at once per ``LOOK_SIZE`` bytes. It must not know what any request means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.frame import Frame
+from turbopump.remoting.router import Response
+
+if TYPE_CHECKING:
+    from turbopump.remoting.connection import Connection
+
+TURN_S: Final = 0.02
+LOOK_SIZE: Final = 64 * 1024
+"""Bytes of requests between two looks at the clock: about 60 of 1 KiB, under a millisecond."""
+LINE_SIZE_MAX: Final = 256 * 1024 * 1024
+"""Bytes in the line, whatever their number."""
+CHECK_S: Final = 0.01
+"""How often the line is looked through while nothing moves."""
+
+
+class Refused(Enum):
+    """Why a request of the line is not handled."""
+
+    WAITED = "waited too long in the line"
+    FULL = "found the line full"
+    STOOD_STILL = "was in the line while the loop or an append stood still"
+    NO_ROOM = "came while handlers had been waiting for room too long"
+    ENDING = "was in the line when the server ended, for want of room"
+
+
+class Limits(NamedTuple):
+    """``size`` requests in the line, ``wait_s`` in it (None: for ever), and how long handlers may wait for room before who comes is
+    refused at once (``room_s``)."""
+
+    size: int = 10_000
+    wait_s: float | None = 0.2
+    room_s: float = 1.0
+
+
+class _Waiting(NamedTuple):
+    connection: Connection
+    frame: Frame
+    arrived: float
+
+
+class Backlog:
+    """The line of one server. ``refuse`` makes the answer from the reason, the seconds waited, and how many are left in the line.
+
+    ``busy``: requests that may wait must. ``left``: bytes of requests until the next ``look``.
+    """
+
+    def __init__(self, limits: Limits, refuse: Callable[[Refused, float, int], Response]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._limits = limits
+        self._refuse = refuse
+        self._line: deque[_Waiting] = deque()
+        self._size = 0
+        self._turn_ends: float | None = None
+        self._armed: asyncio.Handle | None = None
+        self._begun: _Waiting | None = None
+        self._held_since: float | None = None
+        self._still_until = 0.0
+        self.busy = False
+        self.left: float = LOOK_SIZE
+
+    @classmethod
+    def never_busy(cls) -> Backlog:
+        """For a connection whose requests never wait."""
+        backlog = cls(Limits(), lambda why, _waited, _left: Response(code=ResponseCode.SYSTEM_BUSY, remark=why.value))
+        backlog.left = float("inf")
+        return backlog
+
+    def __len__(self) -> int:
+        return len(self._line)
+
+    @property
+    def held(self) -> bool:
+        """Whether a handler waits for room."""
+        return self._held_since is not None
+
+    def look(self) -> None:
+        """Look at the clock: has this turn handled enough?"""
+        self.left = LOOK_SIZE
+        now = self._loop.time()
+        if self._turn_ends is None:
+            self._turn_ends = now + TURN_S
+            self._arm()
+        elif now >= self._turn_ends:
+            self.busy = True
+
+    def wait(self, connection: Connection, frame: Frame, arrived: float) -> None:
+        """Let a request stand in the line, or refuse it."""
+        waiting, now = _Waiting(connection, frame, arrived), self._loop.time()
+        if arrived < self._still_until:
+            self._answer(waiting, Refused.STOOD_STILL, now)
+        elif self._held_since is not None and now - self._held_since > self._limits.room_s:
+            self._answer(waiting, Refused.NO_ROOM, now)
+        elif len(self._line) >= self._limits.size or self._size > LINE_SIZE_MAX:
+            self._answer(waiting, Refused.FULL, now)
+        else:
+            self._line.append(waiting)
+            self._size += _size(frame)
+            self._arm()
+
+    def hold(self, connection: Connection, frame: Frame) -> None:
+        """A handler could not begin with this request until there is room: it waits, and all behind it, until ``release``."""
+        now = self._loop.time()
+        if self._held_since is None:
+            self._held_since = now
+        self.busy = True
+        self._line.appendleft(self._begun or _Waiting(connection, frame, now))
+        self._size += _size(frame)
+        self._arm()
+
+    def release(self) -> None:
+        """There may be room."""
+        if self._held_since is not None:
+            self._held_since = None
+            self._disarm()
+            self._arm()
+
+    def stood_still(self, seconds: float) -> None:
+        """An append or a turn of the loop took so long and is over: refuse what waited behind it."""
+        now = self._loop.time()
+        if self._limits.wait_s is None:
+            return
+        self._still_until, self.busy = now, True
+        while self._line and now - self._line[0].arrived >= seconds:
+            self._answer(self._pop(), Refused.STOOD_STILL, now)
+        self._arm()
+
+    def finish(self) -> None:
+        """The server ends: handle what waits, or refuse it if there is no room for it."""
+        self._disarm()
+        self._drain(until=float("inf"))
+        while self._line:
+            self._answer(self._pop(), Refused.ENDING, self._loop.time())
+
+    def _turn(self) -> None:
+        """A new turn of the loop, as long as there is a line, and once after a turn that was looked at."""
+        self._armed = self._turn_ends = None
+        if self._held_since is None:
+            self._drain(until=self._loop.time() + TURN_S)
+        self._refuse_the_late()
+        self.busy = bool(self._line) or self._held_since is not None
+        if self._line:
+            self._arm()
+
+    def _drain(self, until: float) -> None:
+        while self._line:
+            now = self._loop.time()
+            if self._is_late(self._line[0], now):
+                self._answer(self._pop(), Refused.WAITED, now)
+                continue
+            if now >= until:
+                break
+            self._begun = begun = self._pop()
+            begun.connection.take(begun.frame)
+            self._begun = None
+            if self._held_since is not None:
+                break
+
+    def _refuse_the_late(self) -> None:
+        now, limits = self._loop.time(), self._limits
+        while self._line and self._is_late(self._line[0], now):
+            self._answer(self._pop(), Refused.WAITED, now)
+        if self._held_since is not None and now - self._held_since > limits.room_s and limits.wait_s is not None:
+            while self._line:
+                self._answer(self._pop(), Refused.STOOD_STILL, now)
+
+    def _is_late(self, waiting: _Waiting, now: float) -> bool:
+        return self._limits.wait_s is not None and now - waiting.arrived >= self._limits.wait_s
+
+    def _answer(self, waiting: _Waiting, why: Refused, now: float) -> None:
+        waiting.connection.refuse(waiting.frame, self._refuse(why, now - waiting.arrived, len(self._line)))
+
+    def _pop(self) -> _Waiting:
+        first = self._line.popleft()
+        self._size -= _size(first.frame)
+        return first
+
+    def _arm(self) -> None:
+        if self._armed is None:
+            held = self._held_since is not None
+            self._armed = self._loop.call_later(CHECK_S, self._turn) if held else self._loop.call_soon(self._turn)
+
+    def _disarm(self) -> None:
+        if self._armed is not None:
+            self._armed.cancel()
+            self._armed = None
+
+
+def _size(frame: Frame) -> int:
+    return len(frame.header) + len(frame.body)
