@@ -84,6 +84,6 @@ def _properties(text: str) -> dict[str, str]:
     properties = {}
     for piece in text.split("\x02"):
         name, _, value = piece.partition("\x01")
-        if name and value:
+        if name and value and name != "__CRC32#":
             properties[name] = value
     return properties

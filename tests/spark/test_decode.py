@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 import zlib
 
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -115,11 +114,13 @@ def test_no_bytes_are_no_batches() -> None:
     assert list(decode(b"", "b")) == []
 
 
-def test_a_false_crc_is_found_when_asked_for() -> None:
-    good = stored_message(b"right")
-    assert pa.Table.from_batches(decode(good, "b", check_crc=True)).num_rows == 1
-    with pytest.raises(StoredMessageError, match="does not fit its CRC"):
-        list(decode(good + good.replace(b"right", b"wrong"), "b", check_crc=True))
+def test_the_crc_that_the_broker_stores_is_no_property_of_the_message() -> None:
+    crc = b"__CRC32#\x010123456789\x02"
+    raw = b"".join(
+        stored_message(properties=each) for each in (b"a\x01b\x02" + crc, crc, b"c\x01d\x02", b"", b"e\x01" + b"f" * 30)
+    )
+    (batch,) = decode(raw, "b", ("properties",))
+    assert [dict(each) for each in batch.column(0).to_pylist()] == [{"a": "b"}, {}, {"c": "d"}, {}, {"e": "f" * 30}]
 
 
 @pytest.mark.parametrize(

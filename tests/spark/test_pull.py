@@ -202,5 +202,34 @@ def test_a_stored_message_that_is_damaged_stops_the_read() -> None:
     with FakeCluster({"T": 1}) as fake:
         fake.fill("T", 0, 3)
         fake.queues["T", 0].entries[1] = stored_message()[:-1]
-        with pytest.raises(Exception, match="stored message"):
+        with pytest.raises(Exception, match="damaged in the broker's store"):
             offsets_read(fake, 0, 3)
+
+
+def flipped(entry: bytes, byte: int) -> bytes:
+    return entry[:byte] + bytes([entry[byte] ^ 1]) + entry[byte + 1 :]
+
+
+@pytest.mark.parametrize("byte", [0, 3, 5, 8, -30])
+def test_a_damaged_message_is_loss_that_names_it_or_is_left_out(byte: int, caplog: pytest.LogCaptureFixture) -> None:
+    with FakeCluster({"T": 1}) as fake:
+        fake.fill("T", 0, 100)
+        queue = fake.queues["T", 0]
+        queue.entries[40] = flipped(stored_message(b"x" * 50, queue_offset=40), byte)
+        with pytest.raises(DataLossError, match=r"damaged in the broker's store: offsets 40 .*failOnDataLoss"):
+            offsets_read(fake, 0, 100)
+        with caplog.at_level(logging.WARNING):
+            read = offsets_read(fake, 0, 100, fail=False)
+        assert read == [*range(40), *range(41, 100)]
+        assert "offsets 40" in caplog.text
+
+
+def test_messages_that_the_broker_passes_over_are_loss() -> None:
+    with FakeCluster({"T": 1}) as fake:
+        fake.fill("T", 0, 20)
+        queue = fake.queues["T", 0]
+        queue.entries[3] = queue.entries[4] = b""
+        with pytest.raises(DataLossError, match=r"offsets 3, 4 \(the broker has passed them over"):
+            offsets_read(fake, 0, 20)
+        assert offsets_read(fake, 0, 20, fail=False) == [0, 1, 2, *range(5, 20)]
+        assert offsets_read(fake, 5, 20) == list(range(5, 20))

@@ -10,16 +10,16 @@ import asyncio
 import logging
 from collections.abc import Callable
 from threading import get_ident
-from typing import Final, cast
+from typing import Final
 
 from turbopump.client.delivery import Delivery
 from turbopump.client.instance import ClientInstance
 from turbopump.client.process_queue import ProcessQueue
+from turbopump.client.pulled_messages import pulled_messages, tell_of
 from turbopump.client.ready_messages import ReadyMessages
 from turbopump.client.subscription import Subscription
-from turbopump.errors import CallTimeoutError, ConnectError, ProtocolError, RemotingError, ResponseError
+from turbopump.errors import CallTimeoutError, ConnectError, ProtocolError, RemotingError, ResponseError, StoredMessageError
 from turbopump.message import properties as names
-from turbopump.message.codec import decode_entries
 from turbopump.message.message_queue import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol.bodies.route import MASTER_ID
@@ -74,6 +74,8 @@ class AssignedQueue:
         self._task: asyncio.Task[None] | None = None
         self._again: list[asyncio.TimerHandle] = []
         self._fault: str | None = None
+        self._doubted: int | None = None
+        """The offset of a pull whose answer held a damaged message and that is made once more."""
 
     # --- for the consumer ----------------------------------------------------------------------------------------------------
 
@@ -216,8 +218,12 @@ class AssignedQueue:
         next_offset = self._process_queue.next_offset
         subscription, broker_name = self._subscription, self.queue.broker_name
         is_retry = self.queue.topic.startswith(RETRY_PREFIX)
-        for message in decode_entries(body, message_type=Delivery):
-            delivery = cast(Delivery, message)
+        found, damaged = pulled_messages(body, self.queue, next_offset, reply.next_begin_offset, Delivery)
+        if damaged and self._doubted != next_offset:
+            self._doubted = next_offset  # if it was damaged on its way, it comes whole the next time
+            raise StoredMessageError(f"the message at offset {damaged[0].queue_offset} came damaged: {damaged[0].fault}")
+        tell_of(damaged)
+        for delivery in found:
             if delivery.queue_offset < next_offset:
                 continue
             next_offset = delivery.queue_offset + 1

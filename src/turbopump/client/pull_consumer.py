@@ -17,11 +17,11 @@ import msgspec
 from turbopump.client.heartbeat import Member
 from turbopump.client.instance import ClientInstance
 from turbopump.client.offset_store import OffsetStore
+from turbopump.client.pulled_messages import DamagedMessage, pulled_messages, tell_of
 from turbopump.client.subscription import ALL, Subscription, tag_subscription
 from turbopump.client.surroundings import Surroundings, name_server_addresses
 from turbopump.clock import Clock, SystemClock
 from turbopump.errors import ConfigError, ConnectError, NotStartedError, ResponseError
-from turbopump.message.codec import decode_entries
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.message_queue import MessageQueue
 from turbopump.message.rules import group_fault
@@ -43,13 +43,17 @@ class PullStatus(Enum):
 
 
 class PullResult(msgspec.Struct, frozen=True):
-    """``messages`` in the order of the queue; ``min_offset`` is the oldest the queue has, ``max_offset`` one past its newest."""
+    """``messages`` in the order of the queue; ``min_offset`` is the oldest the queue has, ``max_offset`` one past its newest.
+
+    ``damaged`` came too, but failed their check (CRC) and are not among the messages; each has been logged as an error.
+    """
 
     status: PullStatus
     messages: Sequence[ReceivedMessage]
     next_offset: int
     min_offset: int
     max_offset: int
+    damaged: Sequence[DamagedMessage] = ()
 
 
 _STATUS_BY_CODE: Final[dict[int, PullStatus]] = {
@@ -163,14 +167,17 @@ class PullConsumer:
             raise ResponseError(command.code, command.remark, request="PullMessage", address=address)
         reply = command.header(PullMessageReply)
         messages: list[ReceivedMessage] = []
+        damaged: list[DamagedMessage] = []
         if status is PullStatus.FOUND:
-            for message in decode_entries(command.body):
+            found, damaged = pulled_messages(command.body, queue, offset, reply.next_begin_offset, ReceivedMessage)
+            tell_of(damaged)
+            for message in found:
                 if subscription.wants(message):
                     message.broker_name = queue.broker_name
                     messages.append(message)
             if not messages:
                 status = PullStatus.NO_MATCHED_MESSAGE  # the broker compares hashes of tags only
-        return PullResult(status, messages, reply.next_begin_offset, reply.min_offset, reply.max_offset)
+        return PullResult(status, messages, reply.next_begin_offset, reply.min_offset, reply.max_offset, damaged)
 
     # --- offsets -------------------------------------------------------------------------------------------------------------
 

@@ -151,9 +151,11 @@ class ReceivedMessage:
 
     @property
     def properties(self) -> dict[str, str]:
-        """Every property, the system's among them (``turbopump.message.properties`` has their names)."""
+        """Every property, the system's among them (``turbopump.message.properties`` has their names), but for ``__CRC32#``: that one
+        belongs to the stored bytes, which are others wherever the message is stored next."""
         if self._properties is None:
             self._properties = decode_properties(self._properties_text)
+            self._properties.pop(names.CRC32, None)
         return self._properties
 
     @property

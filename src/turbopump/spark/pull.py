@@ -1,7 +1,7 @@
 """Reading exactly the messages of an offset range, as raw stored bytes in chunks.
 
-The one rule: the same range gives the same messages whenever it is read, or it says that it cannot. It must not know how messages
-are decoded or what Spark is.
+The one rule: the same range gives the same messages whenever it is read, or it says that it cannot: each is checked (its CRC), and each
+offset of the range must be there. It must not know how messages are decoded into rows or what Spark is.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from turbopump.errors import ClientError
+from turbopump.message.checked import DamagedEntry, good_entries
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.pull import PullMessageReply
 from turbopump.spark.cluster import Cluster
@@ -28,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class DataLossError(ClientError):
-    """Messages of an asked range are no longer (or not) in the broker."""
+    """Messages of an asked range are no longer (or not) in the broker, or are damaged."""
 
 
 def read_range(
@@ -51,7 +52,7 @@ def read_range(
                 break
             places = answer.header(PullMessageReply)
             if answer.code == ResponseCode.SUCCESS and places.next_begin_offset > offset:
-                chunk += answer.body
+                chunk += _whole(wanted, offset, places.next_begin_offset, answer.body, fail_on_data_loss)
                 offset = places.next_begin_offset
             else:
                 offset = _after_gap(wanted, offset, places, fail_on_data_loss)
@@ -68,6 +69,23 @@ def read_range(
             depth = max(1, min(PULLS_MAX, PULLED_ROWS_MAX // step))
     if chunk:
         yield chunk
+
+
+def _whole(wanted: OffsetRange, begin: int, end: int, body: bytes, fail: bool) -> bytes:
+    """The good messages of an answer that should hold those from ``begin`` to ``end``; what else should be there is loss."""
+    damaged: list[DamagedEntry] = []
+    entries = list(good_entries(body, damaged.append))
+    if not damaged and len(entries) == end - begin:
+        return body
+    there = {int.from_bytes(entry[20:28]) for entry in entries}
+    missing = [offset for offset in range(begin, min(end, wanted.end)) if offset not in there]
+    if missing:
+        cause = damaged[0].fault if damaged else "the broker has passed them over: its log says why"
+        text = f"{wanted.queue}: damaged in the broker's store: offsets {', '.join(map(str, missing))} ({cause})"
+        if fail:
+            raise DataLossError(f"{text}. Set the option failOnDataLoss to false to go on without them")
+        _log.warning("%s; skipped, as failOnDataLoss is false", text)
+    return b"".join(entries)
 
 
 def _after_gap(wanted: OffsetRange, offset: int, places: PullMessageReply, fail: bool) -> int:

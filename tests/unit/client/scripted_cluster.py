@@ -143,7 +143,7 @@ class ScriptedBroker:
         """Every request of this type, in order."""
         return [request for request, _ in self.received if type(request) is type_]
 
-    def store(self, topic: str, queue_id: int, body: bytes, properties: str = "") -> None:
+    def store(self, topic: str, queue_id: int, body: bytes, properties: str = "", *, with_crc: bool = False) -> None:
         """A message comes from somewhere."""
         entries = self.entries[topic, queue_id]
         entries.append(
@@ -162,6 +162,7 @@ class ScriptedBroker:
                 body=body,
                 topic=topic.encode(),
                 properties=properties.encode(),
+                with_crc=with_crc,
             )
         )
         held, self._held = self._held, []

@@ -120,3 +120,45 @@ def test_errors_say_what_is_wrong() -> None:
                     await consumer.pull(QUEUE, 0)
 
     simulate(1, scenario)
+
+
+def damage(cluster: ScriptedCluster, index: int, byte: int) -> None:
+    """One bit of a stored message of the queue changes."""
+    entries = cluster.broker.entries["orders", 0]
+    entry = bytearray(entries[index])
+    entry[byte] ^= 4
+    entries[index] = bytes(entry)
+
+
+@pytest.mark.parametrize("byte", [0, 3, 4, 8, 88, -30, -11, -5])
+@pytest.mark.parametrize("index", [0, 2, 4])
+def test_a_damaged_message_is_left_out_and_named_and_the_others_come(
+    byte: int, index: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster, consumer_of(cluster) as consumer:
+            for i in range(5):
+                cluster.broker.store("orders", 0, f"m{i}".encode(), "TAGS\x01a\x02", with_crc=True)
+            damage(cluster, index, byte)
+            result = await consumer.pull(QUEUE, 0)
+            assert (result.status, result.next_offset) == (PullStatus.FOUND, 5)
+            assert [message.body for message in result.messages] == [f"m{i}".encode() for i in range(5) if i != index]
+            assert [(one.queue, one.queue_offset) for one in result.damaged] == [(QUEUE, index)]
+            assert f"topic=orders broker=broker-a queue=0 offset={index} cause=" in caplog.text
+            assert all(message.properties == {"TAGS": "a"} for message in result.messages)
+
+    simulate(1, scenario)
+
+
+def test_a_body_that_does_not_fit_its_crc_is_left_out_where_entries_have_no_crc_of_their_own() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster, consumer_of(cluster) as consumer:
+            fill(cluster, 3)
+            damage(cluster, 1, 88)
+            result = await consumer.pull(QUEUE, 0)
+            assert [message.body for message in result.messages] == [b"m0", b"m2"]
+            assert "bodyCRC does not fit the body" in result.damaged[0].fault
+            alone = await consumer.pull(QUEUE, 1, 1)
+            assert (alone.status, alone.messages, alone.next_offset) == (PullStatus.NO_MATCHED_MESSAGE, [], 2)
+
+    simulate(1, scenario)

@@ -585,6 +585,28 @@ def test_an_answer_that_cannot_be_read_does_not_end_the_consumer() -> None:
     simulate(1, scenario)
 
 
+def test_a_message_that_stays_damaged_is_left_out_and_the_others_are_delivered(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster, consumer_of(cluster) as consumer:
+            fill(cluster, 4)
+            entries = cluster.broker.entries["orders", 0]
+            entries[1] = entries[1].replace(b"m1", b"x1")
+            found = []
+            async for message in consumer:
+                found.append(message.body)
+                if len(found) == 3:
+                    break
+            assert found == [b"m0", b"m2", b"m3"]
+            assert "damaged message not handed over topic=orders broker=broker-a queue=0 offset=1 cause=bodyCRC" in caplog.text
+            fill(cluster, 1)
+            async for message in consumer:
+                assert message.queue_offset >= 3, "the damaged one does not hold up what comes behind it"
+                if message.queue_offset == 4:
+                    break
+
+    simulate(1, scenario)
+
+
 def test_when_the_members_cannot_be_asked_everything_stays_and_is_looked_at_again_soon() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=2) as cluster, consumer_of(cluster) as consumer:

@@ -1,0 +1,64 @@
+"""From a pull's answer to messages. One rule: a damaged message is never handed over, and is told of where it was.
+
+The check is ``turbopump.message.checked``: bodyCRC, and the CRC over the whole entry where the broker stored one.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TypeVar
+
+import msgspec
+
+from turbopump.errors import StoredMessageError
+from turbopump.message.checked import DamagedEntry, good_entries
+from turbopump.message.codec import decode_entry
+from turbopump.message.message import ReceivedMessage
+from turbopump.message.message_queue import MessageQueue
+
+log = logging.getLogger(__name__)
+
+MessageT = TypeVar("MessageT", bound=ReceivedMessage)
+
+
+class DamagedMessage(msgspec.Struct, frozen=True):
+    """A message that came damaged: its queue, its offset there (the first it can have, if its own is damaged) and what is wrong."""
+
+    queue: MessageQueue
+    queue_offset: int
+    fault: str
+
+
+def pulled_messages(
+    body: bytes, queue: MessageQueue, offset: int, next_offset: int, message_type: type[MessageT]
+) -> tuple[list[MessageT], list[DamagedMessage]]:
+    """The good messages in the answer to a pull of ``queue`` from ``offset`` on, which goes on at ``next_offset``; and the damaged ones."""
+    messages: list[MessageT] = []
+    damaged: list[DamagedMessage] = []
+
+    def tell(said: int, fault: str) -> None:
+        expected = messages[-1].queue_offset + 1 if messages else offset
+        place = said if expected <= said < next_offset else expected
+        damaged.append(DamagedMessage(queue, place, fault))
+
+    def on_damage(entry: DamagedEntry) -> None:
+        tell(entry.queue_offset, entry.fault)
+
+    for entry in good_entries(body, on_damage):
+        try:
+            message = decode_entry(entry, check_crc=False, message_type=message_type)
+        except StoredMessageError as error:
+            tell(-1, str(error))
+            continue
+        assert isinstance(message, message_type)
+        messages.append(message)
+    return messages, damaged
+
+
+def tell_of(damaged: list[DamagedMessage]) -> None:
+    """One line for each message that is left out."""
+    for one in damaged:
+        log.error(
+            "damaged message not handed over topic=%s broker=%s queue=%d offset=%d cause=%s",
+            *(one.queue.topic, one.queue.broker_name, one.queue.queue_id, one.queue_offset, one.fault),
+        )
