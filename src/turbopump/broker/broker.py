@@ -8,11 +8,10 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
-import os
 import random
 import socket
-from pathlib import Path
 
+from turbopump.broker.cleaning import SPACE_INTERVAL_S, Cleaning
 from turbopump.broker.consumers import ClientTable
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.handlers.clients import ClientsHandler
@@ -27,11 +26,12 @@ from turbopump.broker.questions import Questions
 from turbopump.broker.registration import Registration
 from turbopump.broker.send_queue import SendQueue
 from turbopump.broker.stalls import LOOK_INTERVAL_S, StallWatch
+from turbopump.broker.store_settings import store_config
 from turbopump.broker.timetable import Timetable
 from turbopump.broker.topics import TopicTable
 from turbopump.clock import Clock, SystemClock
 from turbopump.config.addresses import join_address
-from turbopump.config.broker_config import VIP_OFFSET, BrokerConfig, FlushDiskType
+from turbopump.config.broker_config import VIP_OFFSET, BrokerConfig
 from turbopump.errors import ConfigError, NotStartedError
 from turbopump.protocol.bodies.topics import PERM_INHERIT, PERM_READ, PERM_WRITE
 from turbopump.protocol.requests.clients import GetConsumerListByGroup, Heartbeat, UnregisterClient
@@ -50,12 +50,9 @@ from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Router
 from turbopump.remoting.server import RemotingServer
 from turbopump.store.disk import Disk, SystemDisk
-from turbopump.store.files import StorePaths
 from turbopump.store.json_table import JsonTable
 from turbopump.store.message_store import MessageStore
-from turbopump.store.queue_reader import ReadLimits
 from turbopump.store.recovery import RecoveryReport
-from turbopump.store.store_config import StoreConfig
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +60,6 @@ CLIENT_CHECK_S = 10.0
 LATENCY_LINE_S = 60.0
 FIRST_REGISTRATION_S = 3.0
 """Longest that a start waits for name servers; a silent one must not keep the broker from serving those who know it."""
-MEMORY_ASSUMED = 8 << 30
 SAVE_AGAIN_S = 1.0
 """After how long a table that could not be saved is tried again."""
 DAMAGES_LOGGED = 100
@@ -90,6 +86,7 @@ class Broker:
         self._disk = disk
         self._random = source or random.Random()
         self._timetable = Timetable()
+        self._cleaning: Cleaning | None = None
         self._held = HeldPulls()
         self._store: MessageStore | None = None
         self._server: RemotingServer | None = None
@@ -122,11 +119,11 @@ class Broker:
         config, clock = self.config, self._clock
         loop = asyncio.get_running_loop()
         disk = self._disk or SystemDisk(lambda call: loop.call_soon_threadsafe(call))
-        store_config = _store_config(config)
-        store = self._store = MessageStore.open(store_config, disk, clock, _report)
+        settings = store_config(config)
+        store = self._store = MessageStore.open(settings, disk, clock, _report)
         _report_recovery(config.store_path_root_dir, store.recovery)
 
-        paths = store_config.paths
+        paths = settings.paths
         self._files = [
             JsonTable(disk, paths.table(name), _report) for name in ("topics", "subscriptionGroup", "consumerOffset")
         ]
@@ -181,6 +178,8 @@ class Broker:
     async def close(self) -> None:
         """Unregister, answer held pulls, close connections, save the tables, close the store. Safe to call twice."""
         self._timetable.close()
+        if self._cleaning is not None:
+            self._cleaning.close()
         if self._registration is not None:
             registration, self._registration = self._registration, None
             self._topics.on_change = lambda: None
@@ -285,27 +284,6 @@ class Broker:
         every(CLIENT_CHECK_S, lambda: self._clients_handler.close_silent(loop.time(), silence))
 
 
-def _store_config(config: BrokerConfig) -> StoreConfig:
-    root = Path(config.store_path_root_dir)
-    commit_log = Path(config.store_path_commit_log) if config.store_path_commit_log else None
-    return StoreConfig(
-        paths=StorePaths(root, commit_log),
-        segment_size=config.mapped_file_size_commit_log,
-        queue_file_size=config.mapped_file_size_consume_queue,
-        flushed_only=config.flush_disk_type == FlushDiskType.SYNC_FLUSH,
-        with_crc=config.enabled_append_prop_crc,
-        index_slots=config.max_hash_slot_num,
-        index_entries=config.max_index_num if config.message_index_enable else 0,
-        limits=ReadLimits(
-            count_hot=config.max_transfer_count_on_message_in_memory,
-            bytes_hot=config.max_transfer_bytes_on_message_in_memory,
-            count_cold=config.max_transfer_count_on_message_in_disk,
-            bytes_cold=config.max_transfer_bytes_on_message_in_disk,
-            hot_size=_physical_memory() * config.access_message_in_memory_max_ratio // 100,
-        ),
-    )
-
-
 async def _numeric(host: str, fallback: str) -> str:
     """The address behind an advertised host, for stored entries, which hold four or sixteen bytes of it."""
     try:
@@ -318,13 +296,6 @@ async def _numeric(host: str, fallback: str) -> str:
         log.warning("advertised host has no address here, messages name %s host=%s cause=%s", fallback, host, error)
         return fallback
     return str(found[0][4][0])
-
-
-def _physical_memory() -> int:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):
-        return MEMORY_ASSUMED
 
 
 def _report_recovery(directory: str, report: RecoveryReport | None) -> None:

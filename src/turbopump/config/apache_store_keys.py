@@ -32,6 +32,17 @@ STORE: Final = {
         maxMsgsNumBatch                    int      64              =
         defaultQueryMaxNum                 int      32              =
         enabledAppendPropCRC               boolean  false           -
+        cleanResourceInterval              int      10000           =
+        deleteWhen                         String   04              =
+        fileReservedTime                   int      72              =
+        deleteFileBatchMax                 int      10              -
+        deleteCommitLogFilesInterval       int      100             =
+        deleteConsumeQueueFilesInterval    int      100             =
+        diskMaxUsedSpaceRatio              int      75              =
+        diskSpaceCleanForciblyRatio        int      85              -
+        diskSpaceWarningLevelRatio         int      90              -
+        cleanFileForciblyEnable            boolean  true            =
+        readOnlyCommitLogStorePaths        String   ''              =
     """,
     "RocksDB queues are not served (asking for them is refused)": """
         rocksdbCompressionType                         String   lz4         -
@@ -134,24 +145,13 @@ STORE: Final = {
         bitMapLengthConsumeQueueExt    int      64        =
         maxFilterMessageSize           int      16000     -
     """,
-    "nothing is deleted before the store's retention arrives": """
-        cleanResourceInterval                   int      10000   =
-        deleteWhen                              String   04      =
-        diskMaxUsedSpaceRatio                   int      75      =
-        deleteCommitLogFilesInterval            int      100     =
-        deleteConsumeQueueFilesInterval         int      100     =
-        destroyMapedFileIntervalForcibly        int      120000  =
-        fileReservedTime                        int      72      =
-        redeleteHangedFileInterval              int      120000  =
-        cleanFileForciblyEnable                 boolean  true    =
-        enableCleanExpiredOffset                boolean  false   -
-        readOnlyCommitLogStorePaths             String   ''      =
-        maxBatchDeleteFilesNum                  int      50      -
-        diskSpaceWarningLevelRatio              int      90      -
-        diskSpaceCleanForciblyRatio             int      85      -
-        deleteFileBatchMax                      int      10      -
-        replicasPerDiskPartition                int      1       -
-        logicalDiskSpaceCleanForciblyThreshold  double   0.8     -
+    "a file that is still being read is unlinked at once, and closed when its last read ends": """
+        destroyMapedFileIntervalForcibly  int  120000  =
+        redeleteHangedFileInterval        int  120000  =
+    """,
+    "a disk is judged as a whole, whoever else uses it": """
+        replicasPerDiskPartition                int     1    -
+        logicalDiskSpaceCleanForciblyThreshold  double  0.8  -
     """,
     "topic names end at 127 bytes": """
         maxTopicLength                int      127   -
@@ -212,7 +212,9 @@ STORE: Final = {
         searchBcqByCacheEnable           boolean  true      -
     """,
     "Apache's own code never asks for it": """
-        pullBatchMaxMessageCount  int  160  -
+        pullBatchMaxMessageCount  int      160    -
+        maxBatchDeleteFilesNum    int      50     -
+        enableCleanExpiredOffset  boolean  false  -
     """,
     "light message queues and multi-dispatch are not served": """
         enableLmq              boolean  false  =

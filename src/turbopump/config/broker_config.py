@@ -13,6 +13,7 @@ from pathlib import Path
 from turbopump.config.addresses import LOOPBACK, is_wildcard, outward_address, parse_addresses
 from turbopump.config.loading import read_properties, report
 from turbopump.config.setting import LONG_MAX, build, setting
+from turbopump.config.store_keeping import StoreKeeping
 from turbopump.errors import ConfigError
 
 _MIB = 1024 * 1024
@@ -39,7 +40,7 @@ def default_store_path() -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig:
+class BrokerConfig(StoreKeeping):
     """The effective configuration of one broker. Times are in the unit of Apache's key, sizes in bytes."""
 
     # Who it is.
@@ -202,9 +203,6 @@ class BrokerConfig:
     store_path_root_dir: str = field(
         default_factory=default_store_path, metadata=setting("storePathRootDir", "directory of everything it keeps")
     )
-    store_path_commit_log: str = field(
-        default="", metadata=setting("storePathCommitLog", "directory of the commit log; empty: commitlog in storePathRootDir")
-    )
     mapped_file_size_commit_log: int = field(
         default=1024 * _MIB, metadata=setting("mappedFileSizeCommitLog", "size of a commit log file", "bytes", low=4096)
     )
@@ -302,10 +300,6 @@ class BrokerConfig:
         return parse_addresses(self.namesrv_addr)
 
     @property
-    def commit_log_directory(self) -> Path:
-        return Path(self.store_path_commit_log or Path(self.store_path_root_dir) / "commitlog")
-
-    @property
     def advertised_host(self) -> str:
         """The host that clients are told."""
         if self.broker_ip1:
@@ -335,6 +329,7 @@ def load_broker_config(
 
 def _check_together(config: BrokerConfig) -> None:
     parse_addresses(config.namesrv_addr, what="namesrvAddr")
+    _ = config.delete_hours
     if not config.broker_name:
         raise ConfigError("brokerName is empty: a name is expected")
     if config.mapped_file_size_commit_log < config.max_message_size + 4096:

@@ -86,9 +86,17 @@ def _names(part: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(line.split()[0] for lines in part.values() for line in lines.strip().splitlines())
 
 
-# `advertisedPort` is ours: Apache's broker cannot advertise another port than its own.
-ADVERTISED_PORT: Final = Key("advertisedPort", "int", None, None, "")
+# Ours: Apache's broker cannot advertise another port than its own, judges a disk in per cent alone, and has the last four only in
+# its documentation.
+OWN_KEYS: Final = (
+    Key("advertisedPort", "int", None, None, ""),
+    Key("diskFreeSpaceMin", "long", None, None, ""),
+    Key("storePathConsumeQueue", "String", None, None, ""),
+    Key("storePathIndex", "String", None, None, ""),
+    Key("storeCheckpoint", "String", None, None, ""),
+    Key("abortFile", "String", None, None, ""),
+)
 
-BROKER_KEYS: Final = _read_table(BROKER, STORE, SERVER, CLIENT, own=(ADVERTISED_PORT,))
+BROKER_KEYS: Final = _read_table(BROKER, STORE, SERVER, CLIENT, own=OWN_KEYS)
 # RocketMQ: the name server of 4.9 reads no NettyClientConfig.
 NAMESRV_KEYS: Final = _read_table(NAMESRV, SERVER, CLIENT, only_5=_names(CLIENT))

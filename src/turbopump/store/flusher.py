@@ -43,6 +43,8 @@ class Flusher:
         self._log_busy = False
         self._log_again = False
         self._queues_busy = False
+        self.queues_synced = 0
+        """Up to which offset of the log everything derived from it is on the disk, as far as this run knows."""
         self.queues_failed = False
         """Whether a sync of a queue has failed: what the queues have on the disk is unknown from then on, until they are rebuilt."""
 
@@ -94,6 +96,7 @@ class Flusher:
             checkpoint.queues_timestamp = max(
                 checkpoint.queues_timestamp, min(timestamp, checkpoint.log_timestamp or timestamp)
             )
+            self.queues_synced = offset
             checkpoint.safe_offset = min(offset, self.flushed.value)
             checkpoint.write()
             self._disk.start_sync([checkpoint.segment], lambda _error: None)
@@ -114,7 +117,7 @@ class Flusher:
             for segment in self._dirty_derived():
                 segment.sync()
             self._checkpoint.queues_timestamp = max(self._checkpoint.queues_timestamp, newest)
-            self._checkpoint.safe_offset = self.flushed.value
+            self._checkpoint.safe_offset = self.queues_synced = self.flushed.value
         self._checkpoint.log_end, self._checkpoint.queue_units = self._log.end, self._queues.units
         self._checkpoint.write()
         self._checkpoint.segment.sync()

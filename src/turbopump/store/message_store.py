@@ -91,7 +91,7 @@ class MessageStore:
         )
         self.space = SpaceWatch(disk, paths.commit_logs, (paths.consume_queues, paths.index), config.space, on_failure)
         self.log.files.full = lambda: self.space.full_roots
-        synced, note = lambda: self._checkpoint.safe_offset, self._note_indexes
+        synced, note = lambda: min(self.flusher.queues_synced, self.flushed.value), self._note_indexes
         self.retention = Retention(
             disk, clock, self.log, self.queues, self.index, config.retention, self.space, synced, note, on_failure
         )
@@ -134,7 +134,7 @@ class MessageStore:
             if abort is not None:
                 store.flusher.flush_all_now()
             elif not store.recovery.entries:
-                store._checkpoint.safe_offset = store.log.end  # nothing was written since the clean stop
+                store.flusher.queues_synced = store.log.end  # nothing was written since the clean stop
             store.flushed.advance(store.log.end)
             store.latency.begin()
             store._dispatcher.show_flushed()
@@ -341,6 +341,8 @@ class MessageStore:
     def finish_background(self) -> None:
         """Wait for what runs beside this thread (syncs, saves of tables) and start no more: the first step of closing."""
         self.cold_reads.close()
+        if self.index is not None:
+            self.index.settle()  # may need a new file, and have it noted
         self._disk.close()
 
     def close(self) -> None:

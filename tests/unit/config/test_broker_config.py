@@ -55,11 +55,22 @@ def test_values_have_the_type_of_their_key(conf: Path) -> None:
     assert config.auto_create_topic_enable is False
     assert config.flush_disk_type is FlushDiskType.SYNC_FLUSH
     assert config.store_path_root_dir == "/data/store"
-    assert config.commit_log_directory == Path("/data/store/commitlog")
+    assert config.commit_log_directories == ()
 
 
 def test_the_commit_log_may_lie_elsewhere(conf: Path) -> None:
-    assert load(conf, "storePathCommitLog=/fast/log").commit_log_directory == Path("/fast/log")
+    assert load(conf, "storePathCommitLog=/fast/log").commit_log_directories == (Path("/fast/log"),)
+    several = load(conf, "storePathCommitLog= /a/log , /b/log,/a/log,\nreadOnlyCommitLogStorePaths=/c/log")
+    assert several.commit_log_directories == (Path("/a/log"), Path("/b/log"))
+    assert several.read_only_commit_log_directories == (Path("/c/log"),)
+
+
+def test_the_hours_of_deletion_are_read_as_apache_reads_them(conf: Path) -> None:
+    assert load(conf, "").delete_hours == {4}
+    assert load(conf, "deleteWhen=4;05 ; 23").delete_hours == {4, 5, 23}
+    for text in ("24", "four", "4,5", ";", "-1"):
+        with pytest.raises(ConfigError, match=f"deleteWhen={text}: hours from 00 to 23"):
+            load(conf, f"deleteWhen={text}")
 
 
 def test_defaults_are_apaches_but_for_the_loopback_bind() -> None:
