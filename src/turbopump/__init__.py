@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from turbopump.client.delivery import Retry
+    from turbopump.client.found_messages import FoundMessages
+    from turbopump.client.message_finder import MessageFinder
     from turbopump.client.offset_store import ConsumeFrom
     from turbopump.client.producer import Producer
     from turbopump.client.pull_consumer import PullConsumer
@@ -20,7 +22,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ConsumeFrom",
+    "FoundMessages",
     "Message",
+    "MessageFinder",
     "MessageQueue",
     "Producer",
     "PullConsumer",
@@ -35,7 +39,9 @@ __all__ = [
 
 _HOME = {
     "ConsumeFrom": "turbopump.client.offset_store",
+    "FoundMessages": "turbopump.client.found_messages",
     "Message": "turbopump.message.message",
+    "MessageFinder": "turbopump.client.message_finder",
     "MessageQueue": "turbopump.message.message_queue",
     "Producer": "turbopump.client.producer",
     "PullConsumer": "turbopump.client.pull_consumer",

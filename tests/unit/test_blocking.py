@@ -17,6 +17,7 @@ from turbopump.blocking import (
     ConsumeFrom,
     Delivery,
     Message,
+    MessageFinder,
     Producer,
     ProducerSettings,
     PullConsumer,
@@ -27,11 +28,12 @@ from turbopump.blocking import (
     SendStatus,
     Surrounding,
 )
+from turbopump.client import message_finder as asyncio_message_finder
 from turbopump.client import producer as asyncio_producer
 from turbopump.client import pull_consumer as asyncio_pull_consumer
 from turbopump.client import push_consumer as asyncio_push_consumer
 from turbopump.client.loop_thread import the_loop_thread
-from turbopump.errors import ConfigError, MessageError, NotStartedError, RouteNotFoundError
+from turbopump.errors import ConfigError, MessageError, MessageNotFoundError, NotStartedError, RouteNotFoundError
 from turbopump.testing import BrokerThread
 
 
@@ -167,6 +169,20 @@ def test_a_coroutine_handler_may_not_wait_for_its_own_loop(broker: BrokerThread,
     assert "use await" in caught[0]
 
 
+def test_messages_are_found_again(broker: BrokerThread, topic: str) -> None:
+    with Producer(broker.namesrv) as producer, MessageFinder(broker.namesrv) as finder:
+        sent = producer.send(topic, "one", keys=["k1", "k2"])
+        producer.send(topic, "two", keys="k2")
+        assert finder.view(topic, sent.msg_id).body == b"one"
+        assert finder.view(topic, sent.offset_msg_id).msg_id == sent.msg_id
+        assert finder.at(sent.queue, sent.queue_offset).body == b"one"
+        assert [message.body for message in finder.by_key(topic, "k2").messages] == [b"one", b"two"]
+        assert [message.body for message in finder.by_unique_id(topic, sent.msg_id).messages] == [b"one"]
+        assert [message.body for message in finder.by_time(topic, 0).messages] == [b"one", b"two"]
+        with pytest.raises(MessageNotFoundError, match="Check the topic"):
+            finder.view(topic, "unknown")
+
+
 def test_errors_are_the_same(broker: BrokerThread) -> None:
     with pytest.raises(ConfigError):
         Producer("nowhere")
@@ -251,6 +267,7 @@ def test_a_push_consumer_is_refused_in_a_fork(broker: BrokerThread, topic: str) 
         (Producer, asyncio_producer.Producer, ProducerSettings, {"group"}),
         (PullConsumer, asyncio_pull_consumer.PullConsumer, Surrounding, {"group"}),
         (PushConsumer, asyncio_push_consumer.PushConsumer, PushConsumerSettings, {"group", "topic", "tags"}),
+        (MessageFinder, asyncio_message_finder.MessageFinder, Surrounding, set()),
     ],
 )
 def test_both_faces_have_the_same_settings_and_methods(face: type, behind: type, settings: type, outside: set[str]) -> None:

@@ -1,19 +1,21 @@
-"""The client for code without an event loop: the same Producer, PushConsumer and PullConsumer, each method a plain call that waits.
+"""The client for code without an event loop: the same Producer, consumers and MessageFinder, each method a plain call that waits.
 
 One rule: there is one implementation, the asyncio one; a call here runs there, on one background thread with one loop per process,
 and brings back its result. It must not know brokers. Handing over and back costs some tens of µs (``make bench`` has the figure).
 
-After a ``fork`` the thread is gone: a Producer or PullConsumer starts afresh in the child by itself at its next call; a PushConsumer
-refuses, for the messages in its hands belong to the parent.
+After a ``fork`` the thread is gone: a Producer, PullConsumer or MessageFinder starts afresh in the child by itself at its next call; a
+PushConsumer refuses, for the messages in its hands belong to the parent.
 """
 
 from __future__ import annotations
 
+from turbopump.blocking.message_finder import MessageFinder
 from turbopump.blocking.on_loop_thread import Surrounding
 from turbopump.blocking.producer import Producer, ProducerSettings
 from turbopump.blocking.pull_consumer import PullConsumer
 from turbopump.blocking.push_consumer import PushConsumer, PushConsumerSettings
 from turbopump.client.delivery import Delivery, Retry
+from turbopump.client.found_messages import FoundMessages
 from turbopump.client.offset_store import ConsumeFrom
 from turbopump.client.pull_consumer import PullResult, PullStatus
 from turbopump.client.send_result import SendResult, SendStatus
@@ -23,7 +25,9 @@ from turbopump.message.message_queue import MessageQueue
 __all__ = [
     "ConsumeFrom",
     "Delivery",
+    "FoundMessages",
     "Message",
+    "MessageFinder",
     "MessageQueue",
     "Producer",
     "ProducerSettings",

@@ -133,6 +133,8 @@ class ClientInstance:
     def _route_changed(self, route: TopicRoute) -> None:
         for member in self._members:
             member.on_route_change(route)
+        if not self._members:  # who only asks questions need not be known
+            return
         for address in sorted(route.every_address(slaves=self._consumes)):
             if address not in self._introduced:
                 self._introduce(address)
@@ -186,7 +188,7 @@ class ClientInstance:
         await self._heartbeat_all()
 
     async def _heartbeat_all(self) -> None:
-        addresses = self.routes.addresses(slaves=self._consumes)
+        addresses = self.routes.addresses(slaves=self._consumes) if self._members else set()
         await asyncio.gather(*(self._introduce(address) for address in sorted(addresses)), return_exceptions=True)
 
     async def _heartbeat(self, address: str) -> None:

@@ -32,6 +32,7 @@ from turbopump.protocol.requests.offsets import (
     UpdateConsumerOffset,
 )
 from turbopump.protocol.requests.pull import PullMessage, PullMessageReply, PullSysFlag
+from turbopump.protocol.requests.queries import QueryMessage, ViewMessageById
 from turbopump.protocol.requests.send import SendBatchMessage, SendMessageReply, SendMessageV2
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import RequestContext, Response, Router
@@ -115,6 +116,8 @@ class ScriptedBroker:
             (GetMaxOffset, self._max),
             (GetMinOffset, self._min),
             (SearchOffset, self._search),
+            (QueryMessage, lambda _request, _context: NOT_FOUND),
+            (ViewMessageById, lambda _request, _context: refusal(ResponseCode.SYSTEM_ERROR)),
         ):
             router.add(type_, self._scripted(handler))
         self._server = RemotingServer(router, on_close=self._gone)

@@ -1,0 +1,312 @@
+"""Finds single messages: by id, by key, by place in a queue, by time.
+
+One rule: it belongs to no group and leaves no trace on a broker: no heartbeat, no offset. Brokers answer what their index points to,
+which may be another key of the same hash; what is handed over has been checked against what was asked, and by its CRC. It must not
+know who asks.
+"""
+
+from __future__ import annotations
+
+import random as random_module
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Final
+
+from turbopump.client.found_messages import FoundMessages, Time, as_ms, each_answer, good_messages, in_order, is_meant
+from turbopump.client.instance import ClientInstance
+from turbopump.client.offset_store import OffsetStore
+from turbopump.client.pulled_messages import pulled_messages
+from turbopump.client.routes import TopicRoute
+from turbopump.client.surroundings import Surroundings, name_server_addresses
+from turbopump.clock import Clock, SystemClock
+from turbopump.config.addresses import join_address
+from turbopump.errors import (
+    ConfigError,
+    ConnectError,
+    MessageNotFoundError,
+    NotStartedError,
+    ProtocolError,
+    RemotingError,
+    ResponseError,
+)
+from turbopump.message.ids import decode_offset_msg_id
+from turbopump.message.message import ReceivedMessage
+from turbopump.message.message_queue import MessageQueue
+from turbopump.message.properties import KEY_SEPARATOR
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.pull import PullMessage, PullMessageReply, PullSysFlag
+from turbopump.protocol.requests.queries import QueryMessage, ViewMessageById
+
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+"""The group that every broker has for tools; Apache's mqadmin reads under its name."""
+FOUND_MAX: Final = 64
+"""Messages that a broker gives by key at most, unless its ``maxMsgsNumBatch`` says otherwise."""
+QUERY_TIMEOUT_S: Final = 10.0
+EVER: Final = 2**63 - 1
+SECOND_MS: Final = 1000
+PORT_MAX: Final = 65535
+
+
+class MessageFinder:
+    """Use it as ``async with MessageFinder("127.0.0.1:9876") as finder:``. Settings as ``PullConsumer``'s, but for the group.
+
+    Every method asks the name server for the topic's route first; RouteNotFoundError says why there is none. Those that want one
+    message raise MessageNotFoundError, whose text says where it was looked for.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | list[str] | tuple[str, ...],
+        *,
+        instance_name: str | None = None,
+        clock: Clock | None = None,
+        random: random_module.Random | None = None,
+        local_ip: str | None = None,
+    ) -> None:
+        self._name_servers = name_server_addresses(namesrv)
+        self._instance_name = instance_name
+        self._surroundings = Surroundings(clock or SystemClock(), random or random_module.Random(), local_ip)
+        self._instance: ClientInstance | None = None
+
+    # --- life ----------------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> MessageFinder:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Make ready; connections are opened by the first question. Nothing happens if it is started already."""
+        if self._instance is not None:
+            self._instance.check_usable("MessageFinder")
+            return
+        instance = ClientInstance(self._name_servers, instance_name=self._instance_name, surroundings=self._surroundings)
+        instance.start()
+        self._instance = instance
+
+    async def close(self) -> None:
+        """Close the connections. May be called twice."""
+        if self._instance is not None:
+            await self._instance.close()
+
+    # --- one message ---------------------------------------------------------------------------------------------------------
+
+    async def view(self, topic: str, msg_id: str) -> ReceivedMessage:
+        """The message with this id, of either kind: the unique id that its producer gave it (``SendResult.msg_id``), or the offset
+        message id (``SendResult.offset_msg_id``), which says on which broker and where in its log it is.
+
+        Raises MessageNotFoundError, or the RemotingError of a broker that may have it and cannot be asked.
+        """
+        route = await self._route(topic)
+        tried = []
+        missing: dict[str, str] = {}
+        place = _place_of(msg_id)
+        if place is not None:
+            address, offset = place
+            try:
+                message, why = await self._view_at(route, address, offset)
+            except RemotingError as error:
+                message, why = None, "it cannot be asked"
+                missing[address] = str(error)
+            if message is not None and message.topic == topic:
+                return message
+            tried.append(
+                f"as an offset message id it means offset {offset} at {address}: {why or 'a message of another topic'}"
+            )
+        found = await self._query(route, msg_id, FOUND_MAX, 0, EVER, unique=True)
+        if found.messages:
+            return found.messages[0]
+        tried.append(f"as a unique id no broker of the topic ({', '.join(sorted(route.addresses))}) finds it")
+        missing.update(found.missing)
+        if missing:
+            raise ConnectError(
+                f"message {msg_id!r} of topic {topic!r} is not found, but not every broker could be asked: {_reasons(missing)}"
+            )
+        raise MessageNotFoundError(
+            f"no message {msg_id!r} in topic {topic!r}: {'; '.join(tried)}. Check the topic; the message may be older than the broker "
+            "keeps (fileReservedTime), or the broker keeps no index (messageIndexEnable)"
+        )
+
+    async def at(self, queue: MessageQueue, offset: int) -> ReceivedMessage:
+        """The message at a queue offset. Raises MessageNotFoundError, which says what offsets the queue has, or a RemotingError."""
+        await self._route(queue.topic)
+        messages, reply = await self._pull(queue, offset, 1)
+        if not messages or messages[0].queue_offset != offset:
+            raise MessageNotFoundError(
+                f"no message at offset {offset} of queue {queue}, which has {_range(reply)}"
+                + (": it is damaged, or a filler between messages" if reply.min_offset <= offset < reply.max_offset else "")
+            )
+        return messages[0]
+
+    # --- several -------------------------------------------------------------------------------------------------------------
+
+    async def by_key(
+        self, topic: str, key: str, max_messages: int = 32, *, begin: Time | None = None, end: Time | None = None
+    ) -> FoundMessages:
+        """The newest messages of a topic that have this key, from all of its brokers, stored between two times (both count).
+
+        A broker gives 64 at most, unless configured otherwise (``maxMsgsNumBatch``). Raises ConfigError for a key that cannot be.
+        """
+        if not key or KEY_SEPARATOR in key:
+            raise ConfigError(
+                f"{key!r} is no key: a key has at least one character and no space, which separates keys; give one"
+            )
+        route = await self._route(topic)
+        return await self._query(route, key, max_messages, as_ms(begin, 0), as_ms(end, EVER), unique=False)
+
+    async def by_unique_id(self, topic: str, unique_id: str, max_messages: int = 32) -> FoundMessages:
+        """Every message with this unique id: a send that was repeated may be stored twice, and a batch may have one id for all."""
+        return await self._query(await self._route(topic), unique_id, max_messages, 0, EVER, unique=True)
+
+    async def by_time(self, topic: str, begin: Time, end: Time | None = None, max_messages: int = 32) -> FoundMessages:
+        """The first messages of a topic, over all of its queues, that were stored at or after ``begin`` and not after ``end``."""
+        route = await self._route(topic)
+        first, last = as_ms(begin, 0), as_ms(end, EVER)
+
+        async def one_queue(queue: MessageQueue) -> list[ReceivedMessage]:
+            return await self._from_time(queue, first, last, max_messages)
+
+        found = await each_answer({str(queue): one_queue(queue) for queue in route.subscribe_queues})
+        return FoundMessages(in_order(found.messages)[:max_messages], found.missing)
+
+    # --- asking brokers ------------------------------------------------------------------------------------------------------
+
+    def _ready(self) -> ClientInstance:
+        if self._instance is None:
+            raise NotStartedError(
+                "this MessageFinder is not started; use `async with MessageFinder(...)` or `await finder.start()`"
+            )
+        self._instance.check_usable("MessageFinder")
+        return self._instance
+
+    async def _route(self, topic: str) -> TopicRoute:
+        return await self._ready().routes.refresh(topic)
+
+    async def _view_at(self, route: TopicRoute, address: str, offset: int) -> tuple[ReceivedMessage | None, str]:
+        """The message at an offset of the log of the broker at ``address``; or why there is none."""
+        request = ViewMessageById(topic=route.topic, offset=offset)
+        answer = await self._ready().remoting.exchange(address, request, timeout=QUERY_TIMEOUT_S)
+        if answer.code != ResponseCode.SUCCESS:
+            return None, answer.remark or f"the broker answers with code {answer.code}"
+        names = [name for name, members in route.addresses.items() if address in members.values()]
+        messages = good_messages(answer.body, names[0] if names else "", address)
+        if len(messages) != 1 or messages[0].commit_log_offset != offset:
+            return None, "what the broker gives is damaged"
+        return messages[0], ""
+
+    async def _query(
+        self, route: TopicRoute, key: str, max_messages: int, begin_ms: int, end_ms: int, *, unique: bool
+    ) -> FoundMessages:
+        request = QueryMessage(
+            topic=route.topic,
+            key=key,
+            max_num=max_messages,
+            begin_timestamp=max(begin_ms - SECOND_MS, 0),  # RocketMQ's index has times to the second
+            end_timestamp=end_ms,
+            unique_key=unique,
+        )
+
+        async def one_broker(broker_name: str) -> list[ReceivedMessage]:
+            return await self._query_broker(route, broker_name, request)
+
+        found = await each_answer({name: one_broker(name) for name in sorted(route.addresses)})
+        meant = [message for message in found.messages if is_meant(message, request, begin_ms)]
+        return FoundMessages(in_order(meant)[-max_messages:] if max_messages > 0 else (), found.missing)
+
+    async def _query_broker(self, route: TopicRoute, broker_name: str, request: QueryMessage) -> list[ReceivedMessage]:
+        """From the master, or from a slave if it cannot be asked."""
+        failure: RemotingError = ConnectError(f"no address is known for broker {broker_name}")
+        for address in route.addresses[broker_name].values():
+            try:
+                answer = await self._ready().remoting.exchange(address, request, timeout=QUERY_TIMEOUT_S)
+            except RemotingError as error:
+                failure = error
+                continue
+            if answer.code == ResponseCode.QUERY_NOT_FOUND:
+                return []
+            if answer.code == ResponseCode.SUCCESS:
+                return good_messages(answer.body, broker_name, address)
+            failure = ResponseError(answer.code, answer.remark, request="QueryMessage", address=address)
+        raise failure
+
+    async def _from_time(self, queue: MessageQueue, begin_ms: int, end_ms: int, count: int) -> list[ReceivedMessage]:
+        offsets = OffsetStore(self._ready(), TOOLS_GROUP)
+        found: list[ReceivedMessage] = []
+        # RocketMQ 4.9 answers with the message nearest to the time, which may be the one before
+        offset = max(await offsets.offset_at(queue, begin_ms) - 1, await offsets.min_offset(queue))
+        while len(found) < count:
+            messages, reply = await self._pull(queue, offset, min(count - len(found) + 1, 32))
+            for message in messages:
+                if message.store_timestamp > end_ms:
+                    return found
+                if message.store_timestamp >= begin_ms:
+                    found.append(message)
+            if reply.next_begin_offset <= offset or reply.next_begin_offset >= reply.max_offset:
+                break
+            offset = reply.next_begin_offset
+        return found[:count]
+
+    async def _pull(self, queue: MessageQueue, offset: int, count: int) -> tuple[list[ReceivedMessage], PullMessageReply]:
+        """What is at a queue offset now, if anything."""
+        routes = self._ready().routes
+        address = (await routes.get(queue.topic)).readable_address(queue.broker_name)
+        if address is None:
+            raise ConnectError(
+                f"topic {queue.topic!r} has no queue on a broker {queue.broker_name!r}; its queues: turbopump topic route"
+            )
+        request = PullMessage(
+            consumer_group=TOOLS_GROUP,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=offset,
+            max_msg_nums=count,
+            sys_flag=PullSysFlag.SUBSCRIPTION,
+            subscription="*",
+            expression_type="TAG",
+        )
+        answer = await self._ready().remoting.exchange(address, request, timeout=QUERY_TIMEOUT_S)
+        if answer.code not in _PULL_OUTCOMES:
+            raise ResponseError(answer.code, answer.remark, request="PullMessage", address=address)
+        reply = answer.header(PullMessageReply)
+        if answer.code != ResponseCode.SUCCESS:
+            return [], reply
+        messages, _ = pulled_messages(answer.body, queue, offset, reply.next_begin_offset, ReceivedMessage)
+        for message in messages:
+            message.broker_name = queue.broker_name
+        return messages, reply
+
+
+_PULL_OUTCOMES: Final = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)
+
+
+def _place_of(msg_id: str) -> tuple[str, int] | None:
+    """Address and offset that an id means if it is an offset message id; None if it cannot be one.
+
+    Both kinds look alike. A unique id has the low half of a process id where the other has the high half of a port, which is 0.
+    """
+    try:
+        ip, port, offset = decode_offset_msg_id(msg_id)
+    except ProtocolError:
+        return None
+    return (join_address(ip, port), offset) if 0 < port <= PORT_MAX and offset < EVER else None
+
+
+def _range(reply: PullMessageReply) -> str:
+    if reply.max_offset <= reply.min_offset:
+        return "no messages"
+    return f"offsets {reply.min_offset} to {reply.max_offset - 1}"
+
+
+def _reasons(missing: Mapping[str, str]) -> str:
+    return "; ".join(f"{name}: {why}" for name, why in missing.items())
