@@ -16,7 +16,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Iterator
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -33,8 +33,6 @@ _SLOT: Final = struct.Struct(">i")
 _REWIND_STEP: Final = 65536
 _OFFSET_MAX: Final = 1 << 60
 """No log is that long."""
-_HASHED_APART: Final = 4
-"""Characters at a key's end that are hashed one by one; what is before them is remembered (unique ids differ in their end)."""
 
 
 def index_file_size(slots: int, entries: int) -> int:
@@ -121,25 +119,33 @@ class IndexFile:
         self.dirty = True
         return trusted
 
-    def put(self, key_hash: int, offset: int, stored_ms: int) -> None:
-        """Add an entry; the file must not be full. About 1 µs."""
-        buffer, number = self._buffer, self.count
-        slot_at = HEADER_SIZE + key_hash % self._slots * SLOT_SIZE
-        (previous,) = _SLOT.unpack_from(buffer, slot_at)
-        if not 0 < previous <= number:
-            previous = 0
+    def put(self, entries: Sequence[tuple[int, int, int]]) -> int:
+        """Add entries (key hash, commit-log offset, store time) until the file is full; how many were added. About 0.6 µs each."""
+        buffer, number, slots = self._buffer, self.count, self._slots
+        pack_entry, pack_slot, unpack_slot = _ENTRY.pack_into, _SLOT.pack_into, _SLOT.unpack_from
+        entries = entries[: self._entries - number]
+        if not entries:
+            return 0
         if number == 1:
-            self.begin_offset, self.begin_timestamp = offset, stored_ms
-        seconds = (stored_ms - self.begin_timestamp) // 1000 if self.begin_timestamp > 0 else 0
-        seconds = min(max(seconds, 0), 0x7FFFFFFF)
-        _ENTRY.pack_into(buffer, self._entries_at + number * ENTRY_SIZE, key_hash, offset, seconds, previous)
-        _SLOT.pack_into(buffer, slot_at, number)
-        if previous == 0:
-            self._slots_used += 1
-        self.count = number + 1
-        self.end_offset, self.end_timestamp = offset, stored_ms
+            _, self.begin_offset, self.begin_timestamp = entries[0]
+        begin = self.begin_timestamp
+        at = self._entries_at + number * ENTRY_SIZE
+        for key_hash, offset, stored_ms in entries:
+            slot_at = HEADER_SIZE + key_hash % slots * SLOT_SIZE
+            (previous,) = unpack_slot(buffer, slot_at)
+            if not 0 < previous <= number:
+                previous = 0
+                self._slots_used += 1
+            seconds = (stored_ms - begin) // 1000 if stored_ms > begin > 0 else 0
+            pack_entry(buffer, at, key_hash, offset, seconds if seconds < 0x7FFFFFFF else 0x7FFFFFFF, previous)
+            pack_slot(buffer, slot_at, number)
+            number += 1
+            at += ENTRY_SIZE
+        _, self.end_offset, self.end_timestamp = entries[-1]
+        self.count = number
         self._write_header()
         self.dirty = True
+        return len(entries)
 
     def slot_piece(self, key_hash: int) -> Piece:
         """Where the number of the newest entry of this hash's slot is; ``newest`` reads it."""
@@ -181,30 +187,23 @@ class IndexFile:
         )
 
 
-def index_hash(key: str) -> int:
-    """A key's hash as index files hold it: the absolute Java hash of ``topic#key``; 0 for the one that has no positive twin."""
-    value = _continued(_hash_of_start(key[:-_HASHED_APART]), key[-_HASHED_APART:])
-    if value & 0x80000000:
-        value = 0x1_0000_0000 - value
-    return 0 if value == 0x80000000 else value
+def index_hash(text: str) -> int:
+    """The hash that index files hold of a ``topic#key``: its absolute Java hash; 0 for the one that has no positive twin."""
+    return 0 if (value := java_hash(text)) == -0x8000_0000 else abs(value)
 
 
-@lru_cache(maxsize=8192)
-def _hash_of_start(start: str) -> int:
-    return java_hash(start) & 0xFFFFFFFF
-
-
-def _continued(value: int, rest: str) -> int:
-    if not rest.isascii():
-        for unit in _utf16(rest):
-            value = (31 * value + unit) & 0xFFFFFFFF
-        return value
-    for unit in rest.encode():
-        value = (31 * value + unit) & 0xFFFFFFFF
+def key_hash(topic: str, key: str) -> int:
+    """``index_hash`` of ``topic#key``, 0.6 µs instead of 4: unique ids differ in their last characters, what is before is remembered."""
+    try:
+        a, b, c, d = key[-4:].encode("ascii")
+    except ValueError:  # fewer than four, or others than ASCII
+        return index_hash(f"{topic}#{key}")
+    value = (_hash_before(topic, key[:-4]) * 923_521 + a * 29_791 + b * 961 + c * 31 + d) & 0xFFFFFFFF  # powers of 31
+    if value & 0x8000_0000:
+        return 0 if value == 0x8000_0000 else 0x1_0000_0000 - value
     return value
 
 
-def _utf16(text: str) -> Iterator[int]:
-    data = text.encode("utf-16-be", "surrogatepass")
-    for at in range(0, len(data), 2):
-        yield data[at] << 8 | data[at + 1]
+@lru_cache(maxsize=8192)
+def _hash_before(topic: str, start: str) -> int:
+    return java_hash(f"{topic}#{start}") & 0xFFFFFFFF

@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
+from typing import Final
 
 from turbopump.clock import Clock
 from turbopump.message.sysflag import TRANSACTION_MASK
 from turbopump.store.disk import Disk, Segment
-from turbopump.store.index_file import IndexFile, index_file_size, index_hash
+from turbopump.store.index_file import IndexFile, index_file_size, index_hash, key_hash
 from turbopump.store.key_walk import KeyWalk
+
+WAITING_MAX: Final = 64
+"""Messages that wait to be written to the files: they are in the log, and a crash brings them back from there."""
 
 
 class KeyIndex:
@@ -32,6 +36,7 @@ class KeyIndex:
         self.failed = False
         """Whether a file could not be made: nothing is indexed from then on, and the next start fills the index again."""
         self.files: list[IndexFile] = []
+        self._waiting: list[tuple[str, str | None, str | None, int, int]] = []
 
     def load(self) -> None:
         """Open the files that are there. One of another size cannot be read with these settings: it is removed, and filled again."""
@@ -47,23 +52,37 @@ class KeyIndex:
     @property
     def end_offset(self) -> int:
         """The commit-log offset of the newest message that is indexed; −1 if there is none."""
+        self.settle()
         return self.files[-1].end_offset if self.files and self.files[-1].count > 1 else -1
 
     def add(self, topic: str, unique: str | None, keys: str | None, sys_flag: int, offset: int, stored_ms: int) -> None:
-        """Index one message by its unique id and its keys (separated by spaces). Never fails: see ``failed``."""
+        """Index one message by its unique id and its keys (separated by spaces), soon. Never fails: see ``failed``."""
         if sys_flag & TRANSACTION_MASK == TRANSACTION_MASK or self.failed:  # rolled back
             return
-        file = self.files[-1] if self.files else None
-        if file is not None and file.count > 1 and offset <= file.end_offset:
-            return
-        try:
+        waiting = self._waiting
+        waiting.append((topic, unique, keys, offset, stored_ms))
+        if len(waiting) >= WAITING_MAX:
+            self.settle()
+
+    def settle(self) -> None:
+        """Write to the files what was added and waits: together it costs half. Whoever reads or syncs the files settles first."""
+        waiting, self._waiting = self._waiting, []
+        there = self.files[-1].end_offset if self.files and self.files[-1].count > 1 else -1
+        entries: list[tuple[int, int, int]] = []
+        for topic, unique, keys, offset, stored_ms in waiting:
+            if offset <= there:
+                continue
             if unique:
-                self._put(f"{topic}#{unique}", offset, stored_ms)
+                entries.append((key_hash(topic, unique), offset, stored_ms))
             if keys:
-                for key in keys.split(" "):
-                    if key:
-                        self._put(f"{topic}#{key}", offset, stored_ms)
-        except OSError as error:  # derived data: no reason to refuse the message, which is in the log
+                entries.extend([(key_hash(topic, key), offset, stored_ms) for key in keys.split(" ") if key])
+        try:
+            while entries:
+                file = self.files[-1] if self.files else None
+                if file is None or file.full:
+                    file = self._new_file()
+                del entries[: file.put(entries)]
+        except OSError as error:  # derived data: no reason to refuse the messages, which are in the log
             self.failed = True
             self.on_failure(error)
 
@@ -74,6 +93,7 @@ class KeyIndex:
 
     def walk(self, topic: str, key: str, begin_ms: int, end_ms: int) -> KeyWalk:
         """The way through every entry of this key or unique id."""
+        self.settle()
         return KeyWalk(self.files, index_hash(f"{topic}#{key}"), begin_ms, end_ms)
 
     def rewind(self, before: int) -> int:
@@ -81,6 +101,7 @@ class KeyIndex:
 
         That is ``before``, or less if the newest file is not as it was written: then that part is indexed again.
         """
+        self.settle()
         while self.files:
             last = self.files[-1]
             if last.count > 1 and last.begin_offset < before:
@@ -109,6 +130,7 @@ class KeyIndex:
         return taken
 
     def dirty_segments(self) -> list[Segment]:
+        self.settle()
         segments = []
         for file in self.files:
             if file.dirty:
@@ -117,19 +139,15 @@ class KeyIndex:
         return segments
 
     def close(self) -> None:
+        self.settle()
         for file in self.files:
             file.segment.close()
         self.files.clear()
 
     def remove_all(self) -> None:
+        self._waiting.clear()
         while self.files:
             self._drop(self.files.pop())
-
-    def _put(self, key: str, offset: int, stored_ms: int) -> None:
-        file = self.files[-1] if self.files else None
-        if file is None or file.full:
-            file = self._new_file()
-        file.put(index_hash(key), offset, stored_ms)
 
     def _new_file(self) -> IndexFile:
         self._disk.make_directory(self._directory)

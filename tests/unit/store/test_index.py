@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.unit.store.directory import HOST, Directory, bodies
 
 from turbopump.message.java_hash import java_hash
 from turbopump.message.sysflag import SysFlag
 from turbopump.store.disk import Segment, SystemDisk
-from turbopump.store.index_file import index_file_size, index_hash
+from turbopump.store.index_file import index_file_size, index_hash, key_hash
+from turbopump.store.key_index import WAITING_MAX
 from turbopump.store.message_store import MessageStore, NewMessage
 from turbopump.store.question import answer
 
@@ -95,10 +98,46 @@ def test_a_key_hashes_as_in_java(key: str) -> None:
     assert index_hash(key) == (0 if value == 1 << 31 else value)
 
 
+@given(topic=st.text(max_size=3), key=st.text(max_size=9))
+def test_a_key_s_hash_is_the_same_whether_its_start_is_remembered_or_not(topic: str, key: str) -> None:
+    assert key_hash(topic, key) == key_hash(topic, key) == index_hash(f"{topic}#{key}")
+
+
+def test_the_one_hash_without_a_positive_twin_is_zero_when_its_start_is_remembered_too() -> None:
+    key = "jllgvmc"
+    assert java_hash(f"T#{key}") == -(1 << 31)
+    assert key_hash("T", key) == 0 == index_hash(f"T#{key}")
+
+
+def test_what_waits_to_be_indexed_is_found_at_once_and_written_by_the_flush(tmp_path: Path) -> None:
+    directory = indexed(tmp_path, index_entries=1000)
+    store = directory.open()
+    assert store.index is not None
+    for number in range(WAITING_MAX - 1):
+        put(store, b"%d" % number, f"key-{number}")
+    assert store.index.names == [], "they wait"
+    twin = directory.copy(tmp_path.with_name(tmp_path.name + "-crashed"))
+    (hit,) = store.lookup.find_by_key("T", "key-7", *ALWAYS)
+    assert hit.offset == store.log.entry_at(hit.offset).offset  # type: ignore[union-attr]
+    assert store.index.files[-1].count == WAITING_MAX
+    put(store, b"x", "last")
+    store.flusher.flush_queues()
+    assert store.index.files[-1].count == WAITING_MAX + 1
+    for _ in range(WAITING_MAX):
+        put(store, b"more", "more")
+    assert store.index.files[-1].count == 2 * WAITING_MAX + 1, "so many are written by themselves"
+    store.close()
+    again = twin.open()
+    assert len(again.lookup.find_by_key("T", "key-7", *ALWAYS)) == 1
+    again.close()
+
+
 def test_a_full_file_is_followed_by_another_even_between_two_keys_of_a_message(tmp_path: Path) -> None:
     directory = indexed(tmp_path)
     store = directory.open()
     fill(directory, store, 40)  # three keys each: 31 entries a file
+    assert store.index is not None
+    store.index.settle()
     files = sorted(directory.paths.index.iterdir())
     assert len(files) == 4
     assert {path.stat().st_size for path in files} == {index_file_size(SLOTS, ENTRIES)}
@@ -275,9 +314,9 @@ def test_an_index_that_cannot_grow_refuses_no_message_and_is_filled_at_the_next_
     store = MessageStore.open(directory.config, Disk(), directory.clock, directory.failures.append)
     fill(directory, store, 30)
     assert bodies(store) == [b"%d" % number for number in range(30)]
+    assert len(store.lookup.find_by_key("T", "every", *ALWAYS)) == 10
     (failure,) = directory.failures
     assert "No space left" in failure
-    assert len(store.lookup.find_by_key("T", "every", *ALWAYS)) == 10
     twin = directory.copy(tmp_path.with_name(tmp_path.name + "-crashed"))
     store.close()
     full = False

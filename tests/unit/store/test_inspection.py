@@ -29,6 +29,7 @@ from turbopump.protocol import fastjson
 from turbopump.store.files import StorePaths
 from turbopump.store.inspection import index_check, index_layout, inspect_store, log_walk, queue_check
 from turbopump.store.inspection.entry_facts import last_value
+from turbopump.store.key_index import WAITING_MAX
 from turbopump.store.message_store import NewMessage
 from turbopump.store.read_only_disk import ReadOnlyDisk, ReadOnlyFile
 
@@ -314,8 +315,21 @@ def test_a_crash_is_noticed_and_a_store_that_was_killed_is_whole(tmp_path: Path)
     store.close()
     (tmp_path / "killed" / "abort").write_bytes(b"1 turbopump")
     result = verified(killed.paths.root)
-    assert result.findings.counts == {"unclean_stop": 1}
+    assert result.findings.counts == {"unclean_stop": 1}, "the last messages waited to be indexed: the next start does it"
     assert result.messages == COUNT + 9
+
+
+def test_a_crash_excuses_only_the_few_last_messages_from_the_index(tmp_path: Path) -> None:
+    directory = numbered_store(tmp_path / "store", COUNT)
+    store = directory.open()
+    assert store.index is not None
+    store.index.failed = True  # nothing is indexed from here on
+    put_numbers(store, COUNT, COUNT + WAITING_MAX + 1)
+    killed = directory.copy(tmp_path / "killed")
+    store.close()
+    (tmp_path / "killed" / "abort").write_bytes(b"1 turbopump")
+    result = verified(killed.paths.root)
+    assert result.findings.counts == {"unclean_stop": 1, "index_missing": WAITING_MAX + 1}
 
 
 def test_a_message_of_ours_without_its_crc_is_damaged_one_of_apaches_is_not(tmp_path: Path) -> None:

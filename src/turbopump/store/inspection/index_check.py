@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from turbopump.store.index_file import ENTRY_SIZE
 from turbopump.store.inspection.findings import Finding
 from turbopump.store.inspection.index_layout import ENTRY, PIECE_SIZE, IndexHeader
+from turbopump.store.key_index import WAITING_MAX
 from turbopump.store.read_only_disk import ReadOnlyDisk
 
 _LOOK_AHEAD: Final = 4
@@ -45,10 +46,13 @@ class IndexCheck:
         name: Callable[[Path], str],
         *,
         growing: bool = False,
+        unfinished: bool = False,
     ) -> None:
         """Entries of messages before ``log_start`` count as good: their segments were deleted, the index file not yet. ``report`` takes
-        a finding and its number in a row of such; ``name`` says how reports call a file. ``growing``: heads may be half written."""
+        a finding and its number in a row of such; ``name`` says how reports call a file. ``growing``: heads may be half written.
+        ``unfinished``: no broker has stopped cleanly, so that the last messages may not be in the index yet."""
         self._growing = growing
+        self._unindexed: list[tuple[Finding, int]] | None = [] if unfinished else None
         self._log_start = log_start
         self._report = report
         self._name = name
@@ -105,7 +109,19 @@ class IndexCheck:
         missing = len(wanted - there)
         if missing:
             what = f"{missing if there else 'all'} of its {len(hashes)} keys are in no index file"
-            self._report(Finding("index_missing", what, topic=topic, offset=offset), self._message)
+            self._missing(Finding("index_missing", what, topic=topic, offset=offset))
+
+    def _missing(self, finding: Finding) -> None:
+        """Report it, unless it is one of the few last messages that a broker that runs, or was killed, had still to index."""
+        unindexed = self._unindexed
+        if unindexed is None or self._cursor.peek() is not None:
+            self._report(finding, self._message)
+            return
+        unindexed.append((finding, self._message))
+        if len(unindexed) > WAITING_MAX:
+            self._unindexed = None
+            for each, number in unindexed:
+                self._report(each, number)
 
     def _judge_time(self, entry: IndexEntry, stored_ms: int) -> None:
         header = entry.header

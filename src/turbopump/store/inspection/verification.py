@@ -127,8 +127,15 @@ class _Check:
         store, size = now.store, now.store.log_size
         index = None
         if now.headers:
-            report, growing = self._index_finding, now.state.running
-            index = IndexCheck(self._disk, now.headers, store.log_start, report, store.relative, growing=growing)
+            index = IndexCheck(
+                self._disk,
+                now.headers,
+                store.log_start,
+                self._index_finding,
+                store.relative,
+                growing=now.state.running,
+                unfinished=now.state.abort,
+            )
         walk = LogWalk(
             self._disk,
             store.segments,
