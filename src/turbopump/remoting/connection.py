@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, cast
 
 import msgspec
@@ -17,7 +17,7 @@ from turbopump.errors import CallTimeoutError, ConnectionLostError, ProtocolErro
 from turbopump.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
 from turbopump.protocol.command import Command, decode_command, encode_command
 from turbopump.protocol.frame import FRAME_SIZE_MAX, JSON, Frame, FrameReader
-from turbopump.remoting.backlog import LOOK_SIZE, Backlog
+from turbopump.remoting.backlog import Backlog
 from turbopump.remoting.router import LATER, Outcome, RequestContext, Response, Router
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Connection(asyncio.Protocol):
         self.last_read = 0.0
         self.closed = False
         self._router = router
-        self._backlog = backlog or Backlog.never_busy()
+        self._backlog = backlog if backlog is not None else Backlog.never_busy()
         self._on_open = on_open
         self._on_close = on_close
         self._reader = FrameReader(frame_size_max)
@@ -89,19 +89,20 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.last_read = now = self._loop.time()
         self._flush_due, flush_was_due = True, self._flush_due  # cork: one write for all that follows
-        frames = iter(self._reader.feed(data))
-        backlog = self._backlog
+        frames = self._reader.feed(data)
+        backlog, done = self._backlog, 0
         if not backlog.busy:
-            backlog.left -= len(data)
-            for frame in frames if len(data) <= LOOK_SIZE else self._with_looks(frames):
+            step = look_at = backlog.count(len(data), len(frames))
+            for done, frame in enumerate(frames, 1):
                 self.take(frame)
                 if self.closed:
                     return
+                if done == look_at:
+                    backlog.look(now)
+                    look_at += step
                 if self._backlog.busy:
                     break
-            if backlog.left < 0:
-                backlog.look()
-        for frame in frames:  # the rest, if this turn has done enough
+        for frame in frames[done:]:  # the rest, if this turn has done enough
             if self._router.may_wait(frame):
                 backlog.wait(self, frame, now)
             else:
@@ -217,19 +218,6 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     # --- frames --------------------------------------------------------------------------------------------------------------
-
-    def _with_looks(self, frames: Iterator[Frame]) -> Iterator[Frame]:
-        """The frames of one long read, with looks at the clock between them."""
-        backlog = self._backlog
-        size = 0
-        for frame in frames:
-            yield frame
-            size += len(frame.body) + len(frame.header)
-            if size > LOOK_SIZE:
-                size = 0
-                backlog.look()
-                if backlog.busy:
-                    return
 
     def take(self, frame: Frame) -> None:
         """Handle one frame now."""

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.broker.talking import Talk, converse, talking, watched
+from tests.unit.broker.talking import Talk, converse, talking
 
 from turbopump.errors import StoreLockedError
 from turbopump.protocol import fastjson

@@ -1,0 +1,315 @@
+"""Requests that wait for their turn: a connection that brings thousands at once does not keep the loop, and no wait has no end."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, ClassVar
+
+import pytest
+from tests.unit.remoting.serving import frame
+
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.command import Command, decode_command
+from turbopump.protocol.frame import FrameReader
+from turbopump.protocol.requests.offsets import GetMaxOffset, GetMinOffset
+from turbopump.remoting.backlog import TURN_S, Backlog, Limits, Refused
+from turbopump.remoting.connection import Connection
+from turbopump.remoting.router import LATER, Outcome, RequestContext, Response, Router
+
+
+class HandClock(asyncio.SelectorEventLoop):
+    """A loop whose time goes on only when the test says so."""
+
+    now = 1000.0
+
+    def time(self) -> float:
+        return self.now
+
+
+class Wire(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 5000)})
+        self._reader = FrameReader()
+        self.answers: list[Command] = []
+
+    def write(self, data: Any) -> None:
+        self.answers += [decode_command(one) for one in self._reader.feed(bytes(data))]
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Stage:
+    """A server's side: requests for the maximum may wait and take `cost` seconds each; those for the minimum may not wait."""
+
+    body: ClassVar[bytes] = b"x" * 100
+
+    def __init__(self, loop: HandClock, limits: Limits = Limits()) -> None:  # noqa: B008
+        self.loop = loop
+        self.cost = 0.001
+        self.handled: list[int] = []
+        self.others: list[int] = []
+        self.refused: list[tuple[Refused, float, int]] = []
+        self.room = True
+        self.before: dict[int, Callable[[], None]] = {}
+        self.backlog = Backlog(limits, self._refuse)
+        router = Router()
+        router.add(GetMaxOffset, self._slow, may_wait=True)
+        router.add(GetMinOffset, self._quick)
+        self.router = router
+
+    def connect(self) -> tuple[Connection, Wire]:
+        connection, wire = Connection(self.router, backlog=self.backlog), Wire()
+        connection.connection_made(wire)
+        return connection, wire
+
+    def requests(self, first: int, count: int, **more: Any) -> bytes:
+        return b"".join(
+            frame(GetMaxOffset(topic="t", queue_id=0), number, self.body, **more) for number in range(first, first + count)
+        )
+
+    def _slow(self, _request: GetMaxOffset, context: RequestContext) -> Outcome:
+        self.before.get(context.opaque, lambda: None)()
+        if not self.room:
+            return LATER
+        self.loop.now += self.cost
+        self.handled.append(context.opaque)
+        return Response()
+
+    def _quick(self, _request: GetMinOffset, context: RequestContext) -> Outcome:
+        self.others.append(context.opaque)
+        return Response()
+
+    def _refuse(self, why: Refused, waited: float, left: int) -> Response:
+        self.refused.append((why, round(waited, 3), left))
+        return Response(code=ResponseCode.SYSTEM_BUSY, remark=why.name)
+
+
+def play(scene: Callable[[HandClock], Coroutine[Any, Any, None]]) -> None:
+    with asyncio.Runner(loop_factory=HandClock) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, HandClock)
+        runner.run(scene(loop))
+
+
+async def turns(count: int = 3) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    for _ in range(10_000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never came")
+
+
+@pytest.mark.parametrize("serialize_type", [0, 1])
+def test_thousands_of_requests_in_one_read_take_a_share_of_each_turn_and_keep_their_order(serialize_type: int) -> None:
+    async def scene(loop: HandClock) -> None:
+        stage = Stage(loop, Limits(wait_s=None))
+        connection, wire = stage.connect()
+        before = loop.now
+        connection.data_received(stage.requests(1, 3000, serialize_type=serialize_type))
+        assert loop.now - before < TURN_S + 0.1, "a look is due every 16 KiB"
+        longest = 0.0
+        while len(stage.handled) < 3000:
+            before = loop.now
+            await asyncio.sleep(0)
+            longest = max(longest, loop.now - before)
+        assert longest <= TURN_S + 2 * stage.cost
+        await turns()
+        assert stage.handled == list(range(1, 3001))
+        assert [answer.opaque for answer in wire.answers] == stage.handled
+        assert len(stage.backlog) == 0
+        assert not stage.backlog.busy
+
+    play(scene)
+
+
+def test_many_connections_share_one_turn_and_one_line() -> None:
+    async def scene(loop: HandClock) -> None:
+        stage = Stage(loop)
+        pairs = [stage.connect() for _ in range(5)]
+        before = loop.now
+        for number, (connection, _) in enumerate(pairs):
+            connection.data_received(stage.requests(number * 100, 40))
+        assert loop.now - before < TURN_S + 0.1
+        assert len(stage.backlog) > 0
+        pairs[4][0].data_received(frame(GetMinOffset(topic="t", queue_id=0), 999))
+        assert stage.others == [999], "what may not wait does not"
+        await until(lambda: len(stage.handled) == 200)
+        assert stage.handled == [number * 100 + one for number in range(5) for one in range(40)]
+        assert stage.refused == []
+
+    play(scene)
+
+
+def test_who_waits_too_long_is_refused_and_was_not_handled() -> None:
+    async def scene(loop: HandClock) -> None:
+        stage = Stage(loop)
+        connection, wire = stage.connect()
+        connection.data_received(stage.requests(1, 600))
+        await until(lambda: len(stage.backlog) == 0)
+        await turns()
+        handled, refused = set(stage.handled), {answer.opaque for answer in wire.answers if answer.code == 2}
+        assert handled | refused == set(range(1, 601))
+        assert not handled & refused
+        assert {why for why, _, _ in stage.refused} == {Refused.WAITED}
+        assert min(waited for _, waited, _ in stage.refused) >= 0.2
+        assert [left for _, _, left in stage.refused][-1] == 0
+        assert len(wire.answers) == 600
+
+    play(scene)
+
+
+def test_the_line_is_bounded_and_a_refused_one_way_request_gets_no_answer() -> None:
+    async def scene(loop: HandClock) -> None:
+        stage = Stage(loop, Limits(size=10))
+        connection, wire = stage.connect()
+        stage.room = False
+        connection.data_received(stage.requests(1, 12) + stage.requests(13, 3, oneway=True))
+        assert len(stage.backlog) == 10
+        assert [why for why, _, _ in stage.refused] == [Refused.FULL] * 5
+        await turns()
+        assert [answer.opaque for answer in wire.answers] == [11, 12]
+
+    play(scene)
+
+
+def test_a_handler_that_waits_for_room_is_called_again_in_order_when_there_is_some() -> None:
+    async def scene(loop: HandClock) -> None:
+        stage = Stage(loop)
+        (one, _), (other, _) = stage.connect(), stage.connect()
+        one.data_received(stage.requests(1, 2))
+        stage.room = False
+        one.data_received(stage.requests(3, 2))
+        other.data_received(stage.requests(5, 2))
+        other.data_received(frame(GetMinOffset(topic="t", queue_id=0), 99))
+        assert (stage.handled, stage.others) == ([1, 2], [99])
+        stage.backlog.release()  # there is none yet
+        await turns()
+        assert stage.handled == [1, 2]
+        stage.room = True
+        stage.backlog.release()
+        await turns()
+        assert stage.handled == [1, 2, 3, 4, 5, 6]
+        one.data_received(stage.requests(7, 1))
+        assert stage.handled[-1] == 7, "the line is gone: at once again"
+
+    play(scene)
+
+
+def test_who_waits_for_room_is_refused_after_its_time_and_later_ones_at_once() -> None:
+    async def scene(loop: HandClock) -> None:
+        stage = Stage(loop)
+        connection, wire = stage.connect()
+        stage.room = False
+        connection.data_received(stage.requests(1, 1))
+        loop.now += 0.199
+        connection.data_received(stage.requests(2, 1))
+        await turns()
+        assert stage.refused == []
+        loop.now += 0.011
+        await until(lambda: stage.refused)
+        assert stage.refused == [(Refused.WAITED, 0.21, 1)]
+        loop.now += 0.8
+        connection.data_received(stage.requests(3, 1))
+        await until(lambda: len(stage.refused) == 3)
+        assert [why for why, _, _ in stage.refused[1:]] == [Refused.NO_ROOM, Refused.WAITED]
+        stage.room = True
+        stage.backlog.release()
+        await turns()
+        connection.data_received(stage.requests(4, 1))
+        await turns()
+        assert stage.handled == [4]
+        assert [(answer.opaque, answer.code) for answer in wire.answers] == [(1, 2), (3, 2), (2, 2), (4, 0)]
+
+    play(scene)
+
+
+def test_what_waited_behind_an_append_that_stood_still_is_refused_and_what_comes_later_is_not() -> None:
+    async def scene(loop: HandClock) -> None:
+        stage = Stage(loop)
+        connection, wire = stage.connect()
+
+        def stall() -> None:
+            loop.now += 1.5
+            stage.backlog.stood_still(1.5)
+
+        stage.before[3] = stall
+        connection.data_received(stage.requests(1, 6))
+        assert stage.handled == [1, 2, 3], "what was begun is done"
+        assert {why for why, _, _ in stage.refused} == {Refused.STOOD_STILL}
+        connection.data_received(stage.requests(7, 2))
+        await turns()
+        assert stage.handled == [1, 2, 3, 7, 8]
+        assert [(answer.opaque, answer.code) for answer in wire.answers] == [
+            *[(number, 0) for number in (1, 2, 3)],
+            *[(number, 2) for number in (4, 5, 6)],
+            *[(number, 0) for number in (7, 8)],
+        ]
+
+    play(scene)
+
+
+def test_a_stall_while_the_line_moves_refuses_the_line_and_not_the_one_that_stalled() -> None:
+    async def scene(loop: HandClock) -> None:
+        stage = Stage(loop)
+        connection, _ = stage.connect()
+        stage.room = False
+        connection.data_received(stage.requests(1, 4))
+        stage.room = True
+
+        def stall() -> None:
+            loop.now += 1.5
+            stage.backlog.stood_still(1.5)
+
+        stage.before[2] = stall
+        stage.backlog.release()
+        await turns()
+        assert stage.handled == [1, 2]
+        assert [why for why, _, _ in stage.refused] == [Refused.STOOD_STILL] * 2
+
+    play(scene)
+
+
+def test_without_a_longest_wait_nobody_is_refused_for_having_waited() -> None:
+    async def scene(loop: HandClock) -> None:
+        stage = Stage(loop, Limits(wait_s=None))
+        connection, _ = stage.connect()
+        stage.room = False
+        connection.data_received(stage.requests(1, 3))
+        loop.now += 0.9
+        stage.backlog.stood_still(0.9)
+        await turns()
+        stage.room = True
+        stage.backlog.release()
+        await turns()
+        assert (stage.handled, stage.refused) == ([1, 2, 3], [])
+
+    play(scene)
+
+
+def test_at_the_end_what_waits_is_handled_or_refused() -> None:
+    async def scene(loop: HandClock) -> None:
+        stage = Stage(loop)
+        connection, wire = stage.connect()
+        connection.data_received(stage.requests(1, 150))
+        assert len(stage.backlog) > 0
+        stage.cost = 0.0
+        stage.backlog.finish()
+        assert stage.handled == list(range(1, 151))
+        stage.room = False
+        connection.data_received(stage.requests(151, 2))
+        stage.backlog.finish()
+        await turns()
+        assert [why for why, _, _ in stage.refused] == [Refused.ENDING] * 2
+        assert len(wire.answers) == 152
+
+    play(scene)
