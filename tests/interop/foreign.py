@@ -156,7 +156,9 @@ def java_client(version: str, *options: str) -> list[str]:
             # without these, 5.x would read the broker's own log settings and 4.9 print to standard output
             for file in ("rmq.logback.xml", "logback.xml"):
                 (classes / file).write_text('<configuration><root level="OFF"/></configuration>')
-    quick = [*QUICK_START, "-Xmx512m", "-Dfile.encoding=UTF-8", *options]
+    # a request that is not answered in its time, be it a heartbeat, would close the connection that all others wait on
+    patient = "-Dcom.rocketmq.remoting.client.closeSocketIfTimeout=false"
+    quick = [*QUICK_START, "-Xmx512m", "-Dfile.encoding=UTF-8", patient, *options]
     return [java(), *quick, "-cp", f"{classes}:{library}/*", "Main"]
 
 

@@ -70,13 +70,13 @@ func pushFromFirst(s *session, topic string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err = eventually("first half", func() bool { return distinct(box.all()) >= s.count/2 }); err != nil {
+	if err = eventually("first half", func() bool { return l.distinct(box.all()) >= s.count/2 }); err != nil {
 		return "", err
 	}
 	if err = s.send(p, l, s.count/2, s.count); err != nil {
 		return "", err
 	}
-	if err = eventually("second half", func() bool { return distinct(box.all()) >= s.count }); err != nil {
+	if err = eventually("second half", func() bool { return l.distinct(box.all()) >= s.count }); err != nil {
 		return "", err
 	}
 	if err = c.Shutdown(); err != nil {
@@ -96,7 +96,7 @@ func pushTagFilter(s *session, topic string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err = eventually("red and blue", func() bool { return distinct(box.all()) >= len(wanted) }); err != nil {
+	if err = eventually("red and blue", func() bool { return l.distinct(box.all()) >= len(wanted) }); err != nil {
 		return "", err
 	}
 	if err = c.Shutdown(); err != nil {
@@ -139,7 +139,7 @@ func pushTwoBalance(s *session, topic string) (string, error) {
 		}
 		defer c.Shutdown()
 		if i == 0 {
-			if err = eventually("first half", func() bool { return distinct(box.all()) >= s.count/2 }); err != nil {
+			if err = eventually("first half", func() bool { return l.distinct(box.all()) >= s.count/2 }); err != nil {
 				return "", err
 			}
 			if err = settled(broker, topic, c); err != nil {
@@ -156,7 +156,7 @@ func pushTwoBalance(s *session, topic string) (string, error) {
 		if err = s.send(p, l, from, len(l.sent)); err != nil {
 			return true
 		}
-		if err = eventually("all of the round", func() bool { return distinct(seen()) == len(l.sent) }); err != nil {
+		if err = eventually("all of the round", func() bool { return l.distinct(seen()) == len(l.sent) }); err != nil {
 			return true
 		}
 		rounds++
@@ -226,7 +226,7 @@ func (s *session) consume(l *letters, instance string, wanted []*primitive.Messa
 	if err != nil {
 		return err
 	}
-	if err = eventually("all", func() bool { return distinct(box.all()) >= len(wanted) }); err != nil {
+	if err = eventually("all", func() bool { return l.distinct(box.all()) >= len(wanted) }); err != nil {
 		queues := map[int]int{}
 		for _, message := range box.all() {
 			queues[message.Queue.QueueId]++
@@ -264,7 +264,7 @@ func pullPoll(s *session, topic string) (string, error) {
 	}
 	wanted := l.tagged("green")
 	var received []*primitive.MessageExt
-	for deadline := time.Now().Add(patience); distinct(received) < len(wanted) && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(patience); l.distinct(received) < len(wanted) && time.Now().Before(deadline); {
 		request, err := c.Poll(context.Background(), time.Second)
 		if consumer.IsNoNewMsgError(err) {
 			continue

@@ -103,10 +103,12 @@ func (l *letters) extra(message *primitive.MessageExt) bool {
 }
 
 // distinct: how many different letters are among what was received.
-func distinct(received []*primitive.MessageExt) int {
+func (l *letters) distinct(received []*primitive.MessageExt) int {
 	numbers := map[int]bool{}
 	for _, message := range received {
-		numbers[number(&message.Message)] = true
+		if !l.extra(message) {
+			numbers[number(&message.Message)] = true
+		}
 	}
 	return len(numbers)
 }

@@ -93,7 +93,7 @@ func (s *session) readAll(l *letters) ([]*primitive.MessageExt, error) {
 	}
 	var all []*primitive.MessageExt
 	ends := map[int]int64{}
-	for timeout := time.After(patience); distinct(all) < len(l.sent); {
+	for timeout := time.After(patience); l.distinct(all) < len(l.sent); {
 		select {
 		case a := <-arrivals:
 			if a.err != nil {
@@ -103,7 +103,7 @@ func (s *session) readAll(l *letters) ([]*primitive.MessageExt, error) {
 			all = append(all, a.result.GetMessageExts()...)
 			ends[a.queue] = a.result.MaxOffset
 		case <-timeout:
-			return nil, fmt.Errorf("%s: %d of %d messages after %v, last error %v", l.topic, distinct(all), len(l.sent), patience, err)
+			return nil, fmt.Errorf("%s: %d of %d messages after %v, last error %v", l.topic, l.distinct(all), len(l.sent), patience, err)
 		}
 	}
 	total := 0

@@ -16,9 +16,8 @@ final class Administration {
     }
 
     private String topic(String topic) throws Exception {
-        DefaultMQAdminExt admin = new DefaultMQAdminExt();
-        admin.setNamesrvAddr(session.namesrv);
-        admin.setInstanceName("admin");
+        DefaultMQAdminExt admin = new DefaultMQAdminExt(60_000L);
+        session.patient(admin).setInstanceName("admin");
         admin.start();
         // `var` throughout: these types live in different packages in 4.9 and 5.x
         var cluster = admin.examineBrokerClusterInfo();
@@ -42,7 +41,7 @@ final class Administration {
 
         for (int n = 0; n < 3; n++) {
             Message message = new Letters(topic, n + 1).sent.get(n);
-            session.producer().send(message);
+            Session.routed(() -> session.producer().send(message));
         }
         Check.equal(3, session.readWhenComplete(topic, 3).size(), "messages");
         admin.shutdown();

@@ -42,7 +42,7 @@ final class Consuming {
 
     private void send(Letters letters, int from, int to) throws Exception {
         for (Message message : letters.sent.subList(from, to)) {
-            letters.acknowledged(message, session.producer().send(message));
+            letters.acknowledged(message, Session.routed(() -> session.producer().send(message)));
         }
     }
 
@@ -202,14 +202,14 @@ final class Consuming {
         Letters letters = new Letters(topic, session.count);
         send(letters, 0, session.count);
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(topic + "-group");
-        consumer.setNamesrvAddr(session.namesrv);
-        consumer.setInstanceName("pull");
+        session.patient(consumer).setInstanceName("pull");
         consumer.start();
+        consumer.getDefaultMQPullConsumerImpl().getRebalanceImpl().getmQClientFactory().getMQAdminImpl().setTimeoutMillis(60_000);
         List<MessageExt> received = new ArrayList<>();
         Map<MessageQueue, Long> ends = new HashMap<>();
         for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(topic)) {
             // a group without an offset is told 0, not "none", while the queue's first message is still in memory
-            Check.equal(0L, session.committed(topic + "-group", queue), "offset of a new group");
+            Check.eventually("offset 0 of a new group", () -> session.committed(topic + "-group", queue) == 0);
             Check.equal(0L, consumer.searchOffset(queue, 0), "offset at the beginning of time");
             long offset = 0;
             while (offset < consumer.maxOffset(queue)) {
@@ -237,8 +237,7 @@ final class Consuming {
 
     private DefaultLitePullConsumer lite(String group, String instance) {
         DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group);
-        consumer.setNamesrvAddr(session.namesrv);
-        consumer.setInstanceName(instance);
+        session.patient(consumer).setInstanceName(instance);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setAutoCommit(false);
         consumer.setPullThreadNums(8);

@@ -1,3 +1,4 @@
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CountDownLatch;
@@ -36,14 +37,14 @@ final class Sending {
     private String sync(String topic) throws Exception {
         Letters letters = new Letters(topic, session.count);
         for (Message message : letters.sent) {
-            letters.acknowledged(message, session.producer().send(message));
+            letters.acknowledged(message, Session.routed(() -> session.producer().send(message)));
         }
         return compare(letters);
     }
 
     private String async(String topic) throws Exception {
         Letters letters = new Letters(topic, session.count);
-        letters.acknowledged(letters.sent.get(0), session.producer().send(letters.sent.get(0)));
+        letters.acknowledged(letters.sent.get(0), Session.routed(() -> session.producer().send(letters.sent.get(0))));
         CountDownLatch open = new CountDownLatch(session.count - 1);
         AtomicReference<Throwable> failure = new AtomicReference<>();
         for (Message message : letters.sent.subList(1, session.count)) {
@@ -69,7 +70,10 @@ final class Sending {
     private String oneway(String topic) throws Exception {
         Letters letters = new Letters(topic, session.count);
         for (Message message : letters.sent) {
-            session.producer().sendOneway(message);
+            Session.routed(() -> {
+                session.producer().sendOneway(message);
+                return null;
+            });
         }
         return compare(letters, false);
     }
@@ -78,7 +82,7 @@ final class Sending {
         Letters letters = new Letters(topic, session.count);
         for (int from = 0; from < session.count; from += 16) {
             List<Message> part = letters.sent.subList(from, Math.min(from + 16, session.count));
-            SendResult result = session.producer().send(part);
+            SendResult result = Session.routed(() -> session.producer().send(part));
             Check.equal("SEND_OK", result.getSendStatus().name(), "batch");
             Check.equal(part.size(), result.getMsgId().split(",").length, "ids in " + result.getMsgId());
             Check.equal(part.size(), result.getOffsetMsgId().split(",").length, "ids in " + result.getOffsetMsgId());
@@ -90,8 +94,8 @@ final class Sending {
         Letters letters = new Letters(topic, session.count);
         for (Message message : letters.sent) {
             int n = Letters.number(message);
-            SendResult result = session.producer().send(message,
-                (queues, m, argument) -> queues.get((Integer) argument % queues.size()), n);
+            SendResult result = Session.routed(() -> session.producer().send(message,
+                (queues, m, argument) -> queues.get((Integer) argument % queues.size()), n));
             Check.equal(n % 4, result.getMessageQueue().getQueueId(), "selected queue");
             letters.acknowledged(message, result);
         }
@@ -100,12 +104,13 @@ final class Sending {
 
     private String toQueue(String topic) throws Exception {
         Letters letters = new Letters(topic, session.count);
-        letters.acknowledged(letters.sent.get(0), session.producer().send(letters.sent.get(0)));
-        List<MessageQueue> queues = session.producer().fetchPublishMessageQueues(topic);
+        letters.acknowledged(letters.sent.get(0), Session.routed(() -> session.producer().send(letters.sent.get(0))));
+        List<MessageQueue> queues = new ArrayList<>();
+        Check.eventually("queues to publish to", () -> queues.addAll(session.producer().fetchPublishMessageQueues(topic)));
         Check.equal(4, queues.size(), "queues to publish to");
         MessageQueue third = queues.stream().filter(q -> q.getQueueId() == 2).findFirst().orElseThrow();
         for (Message message : letters.sent.subList(1, session.count)) {
-            SendResult result = session.producer().send(message, third);
+            SendResult result = Session.routed(() -> session.producer().send(message, third));
             Check.equal(third, result.getMessageQueue(), "queue");
             letters.acknowledged(message, result);
         }
@@ -121,20 +126,19 @@ final class Sending {
         letters.add(Letters.noise(3 << 20, 3));
         letters.add(new byte[1]);
         for (Message message : letters.sent) {
-            letters.acknowledged(message, session.producer().send(message));
+            letters.acknowledged(message, Session.routed(() -> session.producer().send(message)));
         }
         return compare(letters);
     }
 
     private String vip(String topic) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer(session.prefix + "-vip");
-        producer.setNamesrvAddr(session.namesrv);
-        producer.setInstanceName("vip");
+        session.patient(producer).setInstanceName("vip");
         producer.setVipChannelEnabled(true);
         producer.start();
         Letters letters = new Letters(topic, 8);
         for (Message message : letters.sent) {
-            letters.acknowledged(message, producer.send(message));
+            letters.acknowledged(message, Session.routed(() -> producer.send(message)));
         }
         producer.shutdown();
         return compare(letters);
@@ -144,12 +148,11 @@ final class Sending {
     private String signed(String topic) throws Exception {
         SessionCredentials nobody = new SessionCredentials("nobody", "nothing");
         DefaultMQProducer producer = new DefaultMQProducer(session.prefix + "-signed", new AclClientRPCHook(nobody));
-        producer.setNamesrvAddr(session.namesrv);
-        producer.setInstanceName("signed");
+        session.patient(producer).setInstanceName("signed");
         producer.start();
         Letters letters = new Letters(topic, 8);
         for (Message message : letters.sent) {
-            letters.acknowledged(message, producer.send(message));
+            letters.acknowledged(message, Session.routed(() -> producer.send(message)));
         }
         producer.shutdown();
         return compare(letters);

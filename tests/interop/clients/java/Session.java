@@ -1,6 +1,9 @@
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.Callable;
 import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.rocketmq.client.ClientConfig;
+import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
@@ -8,6 +11,7 @@ import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.consumer.store.OffsetStore;
 import org.apache.rocketmq.client.consumer.store.ReadOffsetType;
 import org.apache.rocketmq.client.consumer.store.RemoteBrokerOffsetStore;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -15,6 +19,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
 
 /** The addresses and counts of this run, one producer and one reader that scenarios share. */
 final class Session {
+    private static final int CALL_MS = 60_000;
     final String namesrv;
     final String prefix;
     final int count;
@@ -27,17 +32,47 @@ final class Session {
         this.prefix = prefix;
         this.count = count;
         producer = new DefaultMQProducer(prefix + "-producer");
-        producer.setNamesrvAddr(namesrv);
-        producer.setSendMsgTimeout(20_000); // after the usual 3 s on a busy machine it would send again: duplicates
-        producer.start();
+        patient(producer).start();
         reader = new DefaultMQPullConsumer(prefix + "-reader");
-        reader.setNamesrvAddr(namesrv);
-        reader.setInstanceName("reader");
+        patient(reader).setInstanceName("reader");
         reader.start();
+    }
+
+    /**
+     * The name server's address, and a minute for every call: after the usual three seconds a producer on a busy machine would
+     * send again, and the message would be there twice.
+     */
+    <C extends ClientConfig> C patient(C client) {
+        client.setNamesrvAddr(namesrv);
+        client.setMqClientApiTimeout(CALL_MS);
+        if (client instanceof DefaultMQProducer producer) {
+            producer.setSendMsgTimeout(CALL_MS);
+        } else if (client instanceof DefaultMQPullConsumer consumer) {
+            consumer.setConsumerPullTimeoutMillis(CALL_MS);
+        } else if (client instanceof DefaultLitePullConsumer consumer) {
+            consumer.setConsumerPullTimeoutMillis(CALL_MS);
+        }
+        return client;
     }
 
     DefaultMQProducer producer() {
         return producer;
+    }
+
+    /**
+     * What a send answers, made again while the client has no route: it waits three seconds for another thread's look-up, no
+     * longer. What had no route was not sent, so nothing is sent twice.
+     */
+    static <T> T routed(Callable<T> send) throws Exception {
+        for (long deadline = System.nanoTime() + Main.PATIENCE_SECONDS * 1_000_000_000L;; Thread.sleep(20)) {
+            try {
+                return send.call();
+            } catch (MQClientException error) {
+                if (!error.getMessage().contains("No route info") || System.nanoTime() > deadline) {
+                    throw error;
+                }
+            }
+        }
     }
 
     DefaultMQPullConsumer reader() {
@@ -46,8 +81,7 @@ final class Session {
 
     DefaultMQPushConsumer pushConsumer(String group) {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
-        consumer.setNamesrvAddr(namesrv);
-        consumer.setInstanceName("consumer-" + instances.incrementAndGet());
+        patient(consumer).setInstanceName("consumer-" + instances.incrementAndGet());
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeThreadMin(2);
         consumer.setConsumeThreadMax(2);
