@@ -20,7 +20,7 @@ from turbopump.broker.groups import GroupTable
 from turbopump.broker.topics import TopicTable
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig, FlushDiskType
-from turbopump.errors import MessageError, ProtocolError, StoreError
+from turbopump.errors import MessageError, ProtocolError, RoomInMakingError, StoreError
 from turbopump.message.batch import decode_batch
 from turbopump.message.codec import encode_host
 from turbopump.message.ids import UniqueIds, offset_msg_id
@@ -55,6 +55,7 @@ _LATER = re.compile(r"(?:^|\x02)(DELAY|TIMER_DELAY_SEC|TIMER_DELAY_MS|TIMER_DELI
 
 _UNIQ_KEY = UNIQ_KEY + NAME_END
 _TAGS = TAGS + NAME_END
+_KEYS = KEYS + NAME_END
 _pack_frame_head = struct.Struct(">II").pack  # frame.frame_head for a JSON header without a body, inlined
 
 
@@ -137,7 +138,7 @@ class SendHandler:
         sys_flag = request.sys_flag & _NOT_HOSTS | self._store_flag
         if len(born_host) == 20:
             sys_flag |= SysFlag.BORN_HOST_V6
-        keys = property_value(text, KEYS) if self._indexed else None
+        keys = value_after(text, _KEYS) if self._indexed and _KEYS in text else None
         try:
             placed = self._store.put(
                 request.topic,
