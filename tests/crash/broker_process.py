@@ -71,6 +71,7 @@ class BrokerProcess:
             "storePathRootDir": self.directory,
             "messageIndexEnable": "true",
             "enabledAppendPropCRC": "true",
+            "diskFreeSpaceMin": 64 * 1024 * 1024,
             **self._settings,
         }
         self.home.mkdir(parents=True, exist_ok=True)

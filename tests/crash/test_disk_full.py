@@ -34,6 +34,7 @@ SETTINGS: dict[str, object] = {
     "maxHashSlotNum": 100,
     "maxIndexNum": 400,
     "cleanFileForciblyEnable": "false",
+    "diskFreeSpaceMin": 0,
 }
 
 pytestmark = pytest.mark.skipif(

@@ -57,8 +57,9 @@ def setting(
 
 
 def settings_of(config: type[SettingsClass]) -> Iterator[tuple[str, Setting]]:
-    """Field name and setting of every field, in order."""
-    for field in dataclasses.fields(config):
+    """Field name and setting of every field, in order, those of a base class last."""
+    own = config.__annotations__
+    for field in sorted(dataclasses.fields(config), key=lambda field: field.name not in own):
         yield field.name, cast(Setting, field.metadata["setting"])
 
 

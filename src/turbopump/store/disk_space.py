@@ -141,9 +141,8 @@ class SpaceWatch:
         levels = {path: limits.level(space) for path, space in known.items()}
         roots = [path for path in self._log_roots if path in levels]
         self.full_roots = frozenset(path for path in roots if levels[path] >= Level.CRAMPED)
-        pressed = [path for path in self._others if path in levels]
-        if roots:
-            pressed.append(min(roots, key=lambda path: (levels[path], known[path].used_percent)))
+        pressed = [min(roots, key=lambda path: (levels[path], known[path].used_percent))] if roots else []
+        pressed.extend(path for path in self._others if path in levels)
         if pressed:
             worst = max(pressed, key=lambda path: levels[path])
             self.level = levels[worst]

@@ -22,8 +22,9 @@ SMALL_FILES: dict[str, Any] = {
     "mapped_file_size_consume_queue": 3_000 * 20,
     "max_hash_slot_num": 1_000,
     "max_index_num": 4_000,
+    "disk_free_space_min": 64 * 1024 * 1024,
 }
-"""Fields of BrokerConfig: a production broker allocates 1 GiB for its first message."""
+"""Fields of BrokerConfig: a production broker allocates 1 GiB for its first message, and refuses sends on a disk over 90 % full."""
 
 
 @dataclass(frozen=True, slots=True)

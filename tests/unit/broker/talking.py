@@ -31,6 +31,7 @@ SMALL: dict[str, Any] = {
     "max_hash_slot_num": 100,
     "max_index_num": 1000,
     "listen_port": 0,
+    "disk_free_space_min": 1 << 20,
 }
 
 

@@ -1,0 +1,198 @@
+"""Room and retention as clients see them: refusals with their cause, writing that comes back by itself, offsets that move."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.broker.talking import Talk, in_virtual_time, pull
+
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.offsets import GetMinOffset
+from turbopump.protocol.requests.send import SendMessageV2
+from turbopump.store.disk_space import SpaceLimits
+from turbopump.testing.simulated_clock import SimulatedClock
+from turbopump.testing.simulated_disk import SimulatedDisk
+from turbopump.testing.simulated_file import SimulatedFile
+from turbopump.testing.simulated_loop import SimulatedLoop
+from turbopump.testing.simulation import Simulation
+
+SEGMENT = 64 * 1024
+EVERY_HOUR = ";".join(map(str, range(24)))
+SEND = SendMessageV2(topic="T", queue_id=0)
+KIB = b"x" * 1024
+ROOT = Path("/store")
+
+
+def on_disk(scene: Callable[[Talk, SimulatedDisk], Coroutine[Any, Any, None]], **config: Any) -> None:
+    async def on_host(talk: Talk, simulation: Simulation) -> None:
+        await talk.client.create()
+        await asyncio.sleep(1)
+        disk = simulation.disk("10.0.0.1")
+        capacity = disk.capacity
+        await scene(talk, disk)
+        disk.capacity = capacity
+
+    settings = {
+        "mapped_file_size_commit_log": SEGMENT,
+        "max_message_size": 4096,
+        "flush_interval_consume_queue": 100,
+        "disk_free_space_min": 0,
+    }
+    in_virtual_time(on_host, **{**settings, **config})
+
+
+def use(disk: SimulatedDisk, percent: float) -> None:
+    """Let so much of the disk be used, by making it smaller or larger."""
+    used = disk.capacity - disk.space(ROOT).free
+    disk.capacity = int(used * 100 / percent) + 1
+
+
+async def writable_after(talk: Talk, disk: SimulatedDisk) -> float:
+    began = disk.loop.time()
+    while (await talk.client.ask(SEND, KIB)).code != ResponseCode.SUCCESS:
+        await asyncio.sleep(0.1)
+    return disk.loop.time() - began
+
+
+def test_a_full_disk_refuses_with_the_exact_cause_until_there_is_room_and_reading_goes_on() -> None:
+    async def scene(talk: Talk, disk: SimulatedDisk) -> None:
+        await talk.client.send(b"before")
+        use(disk, 89.5)
+        await asyncio.sleep(3)
+        await talk.client.send(b"at 90 %")
+        use(disk, 90.5)
+        await asyncio.sleep(3)
+        code, remark = await talk.client.code(SEND, b"refused")
+        assert code == ResponseCode.SERVICE_NOT_AVAILABLE
+        free = disk.space(ROOT).free
+        assert f"the disk of /store/commitlog is full: 91 % used, {free} of {disk.capacity} bytes free" in remark
+        assert "diskSpaceWarningLevelRatio=90 %" in remark
+        assert "fileReservedTime" in remark
+        assert await talk.client.all_bodies() == [b"before", b"at 90 %"]
+        use(disk, 86)
+        await asyncio.sleep(30)
+        assert (await talk.client.ask(SEND, b"refused")).code == ResponseCode.SERVICE_NOT_AVAILABLE, "not at the first byte"
+        use(disk, 84)
+        assert await writable_after(talk, disk) <= 2.5
+
+    on_disk(scene, clean_file_forcibly_enable=False)
+
+
+def test_a_disk_may_be_judged_by_its_free_bytes_alone() -> None:
+    async def scene(talk: Talk, disk: SimulatedDisk) -> None:
+        disk.files[Path("/of another program")] = SimulatedFile(bytes(64 << 20), synced=True)
+        talk.broker.store.space.limits = SpaceLimits(free_min=1)
+        use(disk, 99)
+        await talk.client.send(b"taken")
+        await asyncio.sleep(3)
+        free = disk.space(ROOT).free
+        talk.broker.store.space.limits = SpaceLimits(free_min=free)
+        await asyncio.sleep(3)
+        await talk.client.send(b"taken")
+        disk.capacity -= 1
+        await asyncio.sleep(3)
+        code, remark = await talk.client.code(SEND, b"refused")
+        assert code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert f"diskFreeSpaceMin={free}, and sends are taken again from {free * 3 // 2} on" in remark
+        disk.capacity += free // 2
+        assert (await talk.client.ask(SEND, b"refused")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        disk.capacity += 1
+        assert await writable_after(talk, disk) <= 2.5
+
+    on_disk(scene, clean_file_forcibly_enable=False)
+
+
+def test_a_file_that_finds_no_room_refuses_sends_until_it_does() -> None:
+    async def scene(talk: Talk, disk: SimulatedDisk) -> None:
+        sent = []
+        disk.capacity = disk.capacity - disk.space(ROOT).free + SEGMENT // 2
+        for number in range(1000):
+            body = b"%d " % number + KIB
+            code, remark = await talk.client.code(SEND, body)
+            if code != ResponseCode.SUCCESS:
+                break
+            sent.append(body)
+        assert code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert f"there is no room for a file of {SEGMENT} bytes in /store/commitlog (No space left on device" in remark
+        await asyncio.sleep(3)
+        code, remark = await talk.client.code(SEND, b"small")
+        assert code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert f"of {disk.capacity} bytes free" in remark
+        assert await talk.client.all_bodies() == sent
+        disk.capacity += SEGMENT
+        assert await writable_after(talk, disk) <= 2.5
+        assert len(await talk.client.all_bodies()) == len(sent) + 1
+
+    on_disk(scene, disk_free_space_min=1)
+
+
+def test_a_disk_that_fills_up_loses_its_oldest_messages_and_goes_on() -> None:
+    async def scene(talk: Talk, disk: SimulatedDisk) -> None:
+        disk.capacity = 40 * SEGMENT
+        count = 0
+        for _ in range(60):
+            for _ in range(60):
+                await talk.client.send(b"%d " % count + KIB)
+                count += 1
+            await asyncio.sleep(2.5)
+        assert count * 1024 > 50 * SEGMENT
+        low = int((await talk.client.ask(GetMinOffset(topic="T", queue_id=0))).ext["offset"])
+        assert low > 1000
+        assert disk.space(ROOT).used_percent <= 90
+        answer, header = await talk.client.pull(0)
+        assert (answer.code, header.next_begin_offset, header.min_offset) == (ResponseCode.PULL_OFFSET_MOVED, low, low)
+        kept = []
+        offset = low
+        while messages := await talk.client.messages(offset):
+            kept += [int(message.body.split()[0]) for message in messages]
+            offset = kept[-1] + 1
+        assert kept == list(range(low, count))
+
+    on_disk(scene)
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_messages_are_kept_for_as_long_as_asked_and_go_at_the_hours_asked_for(gone: bool) -> None:
+    begun = datetime.fromtimestamp(SimulatedClock(SimulatedLoop(1)).now_ms() / 1000).hour
+
+    async def scene(talk: Talk, disk: SimulatedDisk) -> None:
+        for number in range(200):
+            await talk.client.send(b"%d " % number + KIB)
+        await asyncio.sleep(1.9 * 3600)
+        assert talk.broker.store.log.start == 0
+        await asyncio.sleep(0.2 * 3600)
+        assert (talk.broker.store.log.start > 0) is gone
+        files = len(talk.broker.store.log.files.files)
+        assert files == (1 if gone else 4), "the last one is never deleted"
+        low = int((await talk.client.ask(GetMinOffset(topic="T", queue_id=0))).ext["offset"])
+        assert (low > 100) is gone
+        assert (await talk.client.ask(pull(low))).code == ResponseCode.SUCCESS
+
+    hours = EVERY_HOUR if gone else str((begun + 12) % 24)
+    on_disk(scene, file_reserved_time=2, delete_when=hours)
+
+
+def test_a_disk_that_does_not_say_how_much_room_there_is_holds_nobody_up() -> None:
+    async def scene(talk: Talk, disk: SimulatedDisk) -> None:
+        disk.sync_seconds = (3600.0, 3600.0)
+        await asyncio.sleep(5)
+        began = disk.loop.time()
+        for _ in range(50):
+            await talk.client.send(b"taken")
+        assert disk.loop.time() - began < 5
+        assert len(await talk.client.all_bodies()) == 50
+
+    on_disk(scene)
+
+
+def test_an_error_of_the_question_is_reported_once_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene(talk: Talk, disk: SimulatedDisk) -> None:
+        disk.fail("space", times=20)
+        await asyncio.sleep(10)
+        await talk.client.send(b"taken")
+
+    on_disk(scene)
+    assert caplog.text.count("how much room there is cannot be asked") == 1
