@@ -24,6 +24,7 @@ from turbopump.broker.held_pulls import HeldPulls
 from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.questions import Questions
 from turbopump.broker.registration import Registration
+from turbopump.broker.scrubbing import Scrubbing
 from turbopump.broker.send_queue import SendQueue
 from turbopump.broker.stalls import LOOK_INTERVAL_S, StallWatch
 from turbopump.broker.store_settings import store_config
@@ -93,6 +94,7 @@ class Broker:
         self._registration: Registration | None = None
         self._files: list[JsonTable] = []
         self._tables: list[TopicTable | GroupTable | ConsumerOffsets] = []
+        self.scrubbing: Scrubbing | None = None
         self.host = config.bind_address
         self.port = config.listen_port
         self.address = ""
@@ -169,7 +171,7 @@ class Broker:
         )
         self._add_handlers(router, clients, pulls=True)
         self._add_handlers(vip_router, clients, pulls=False)
-        self._begin_repeating()
+        self._begin_repeating(disk)
         if not config.namesrv_addresses:
             log.warning("no name server is given (namesrvAddr, -n): clients will not find this broker")
         await self._registration.now(within=FIRST_REGISTRATION_S)
@@ -264,7 +266,7 @@ class Broker:
         router.add(CreateTopic, topics.create)
         router.add(GetAllTopicConfig, topics.list_all)
 
-    def _begin_repeating(self) -> None:
+    def _begin_repeating(self, disk: Disk) -> None:
         assert self._registration is not None
         config, every = self.config, self._timetable.every
         loop = asyncio.get_running_loop()
@@ -275,6 +277,9 @@ class Broker:
             every(SAVE_AGAIN_S, file.repeat)
         every(min(max(config.register_name_server_period, 10_000), 60_000) / 1000, self._registration.soon)
         every(LOOK_INTERVAL_S, StallWatch(loop.time, self._sends.stood_still).look)
+        if config.scrub_bytes_per_second:
+            self.scrubbing = Scrubbing(self.store, disk, config.scrub_bytes_per_second, loop.time)
+            self._timetable.at_its_pace(self.scrubbing.step)
         cleaning = self._cleaning = Cleaning(self.store, config)
         cleaning.look()
         every(SPACE_INTERVAL_S, cleaning.look)

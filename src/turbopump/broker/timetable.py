@@ -32,6 +32,21 @@ class Timetable:
 
         self._timers[number] = loop.call_later(interval, run)
 
+    def at_its_pace(self, action: Callable[[], float]) -> None:
+        """Call ``action`` soon, and again after the seconds that it returns; one that raises is logged and not called again."""
+        loop = asyncio.get_running_loop()
+        number = len(self._timers)
+
+        def run() -> None:
+            if self._closed:
+                return
+            try:
+                self._timers[number] = loop.call_later(action(), run)
+            except Exception:
+                log.exception("repeating action failed and ends action=%s", getattr(action, "__qualname__", action))
+
+        self._timers[number] = loop.call_later(0, run)
+
     def close(self) -> None:
         self._closed = True
         for timer in self._timers.values():

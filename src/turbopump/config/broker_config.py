@@ -142,7 +142,9 @@ class BrokerConfig(StoreKeeping):
     )
     send_thread_pool_queue_capacity: int = field(
         default=10_000,
-        metadata=setting("sendThreadPoolQueueCapacity", "sends that may wait to be stored; more are refused", "messages", low=1),
+        metadata=setting(
+            "sendThreadPoolQueueCapacity", "sends that may wait to be stored; more are refused", "messages", low=1
+        ),
     )
     wait_time_mills_in_send_queue: int = field(
         default=200,
@@ -236,7 +238,8 @@ class BrokerConfig(StoreKeeping):
         default=64, metadata=setting("maxMsgsNumBatch", "messages that a query by key gives at most", "messages", low=1)
     )
     default_query_max_num: int = field(
-        default=32, metadata=setting("defaultQueryMaxNum", "messages that a query by unique id gives at most", "messages", low=1)
+        default=32,
+        metadata=setting("defaultQueryMaxNum", "messages that a query by unique id gives at most", "messages", low=1),
     )
 
     enabled_append_prop_crc: bool = field(
@@ -244,6 +247,15 @@ class BrokerConfig(StoreKeeping):
         metadata=setting(
             "enabledAppendPropCRC",
             "each entry carries a CRC over all of it, in the property `__CRC32#`; Apache's default is false",
+        ),
+    )
+    scrub_bytes_per_second: int = field(
+        default=10 * _MIB,
+        metadata=setting(
+            "scrubBytesPerSecond",
+            "how fast the whole log is read and checked in the background, once a day; 0: not at all",
+            "bytes",
+            own=True,
         ),
     )
 

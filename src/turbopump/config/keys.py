@@ -91,6 +91,7 @@ def _names(part: Mapping[str, str]) -> tuple[str, ...]:
 OWN_KEYS: Final = (
     Key("advertisedPort", "int", None, None, ""),
     Key("diskFreeSpaceMin", "long", None, None, ""),
+    Key("scrubBytesPerSecond", "int", None, None, ""),
     Key("storePathConsumeQueue", "String", None, None, ""),
     Key("storePathIndex", "String", None, None, ""),
     Key("storeCheckpoint", "String", None, None, ""),

@@ -71,6 +71,9 @@ def checked_entries(units: list[Unit], queue: ConsumeQueue, log: CommitLog, is_l
                 if fault is None:
                     checked.good.append(entry)
                     continue
+            elif unit.offset < log.start:  # its file was deleted meanwhile
+                checked.removed += 1
+                continue
             elif is_lost(unit.offset):
                 fault = f"it cannot be read ({entry.strerror or entry})"
             else:
@@ -126,15 +129,17 @@ def _stranger(entry: bytes, queue: ConsumeQueue, unit: Unit) -> str | None:
     """What is wrong with a good entry that belongs elsewhere, so that the unit is wrong."""
     if queue.topic.startswith(LMQ_PREFIX):
         return None
-    queue_id, queue_offset = int.from_bytes(entry[12:16]), int.from_bytes(entry[20:28])
+    topic, queue_id, queue_offset = place = entry_place(entry)
+    if place == (queue.topic, queue.queue_id, unit.queue_offset):
+        return None
+    return f"its unit in the consume queue points to the message of queue offset {queue_offset} of {topic} queue {queue_id}"
+
+
+def entry_place(entry: bytes) -> tuple[str, int, int]:
+    """Topic, queue and queue offset of a good entry."""
     sys_flag = entry[39]
     at = 84 + (12 if sys_flag & SysFlag.BORN_HOST_V6 else 0) + (12 if sys_flag & SysFlag.STORE_HOST_V6 else 0)
     at += 4 + int.from_bytes(entry[at : at + 4])
     topic_at = at + (2 if entry[7] == MAGIC_V2 & 0xFF else 1)
     topic = entry[topic_at : topic_at + int.from_bytes(entry[at:topic_at])]
-    if queue_offset == unit.queue_offset and queue_id == queue.queue_id and topic == queue.topic.encode():
-        return None
-    return (
-        f"its unit in the consume queue points to the message of queue offset {queue_offset} of {topic.decode(errors='replace')} "
-        f"queue {queue_id}"
-    )
+    return topic.decode(errors="replace"), int.from_bytes(entry[12:16]), int.from_bytes(entry[20:28])

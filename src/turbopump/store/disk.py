@@ -57,7 +57,7 @@ class MappedSegment:
         return bytes(data) if count == size else None
 
     def evict(self, at: int, size: int) -> None:
-        if hasattr(os, "posix_fadvise"):
+        with contextlib.suppress(OSError, AttributeError):  # closed meanwhile; macOS has no such call
             os.posix_fadvise(self._fd, at, size, os.POSIX_FADV_DONTNEED)
 
     def read_cold(self, at: int, size: int) -> bytes:
