@@ -137,7 +137,7 @@ class ApacheCluster:
         broker_config: Mapping[str, str | int | bool] | None = None,
         jvm_options: Sequence[str] = QUICK_START,
         broker_prefix: Sequence[str] = (),
-        start_timeout: float = 120.0,
+        start_timeout: float = 300.0,
     ) -> None:
         """`heap` is the broker's -Xms and -Xmx; `broker_prefix` goes before its java (`taskset -c 0`);
         `broker_config` are further lines of broker.conf in Apache's keys. Nothing is started yet.
@@ -310,7 +310,7 @@ class ApacheCluster:
             )
 
 
-def end(process: subprocess.Popen[bytes] | None, sign: signal.Signals, grace: float = 60.0) -> None:
+def end(process: subprocess.Popen[bytes] | None, sign: signal.Signals, grace: float = 180.0) -> None:
     """Signal a process and wait for it; one that outlives its grace is killed, and that is said."""
     if process is None or process.poll() is not None:
         return

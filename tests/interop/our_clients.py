@@ -11,12 +11,21 @@ import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from turbopump import Message, MessageQueue, Producer, PullConsumer, ReceivedMessage, SendResult, SendStatus
-from turbopump.errors import RouteNotFoundError
+from turbopump import Message, MessageQueue, Producer, PullConsumer, PushConsumer, ReceivedMessage, SendResult, SendStatus
+from turbopump.errors import RemotingError, ResponseError, RouteNotFoundError
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.offsets import QueryConsumerOffset
+from turbopump.remoting.client import RemotingClient
 
 TAGS = ("red", "green", "blue")
 TEXT = 'plain é 漢字 🚀 "quoted" \\ \n\t'
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 180.0  # only a failure waits that long, or a machine busy with much else
+CALL_SECONDS = 60.0
+
+
+def patient_producer(namesrv: str) -> Producer:
+    """A producer that does not send again after the usual 3 s on a busy machine: the message would be there twice."""
+    return Producer(namesrv, send_timeout=CALL_SECONDS)
 
 
 def letter(topic: str, number: int, body: bytes | None = None) -> Message:
@@ -85,7 +94,7 @@ async def read_all(consumer: PullConsumer, topic: str, wanted: int) -> list[Rece
             received = await read_once(consumer, topic)
             if len(received) >= wanted or time.monotonic() > deadline:
                 return received
-        except RouteNotFoundError:
+        except (RouteNotFoundError, RemotingError):
             if time.monotonic() > deadline:
                 raise
         await asyncio.sleep(0.02)
@@ -105,6 +114,41 @@ async def read_once(consumer: PullConsumer, topic: str) -> list[ReceivedMessage]
 
 async def send_all(producer: Producer, messages: Iterable[Message], queue: MessageQueue | None = None) -> list[SendResult]:
     return [await producer.send(message, queue=queue) for message in messages]
+
+
+def once(received: Iterable[ReceivedMessage]) -> list[ReceivedMessage]:
+    """Without repeats of the same stored message: delivery is at least once when a queue changes hands. The same letter stored
+    twice stays twice.
+    """
+    return list({(message.queue_id, message.queue_offset): message for message in received}.values())
+
+
+async def settled(broker: str, topic: str, messages: int, *members: PushConsumer, queues: int = 4) -> None:
+    """Wait until the group's offsets at the broker are past `messages` messages: who takes over a queue gets none of them again.
+    Asked as nobody's member: a pull consumer of the group would be given queues of its own.
+    """
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    client = RemotingClient()
+    try:
+        while True:
+            for member in members:
+                await member.commit(acknowledged=True)
+            if sum([await committed(client, broker, members[0].group, topic, queue) for queue in range(queues)]) == messages:
+                return
+            assert time.monotonic() < deadline, f"the offsets of {messages} messages never came to the broker"
+            await asyncio.sleep(0.02)
+    finally:
+        await client.close()
+
+
+async def committed(client: RemotingClient, broker: str, group: str, topic: str, queue_id: int) -> int:
+    request = QueryConsumerOffset(consumer_group=group, topic=topic, queue_id=queue_id)
+    try:
+        return (await client.call(broker, request, timeout=CALL_SECONDS)).offset
+    except ResponseError as error:
+        if error.code != ResponseCode.QUERY_NOT_FOUND:
+            raise
+        return 0
 
 
 async def eventually(what: str, question: Callable[[], bool]) -> None:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 180.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def turbopump(arguments: Sequence[str], ready: str, directory: Path) -> Iterator
         yield match.groups()
         assert process.poll() is None, f"{arguments} ended by itself: {errors.read_text()[-3000:]}"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0, f"{arguments} stopped uncleanly: {errors.read_text()[-3000:]}"
+        assert process.wait(DEADLINE_SECONDS) == 0, f"{arguments} stopped uncleanly: {errors.read_text()[-3000:]}"
         drain.join()
     finally:
         watchdog.cancel()

@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ import pytest
 from tests.interop.apache import NEWEST, NEWEST_4, ApacheCluster
 from tests.interop.conftest import skipping_without_tools
 from tests.interop.our_clients import (
+    CALL_SECONDS,
     PATIENCE_SECONDS,
     check,
     check_queues,
@@ -24,11 +24,14 @@ from tests.interop.our_clients import (
     large_letters,
     letters,
     numbers,
+    once,
+    patient_producer,
     read_all,
     send_all,
+    settled,
 )
 
-from turbopump import Producer, PullConsumer, PushConsumer, ReceivedMessage
+from turbopump import PullConsumer, PushConsumer, ReceivedMessage
 from turbopump.client.offset_store import ConsumeFrom
 from turbopump.client.pull_consumer import PullStatus
 from turbopump.protocol import fastjson
@@ -41,12 +44,17 @@ from turbopump.remoting.client import RemotingClient
 
 VERSIONS = (NEWEST, NEWEST_4)
 COUNT = 60
+# On a busy machine Apache's broker refuses what waited 200 ms, and everything for a while after an append that took a second.
+PATIENT_BROKER = {"waitTimeMillsInSendQueue": 60_000, "waitTimeMillsInPullQueue": 60_000, "osPageCacheBusyTimeOutMills": 60_000}
 
 
 @pytest.fixture(scope="module")
 def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, ApacheCluster]]:
     """One name server and broker of each version, started side by side and killed at the end: nobody reads their stores."""
-    made = {version: ApacheCluster(version, directory=tmp_path_factory.mktemp("apache"), heap="384m") for version in VERSIONS}
+    made = {
+        version: ApacheCluster(version, directory=tmp_path_factory.mktemp("apache"), heap="384m", broker_config=PATIENT_BROKER)
+        for version in VERSIONS
+    }
     with ExitStack() as stack, skipping_without_tools():
         for cluster in made.values():
             stack.callback(cluster.kill)
@@ -67,7 +75,7 @@ def cluster(request: pytest.FixtureRequest, clusters: dict[str, ApacheCluster], 
 def test_sends_arrive_whole_at_apaches_broker(cluster: ApacheCluster) -> None:
     async def story() -> None:
         sent = letters("sends", COUNT)
-        async with Producer(cluster.namesrv) as producer, PullConsumer(cluster.namesrv, group="reader") as reader:
+        async with patient_producer(cluster.namesrv) as producer, PullConsumer(cluster.namesrv, group="reader") as reader:
             results = await send_all(producer, sent)
             received = await read_all(reader, "sends", len(sent))
         check(sent, received, results)
@@ -79,7 +87,7 @@ def test_sends_arrive_whole_at_apaches_broker(cluster: ApacheCluster) -> None:
 def test_many_sends_at_once_arrive_each_once(cluster: ApacheCluster) -> None:
     async def story() -> None:
         sent = letters("at-once", COUNT * 5)
-        async with Producer(cluster.namesrv) as producer, PullConsumer(cluster.namesrv, group="reader") as reader:
+        async with patient_producer(cluster.namesrv) as producer, PullConsumer(cluster.namesrv, group="reader") as reader:
             results = await asyncio.gather(*(producer.send(message) for message in sent))
             received = await read_all(reader, "at-once", len(sent))
         check(sent, received, results)
@@ -91,7 +99,7 @@ def test_many_sends_at_once_arrive_each_once(cluster: ApacheCluster) -> None:
 def test_large_bodies_arrive_whole(cluster: ApacheCluster) -> None:
     async def story() -> None:
         sent = large_letters("large")
-        async with Producer(cluster.namesrv) as producer, PullConsumer(cluster.namesrv, group="reader") as reader:
+        async with patient_producer(cluster.namesrv) as producer, PullConsumer(cluster.namesrv, group="reader") as reader:
             results = await send_all(producer, sent)
             received = await read_all(reader, "large", len(sent))
         check(sent, received, results)
@@ -102,7 +110,7 @@ def test_large_bodies_arrive_whole(cluster: ApacheCluster) -> None:
 def test_oneway_messages_arrive(cluster: ApacheCluster) -> None:
     async def story() -> None:
         sent = letters("oneway", COUNT)
-        async with Producer(cluster.namesrv) as producer, PullConsumer(cluster.namesrv, group="reader") as reader:
+        async with patient_producer(cluster.namesrv) as producer, PullConsumer(cluster.namesrv, group="reader") as reader:
             await producer.send(sent[0])
             for message in sent[1:]:
                 await producer.send_oneway(message)
@@ -116,7 +124,7 @@ def test_oneway_messages_arrive(cluster: ApacheCluster) -> None:
 def test_batches_arrive_in_order(cluster: ApacheCluster) -> None:
     async def story() -> None:
         sent = letters("batches", COUNT)
-        async with Producer(cluster.namesrv) as producer, PullConsumer(cluster.namesrv, group="reader") as reader:
+        async with patient_producer(cluster.namesrv) as producer, PullConsumer(cluster.namesrv, group="reader") as reader:
             for start in range(0, COUNT, 20):
                 result = await producer.send_batch(sent[start : start + 20])
                 assert len(result.msg_id.split(",")) == 20
@@ -130,7 +138,7 @@ def test_batches_arrive_in_order(cluster: ApacheCluster) -> None:
 def test_a_chosen_queue_keeps_the_order(cluster: ApacheCluster) -> None:
     async def story() -> None:
         sent = letters("chosen", COUNT)
-        async with Producer(cluster.namesrv) as producer, PullConsumer(cluster.namesrv, group="reader") as reader:
+        async with patient_producer(cluster.namesrv) as producer, PullConsumer(cluster.namesrv, group="reader") as reader:
             first = await producer.send(sent[0])
             queues = await producer.publish_queues("chosen")
             assert len(queues) == 4
@@ -148,7 +156,7 @@ def test_a_tag_filter_lets_only_its_tags_through(cluster: ApacheCluster) -> None
         sent = letters("tags", COUNT)
         wanted = [message for message in sent if message.tags in {"red", "blue"}]
         received: list[ReceivedMessage] = []
-        async with Producer(cluster.namesrv) as producer:
+        async with patient_producer(cluster.namesrv) as producer:
             await send_all(producer, sent)
         async with PushConsumer(
             cluster.namesrv,
@@ -168,7 +176,7 @@ def test_a_consumer_gets_what_was_there_and_what_comes_later(cluster: ApacheClus
     async def story() -> None:
         sent = letters("later", COUNT)
         received: list[ReceivedMessage] = []
-        async with Producer(cluster.namesrv) as producer:
+        async with patient_producer(cluster.namesrv) as producer:
             await send_all(producer, sent[: COUNT // 2])
             async with PushConsumer(cluster.namesrv, group="later", topic="later", consume_from=ConsumeFrom.FIRST) as consumer:
                 async for message in consumer:
@@ -186,7 +194,7 @@ def test_two_consumers_share_the_queues_and_one_inherits(cluster: ApacheCluster)
     async def story() -> None:
         sent = letters("shared", COUNT + 20)
         boxes: tuple[list[ReceivedMessage], list[ReceivedMessage]] = ([], [])
-        async with Producer(cluster.namesrv) as producer:
+        async with patient_producer(cluster.namesrv) as producer:
             await producer.send(sent[0])
             one, two = (
                 PushConsumer(
@@ -197,23 +205,24 @@ def test_two_consumers_share_the_queues_and_one_inherits(cluster: ApacheCluster)
             async with two:
                 async with one:
                     await eventually("the first message", lambda: len(seen(*boxes)) == 1)
-                    await eventually("two queues each", lambda: len(one.queues) == len(two.queues) == 2)
-                    assert not set(one.queues) & set(two.queues)
+                    await settled(cluster.broker, "shared", 1, one, two)
+                    await eventually("two queues each", lambda: two_each(one, two))
                     await send_all(producer, sent[1:COUNT])
                     await eventually("all so far", lambda: len(seen(*boxes)) == COUNT)
+                    await settled(cluster.broker, "shared", COUNT, one, two)
                 share = len(boxes[0])
                 await eventually("all queues", lambda: len(two.queues) == 4)
                 await send_all(producer, sent[COUNT:])
                 await eventually("the rest", lambda: len(seen(*boxes)) == COUNT + 20)
         assert share > 1
         assert len(boxes[0]) == share
-        # the first message alone may have been in hand while its queue changed hands
-        twice = [number for number, times in Counter(numbers([*boxes[0], *boxes[1]])).items() if times > 1]
-        assert twice in ([], [0])
-        check(sent, list(seen(*boxes).values()))
+        check(sent, seen(*boxes))
 
-    def seen(*boxes: list[ReceivedMessage]) -> dict[int, ReceivedMessage]:
-        return {int(message.properties["n"]): message for box in boxes for message in box}
+    def seen(*boxes: list[ReceivedMessage]) -> list[ReceivedMessage]:
+        return once(message for box in boxes for message in box)
+
+    def two_each(one: PushConsumer, two: PushConsumer) -> bool:
+        return len(one.queues) == len(two.queues) == 2 and not set(one.queues) & set(two.queues)
 
     asyncio.run(story())
 
@@ -221,7 +230,7 @@ def test_two_consumers_share_the_queues_and_one_inherits(cluster: ApacheCluster)
 def test_a_second_consumer_goes_on_where_the_first_committed(cluster: ApacheCluster) -> None:
     async def story() -> None:
         sent = letters("resumed", COUNT)
-        async with Producer(cluster.namesrv) as producer:
+        async with patient_producer(cluster.namesrv) as producer:
             for part in (sent[: COUNT // 2], sent[COUNT // 2 :]):
                 await send_all(producer, part)
                 received: list[ReceivedMessage] = []
@@ -231,8 +240,9 @@ def test_a_second_consumer_goes_on_where_the_first_committed(cluster: ApacheClus
                     topic="resumed",
                     consume_from=ConsumeFrom.FIRST,
                     handler=received.append,
-                ):
+                ) as consumer:
                     await eventually("this half", lambda box=received, half=part: len(box) >= len(half))  # type: ignore[misc]
+                    await settled(cluster.broker, "resumed", int(part[-1].properties["n"]) + 1, consumer)
                 check(part, received)
 
     asyncio.run(story())
@@ -241,12 +251,12 @@ def test_a_second_consumer_goes_on_where_the_first_committed(cluster: ApacheClus
 def test_pulls_filter_wait_and_keep_a_place(cluster: ApacheCluster) -> None:
     async def story() -> None:
         sent = letters("pulled", COUNT)
-        async with Producer(cluster.namesrv) as producer, PullConsumer(cluster.namesrv, group="puller") as consumer:
+        async with patient_producer(cluster.namesrv) as producer, PullConsumer(cluster.namesrv, group="puller") as consumer:
             await producer.send(sent[0])
             queue = (await producer.publish_queues("pulled"))[1]
             await read_all(consumer, "pulled", 1)
             end = await consumer.max_offset(queue)
-            waiting = asyncio.create_task(consumer.pull(queue, end, wait=20))
+            waiting = asyncio.create_task(consumer.pull(queue, end, wait=CALL_SECONDS))
             before = int(time.time() * 1000)
             await producer.send(sent[1], queue=queue)
             held = await waiting
@@ -274,7 +284,7 @@ def test_the_binary_header_form_is_spoken_too(cluster: ApacheCluster) -> None:
     async def story() -> None:
         client = RemotingClient(serialize_type=ROCKETMQ)
         try:
-            command = await client.exchange(cluster.namesrv, GetRouteInfo(topic="TBW102"))
+            command = await client.exchange(cluster.namesrv, GetRouteInfo(topic="TBW102"), timeout=CALL_SECONDS)
             route = fastjson.decode(command.body, TopicRouteData)
             assert cluster.broker in {address for broker in route.broker_datas for address in broker.broker_addrs.values()}
             request = SendMessageV2(
@@ -288,10 +298,11 @@ def test_the_binary_header_form_is_spoken_too(cluster: ApacheCluster) -> None:
                 flag=0,
                 properties="n\x010\x02größe\x01漢字\x02",
             )
-            reply = await client.call(cluster.broker, request, b"in binary")
+            reply = await client.call(cluster.broker, request, b"in binary", timeout=CALL_SECONDS)
             assert (reply.queue_id, reply.queue_offset) == (1, 0)
             asked = time.monotonic()
-            while (await client.call(cluster.broker, GetMaxOffset(topic="binary", queue_id=1))).offset != 1:
+            end = GetMaxOffset(topic="binary", queue_id=1)
+            while (await client.call(cluster.broker, end, timeout=CALL_SECONDS)).offset != 1:
                 assert time.monotonic() - asked < PATIENCE_SECONDS  # its queues come behind its answers
         finally:
             await client.close()
@@ -306,7 +317,7 @@ def test_the_binary_header_form_is_spoken_too(cluster: ApacheCluster) -> None:
 def test_our_topic_commands_create_list_and_route(cluster: ApacheCluster) -> None:
     def turbopump(*arguments: str) -> Any:
         command = [sys.executable, "-m", "turbopump", "topic", *arguments, "-n", cluster.namesrv, "--output", "json"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
@@ -317,7 +328,7 @@ def test_our_topic_commands_create_list_and_route(cluster: ApacheCluster) -> Non
     assert "by-command" in json.dumps(turbopump("route", "by-command"))
 
     async def story() -> None:
-        async with Producer(cluster.namesrv) as producer:
+        async with patient_producer(cluster.namesrv) as producer:
             assert len(await producer.publish_queues("by-command")) == 3
 
     asyncio.run(story())
@@ -325,7 +336,7 @@ def test_our_topic_commands_create_list_and_route(cluster: ApacheCluster) -> Non
 
 def test_spark_reads_every_message(cluster: ApacheCluster, spark: Any) -> None:
     async def story() -> None:
-        async with Producer(cluster.namesrv) as producer, PullConsumer(cluster.namesrv, group="reader") as reader:
+        async with patient_producer(cluster.namesrv) as producer, PullConsumer(cluster.namesrv, group="reader") as reader:
             await send_all(producer, sent)
             await read_all(reader, "sparked", COUNT)
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from tests.interop.apache import NEWEST, NEWEST_4, ApacheCluster
 from tests.interop.conftest import skipping_without_tools
-from tests.interop.our_clients import check, check_queues, large_letters, letter, letters, read_all, send_all
+from tests.interop.our_clients import check, check_queues, large_letters, letter, letters, patient_producer, read_all, send_all
 from tests.interop.our_servers import turbopump_broker
 
-from turbopump import Message, Producer, PullConsumer
+from turbopump import Message, PullConsumer
 
 SMALL_FILES = {"mappedFileSizeCommitLog": 4 << 20, "mappedFileSizeConsumeQueue": 20 * 16, "maxMessageSize": 3_500_000}
 COUNT = 90
@@ -40,7 +40,7 @@ async def fill(namesrv: str, part: int) -> list[Message]:
     sent = letters(plain, COUNT)
     groups = [letter(batched, number) for number in range(COUNT)]
     bodies = large_letters(large)
-    async with Producer(namesrv) as producer:
+    async with patient_producer(namesrv) as producer:
         await send_all(producer, sent)
         await send_all(producer, bodies)
         for start in range(0, COUNT, 30):
