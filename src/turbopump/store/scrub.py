@@ -224,16 +224,13 @@ class Scrub:
             return
         topic, queue_id, index = entry_place(entry)
         queue = self._queues.find(topic, queue_id)
-        if queue is None or not queue.min_index <= index:
+        piece = queue.piece(index, _UNITS_AT_ONCE) if queue is not None else None
+        if piece is None:  # trimmed, or of a topic that was deleted
             return
         key = (topic, queue_id)
         first, units = self._units.get(key, (0, b""))
         at = (index - first) * UNIT_SIZE
         if not 0 <= at < len(units):
-            piece = queue.piece(index, _UNITS_AT_ONCE)
-            if piece is None:
-                self._tell_of_unit(topic, queue_id, index, "is missing", position)
-                return
             (found,) = yield [piece]
             if isinstance(found, OSError):
                 self._tell_of_unit(topic, queue_id, index, f"cannot be read ({found.strerror or found})", position)

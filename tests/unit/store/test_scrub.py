@@ -1,0 +1,244 @@
+"""The scrub: damage and wrong units are found once each, whatever is read meanwhile, in slices, and the log is left as it was."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.store.directory import Directory, put
+
+from turbopump.message.codec import CRC_SUFFIX_SIZE
+from turbopump.message.sysflag import SysFlag
+from turbopump.store import scrub as scrub_module
+from turbopump.store.consume_queue import UNIT_SIZE
+from turbopump.store.disk import MappedSegment, SystemDisk
+from turbopump.store.message_store import MessageStore
+from turbopump.store.scrub import FIRST_REST_S, REST_S, Scrub
+
+RATE = 1 << 20
+
+
+@pytest.fixture(params=["in memory", "on the disk"])
+def residence(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where pages are: the scrub must come to the same either way."""
+    where = str(request.param)
+    if where == "on the disk":
+        monkeypatch.setattr(MappedSegment, "read_cached", lambda _self, _at, _size: None)
+    return where
+
+
+class Scrubbed:
+    """A store of a few segments, and its scrub."""
+
+    def __init__(self, root: Path, **config: Any) -> None:
+        self.directory = Directory(root, segment_size=4096, queue_file_size=UNIT_SIZE * 50, with_crc=True, **config)
+        self.store = self.directory.open()
+        self.placed = [put(self.store, b"%03d" % number * 40, queue_id=number % 2) for number in range(60)]
+        self.store.flusher.flush_all_now()
+        self.found: list[str] = []
+        self.scrub = self.make()
+        self.now = 0.0
+
+    def make(self) -> Scrub:
+        store = self.store
+        return Scrub(SystemDisk(), store.log, store.queues, lambda: store.flushed.value, RATE, self.found.append)
+
+    def passed(self) -> int:
+        """Run one whole pass; how many steps it took."""
+        passes, steps = self.scrub.numbers.passes, 0
+        while self.scrub.numbers.passes == passes:
+            self.now += self.scrub.step(self.now)
+            steps += 1
+        return steps
+
+    def change(self, offset: int, data: bytes) -> None:
+        file = self.store.log.files.at(offset)
+        assert file is not None
+        file.buffer[offset - file.start : offset - file.start + len(data)] = data
+
+    def unit(self, queue_id: int, index: int, data: bytes) -> None:
+        queue = self.store.queue("T", queue_id)
+        assert queue is not None
+        piece = queue.piece(index, 1)
+        assert piece is not None
+        piece.segment.buffer[piece.at : piece.at + len(data)] = data
+
+
+@pytest.fixture
+def scrubbed(tmp_path: Path, residence: str) -> Scrubbed:
+    return Scrubbed(tmp_path)
+
+
+def test_a_whole_log_is_read_to_its_end_and_nothing_is_found(scrubbed: Scrubbed) -> None:
+    scrubbed.passed()
+    numbers = scrubbed.scrub.numbers
+    assert (numbers.bytes_checked, numbers.position) == (scrubbed.store.log.end, scrubbed.store.log.end)
+    assert (numbers.entries_checked, numbers.passes, numbers.damaged_ranges, numbers.wrong_units) == (60, 1, 0, 0)
+    assert scrubbed.found == []
+
+
+@pytest.mark.parametrize("byte", [0, 3, 4, 8, 20, 30, 60, 100, -CRC_SUFFIX_SIZE, -1])
+@pytest.mark.parametrize("number", [0, 17, 59])
+def test_a_damaged_entry_is_found_once_with_its_range_and_everything_else_is_still_checked(
+    scrubbed: Scrubbed, byte: int, number: int
+) -> None:
+    start, end = scrubbed.placed[number].offset, scrubbed.placed[number].log_end
+    at = start + byte if byte >= 0 else end + byte
+    data = scrubbed.store.log.read(at, 1)
+    assert data is not None
+    scrubbed.change(at, bytes([data[0] ^ 16]))
+    scrubbed.passed()
+    scrubbed.passed()
+    numbers = scrubbed.scrub.numbers
+    assert (numbers.entries_checked, numbers.passes, numbers.damaged_ranges) == (118, 2, 1)
+    (found,) = scrubbed.found
+    assert f"bytes {start} to " in found
+    assert "of the commit log damaged: " in found
+    behind = scrubbed.placed[number + 1].offset if number < 59 else end
+    same_segment = behind // 4096 == start // 4096
+    assert numbers.damaged_bytes == (behind if same_segment else (start // 4096 + 1) * 4096) - start
+
+
+def test_damage_up_to_the_end_of_a_segment_does_not_hide_the_next_one(scrubbed: Scrubbed) -> None:
+    last = max((placed for placed in scrubbed.placed if placed.log_end <= 4096), key=lambda placed: placed.offset)
+    scrubbed.change(last.log_end, b"\xff" * 8)  # the blank
+    scrubbed.passed()
+    assert scrubbed.scrub.numbers.entries_checked == 60
+    assert scrubbed.scrub.numbers.damaged_bytes == 4096 - last.log_end
+
+
+def test_a_log_without_crc_that_should_have_one_is_damage(tmp_path: Path) -> None:
+    scrubbed = Scrubbed(tmp_path)
+    scrubbed.change(scrubbed.placed[3].log_end - CRC_SUFFIX_SIZE, b"x")
+    scrubbed.passed()
+    assert ["its CRC (property __CRC32#) is missing" in text for text in scrubbed.found] == [True]
+
+
+@pytest.mark.parametrize(
+    ("unit", "what"),
+    [
+        ((0).to_bytes(8), "points to 0, "),
+        ((1 << 40).to_bytes(8), f"points to {1 << 40}, "),
+        ((1 << 63).to_bytes(8), f"points to {-(1 << 63)}, "),
+        (bytes(20), "points to 0, 0 bytes"),
+    ],
+)
+def test_a_unit_that_does_not_point_to_its_message_is_found_once(scrubbed: Scrubbed, unit: bytes, what: str) -> None:
+    scrubbed.unit(1, 7, unit)
+    scrubbed.passed()
+    scrubbed.passed()
+    (found,) = scrubbed.found
+    assert f"unit 7 of the consume queue of T queue 1 {what}" in found
+    assert f"its message is at {scrubbed.placed[15].offset}" in found
+    assert scrubbed.scrub.numbers.wrong_units == 1
+    assert scrubbed.scrub.numbers.damaged_ranges == 0
+
+
+def test_a_topic_that_was_made_anew_has_no_wrong_units(scrubbed: Scrubbed) -> None:
+    queue = scrubbed.store.queue("T", 0)
+    assert queue is not None
+    queue.remove()
+    del scrubbed.store.queues._queues["T", 0]
+    for number in range(5):
+        put(scrubbed.store, b"new %d" % number)
+    scrubbed.store.flusher.flush_all_now()
+    scrubbed.passed()
+    assert scrubbed.scrub.numbers.entries_checked == 65
+    assert scrubbed.found == []
+
+
+def test_what_has_no_unit_by_design_is_no_finding(scrubbed: Scrubbed) -> None:
+    put(scrubbed.store, b"half", sys_flag=int(SysFlag.TRANSACTION_PREPARED))
+    scrubbed.store.flusher.flush_all_now()
+    scrubbed.passed()
+    assert scrubbed.scrub.numbers.entries_checked == 61
+    assert scrubbed.found == []
+
+
+def test_it_goes_on_over_what_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scrubbed = Scrubbed(tmp_path, index_entries=0)
+    monkeypatch.setattr(MappedSegment, "read_cached", lambda _self, _at, _size: None)
+    plain = MappedSegment.read_cold
+    queue = scrubbed.store.queue("T", 1)
+    assert queue is not None
+    piece = queue.piece(0, 1)
+    assert piece is not None
+    bad = {scrubbed.store.log.files.files[1].segment, piece.segment}
+
+    def read(self: MappedSegment, at: int, size: int) -> bytes:
+        if self in bad:
+            raise OSError(5, "Input/output error")
+        return plain(self, at, size)
+
+    monkeypatch.setattr(MappedSegment, "read_cold", read)
+    scrubbed.passed()
+    ranges = [text for text in scrubbed.found if "commit log damaged" in text]
+    assert ranges == ["the scrub found bytes 4096 to 8192 of the commit log damaged: it cannot be read (Input/output error)"]
+    units = [text for text in scrubbed.found if "cannot be read" in text and "unit" in text]
+    assert units, "of the queue as well"
+
+
+def test_files_that_retention_takes_away_are_no_damage(scrubbed: Scrubbed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrub_module, "SLICE_ENTRIES", 3)
+    log = scrubbed.store.log
+    while not 4096 < scrubbed.scrub.numbers.position < 8192:
+        scrubbed.now += scrubbed.scrub.step(scrubbed.now)
+    log.files.forget_first()
+    log.files.forget_first()
+    scrubbed.passed()
+    assert [text for text in scrubbed.found if "commit log damaged" in text] == []
+
+
+def test_a_pass_is_made_once_a_day_in_slices_at_the_given_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrub_module, "SLICE_ENTRIES", 7)
+    scrubbed = Scrubbed(tmp_path)
+    assert scrubbed.scrub.step(0.0) == FIRST_REST_S, "a start has enough to do"
+    assert scrubbed.scrub.numbers.bytes_checked == 0
+    scrubbed.now = FIRST_REST_S
+    steps = scrubbed.passed()
+    assert steps >= 60 // 7
+    assert scrubbed.now == pytest.approx(FIRST_REST_S + steps * scrub_module.SLICE / RATE)
+    checked = scrubbed.scrub.numbers.bytes_checked
+    assert scrubbed.scrub.step(scrubbed.now) == 60.0
+    assert scrubbed.scrub.step(FIRST_REST_S + REST_S - 5) == 5.0
+    assert scrubbed.scrub.numbers.bytes_checked == checked
+    scrubbed.scrub.step(FIRST_REST_S + REST_S)
+    assert scrubbed.scrub.numbers.bytes_checked > checked
+
+
+def test_what_is_not_flushed_yet_is_left_for_the_next_pass(scrubbed: Scrubbed) -> None:
+    flushed = scrubbed.store.log.end
+    put(scrubbed.store, b"later")
+    scrubbed.passed()
+    assert scrubbed.scrub.numbers.position == flushed
+    assert scrubbed.scrub.numbers.entries_checked == 60
+
+
+def test_what_was_not_in_memory_is_let_go_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scrubbed = Scrubbed(tmp_path)
+    gone: list[tuple[str, int]] = []
+    monkeypatch.setattr(MappedSegment, "evict", lambda self, at, size: gone.append((self.path.parent.name, size)))
+    scrubbed.passed()
+    assert gone == [], "it was in memory"
+    monkeypatch.setattr(MappedSegment, "read_cached", lambda _self, _at, _size: None)
+    scrubbed.passed()
+    assert {name for name, _ in gone} == {"commitlog", "0", "1"}
+    assert sum(size for name, size in gone if name == "commitlog") >= scrubbed.store.log.end - 4096
+
+
+def test_findings_are_bounded(scrubbed: Scrubbed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrub_module, "FINDINGS_MAX", 3)
+    for placed in scrubbed.placed[::2]:
+        scrubbed.change(placed.offset + 95, b"\0")
+    scrubbed.passed()
+    assert len(scrubbed.found) == scrubbed.scrub.numbers.damaged_ranges == 3
+
+
+def served(store: MessageStore) -> int:
+    return sum(store.get("T", queue, 0, 32).count for queue in (0, 1))
+
+
+def test_the_log_is_left_as_it_was(scrubbed: Scrubbed) -> None:
+    before = [file.segment.read(0, 4096) for file in scrubbed.store.log.files]
+    scrubbed.passed()
+    assert [file.segment.read(0, 4096) for file in scrubbed.store.log.files] == before
+    assert served(scrubbed.store) > 0
