@@ -16,41 +16,68 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.interop.apache import free_ports, properties_text
+
 DEADLINE_SECONDS = 180.0
 
 
 @dataclass(frozen=True, slots=True)
 class OurServers:
-    """Addresses (HOST:PORT) of running servers of ours, and the log file of the broker's process."""
+    """Addresses (HOST:PORT) of running servers of ours, and the directory of their log files."""
 
     namesrv: str
     broker: str
-    log: Path
+    logs: Path
+
+    def log(self) -> str:
+        """What they logged, warnings and worse."""
+        return "".join(path.read_text() for path in sorted(self.logs.glob("*.log")))
+
+
+# As `turbopump dev` (small files, free bytes and not the host's percentage), but no send is refused because it waited: on a busy
+# machine most foreign clients would give up what they are refused, and a one-way message would be gone.
+PATIENT_BROKER: dict[str, str | int | bool] = {
+    "brokerName": "broker-a",
+    "bindAddress": "127.0.0.1",
+    "mappedFileSizeCommitLog": 16 << 20,
+    "mappedFileSizeConsumeQueue": 30_000 * 20,
+    "maxHashSlotNum": 100_000,
+    "maxIndexNum": 400_000,
+    "diskFreeSpaceMin": 64 << 20,
+    "brokerFastFailureEnable": False,
+    "osPageCacheBusyTimeOutMills": 60_000,
+}
 
 
 @contextmanager
-def turbopump_dev(directory: Path) -> Iterator[OurServers]:
-    """`turbopump dev` on free ports, with its data in `directory`; ended by SIGTERM, which must exit 0."""
-    log = directory / "dev.log"
-    arguments = ["dev", "--data", str(directory / "data"), "--log-file", str(log)]
-    arguments += ["--namesrv-port", "0", "--broker-port", "0"]
-    with turbopump(arguments, r"ready namesrv=(\S+) broker=(\S+)", directory) as (namesrv, broker):
-        yield OurServers(namesrv, broker, log)
+def patient_turbopump(directory: Path) -> Iterator[OurServers]:
+    """`turbopump namesrv` and `turbopump broker` on free ports, with their data in `directory`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    conf = directory / "broker.conf"
+    port = free_ports(-2, 0)  # VIP, listen
+    conf.write_text(properties_text({**PATIENT_BROKER, "listenPort": port, "storePathRootDir": str(directory / "store")}))
+    with turbopump_broker(directory, conf) as servers:
+        yield servers
 
 
 @contextmanager
-def turbopump_broker(directory: Path, conf: Path) -> Iterator[OurServers]:
-    """`turbopump namesrv` and `turbopump broker -c CONF` with the configuration (in Apache's keys) of another broker."""
-    log = directory / "broker.log"
-    with turbopump(["namesrv", "--port", "0"], r"ready namesrv=(\S+)", directory) as (namesrv,):
-        arguments = ["broker", "-c", str(conf), "-n", namesrv, "--log-file", str(log)]
-        with turbopump(arguments, r"ready broker=(\S+)", directory) as (broker,):
-            yield OurServers(namesrv, broker, log)
+def turbopump_broker(directory: Path, conf: Path, end: signal.Signals = signal.SIGTERM) -> Iterator[OurServers]:
+    """`turbopump namesrv` and `turbopump broker -c CONF` with the configuration (in Apache's keys) of another broker, which is
+    ended by `end`.
+    """
+    with turbopump(
+        ["namesrv", "--port", "0", "--log-file", str(directory / "namesrv.log")], r"ready namesrv=(\S+)", directory
+    ) as (namesrv,):
+        arguments = ["broker", "-c", str(conf), "-n", namesrv, "--log-file", str(directory / "broker.log")]
+        with turbopump(arguments, r"ready broker=(\S+)", directory, end) as (broker,):
+            yield OurServers(namesrv, broker, directory)
 
 
 @contextmanager
-def turbopump(arguments: Sequence[str], ready: str, directory: Path) -> Iterator[tuple[str, ...]]:
-    """One `turbopump …` process: waits for its ready line, yields the groups of that pattern."""
+def turbopump(
+    arguments: Sequence[str], ready: str, directory: Path, end: signal.Signals = signal.SIGTERM
+) -> Iterator[tuple[str, ...]]:
+    """One `turbopump …` process: waits for its ready line, yields the groups of that pattern. A SIGTERM must exit with 0."""
     directory.mkdir(parents=True, exist_ok=True)
     errors = directory / f"{arguments[0]}.stderr"
     with errors.open("w") as stderr:
@@ -75,8 +102,9 @@ def turbopump(arguments: Sequence[str], ready: str, directory: Path) -> Iterator
         drain.start()
         yield match.groups()
         assert process.poll() is None, f"{arguments} ended by itself: {errors.read_text()[-3000:]}"
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(DEADLINE_SECONDS) == 0, f"{arguments} stopped uncleanly: {errors.read_text()[-3000:]}"
+        process.send_signal(end)
+        wanted = 0 if end is signal.SIGTERM else -end
+        assert process.wait(DEADLINE_SECONDS) == wanted, f"{arguments} stopped uncleanly: {errors.read_text()[-3000:]}"
         drain.join()
     finally:
         watchdog.cancel()

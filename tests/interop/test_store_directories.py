@@ -100,7 +100,7 @@ def test_a_directory_goes_from_apache_to_ours_and_back_and_back(cluster: ApacheC
 
     with turbopump_broker(tmp_path / "ours again", conf) as servers:
         asyncio.run(check_all(servers.namesrv, parts))
-    assert "Traceback" not in servers.log.read_text()
+    assert "Traceback" not in servers.log()
 
 
 def test_a_directory_made_by_ours_opens_in_apaches(cluster: ApacheCluster, tmp_path: Path) -> None:
