@@ -47,7 +47,7 @@ ENTRY_HEAD: Final = struct.Struct(">IIIiiqqiq8sq8siqI")
 
 _HEAD_A: Final = struct.Struct(">IIIiiqqiq")  # up to and with bornTimestamp: 48 bytes
 _LONG: Final = struct.Struct(">q")
-_LOOK: Final = struct.Struct(">III")  # totalSize, magic, bodyCRC
+_LOOK: Final = struct.Struct(">III16xq")  # totalSize, magic, bodyCRC, physicalOffset
 CRC_NAME: Final = b"__CRC32#\x01"
 _TAIL: Final = struct.Struct(">iqI")  # reconsumeTimes, preparedTransactionOffset, body length
 
@@ -162,10 +162,9 @@ def entry_fault(entry: bytes, position: int | None = None, *, crc_required: bool
     size = len(entry)
     if size < FIXED_SIZE:
         return f"{size} bytes are too few for an entry"
-    fault = head_fault(entry, position)
-    if fault is not None:
-        return fault
-    stored_size, magic, body_crc = _LOOK.unpack_from(entry)
+    stored_size, magic, body_crc, physical_offset = _LOOK.unpack_from(entry)
+    if (magic != MAGIC_V1 and magic != MAGIC_V2) or (physical_offset != position and position is not None):
+        return head_fault(entry, position)
     if stored_size != size:
         return f"totalSize {stored_size} is not the {size} bytes of the entry"
     if entry[-CRC_SUFFIX_SIZE : -CRC_SUFFIX_SIZE + 9] == CRC_NAME:
@@ -193,13 +192,11 @@ def entry_fault(entry: bytes, position: int | None = None, *, crc_required: bool
 
 def head_fault(head: bytes, position: int | None = None) -> str | None:
     """What is wrong with an entry's first 36 bytes, its size apart: enough not to read what is no entry."""
-    _, magic, _ = _LOOK.unpack_from(head)
+    _, magic, _, physical_offset = _LOOK.unpack_from(head)
     if magic != MAGIC_V1 and magic != MAGIC_V2:
         return f"magic {magic:08X} is not a message's"
-    if position is not None:
-        (physical_offset,) = _LONG.unpack_from(head, 28)
-        if physical_offset != position:
-            return f"physicalOffset {physical_offset} is not its position {position}"
+    if position is not None and physical_offset != position:
+        return f"physicalOffset {physical_offset} is not its position {position}"
     return None
 
 

@@ -127,6 +127,8 @@ def check_chains(disk: ReadOnlyDisk, header: IndexHeader, *, growing: bool = Fal
     with disk.open_file(header.path) as file:
         while number < header.count:
             data = file.read(header.entry_at(number), min(PIECE_SIZE, (header.count - number) * ENTRY_SIZE))
+            if not data:
+                return  # it became shorter since its head was read
             for key_hash, _, _, previous in ENTRY.iter_unpack(data):
                 slot = key_hash % slots
                 head = heads[slot]

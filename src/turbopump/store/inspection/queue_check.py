@@ -33,8 +33,9 @@ class QueueUnits:
         self._disk = disk
         self._files = queue.files
         self._window_size = window_units * UNIT_SIZE
-        self._window = b""
-        self._first = self._end = 0
+        self.window = b""
+        """Whole units from the index ``first`` on."""
+        self.first = self._end = 0
         self.unreadable: OSError | None = None
         """Why units could not be read: they count as missing."""
         self.min_index = queue.min_index
@@ -42,10 +43,10 @@ class QueueUnits:
 
     def read(self, index: int) -> bytes:
         """The 20 bytes of a unit; empty where no file holds it, or where it cannot be read."""
-        if not self._first <= index < self._end:
+        if not self.first <= index < self._end:
             self._move_window(index)
-        at = (index - self._first) * UNIT_SIZE
-        return self._window[at : at + UNIT_SIZE]
+        at = (index - self.first) * UNIT_SIZE
+        return self.window[at : at + UNIT_SIZE]
 
     def first_at(self, log_start: int) -> int:
         """The index of the first unit whose message is at or after ``log_start``: the queue's smallest offset (binary search)."""
@@ -62,13 +63,13 @@ class QueueUnits:
 
     def _move_window(self, index: int) -> None:
         position = index * UNIT_SIZE
-        self._first, self._end, self._window = index, index, b""
+        self.first, self._end, self.window = index, index, b""
         for file in self._files:
             if file.start <= position < file.end:
                 with self._disk.open_file(file.path) as opened:
                     data = self._try(opened, position - file.start, min(self._window_size, file.end - position))
                 count = len(data) // UNIT_SIZE
-                self._window, self._end = data[: count * UNIT_SIZE], index + count
+                self.window, self._end = data[: count * UNIT_SIZE], index + count
                 return
 
     def _find_end(self) -> int:
@@ -144,8 +145,11 @@ class QueueCheck:
 
     def claim(self, index: int, offset: int, size: int, tags: int) -> str | None:
         """An entry of the log says that this is its unit: what is wrong with it, or None. Empty text: there is no unit."""
-        unit = self.units.read(index)
-        runs = self.runs
+        units, runs = self.units, self.runs
+        at = (index - units.first) * UNIT_SIZE
+        unit = units.window[at : at + UNIT_SIZE] if at >= 0 else b""
+        if not unit:  # not in the window (or nowhere): nearly never, and a call saved every other time
+            unit = units.read(index)
         if index == runs.next:
             runs.next += 1
         else:

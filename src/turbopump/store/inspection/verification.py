@@ -17,7 +17,7 @@ from turbopump.message.properties import property_value
 from turbopump.message.sysflag import TRANSACTION_MASK, SysFlag
 from turbopump.store.consume_queue import NO_MESSAGE_SIZE
 from turbopump.store.files import StorePaths
-from turbopump.store.index_file import index_hash
+from turbopump.store.index_file import key_hash
 from turbopump.store.inspection.entry_facts import MULTI_DISPATCH, MULTI_QUEUE_OFFSET, entry_facts, entry_topic
 from turbopump.store.inspection.findings import FINDINGS_MAX, Finding, Findings
 from turbopump.store.inspection.index_check import IndexCheck
@@ -143,7 +143,7 @@ class _Check:
             on_bad=self._bad_range,
             on_progress=lambda offset: on_progress(offset - store.log_start, size),
         )
-        queues = now.queues
+        queues, prepared = now.queues, SysFlag.TRANSACTION_PREPARED
         messages = total = newest = 0
         for offset, entry in walk.entries(end=now.end):
             try:
@@ -152,18 +152,24 @@ class _Check:
                 self._not_text(offset, len(entry), error)
                 continue
             messages += 1
-            total += len(entry)
+            entry_size = len(entry)
+            total += entry_size
             if stored_ms > newest:
                 newest = stored_ms
-            if not sys_flag & SysFlag.TRANSACTION_PREPARED:
+            if not sys_flag & prepared:
                 queue = queues.get((topic, queue_id))
-                fault = queue.claim(queue_offset, offset, len(entry), tags) if queue is not None else ""
+                fault = queue.claim(queue_offset, offset, entry_size, tags) if queue is not None else ""
                 if fault is not None and (queue is not None or self._has_units(topic)):
                     self._claim_failed(topic, queue_id, queue_offset, offset, fault)
                 if MULTI_DISPATCH in properties:
-                    self._claim_light_queues(properties, offset, len(entry), tags)
+                    self._claim_light_queues(properties, offset, entry_size, tags)
             if index is not None and keys and sys_flag & TRANSACTION_MASK != TRANSACTION_MASK:
-                index.expect(offset, [index_hash(f"{topic}#{key}") for key in keys], stored_ms, topic)
+                index.expect(
+                    offset,
+                    [key_hash(topic, keys[0])] if len(keys) == 1 else [key_hash(topic, key) for key in keys],
+                    stored_ms,
+                    topic,
+                )
         on_progress(size, size)
         result.messages, result.message_bytes, result.newest_ms, result.log_end = messages, total, newest, walk.end
         if index is not None:
