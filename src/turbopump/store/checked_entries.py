@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from turbopump.message.codec import FIXED_SIZE, MAGIC_V2, entry_fault
@@ -17,6 +18,9 @@ from turbopump.store.commit_log import ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.consume_queue import ConsumeQueue
 from turbopump.store.disk import Found, Piece
 from turbopump.store.mapped_file import MappedFile
+
+IsLost = Callable[[Path, int], bool]
+"""Whether to pass over what cannot be read at an offset of the files in a directory."""
 
 LMQ_PREFIX: Final = "%LMQ%"
 """Begins the names of Apache's light queues, whose units point to messages of other topics."""
@@ -55,8 +59,8 @@ class Checked:
     why_unread: str = ""
 
 
-def checked_entries(units: list[Unit], queue: ConsumeQueue, log: CommitLog, is_lost: Callable[[int], bool]) -> Steps[Checked]:
-    """The entries to which units of ``queue`` point. ``is_lost`` says of an offset that cannot be read whether to pass it over."""
+def checked_entries(units: list[Unit], queue: ConsumeQueue, log: CommitLog, is_lost: IsLost) -> Steps[Checked]:
+    """The entries to which units of ``queue`` point. ``is_lost`` says of what cannot be read whether to pass it over."""
     checked = Checked()
     judged = [(unit, _unit_fault(unit, log)) for unit in units if unit.offset >= log.start]
     checked.removed = len(units) - len(judged)
@@ -74,7 +78,7 @@ def checked_entries(units: list[Unit], queue: ConsumeQueue, log: CommitLog, is_l
             elif unit.offset < log.start:  # its file was deleted meanwhile
                 checked.removed += 1
                 continue
-            elif is_lost(unit.offset):
+            elif is_lost(_directory(log, unit.offset), unit.offset):
                 fault = f"it cannot be read ({entry.strerror or entry})"
             else:
                 checked.unread = unit
@@ -82,6 +86,12 @@ def checked_entries(units: list[Unit], queue: ConsumeQueue, log: CommitLog, is_l
                 break
         checked.damages.append(DamagedMessage(unit.queue_offset, unit.offset, fault))
     return checked
+
+
+def _directory(log: CommitLog, offset: int) -> Path:
+    file = log.files.at(offset)
+    assert file is not None, "it is not deleted"
+    return file.segment.path.parent
 
 
 def unreadable_text(error: OSError, what: str) -> str:

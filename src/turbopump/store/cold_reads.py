@@ -14,10 +14,11 @@ The rule: everything but the read itself happens in the owner's thread. It must 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 from turbopump.store.disk import Disk, Found, Piece
@@ -68,7 +69,8 @@ class ColdReads:
         self._waiting: deque[_Read] = deque()
         self._under_way = 0
         self._closed = False
-        self._failed: dict[int, int] = {}
+        self._worked: Counter[Path] = Counter()
+        self._failed: dict[tuple[Path, int], int] = {}
         self.numbers = ReadNumbers()
 
     @property
@@ -97,17 +99,18 @@ class ColdReads:
         try:
             pieces = next(steps)
             while True:
-                pieces = steps.send(self._count([_read(piece) for piece in pieces]))
+                pieces = steps.send(self._count(pieces, [_read(piece) for piece in pieces]))
         except StopIteration as stop:
             outcome: T = stop.value
             return outcome
 
-    def is_lost(self, place: int) -> bool:
-        """Whether to give up a place that the system cannot read: not at its first error, nor while every read fails (the device is gone,
-        and may come back), but once it fails although others worked since."""
+    def is_lost(self, directory: Path, offset: int) -> bool:
+        """Whether to give up a place in the files of a directory that the system cannot read: not at its first error, nor while every
+        read there fails (the device is gone, and may come back), but once it fails although others worked since."""
         if len(self._failed) >= _PLACES_MAX:
             self._failed.clear()
-        return self.numbers.pieces_from_disk > self._failed.setdefault(place, self.numbers.pieces_from_disk)
+        worked = self._worked[directory]
+        return worked > self._failed.setdefault((directory, offset), worked)
 
     def close(self) -> None:
         """Drop what waits; what is under way ends with ``Disk.close``."""
@@ -135,7 +138,7 @@ class ColdReads:
 
     def _arrived(self, read: _Read, found: list[Found]) -> None:
         self._under_way -= 1
-        self._count(found)
+        self._count(read.pieces, found)
         while self._waiting and self._under_way < AT_ONCE:
             following = self._waiting.popleft()
             if following.wanted():
@@ -151,9 +154,10 @@ class ColdReads:
             return
         read.done(outcome)
 
-    def _count(self, found: list[Found]) -> list[Found]:
-        for each in found:
+    def _count(self, pieces: list[Piece], found: list[Found]) -> list[Found]:
+        for piece, each in zip(pieces, found, strict=True):
             if isinstance(each, bytes):
+                self._worked[piece.segment.path.parent] += 1
                 self.numbers.pieces_from_disk += 1
                 self.numbers.bytes_from_disk += len(each)
             else:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Literal
 
-from turbopump.store.checked_entries import DamagedMessage, Unit, checked_entries, unreadable_text
+from turbopump.store.checked_entries import DamagedMessage, IsLost, Unit, checked_entries, unreadable_text
 from turbopump.store.cold_reads import ColdReads, Later, Steps
 from turbopump.store.commit_log import CommitLog
 from turbopump.store.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE, ConsumeQueue
@@ -125,7 +125,7 @@ def read_queue(
     accept: Accept = None,
     *,
     opened_at: int = 0,
-    is_lost: Callable[[int], bool] = lambda _offset: False,
+    is_lost: IsLost = lambda _directory, _offset: False,
 ) -> Steps[GetResult]:
     """Messages from queue offset ``offset`` on; ``accept`` judges tag codes. Never splits a message, always gives one if it can.
 
@@ -262,7 +262,7 @@ def _read_hot(choice: _Choice, log: CommitLog, result: GetResult) -> GetResult:
     return result
 
 
-def _read_cold(choice: _Choice, queue: ConsumeQueue, log: CommitLog, is_lost: Callable[[int], bool]) -> Steps[GetResult]:
+def _read_cold(choice: _Choice, queue: ConsumeQueue, log: CommitLog, is_lost: IsLost) -> Steps[GetResult]:
     """From the files, every message checked."""
     checked = yield from checked_entries(choice.units, queue, log, is_lost)
     result = GetResult(GetStatus.NO_MATCHED_MESSAGE, choice.next_index, queue.min_index, queue.end.value, gaps=choice.gaps)

@@ -1,0 +1,316 @@
+"""What a store gives of messages it did not write itself: each is checked, a damaged one is passed over and told of, the rest comes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.store.directory import Directory, bodies, put
+
+from turbopump.message.codec import CRC_SUFFIX_SIZE, decode_entries
+from turbopump.message.java_hash import tags_code
+from turbopump.store.consume_queue import UNIT_SIZE
+from turbopump.store.disk import MappedSegment
+from turbopump.store.message_store import Placed
+from turbopump.store.queue_reader import GetResult, GetStatus, ReadLimits
+
+COUNT = 12
+
+
+class Reopened:
+    """A store of a dozen messages, in two queues, stopped cleanly and opened again: all of it is cold."""
+
+    def __init__(self, root: Path, **config: Any) -> None:
+        self.directory = Directory(root, **{"segment_size": 1 << 20, "queue_file_size": 20 * 500, "with_crc": True, **config})
+        store = self.directory.open()
+        self.placed: list[Placed] = []
+        for number in range(COUNT):
+            self.placed.append(put(store, b"%02d" % number * 30, tag="ab"[number % 2]))
+            put(store, b"other", queue_id=1)
+        store.close()
+        self.store = self.directory.open()
+
+    def change(self, offset: int, data: bytes) -> None:
+        """In the file, as a disk does."""
+        for file in self.store.log.files:
+            if file.start <= offset < file.end:
+                with open(file.segment.path, "r+b") as raw:
+                    raw.seek(offset - file.start)
+                    raw.write(data)
+
+    def flip(self, offset: int) -> None:
+        data = self.store.log.read(offset, 1)
+        assert data is not None
+        self.change(offset, bytes([data[0] ^ 8]))
+
+    def unit(self, index: int, data: bytes, at: int = 0) -> None:
+        queue = self.store.queue("T", 0)
+        assert queue is not None
+        piece = queue.piece(index, 1)
+        assert piece is not None
+        piece.segment.buffer[piece.at + at : piece.at + at + len(data)] = data
+
+    def get(self, offset: int = 0, count: int = 32, **more: Any) -> GetResult:
+        return self.store.get("T", 0, offset, count, **more)
+
+
+@pytest.fixture
+def reopened(tmp_path: Path) -> Reopened:
+    return Reopened(tmp_path)
+
+
+def offsets(result: GetResult) -> list[int]:
+    return [message.queue_offset for message in decode_entries(result.data)]
+
+
+def without(*missing: int) -> list[int]:
+    return [number for number in range(COUNT) if number not in missing]
+
+
+@pytest.mark.parametrize("index", [0, 5, COUNT - 1])
+@pytest.mark.parametrize(
+    "byte", [0, 2, 3, 4, 7, 8, 12, 15, 16, 20, 27, 28, 35, 39, 47, 60, 87, 95, -30, -CRC_SUFFIX_SIZE, -11, -1]
+)
+def test_a_message_with_a_flipped_bit_is_passed_over_and_the_others_come(reopened: Reopened, byte: int, index: int) -> None:
+    placed = reopened.placed[index]
+    reopened.flip(placed.offset + byte if byte >= 0 else placed.log_end + byte)
+    result = reopened.get()
+    assert (result.status, offsets(result), result.count, result.next_offset) == (
+        GetStatus.FOUND,
+        without(index),
+        COUNT - 1,
+        COUNT,
+    )
+    assert result.gaps == 1
+    ((place, offset, fault),) = [(one.queue_offset, one.offset, one.fault) for one in result.damages]
+    assert (place, offset) == (index, placed.offset)
+    assert fault
+    alone = reopened.get(index, 1)
+    assert (alone.status, alone.next_offset, alone.gaps, alone.data) == (GetStatus.MESSAGE_WAS_REMOVING, index + 1, 1, b"")
+
+
+@pytest.mark.parametrize(
+    ("at", "data", "fault"),
+    [
+        (0, (0).to_bytes(8), None),
+        (0, (-5).to_bytes(8, signed=True), None),
+        (0, (1 << 40).to_bytes(8), "where no message can be"),
+        (0, ((1 << 20) - 50).to_bytes(8), "where no message can be"),
+        (0, (200).to_bytes(8), "magic"),
+        (8, (1).to_bytes(4), "says that it has 1 bytes"),
+        (8, (-1).to_bytes(4, signed=True), "says that it has -1 bytes"),
+        (8, (0x7FFFFFFE).to_bytes(4), "bytes"),
+        (8, (100).to_bytes(4), "totalSize"),
+    ],
+)
+def test_a_unit_that_points_to_the_wrong_place_is_noticed(reopened: Reopened, at: int, data: bytes, fault: str | None) -> None:
+    reopened.unit(4, data, at)
+    assert bodies_from(reopened, 0) == without(4)
+    if fault is not None:
+        (damage,) = reopened.get(4).damages
+        assert fault in damage.fault
+        assert damage.queue_offset == 4
+
+
+def test_a_unit_that_points_to_a_good_message_of_another_place_is_noticed(reopened: Reopened) -> None:
+    queue = reopened.store.queue("T", 0)
+    other = reopened.store.queue("T", 1)
+    assert queue is not None
+    assert other is not None
+    reopened.unit(3, queue.units(8, 1))
+    reopened.unit(5, other.units(5, 1))
+    result = reopened.get()
+    assert offsets(result) == without(3, 5)
+    assert [one.fault for one in result.damages] == [
+        "its unit in the consume queue points to the message of queue offset 8 of T queue 0",
+        "its unit in the consume queue points to the message of queue offset 5 of T queue 1",
+    ]
+
+
+def test_the_units_of_a_light_queue_point_to_messages_of_other_topics(reopened: Reopened) -> None:
+    queue = reopened.store.queue("T", 0)
+    assert queue is not None
+    light = reopened.store.queues.find_or_make("%LMQ%mine", 0)
+    for index in range(3):
+        unit = queue.unit(index + 2)
+        assert unit is not None
+        light.append(index, *unit)
+    light.end.advance(3)
+    assert offsets(reopened.store.get("%LMQ%mine", 0, 0, 32)) == [2, 3, 4]
+
+
+def test_without_a_crc_of_its_own_a_body_is_what_is_checked(tmp_path: Path) -> None:
+    reopened = Reopened(tmp_path, with_crc=False)
+    reopened.flip(reopened.placed[2].offset + 90)
+    reopened.flip(reopened.placed[6].offset + 44)  # its born time, which nothing repeats
+    assert offsets(reopened.get()) == without(2)
+
+
+def test_all_messages_of_a_read_may_be_damaged_and_gaps_behind_them_are_passed_too(reopened: Reopened) -> None:
+    for index in (2, 3, 4):
+        reopened.flip(reopened.placed[index].offset + 90)
+    queue = reopened.store.queue("T", 0)
+    assert queue is not None
+    for index in (5, 6):
+        reopened.unit(index, (0x7FFFFFFF).to_bytes(4), 8)
+    result = reopened.get(2, 3)
+    assert (result.status, result.next_offset, result.gaps) == (GetStatus.MESSAGE_WAS_REMOVING, 7, 5)
+    assert bodies_from(reopened, 0) == without(2, 3, 4, 5, 6)
+
+
+def bodies_from(reopened: Reopened, offset: int) -> list[int]:
+    found: list[int] = []
+    while offset < COUNT:
+        result = reopened.get(offset, 3)
+        assert result.next_offset > offset
+        found += offsets(result)
+        offset = result.next_offset
+    return found
+
+
+def test_a_filter_is_asked_before_anything_is_read(reopened: Reopened) -> None:
+    reopened.flip(reopened.placed[2].offset + 90)
+    reopened.flip(reopened.placed[3].offset + 90)
+    result = reopened.get(accept=frozenset({tags_code("b")}).__contains__)
+    assert offsets(result) == [1, 5, 7, 9, 11]
+    assert [one.queue_offset for one in result.damages] == [3]
+
+
+def test_a_read_is_all_cold_or_all_hot_and_the_next_goes_on(reopened: Reopened) -> None:
+    for number in range(COUNT, COUNT + 4):
+        put(reopened.store, b"%02d" % number)
+    first, second = reopened.get(), reopened.get(COUNT)
+    assert (offsets(first), first.next_offset) == (list(range(COUNT)), COUNT)
+    assert offsets(second) == list(range(COUNT, COUNT + 4))
+    reopened.flip(reopened.placed[0].offset + 90)
+    assert bodies(reopened.store)[-1] == b"%02d" % (COUNT + 3)
+
+
+def test_hot_messages_come_out_of_the_map_and_cold_ones_never(reopened: Reopened, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(reopened.store, b"new")
+
+    def refuse(_self: MappedSegment, _at: int, _size: int) -> bytes:
+        raise AssertionError("not this way")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MappedSegment, "read", refuse)
+        assert offsets(reopened.get()) == list(range(COUNT))
+    with monkeypatch.context() as patched:
+        patched.setattr(MappedSegment, "read_cold", refuse)
+        patched.setattr(MappedSegment, "read_cached", refuse)
+        assert offsets(reopened.get(COUNT)) == [COUNT]
+
+
+def test_what_was_written_long_ago_is_cold_as_well(tmp_path: Path) -> None:
+    directory = Directory(tmp_path, segment_size=1 << 20, queue_file_size=2000, limits=ReadLimits(hot_size=500, count_cold=32))
+    store = directory.open()
+    for number in range(20):
+        put(store, b"%02d" % number)
+    assert store.reader.is_cold(0)
+    assert not store.reader.is_cold(store.log.end - 1)
+    before = store.cold_reads.numbers.pieces_from_disk
+    assert store.get("T", 0, 0, 32).count >= 10
+    assert store.cold_reads.numbers.pieces_from_disk == before + 1, "neighbours in one piece"
+    store.close()
+
+
+class Bad:
+    """Bytes of the log that the device cannot read."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *ranges: tuple[int, int]) -> None:
+        self.ranges = ranges
+        plain = MappedSegment.read_cold
+
+        def read(segment: MappedSegment, at: int, size: int) -> bytes:
+            if segment.path.parent.name == "commitlog" and any(at < end and start < at + size for start, end in self.ranges):
+                raise OSError(5, "Input/output error")
+            return plain(segment, at, size)
+
+        monkeypatch.setattr(MappedSegment, "read_cold", read)
+
+
+def test_a_bad_sector_costs_its_own_message_alone_and_only_when_others_can_be_read(
+    reopened: Reopened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    placed = reopened.placed[5]
+    Bad(monkeypatch, (placed.offset + 10, placed.offset + 11))
+    first = reopened.get()
+    assert (offsets(first), first.next_offset, first.unreadable) == ([0, 1, 2, 3, 4], 5, None)
+    again = reopened.get(5)
+    assert offsets(again) == list(range(6, COUNT)), "others could be read since, so this one is lost"
+    assert [(one.queue_offset, one.fault) for one in again.damages] == [(5, "it cannot be read (Input/output error)")]
+    assert again.next_offset == COUNT
+
+
+def test_while_nothing_can_be_read_nothing_is_passed_over(reopened: Reopened, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = Bad(monkeypatch, (0, 1 << 40))
+    for _ in range(5):
+        result = reopened.get(3)
+        assert (result.next_offset, result.count, result.gaps) == (3, 0, 0)
+        assert result.unreadable is not None
+        assert f"the message at {reopened.placed[3].offset} of the commit log cannot be read now (Input/output error)" in (
+            result.unreadable
+        )
+    bad.ranges = ()
+    assert offsets(reopened.get(3)) == list(range(3, COUNT)), "the device is back"
+
+
+def test_a_queue_that_cannot_be_read_is_no_end_of_the_queue(reopened: Reopened, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(_self: MappedSegment, _at: int, _size: int) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(MappedSegment, "read_cold", read)
+    result = reopened.get(3)
+    assert result.unreadable == "the queue cannot be read now (Input/output error): check the disk"
+    assert result.next_offset == 3
+
+
+def test_messages_whose_segment_is_deleted_are_passed_over_before_their_queue_is_trimmed(tmp_path: Path) -> None:
+    reopened = Reopened(tmp_path, segment_size=1500)
+    reopened.store.log.files.forget_first()
+    start = reopened.store.log.start
+    first = next(number for number, placed in enumerate(reopened.placed) if placed.offset >= start)
+    assert first > 1
+    gone = reopened.get(0, first)
+    assert (gone.status, gone.next_offset, gone.gaps) == (GetStatus.MESSAGE_WAS_REMOVING, first, 0)
+    assert offsets(reopened.get(first)) == list(range(first, COUNT))
+
+
+def test_a_segment_that_is_deleted_while_its_messages_are_read_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reopened = Reopened(tmp_path, segment_size=1500)
+    log = reopened.store.log
+
+    def read(_self: MappedSegment, _at: int, _size: int) -> bytes:
+        while log.start == 0:
+            log.files.forget_first()
+        raise OSError(9, "Bad file descriptor")
+
+    queue = reopened.store.queue("T", 0)
+    assert queue is not None
+    queue.opened_at = 0  # its units are in memory
+    monkeypatch.setattr(MappedSegment, "read_cold", read)
+    result = reopened.get(0, 2)
+    assert (result.status, result.next_offset, result.unreadable, result.damages) == (
+        GetStatus.MESSAGE_WAS_REMOVING,
+        2,
+        None,
+        (),
+    )
+
+
+def test_messages_far_apart_are_read_in_pieces_of_their_own(tmp_path: Path) -> None:
+    directory = Directory(tmp_path, segment_size=4 << 20, queue_file_size=UNIT_SIZE * 500, with_crc=True)
+    store = directory.open()
+    for _ in range(6):
+        put(store, b"x" * 100)
+        put(store, b"y" * 300_000, queue_id=1)
+    put(store, b"z" * 100)
+    put(store, b"z" * 100)
+    store.close()
+    store = directory.open()
+    assert len(bodies(store)) == 8
+    before = store.cold_reads.numbers.pieces_from_disk
+    assert store.get("T", 0, 0, 32).count == 8
+    assert store.cold_reads.numbers.pieces_from_disk - before == 1 + 7, "the units, six alone, and two neighbours"
+    store.close()

@@ -1,0 +1,225 @@
+"""Reads in steps: at once if the system has it in memory, else by threads, a bounded number at a time, and told in the owner's thread."""
+
+import asyncio
+import errno
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from turbopump.store import cold_reads
+from turbopump.store.cold_reads import ColdReads, Later, Steps
+from turbopump.store.disk import Found, MappedSegment, Piece, SystemDisk
+
+
+class HeldDisk(SystemDisk):
+    """Reads of threads are held until they are let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[Callable[[], None]] = []
+
+    def start_read(self, pieces: list[Piece], done: Callable[[list[Found]], None]) -> None:  # type: ignore[override]
+        self.held.append(lambda: super(HeldDisk, self).start_read(pieces, done))
+
+    def let_go(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.held.pop(0)()
+
+
+@pytest.fixture
+def disk() -> HeldDisk:
+    return HeldDisk()
+
+
+@pytest.fixture
+def segment(disk: HeldDisk, tmp_path: Path) -> MappedSegment:
+    made = disk.create_segment(tmp_path / "a", 4096)
+    made.buffer[:] = bytes(range(256)) * 16
+    return made
+
+
+@pytest.fixture
+def reads(disk: HeldDisk) -> ColdReads:
+    return ColdReads(disk)
+
+
+@pytest.fixture
+def nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MappedSegment, "read_cached", lambda _self, _at, _size: None)
+
+
+def two_steps(segment: MappedSegment) -> Steps[bytes]:
+    """What one byte says decides about the next piece."""
+    (first,) = yield [Piece(segment, 3, 1)]
+    assert isinstance(first, bytes)
+    low, high = yield [Piece(segment, first[0] * 10, 2), Piece(segment, first[0] * 20, 2)]
+    assert isinstance(low, bytes)
+    assert isinstance(high, bytes)
+    return low + high
+
+
+WANTED = bytes([30, 31, 60, 61])
+
+
+def test_what_is_in_memory_is_read_at_once(reads: ColdReads, segment: MappedSegment, disk: HeldDisk) -> None:
+    done: list[bytes] = []
+    if segment.read_cached(0, 1) is None:
+        assert reads.run(two_steps(segment), done.append) is Later.PENDING, "a file system that cannot tell"
+        disk.let_go()
+        disk.let_go()
+        assert done == [WANTED]
+        return
+    assert reads.run(two_steps(segment), done.append) == WANTED
+    assert (done, disk.held, reads.numbers.pieces_in_memory, reads.numbers.pieces_from_disk) == ([], [], 3, 0)
+
+
+@pytest.mark.usefixtures("nothing_in_memory")
+def test_what_is_not_is_read_in_a_thread_step_by_step(reads: ColdReads, segment: MappedSegment, disk: HeldDisk) -> None:
+    done: list[bytes] = []
+    assert reads.run(two_steps(segment), done.append) is Later.PENDING
+    assert (reads.waiting, len(disk.held)) == (1, 1)
+    disk.let_go()
+    assert done == []
+    disk.let_go()
+    assert done == [WANTED]
+    assert (reads.waiting, reads.numbers.pieces_from_disk, reads.numbers.bytes_from_disk) == (0, 3, 5)
+
+
+@pytest.mark.usefixtures("nothing_in_memory")
+def test_tools_read_on_the_spot(reads: ColdReads, segment: MappedSegment, disk: HeldDisk) -> None:
+    assert reads.finish(two_steps(segment)) == WANTED
+    assert disk.held == []
+
+
+@pytest.mark.usefixtures("nothing_in_memory")
+def test_a_few_reads_go_on_at_a_time_and_the_others_in_their_order(
+    reads: ColdReads, segment: MappedSegment, disk: HeldDisk
+) -> None:
+    done: list[int] = []
+
+    def one(number: int) -> Steps[int]:
+        yield [Piece(segment, number, 1)]
+        return number
+
+    for number in range(10):
+        assert reads.run(one(number), done.append) is Later.PENDING
+    assert (len(disk.held), reads.waiting) == (cold_reads.AT_ONCE, 10)
+    disk.let_go()
+    assert (done, len(disk.held)) == ([0], cold_reads.AT_ONCE)
+    while disk.held:
+        disk.let_go()
+    assert done == list(range(10))
+
+
+@pytest.mark.usefixtures("nothing_in_memory")
+def test_more_than_may_wait_are_refused(
+    reads: ColdReads, segment: MappedSegment, disk: HeldDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cold_reads, "WAITING_MAX", 2)
+    outcomes = [reads.run(two_steps(segment), lambda _bytes: None) for _ in range(cold_reads.AT_ONCE + 3)]
+    assert outcomes == [Later.PENDING] * (cold_reads.AT_ONCE + 2) + [Later.REFUSED]
+    assert reads.numbers.refused == 1
+
+
+@pytest.mark.usefixtures("nothing_in_memory")
+def test_what_nobody_wants_any_more_is_dropped(reads: ColdReads, segment: MappedSegment, disk: HeldDisk) -> None:
+    done: list[bytes] = []
+    wanted = [True] * 8
+    for number in range(8):
+        reads.run(two_steps(segment), done.append, lambda number=number: wanted[number])  # type: ignore[misc]
+    wanted[0] = wanted[5] = False
+    while disk.held:
+        disk.let_go()
+    assert done == [WANTED] * 6
+    assert reads.numbers.pieces_from_disk == 1 + 6 * 3, "the one that waited was not even begun"
+
+
+@pytest.mark.usefixtures("nothing_in_memory")
+def test_after_closing_nothing_is_begun_and_nobody_told(reads: ColdReads, segment: MappedSegment, disk: HeldDisk) -> None:
+    done: list[bytes] = []
+    for _ in range(8):
+        reads.run(two_steps(segment), done.append)
+    reads.close()
+    while disk.held:
+        disk.let_go()
+    assert (done, reads.waiting) == ([], 0)
+    assert reads.run(two_steps(segment), done.append) is Later.REFUSED
+
+
+def test_an_error_reaches_the_steps_as_a_value(reads: ColdReads, segment: MappedSegment, disk: HeldDisk) -> None:
+    def beyond() -> Steps[Found]:
+        (found,) = yield [Piece(segment, 4090, 100)]
+        return found
+
+    done: list[Found] = []
+    assert reads.run(beyond(), done.append) is Later.PENDING
+    disk.let_go()
+    for found in (done[0], reads.finish(beyond())):
+        assert isinstance(found, OSError)
+        assert found.errno == errno.EIO
+    assert reads.numbers.errors == 2
+
+
+def test_a_place_is_given_up_once_it_fails_although_others_work(
+    reads: ColdReads, segment: MappedSegment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = segment.path.parent
+    assert not reads.is_lost(here, 7)
+    assert not reads.is_lost(here, 7), "nothing else has been read since: the device may be gone"
+    assert not reads.is_lost(here / "other", 7)
+    reads.finish(two_steps(segment))
+    assert reads.is_lost(here, 7)
+    assert not reads.is_lost(here, 8)
+    assert not reads.is_lost(here / "other", 7), "that is another device, perhaps"
+    monkeypatch.setattr(cold_reads, "_PLACES_MAX", 3)
+    assert not reads.is_lost(here, 7), "what is remembered is bounded"
+
+
+def test_the_disk_reads_in_threads_of_its_own_and_tells_in_the_owner_s(tmp_path: Path) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        disk = SystemDisk(loop.call_soon_threadsafe)
+        segment = disk.create_segment(tmp_path / "a", 4096)
+        segment.buffer[:5] = b"hello"
+        go_on = threading.Event()
+
+        def wait() -> None:
+            assert go_on.wait(30)
+
+        for _ in range(2):  # every thread of the syncs is busy
+            disk.start(wait, lambda _error: None)
+        told: asyncio.Future[tuple[int, list[Found]]] = loop.create_future()
+        disk.start_read(
+            [Piece(segment, 0, 3), Piece(segment, 4096, 1), Piece(segment, 3, 2)],
+            lambda found: told.set_result((threading.get_ident(), found)),
+        )
+        segment.close()  # retention: what was begun is still read
+        thread, (first, beyond, last) = await told
+        go_on.set()
+        assert thread == threading.get_ident()
+        assert (first, last) == (b"hel", b"lo")
+        assert isinstance(beyond, OSError)
+        disk.close()
+        assert segment.read_cached(0, 3) is None
+        assert isinstance(segment_error(segment), OSError), "and then its file is closed"
+
+    asyncio.run(main())
+
+
+def segment_error(segment: MappedSegment) -> OSError | None:
+    try:
+        segment.read_cold(0, 1)
+    except OSError as error:
+        return error
+    return None
+
+
+def test_what_is_let_go_is_still_there(disk: HeldDisk, segment: MappedSegment) -> None:
+    segment.sync()
+    segment.evict(0, 4096)
+    assert segment.read_cold(0, 4096) == bytes(range(256)) * 16
+    assert segment.read_cached(4090, 100) is None, "less than what is asked for is nothing"
+    segment.close()
+    segment.evict(0, 4096)
