@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VERSIONS = ((3, 11), (3, 12), (3, 13), (3, 14))
 PORTABLE = ["tests/unit", "tests/golden", "tests/simulation"]
-EVERYTHING = [*PORTABLE, "tests/spark"]
+EVERYTHING = [*PORTABLE, "tests/spark", "tests/crash"]
 
 
 def main() -> int:
