@@ -88,7 +88,7 @@ class ColdReads:
         except StopIteration as stop:
             outcome: T = stop.value
             return outcome
-        if self._closed or len(self._waiting) >= WAITING_MAX:
+        if self._closed or (self._under_way >= AT_ONCE and len(self._waiting) >= WAITING_MAX):
             self.numbers.refused += 1
             return Later.REFUSED
         self._go_on(_Read(steps, pieces, done, wanted))
