@@ -165,6 +165,12 @@ class SystemDisk:
         except (FileNotFoundError, NotADirectoryError):
             return []
 
+    def is_directory(self, path: Path) -> bool:
+        return path.is_dir()
+
+    def is_writable(self, path: Path) -> bool:
+        return os.access(path, os.W_OK | os.X_OK)
+
     def file_size(self, path: Path) -> int | None:
         try:
             return path.stat().st_size

@@ -87,6 +87,10 @@ class Disk(Protocol):
     def list_directory(self, path: Path) -> list[str]:
         """Names in a directory, sorted; empty if it does not exist or is not a directory."""
 
+    def is_directory(self, path: Path) -> bool: ...
+    def is_writable(self, path: Path) -> bool:
+        """Whether files can be made in a directory, as far as its permissions and its file system tell."""
+
     def file_size(self, path: Path) -> int | None:
         """Bytes, or None if there is no such file."""
 

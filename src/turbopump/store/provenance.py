@@ -24,11 +24,13 @@ class Provenance:
 
     def __init__(self, disk: Disk, path: Path) -> None:
         self._disk = disk
-        self._path = path
+        self.path = path
         self._written: list[list[int | None]] = []
         self._saving = Lock()  # it is saved in threads, too
         self.index_names: list[str] | None = None
         """The index files of the last run; None if that is not known."""
+        self.roots: dict[str, int] = {}
+        """For each directory of a log that lies in several: a segment in it (``roots.py``)."""
         self.crashed_here = False
         self.index_incomplete = False
         """Whether our last run did not index everything: it was told not to, or could not."""
@@ -39,6 +41,7 @@ class Provenance:
         known = self._read()
         self._written = known.get("written", [])
         self.index_names = known.get("indexes")
+        self.roots = known.get("roots", {})
         self.index_incomplete = "indexes" in known and self.index_names is None
         if self._written and self._written[-1][1] is None and not crashed_here:
             self._written.pop()  # another program has written since our crash: where ours ended is not known
@@ -72,6 +75,16 @@ class Provenance:
         self.index_names = list(names) if names is not None else None
         self._save()
 
+    def note_roots(self, roots: dict[str, int]) -> None:
+        """Remember these roots. Raises OSError."""
+        self.roots = roots
+        self._save()
+
+    def read_roots(self) -> dict[str, int]:
+        """What was noted last, before ``load``."""
+        roots: dict[str, int] = self._read().get("roots", {})
+        return roots
+
     def end(self, log_end: int) -> None:
         """We have written up to ``log_end`` and stop cleanly. Raises OSError."""
         if self._written and self._written[-1][1] is None:
@@ -80,11 +93,11 @@ class Provenance:
 
     def _save(self) -> None:
         with self._saving:
-            text = json.dumps({"version": 1, "written": self._written, "indexes": self.index_names})
-            self._disk.replace_file(self._path, text.encode())
+            known = {"version": 1, "written": self._written, "indexes": self.index_names, "roots": self.roots}
+            self._disk.replace_file(self.path, json.dumps(known).encode())
 
     def _read(self) -> dict[str, Any]:
-        for path in (self._path, self._path.with_name(self._path.name + ".bak")):
+        for path in (self.path, self.path.with_name(self.path.name + ".bak")):
             data = self._disk.read_file(path)
             try:
                 if data:
@@ -101,3 +114,4 @@ class _Known(msgspec.Struct):
 
     written: list[tuple[int, int | None]]
     indexes: list[str] | None = None
+    roots: dict[str, int] = {}

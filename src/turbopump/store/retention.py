@@ -88,6 +88,8 @@ class Retention:
         self._note_indexes = note_indexes
         self._report = report
         self.on_deleted: Callable[[str], None] = lambda _text: None
+        self.before_deleting: Callable[[MappedFile], None] = lambda _file: None
+        """Called in a thread before a segment goes; an OSError keeps it."""
         self._manual_rounds = 0
         self._deleted = 0
         self._forced = False
@@ -117,12 +119,14 @@ class Retention:
         old: list[bool] = []
 
         def look() -> None:
-            old.append(self._forced or self._disk.modified_ms(first.segment.path) <= due)
+            if self._forced or self._disk.modified_ms(first.segment.path) <= due:
+                self.before_deleting(first)
+                old.append(True)
 
         def looked(error: OSError | None) -> None:
             if error is not None:
-                self._report(f"the age of {first.segment.path} cannot be asked ({error.strerror or error}): nothing is deleted")
-            if not old or not old[0] or files[:1] != [first]:
+                self._report(f"{first.segment.path} is not deleted: {error}")
+            if not old or files[:1] != [first]:
                 then(Next.NOTHING)
                 return
             self._disk.start_remove([first.segment], removed)

@@ -44,6 +44,13 @@ class SimulatedMount:
         names |= {each.name for each in self._disk.directories if each.parent == path and each != path}
         return sorted(names)
 
+    def is_directory(self, path: Path) -> bool:
+        self._check_alive()
+        return path in self._disk.directories
+
+    def is_writable(self, path: Path) -> bool:
+        return self.is_directory(path)
+
     def file_size(self, path: Path) -> int | None:
         self._check_alive()
         file = self._disk.files.get(path)

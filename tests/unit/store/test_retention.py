@@ -261,7 +261,7 @@ def test_a_segment_whose_age_cannot_be_asked_stays(tmp_path: Path, monkeypatch: 
         patched.setattr(SystemDisk, "modified_ms", refuse)
         clean(store)
     assert store.log.start == 0
-    assert "cannot be asked (Input/output error)" in directory.failures[-1]
+    assert "is not deleted: [Errno 5] Input/output error" in directory.failures[-1]
     store.close()
 
 

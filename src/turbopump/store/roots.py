@@ -1,0 +1,111 @@
+"""The directories of a store: made, checked, and, where its log lies in several, remembered.
+
+The rule: a log of which a part is not there (a disk that is not mounted, a root that the configuration no longer names) is refused, not
+cut to what is left. A hole shows by itself; so does a missing end, by what the checkpoint vouches for. What else a root held is told by
+``turbopump.json``: for each root one segment of it, the newest when that was written down.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from turbopump.errors import StoreDamagedError, StoreError
+from turbopump.store.disk import Disk, Lock
+from turbopump.store.files import StorePaths, segment_name
+from turbopump.store.mapped_file import MappedFile, MappedFiles
+from turbopump.store.provenance import Provenance
+
+
+def lock_root(disk: Disk, paths: StorePaths) -> Lock:
+    """Make the store's directory if need be, and lock it. Raises StoreLockedError, StoreError."""
+    try:
+        disk.make_directory(paths.root)
+        return disk.lock(paths.lock)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise StoreError(f"{paths.root} cannot be a store directory ({why}): give one that can be made and written") from None
+
+
+def make_directories(disk: Disk, paths: StorePaths) -> None:
+    """Make the directories that are missing. Raises StoreError for one that cannot be used, or must not be missing."""
+    _refuse_left_behind(disk, paths)
+    known = Provenance(disk, paths.provenance).read_roots()
+    for root in paths.read_only_commit_logs:
+        if not disk.is_directory(root):
+            raise StoreError(f"{root} is no directory: readOnlyCommitLogStorePaths names it, mount its disk or leave it out")
+    for root in paths.commit_logs:
+        if str(root) in known and not disk.is_directory(root):
+            raise StoreDamagedError(f"{root} is not there, but the log has segments in it: is its disk mounted?")
+        _make(disk, root, "storePathCommitLog")
+    _make(disk, paths.config, "storePathRootDir")
+    _make(disk, paths.consume_queues, "storePathConsumeQueue")
+    _make(disk, paths.checkpoint.parent, "storeCheckpoint")
+    _make(disk, paths.abort.parent, "abortFile")
+
+
+def _make(disk: Disk, directory: Path, key: str) -> None:
+    try:
+        disk.make_directory(directory)
+    except OSError as error:
+        raise StoreError(f"{directory} cannot be made ({error.strerror or error}): see {key}") from None
+    if not disk.is_writable(directory):
+        raise StoreError(f"{directory} cannot be written by this user, or lies on a read-only file system: see {key}")
+
+
+def _refuse_left_behind(disk: Disk, paths: StorePaths) -> None:
+    """Files at Apache's usual place are not passed over because the configuration now names another: what they say still counts."""
+    usual = StorePaths(paths.root)
+    for key, given, before in (
+        ("storePathConsumeQueue", paths.consume_queues, usual.consume_queues),
+        ("storePathIndex", paths.index, usual.index),
+        ("storeCheckpoint", paths.checkpoint, usual.checkpoint),
+        ("abortFile", paths.abort, usual.abort),
+    ):
+        if given != before and not _is_there(disk, given) and _is_there(disk, before):
+            raise StoreError(f"{key} names {given}, but the store has {before}: move it there, or leave {key} out")
+
+
+def _is_there(disk: Disk, path: Path) -> bool:
+    return bool(disk.list_directory(path)) if disk.is_directory(path) else disk.file_size(path) is not None
+
+
+class LogRoots:
+    """What is known of the roots of the log ``files``."""
+
+    def __init__(self, disk: Disk, files: MappedFiles, provenance: Provenance) -> None:
+        self._disk = disk
+        self._files = files
+        self._provenance = provenance
+        files.on_first_in_root = lambda: disk.start(self.note, lambda _error: None)
+
+    def check(self, safe_offset: int, checkpoint: Path) -> None:
+        """Raise StoreDamagedError if a part of the loaded log is missing. ``safe_offset``: up to there messages were on the disk."""
+        files = self._files.files
+        looked_in = ", ".join(map(str, self._files.roots))
+        end = files[-1].end if files else 0
+        if safe_offset > end:
+            raise StoreDamagedError(
+                f"the log in {looked_in} ends at {end}, but messages up to {safe_offset} were on the disk: is a directory missing in "
+                f"storePathCommitLog, or a disk not mounted? If they are meant to be gone, remove {checkpoint}"
+            )
+        there = {file.start for file in files}
+        for root, start in self._provenance.roots.items():
+            if start not in there:
+                raise StoreDamagedError(
+                    f"segment {segment_name(start)} of the log, which was in {root}, is in none of {looked_in}: is a directory missing "
+                    f"in storePathCommitLog, or a disk not mounted? If another broker has deleted it, remove {self._provenance.path}"
+                )
+
+    def note(self, without: MappedFile | None = None) -> None:
+        """Write down a segment of each root, if there are several. Blocks; raises OSError."""
+        roots = {str(file.segment.path.parent): file.start for file in list(self._files.files) if file is not without}
+        known = roots if len(self._files.roots) > 1 else {}
+        if known != self._provenance.roots:
+            for root in self._files.roots:
+                self._disk.sync_directory(root)  # what is vouched for must be there after a power cut, too
+            self._provenance.note_roots(known)
+
+    def before_deleting(self, file: MappedFile) -> None:
+        """Do not vouch any longer for a segment that is to go. Blocks; raises OSError."""
+        if file.start in self._provenance.roots.values():
+            self.note(without=file)
