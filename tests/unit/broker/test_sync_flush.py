@@ -97,6 +97,41 @@ def test_a_disk_that_takes_too_long_is_said_to_and_the_message_is_kept() -> None
     with_disk(scene)
 
 
+def test_each_send_has_its_own_deadline_and_those_in_time_are_answered_in_order() -> None:
+    async def scene(talk: Talk, disk: SimulatedDisk) -> None:
+        disk.sync_seconds = (6.0, 6.0)
+        begun = disk.loop.time()
+        answered: list[tuple[int, int, float]] = []
+
+        async def send(number: int) -> None:
+            answer = await talk.client.ask(SEND, b"%d" % number, timeout=60)
+            answered.append((number, answer.code, disk.loop.time() - begun))
+
+        sends = []
+        for number in range(3):  # at 0, 2 and 4 s; the first sync ends at 6, the second at 8.5 s
+            sends.append(asyncio.ensure_future(send(number)))
+            await asyncio.sleep(2)
+            disk.sync_seconds = (2.5, 2.5)
+        await asyncio.gather(*sends)
+        assert [number for number, _, _ in answered] == [0, 1, 2]
+        late, good = ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SUCCESS
+        assert [code for _, code, _ in answered] == [late, late, good]
+        assert [at for _, _, at in answered] == pytest.approx([5, 7, 8.5], abs=0.2)
+        await talk.client.send(b"afterwards")
+        assert await talk.client.all_bodies() == [b"0", b"1", b"2", b"afterwards"]
+
+    with_disk(scene)
+
+
+def test_a_oneway_send_is_flushed_and_not_answered() -> None:
+    async def scene(talk: Talk, disk: SimulatedDisk) -> None:
+        await talk.client.remoting.send_oneway(talk.client.address, SEND, b"x")
+        await asyncio.sleep(2)
+        assert await talk.client.all_bodies() == [b"x"]
+
+    with_disk(scene)
+
+
 def test_a_failed_sync_fails_its_sends_and_all_that_follow_and_reading_goes_on() -> None:
     async def scene(talk: Talk, disk: SimulatedDisk) -> None:
         await talk.client.send(b"safe")

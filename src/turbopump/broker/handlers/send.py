@@ -12,11 +12,13 @@ import random
 import re
 import struct
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from turbopump.broker.groups import GroupTable
+from turbopump.broker.held_answers import HeldAnswers
 from turbopump.broker.topics import TopicTable
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig, FlushDiskType
@@ -39,10 +41,11 @@ from turbopump.message.properties import (
 from turbopump.message.rules import NOT_SENDABLE_TOPICS, RETRY_PREFIX, TOPIC_SIZE_MAX, topic_fault
 from turbopump.message.sysflag import SysFlag
 from turbopump.protocol.bodies.topics import PERM_WRITE, TopicConfig
-from turbopump.protocol.codes import CURRENT_VERSION, FLAG_RESPONSE, ResponseCode
+from turbopump.protocol.codes import CURRENT_VERSION, FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
 from turbopump.protocol.requests.send import SendMessageReply, SendRequest
+from turbopump.remoting.connection import encode_response
 from turbopump.remoting.router import LATER, Outcome, RequestContext, Response
-from turbopump.store.message_store import MessageStore, NewMessage, Placed
+from turbopump.store.message_store import MessageStore, NewMessage
 
 ANNOUNCE_WAIT_S: Final = 1.0
 """How long the answer to a first send waits for name servers that do not take the new topic."""
@@ -56,6 +59,7 @@ _LATER = re.compile(r"(?:^|\x02)(DELAY|TIMER_DELAY_SEC|TIMER_DELAY_MS|TIMER_DELI
 _UNIQ_KEY = UNIQ_KEY + NAME_END
 _TAGS = TAGS + NAME_END
 _KEYS = KEYS + NAME_END
+_DO_NOT_WAIT = f"{WAIT_STORE_MSG_OK}{NAME_END}false"
 _pack_frame_head = struct.Struct(">II").pack  # frame.frame_head for a JSON header without a body, inlined
 
 
@@ -92,6 +96,7 @@ class SendHandler:
         self._guarded = bool(config.start_accept_send_request_time_stamp) or not config.broker_permission & PERM_WRITE
         """Whether every send must pass ``_check``, not only those to new or special topics."""
         self._sync = config.flush_disk_type == FlushDiskType.SYNC_FLUSH
+        self._held = HeldAnswers(store.flushed, config.sync_flush_timeout / 1000)
         self._flush_due = False
         self._added_text = (
             f"MSG_REGION\x01{config.region_id}\x02TRACE_ON\x01{'true' if config.trace_on else 'false'}\x02"
@@ -153,10 +158,11 @@ class SendHandler:
         except (OSError, StoreError, MessageError) as error:
             return _refused_by_store(error)
         msg_id = f"{self._msg_id_host}{placed.offset:016X}"
+        frame = self._reply.frame(context.opaque, queue_id, msg_id, placed.queue_offset, unique)
         if self._sync:
-            reply = SendMessageReply(msg_id=msg_id, queue_id=queue_id, queue_offset=placed.queue_offset, transaction_id=unique)
-            return self._when_flushed(placed, reply, context, wait=property_value(text, WAIT_STORE_MSG_OK) != "false")
-        return self._reply.frame(context.opaque, queue_id, msg_id, placed.queue_offset, unique)
+            late = partial(self._late, queue_id, msg_id, placed.queue_offset, unique)
+            return self._when_flushed(placed.log_end, frame, late, context, text)
+        return frame
 
     def _to_new_topic(self, request: SendRequest, context: RequestContext) -> Outcome:
         """Store at once, answer when the name servers route the new topic, so that whoever is told of it finds it there.
@@ -228,41 +234,33 @@ class SendHandler:
         unique = property_value(header_text, UNIQ_KEY)
         reply = SendMessageReply(msg_id=msg_id, queue_id=queue_id, queue_offset=placed.queue_offset, transaction_id=unique)
         if self._sync:
-            return self._when_flushed(placed, reply, context, wait=property_value(header_text, WAIT_STORE_MSG_OK) != "false")
+            frame = encode_response(context.opaque, self._answer(reply))
+            late = partial(self._late, queue_id, msg_id, placed.queue_offset, unique)
+            return self._when_flushed(placed.log_end, frame, late, context, header_text)
         return self._answer(reply)
 
     # --- waiting for the disk ------------------------------------------------------------------------------------------------
 
-    def _when_flushed(self, placed: Placed, reply: SendMessageReply, context: RequestContext, *, wait: bool) -> Outcome:
-        loop = asyncio.get_running_loop()
+    def _when_flushed(
+        self, log_end: int, frame: bytes, late: Callable[[], Response], context: RequestContext, properties: str
+    ) -> bytes | None:
         if not self._flush_due:  # one sync for all that this turn stores
             self._flush_due = True
-            loop.call_soon(self._flush)
-        if not wait:
-            return self._answer(reply)
-        flushed = self._store.flushed
-
-        def done() -> None:
-            timer.cancel()
-            if flushed.error is not None:
-                context.answer(Response(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(flushed.error)))
-            else:
-                context.answer(self._answer(reply))
-
-        def late() -> None:
-            waiter.cancel()
-            remark = (
-                f"the disk has not answered within {self._config.sync_flush_timeout} ms; the message is stored but may be lost"
-            )
-            context.answer(self._answer(reply, code=ResponseCode.FLUSH_DISK_TIMEOUT, remark=remark))
-
-        waiter = flushed.when(placed.log_end, done)
-        timer = loop.call_later(self._config.sync_flush_timeout / 1000, late)
+            asyncio.get_running_loop().call_soon(self._flush)
+        if _DO_NOT_WAIT in properties and property_value(properties, WAIT_STORE_MSG_OK) == "false":
+            return frame
+        if not context.flag & FLAG_ONEWAY:
+            self._held.hold(log_end, context, frame, late)
         return None
 
     def _flush(self) -> None:
         self._flush_due = False
         self._store.flusher.flush_log()
+
+    def _late(self, queue_id: int, msg_id: str, queue_offset: int, unique: str | None) -> Response:
+        reply = SendMessageReply(msg_id=msg_id, queue_id=queue_id, queue_offset=queue_offset, transaction_id=unique)
+        remark = f"the disk has not answered within {self._config.sync_flush_timeout} ms; the message is stored but may be lost"
+        return self._answer(reply, code=ResponseCode.FLUSH_DISK_TIMEOUT, remark=remark)
 
     # --- answers -------------------------------------------------------------------------------------------------------------
 
