@@ -84,6 +84,7 @@ class MappedFiles:
                 raise StoreDamagedError(
                     f"{path} does not follow {self.files[-1].segment.path}: a file between them is missing; it was looked for in "
                     + ", ".join(map(str, self.roots))
+                    + (": is a directory missing in storePathCommitLog, or a disk not mounted?" if self._ahead else "")
                 )
             self.files.append(MappedFile(start, self._disk.open_segment(path)))
 
