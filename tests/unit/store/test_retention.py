@@ -268,7 +268,7 @@ def test_a_segment_whose_age_cannot_be_asked_stays(tmp_path: Path, monkeypatch: 
 class Machine:
     """A store on a simulated disk, three topics in it, each quiet a part of the time."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *roots: Path) -> None:
         self.loop = SimulatedLoop(seed)
         self.loop.set_exception_handler(lambda _loop, _context: None)  # PowerCut, in what was under way
         self.clock = SimulatedClock(self.loop)
@@ -276,7 +276,7 @@ class Machine:
         self.disk.sync_seconds = (0.001, 0.001)
         self.disk.on_power_cut = self.loop.stop
         self.config = StoreConfig(
-            paths=StorePaths(Path("/store")),
+            paths=StorePaths(Path("/store"), roots),
             segment_size=4096,
             queue_file_size=100,
             index_slots=10,
@@ -289,6 +289,9 @@ class Machine:
             self.put("quiet" if number < 8 else "TU"[number % 2])
         flush(self.store)
         self.run(1)
+        for directory in self.disk.directories:
+            self.disk.sync_directory(directory)
+        self.disk.strict_directories = True  # from now on each directory loses on its own what was not synced
 
     def open(self) -> MessageStore:
         self.store = MessageStore.open(self.config, self.disk.mount(), self.clock, lambda _text: None)
@@ -359,8 +362,9 @@ def kill_at(disk: SimulatedDisk, loop: SimulatedLoop, nth: int) -> None:
     disk.perform = counted  # type: ignore[method-assign]
 
 
-def test_a_crash_at_any_step_of_a_round_leaves_a_log_without_its_front_and_queues_that_fit_it() -> None:
-    machine = Machine(0)
+@pytest.mark.parametrize("roots", [(), (Path("/one/log"), Path("/two/log"))])
+def test_a_crash_at_any_step_of_a_round_leaves_a_log_without_its_front_and_queues_that_fit_it(roots: tuple[Path, ...]) -> None:
+    machine = Machine(0, *roots)
     before = machine.disk.operations
     machine.clean()
     steps = machine.disk.operations - before
@@ -370,7 +374,7 @@ def test_a_crash_at_any_step_of_a_round_leaves_a_log_without_its_front_and_queue
     started = set()
     for power in (False, True):
         for step in count(1):
-            crashed = Machine(step)
+            crashed = Machine(step, *roots)
             if power:
                 crashed.disk.cut_power_at(nth=step)
             else:

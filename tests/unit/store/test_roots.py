@@ -300,9 +300,12 @@ class Disks:
         self.disk = SimulatedDisk(self.loop, random.Random(1), clock)
         self.roots = (Path("/one"), Path("/two"))
         self.disk.capacities = dict(zip(self.roots, sizes, strict=True))
-        config = StoreConfig(StorePaths(Path("/store"), self.roots), segment_size=4096, queue_file_size=2000)
-        self.open = lambda: MessageStore.open(config, self.disk.mount(), clock, lambda _text: None)
+        self.clock = clock
+        self.config = StoreConfig(StorePaths(Path("/store"), self.roots), segment_size=4096, queue_file_size=2000)
         self.store = self.open()
+
+    def open(self) -> MessageStore:
+        return MessageStore.open(self.config, self.disk.mount(), self.clock, lambda _text: None)
 
     def run(self, seconds: float = 0.1) -> None:
         self.loop.call_later(seconds, self.loop.stop)
