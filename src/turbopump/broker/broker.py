@@ -23,6 +23,7 @@ from turbopump.broker.handlers.topics import TopicsHandler
 from turbopump.broker.held_pulls import HeldPulls
 from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.questions import Questions
+from turbopump.broker.recovery_progress import RecoveryProgress
 from turbopump.broker.registration import Registration
 from turbopump.broker.scrubbing import Scrubbing
 from turbopump.broker.send_queue import SendQueue
@@ -122,7 +123,7 @@ class Broker:
         loop = asyncio.get_running_loop()
         disk = self._disk or SystemDisk(lambda call: loop.call_soon_threadsafe(call))
         settings = store_config(config)
-        store = self._store = MessageStore.open(settings, disk, clock, _report)
+        store = self._store = MessageStore.open(settings, disk, clock, _report, RecoveryProgress(clock.monotonic).reached)
         _report_recovery(config.store_path_root_dir, store.recovery)
 
         paths = settings.paths

@@ -15,6 +15,8 @@ import click
 from turbopump.errors import ConfigError
 
 LEVELS: Final = ("debug", "info", "warning", "error")
+RECOVERY_PROGRESS: Final = "turbopump.broker.recovery_progress"
+"""The logger of a long recovery: whoever started the command waits for it, and sees it on standard error whatever the level and file."""
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
@@ -41,6 +43,12 @@ def start_log(level: str, file: str | None) -> None:
     formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s %(message)s", "%Y-%m-%dT%H:%M:%S")
     formatter.converter = time.gmtime
     handler.setFormatter(formatter)
+    progress = logging.getLogger(RECOVERY_PROGRESS)
+    progress.setLevel(logging.INFO)
+    if file is not None:
+        on_screen = logging.StreamHandler(sys.stderr)
+        on_screen.setFormatter(formatter)
+        progress.addHandler(on_screen)
     logger = logging.getLogger("turbopump")
     logger.addHandler(handler)
     logger.setLevel(level.upper())

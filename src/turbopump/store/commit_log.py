@@ -17,13 +17,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from turbopump.errors import MessageError, RoomInMakingError
-from turbopump.message.codec import FIXED_SIZE, HEAD_SIZE, MAGIC_BLANK, MAGIC_V2, entry_fault, head_fault
-from turbopump.message.sysflag import SysFlag
+from turbopump.message.codec import FIXED_SIZE, HEAD_SIZE, MAGIC_BLANK, entry_fault, head_fault
 from turbopump.store.disk import Disk
-from turbopump.store.files import is_directory_name
+from turbopump.store.entry_mark import EntryMark, quick_marks, read_mark
 from turbopump.store.mapped_file import STEP, MappedFile, MappedFiles, data_steps
 
 BLANK_SIZE_MIN: Final = 8
@@ -38,19 +35,6 @@ _WALK_STEP: Final = 256 * 1024
 ENTRY_SIZE_MAX: Final = 1 << 26
 """No entry is larger (64 MiB; a frame has 16 MiB): a size that says so is wrong, and is not read."""
 _MAGIC_START: Final = b"\xda\xa3\x20"
-
-
-class EntryMark(msgspec.Struct, frozen=True, gc=False):
-    """An entry found by walking the log: where it is and what dispatching needs of it."""
-
-    offset: int
-    size: int
-    topic: str
-    queue_id: int
-    queue_offset: int
-    sys_flag: int
-    store_timestamp: int
-    properties: str
 
 
 class CommitLog:
@@ -134,8 +118,9 @@ class CommitLog:
         """
         self.walked_to = start
         self.fault: str | None = None
-        limit = end if end is not None else 1 << 62
         window = _Window()
+        topics: dict[bytes, str] = {}
+        limit = end if end is not None else 1 << 62
         while self.walked_to < limit:
             file = self._files.at(self.walked_to)
             if file is None:
@@ -144,19 +129,27 @@ class CommitLog:
             if left < BLANK_SIZE_MIN:
                 self.fault = f"{left} bytes at the end of a segment are too few for a blank"
                 return
-            size, magic = _BLANK.unpack(window.read(file, at, 8))
+            piece, begin = window.cover(file, at)
+            room = min(left - BLANK_SIZE_MIN, limit - self.walked_to)
+            for mark in quick_marks(piece, begin, begin + room, self.walked_to, self.requires_crc, topics):
+                self.walked_to = mark.offset + mark.size
+                yield mark
+            if self.walked_to > file.start + at:
+                continue
+            size, magic = _BLANK.unpack_from(piece, begin)
             if magic == MAGIC_BLANK and size == left:
                 self.walked_to = file.end
                 continue
             if size == magic == 0:
                 self.fault = NOTHING
                 return
-            mark = self._judge(file, at, size, window.read)
-            if isinstance(mark, str):
-                self.fault = mark
+            judged = self._judge(file, at, size, window.read)
+            if isinstance(judged, str):
+                self.fault = judged
                 return
+            topics[judged.topic.encode()] = judged.topic
             self.walked_to += size
-            yield mark
+            yield judged
 
     def entry_at(self, offset: int) -> EntryMark | None:
         """The good entry at this offset; None if there is none. For single looks: ``walk`` reads ahead."""
@@ -180,7 +173,7 @@ class CommitLog:
         fault = entry_fault(entry, position, crc_required=self.requires_crc(position))
         if fault is not None:
             return fault
-        return _read_mark(entry, position) or "its topic cannot be the name of a directory"
+        return read_mark(entry, position) or "its topic cannot be the name of a directory"
 
     def next_good(self, offset: int) -> int | None:
         """The offset of the first good entry after ``offset``, wherever it lies; None: what is there is a torn tail."""
@@ -257,40 +250,18 @@ class _Window:
         self._at = 0
         self._piece = b""
 
-    def read(self, file: MappedFile, at: int, size: int) -> bytes:
+    def cover(self, file: MappedFile, at: int, size: int = BLANK_SIZE_MIN) -> tuple[bytes, int]:
+        """A piece that has ``size`` bytes from ``at`` on, and more if it can; and where in it they begin."""
         start = at - self._at
         if file is not self._file or start < 0 or start + size > len(self._piece):
             self._piece = file.segment.read_cold(at, min(max(size, _WALK_STEP), file.segment.size - at))
             self._file, self._at, start = file, at, 0
-        return self._piece[start : start + size]
+        return self._piece, start
+
+    def read(self, file: MappedFile, at: int, size: int) -> bytes:
+        piece, start = self.cover(file, at, size)
+        return piece[start : start + size]
 
 
 def _read_mapped(file: MappedFile, at: int, size: int) -> bytes:
     return file.segment.read(at, size)
-
-
-def _read_mark(entry: bytes, position: int) -> EntryMark | None:
-    """What dispatching needs of a good entry; None if its texts cannot be read."""
-    sys_flag = int.from_bytes(entry[36:40])
-    at = 56 + (12 if sys_flag & SysFlag.BORN_HOST_V6 else 0)
-    store_timestamp = int.from_bytes(entry[at : at + 8])
-    at += 28 + (12 if sys_flag & SysFlag.STORE_HOST_V6 else 0)
-    body_end = at + 4 + int.from_bytes(entry[at : at + 4])
-    topic_at = body_end + (2 if entry[7] == MAGIC_V2 & 0xFF else 1)
-    topic_end = topic_at + int.from_bytes(entry[body_end:topic_at])
-    try:
-        topic = entry[topic_at:topic_end].decode()
-    except UnicodeDecodeError:
-        return None
-    if not is_directory_name(topic):  # its bytes did not get to the disk: the body's CRC does not cover them
-        return None
-    return EntryMark(
-        position,
-        len(entry),
-        topic,
-        int.from_bytes(entry[12:16]),
-        int.from_bytes(entry[20:28]),
-        sys_flag,
-        store_timestamp,
-        entry[topic_end + 2 :].decode(errors="replace"),  # odd text is no reason to end the log here
-    )

@@ -8,15 +8,20 @@ at once, or, if only flushed messages may be seen, when the flush has passed the
 from __future__ import annotations
 
 from collections import deque
+from typing import Final
 
 from turbopump.message.java_hash import tags_code
-from turbopump.message.properties import KEYS, TAGS, UNIQ_KEY, property_value
+from turbopump.message.properties import KEYS, NAME_END, TAGS, UNIQ_KEY, value_after
 from turbopump.message.sysflag import TRANSACTION_MASK, SysFlag
-from turbopump.store.commit_log import EntryMark
 from turbopump.store.consume_queue import ConsumeQueue
-from turbopump.store.consume_queue_table import ConsumeQueueTable
+from turbopump.store.entry_mark import EntryMark
 from turbopump.store.key_index import KeyIndex
 from turbopump.store.watermark import Watermark
+
+_TAGS: Final = TAGS + NAME_END
+_KEYS: Final = KEYS + NAME_END
+_UNIQ_KEY: Final = UNIQ_KEY + NAME_END
+_PREPARED: Final = int(SysFlag.TRANSACTION_PREPARED)
 
 
 class Dispatcher:
@@ -25,8 +30,7 @@ class Dispatcher:
     ``index`` None: messages are not indexed by key. ``flushed`` not None: queue ends become visible only as it passes their entries.
     """
 
-    def __init__(self, queues: ConsumeQueueTable, index: KeyIndex | None = None, flushed: Watermark | None = None) -> None:
-        self._queues = queues
+    def __init__(self, index: KeyIndex | None = None, flushed: Watermark | None = None) -> None:
         self._index = index
         self._flushed = flushed
         self._unseen: deque[tuple[int, ConsumeQueue, int]] = deque()
@@ -60,22 +64,17 @@ class Dispatcher:
         self.last_store_timestamp = store_timestamp
         return True
 
-    def dispatch_mark(self, mark: EntryMark) -> bool:
-        """Hand on an entry found by walking the log."""
-        queue = self._queues.find_or_make(mark.topic, mark.queue_id)
-        properties = mark.properties
-        tags = property_value(properties, TAGS)
-        return self.dispatch(
-            queue,
-            mark.queue_offset,
-            mark.offset,
-            mark.size,
-            tags_code(tags) if tags else 0,
-            mark.sys_flag & TRANSACTION_MASK,
-            mark.store_timestamp,
-            property_value(properties, UNIQ_KEY),
-            property_value(properties, KEYS),
-        )
+    def dispatch_mark(self, mark: EntryMark, queue: ConsumeQueue) -> None:
+        """Hand on an entry found by walking the log, whose place in its queue is known to fit. What readers see does not change."""
+        text = mark.properties
+        if not mark.sys_flag & _PREPARED:
+            tags = value_after(text, _TAGS)
+            queue.append(mark.queue_offset, mark.offset, mark.size, tags_code(tags) if tags else 0)
+        if self._index is not None:
+            unique, keys = value_after(text, _UNIQ_KEY), value_after(text, _KEYS)
+            self._index.add(mark.topic, unique, keys, mark.sys_flag & TRANSACTION_MASK, mark.offset, mark.store_timestamp)
+        self.dispatched = mark.offset + mark.size
+        self.last_store_timestamp = mark.store_timestamp
 
     def show_flushed(self) -> None:
         """Make visible what the flush has passed."""

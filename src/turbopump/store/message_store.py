@@ -82,7 +82,7 @@ class MessageStore:
         self.reader = QueueReader(self.log, self.queues, config.limits, self.cold_reads)
         self.latency = AppendLatency(lambda: self.queues.units)
         self.lookup = Lookup(self.log, self.queues, self.index, self._visible_end if config.flushed_only else None)
-        self._dispatcher = Dispatcher(self.queues, self.index, self.flushed if config.flushed_only else None)
+        self._dispatcher = Dispatcher(self.index, self.flushed if config.flushed_only else None)
         self._provenance = Provenance(disk, config.paths.provenance)
         self.log.requires_crc = self._provenance.requires_crc
         self._checkpoint = Checkpoint(disk, config.paths.checkpoint)
@@ -106,8 +106,8 @@ class MessageStore:
         on_failure: Callable[[str], None],
         on_progress: Callable[[int, int], None] = lambda _offset, _end: None,
     ) -> MessageStore:
-        """Lock the directory, recover it, and leave an abort file until ``close``. ``on_progress`` gets (bytes of log read, end of the
-        log's files) during a long recovery.
+        """Lock the directory, recover it, and leave an abort file until ``close``. ``on_progress`` gets what
+        ``Recovery`` says of its progress.
 
         Raises StoreLockedError if another store has it, StoreDamagedError for files that cannot belong together, OSError.
         """

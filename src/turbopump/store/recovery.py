@@ -22,18 +22,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from turbopump.message.codec import FIXED_SIZE
 from turbopump.message.sysflag import SysFlag
 from turbopump.store.checkpoint import Checkpoint
-from turbopump.store.commit_log import NOTHING, CommitLog, EntryMark
+from turbopump.store.commit_log import NOTHING, CommitLog
 from turbopump.store.consume_queue import ConsumeQueue
 from turbopump.store.consume_queue_table import ConsumeQueueTable
 from turbopump.store.dispatcher import Dispatcher
+from turbopump.store.entry_mark import EntryMark
 from turbopump.store.key_index import KeyIndex
 
-PROGRESS_STEP = 64 * 1024 * 1024
+PROGRESS_STEP: Final = 8 * 1024 * 1024
 """Bytes of log between two calls of ``on_progress``."""
+_LOOK: Final = 4096
+_PREPARED: Final = int(SysFlag.TRANSACTION_PREPARED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,7 @@ class Recovery:
 
     ``derived_complete`` False: index files are known to be missing, so that the whole log must be read. ``index_synced`` False: the
     crashed program does not sync its index with the checkpoint (Apache's only syncs full files). ``on_progress`` gets (offset reached,
-    end of the mapped log) from time to time.
+    about where the log ends) when reading begins, every few MiB, and when it has ended.
     """
 
     log: CommitLog
@@ -122,7 +126,8 @@ class Recovery:
         """
         log, damages, entries = self.log, self.damages, 0
         damages.clear()
-        last = log.files.files[-1].end if log.files else 0
+        last = self._about_the_end()
+        self.on_progress(begin, last)
         progress_at = begin + PROGRESS_STEP
         position = begin
         while True:
@@ -134,27 +139,41 @@ class Recovery:
                     damages.append(Damage(mark.offset, mark.offset + mark.size, fault))
                 if mark.offset >= progress_at:
                     progress_at = mark.offset + PROGRESS_STEP
-                    self.on_progress(mark.offset, last)
-            if log.fault is None:
-                return entries, None
-            following = log.next_good(log.walked_to)
-            if following is None:
-                return entries, None if log.fault == NOTHING else log.fault
-            damages.append(Damage(log.walked_to, following, log.fault))
+                    self.on_progress(mark.offset, max(last, mark.offset))
+            fault = log.fault
+            following = log.next_good(log.walked_to) if fault is not None else None
+            if fault is None or following is None:
+                self.on_progress(log.walked_to, log.walked_to)
+                return entries, None if fault == NOTHING else fault
+            damages.append(Damage(log.walked_to, following, fault))
             position = following
+
+    def _about_the_end(self) -> int:
+        """Where the zeros begin at the end of the last file, if nothing but zeros follows a zero page: for the progress only."""
+        if not self.log.files:
+            return 0
+        last = self.log.files.files[-1]
+        low, high = 0, last.segment.size // _LOOK
+        while low < high:
+            middle = (low + high) // 2
+            if any(last.segment.read_cold(middle * _LOOK, _LOOK)):
+                low = middle + 1
+            else:
+                high = middle
+        return last.start + low * _LOOK
 
     def _dispatch(self, mark: EntryMark, begin: int, rebuilding: bool) -> str | None:
         """Hand on an entry; what is wrong with it if its place in its queue cannot be."""
         queue = self.queues.find_or_make(mark.topic, mark.queue_id)
         index, expected = mark.queue_offset, queue.max_index
-        if index != expected and not mark.sys_flag & SysFlag.TRANSACTION_PREPARED:
+        if index != expected and not mark.sys_flag & _PREPARED:
             if index > expected and self._explained(queue, index - expected, begin, rebuilding):
                 queue.fill_gap(index, self.damages[-1].start)
             elif not self._begins_anew(queue, mark, begin):
                 if not rebuilding:
                     raise _QueueHoleError
                 return f"it says that it is queue offset {index} of {mark.topic} queue {mark.queue_id}, which has {expected} before it"
-        self.dispatcher.dispatch_mark(mark)
+        self.dispatcher.dispatch_mark(mark, queue)
         return None
 
     def _explained(self, queue: ConsumeQueue, missing: int, begin: int, rebuilding: bool) -> bool:

@@ -88,5 +88,6 @@ def test_a_long_recovery_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest
     )
     assert len(heard) >= 8
     assert [at for at, _ in heard] == sorted(at for at, _ in heard)
-    assert {end for _, end in heard} == {store.log.files.files[-1].end}
+    assert all(0 <= end - store.log.end < 4096 for _, end in heard), "the empty rest of the file does not count"
+    assert heard[-1] == (store.log.end, store.log.end)
     store.close()

@@ -1,0 +1,102 @@
+"""What recovery needs of an entry of the log, and how it is read: one at a time with every case, and many at a time for the usual case.
+
+The rule: ``quick_marks`` never takes an entry that ``codec.entry_fault`` and ``read_mark`` would not, and reads of it the same; what it
+does not know (v2, IPv6 hosts, a name not seen before, anything odd) it leaves to them. It must not know of files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+from isal.isal_zlib import crc32
+
+from turbopump.message.codec import CRC_SUFFIX_SIZE, ENTRY_HEAD, FIXED_SIZE, MAGIC_V1, MAGIC_V2
+from turbopump.message.sysflag import SysFlag
+from turbopump.store.files import is_directory_name
+
+_V6: Final = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
+_BODY_AT: Final = ENTRY_HEAD.size
+_CRC_NAME: Final = b"__CRC32#\x01"
+
+
+class EntryMark(msgspec.Struct, frozen=True, gc=False):
+    """An entry found by walking the log: where it is and what dispatching needs of it."""
+
+    offset: int
+    size: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    sys_flag: int
+    store_timestamp: int
+    properties: str
+
+
+def read_mark(entry: bytes, position: int) -> EntryMark | None:
+    """The mark of a good entry; None if its texts cannot be read."""
+    sys_flag = int.from_bytes(entry[36:40])
+    at = 56 + (12 if sys_flag & SysFlag.BORN_HOST_V6 else 0)
+    store_timestamp = int.from_bytes(entry[at : at + 8])
+    at += 28 + (12 if sys_flag & SysFlag.STORE_HOST_V6 else 0)
+    body_end = at + 4 + int.from_bytes(entry[at : at + 4])
+    topic_at = body_end + (2 if entry[7] == MAGIC_V2 & 0xFF else 1)
+    topic_end = topic_at + int.from_bytes(entry[body_end:topic_at])
+    try:
+        topic = entry[topic_at:topic_end].decode()
+    except UnicodeDecodeError:
+        return None
+    if not is_directory_name(topic):  # its bytes did not get to the disk: the body's CRC does not cover them
+        return None
+    return EntryMark(
+        position,
+        len(entry),
+        topic,
+        int.from_bytes(entry[12:16]),
+        int.from_bytes(entry[20:28]),
+        sys_flag,
+        store_timestamp,
+        entry[topic_end + 2 :].decode(errors="replace"),  # odd text is no reason to end the log here
+    )
+
+
+def quick_marks(
+    piece: bytes, at: int, end: int, position: int, requires_crc: Callable[[int], bool], topics: dict[bytes, str]
+) -> list[EntryMark]:
+    """The good entries of ``piece`` from byte ``at`` on, which lies at ``position`` of the log, until the first that does not end by byte
+    ``end`` or is not of the usual kind. ``topics`` are names that were read before. About 2.5 µs an entry, against 9 one at a time.
+    """
+    marks: list[EntryMark] = []
+    append, unpack, view = marks.append, ENTRY_HEAD.unpack_from, memoryview(piece)
+    end = min(end, len(piece))
+    while at + FIXED_SIZE <= end:
+        size, magic, body_crc, queue_id, _, queue_offset, offset, sys_flag, _, _, stored, _, _, _, body_size = unpack(piece, at)
+        last = at + size
+        if magic != MAGIC_V1 or offset != position or last > end or size < FIXED_SIZE:
+            break
+        if sys_flag & _V6 or queue_id | queue_offset | stored | sys_flag < 0:
+            break
+        body_end = at + _BODY_AT + body_size
+        if body_end + 3 > last:
+            break
+        topic_end = body_end + 1 + piece[body_end]
+        tail = piece[last - CRC_SUFFIX_SIZE : last]
+        if tail[:9] == _CRC_NAME:
+            digits = tail[-2:-12:-1]
+            if tail[-1] != 2 or not digits.isdigit() or int(digits) != crc32(view[at : last - CRC_SUFFIX_SIZE]) & 0x7FFFFFFF:
+                break
+        elif (
+            topic_end + 2 + (piece[topic_end] << 8 | piece[topic_end + 1]) != last
+            or (body_size and crc32(view[at + _BODY_AT : body_end]) & 0x7FFFFFFF != body_crc)
+            or requires_crc(position)
+        ):
+            break
+        topic = topics.get(piece[body_end + 1 : topic_end])
+        if topic is None:
+            break
+        text = piece[topic_end + 2 : last].decode(errors="replace")
+        append(EntryMark(position, size, topic, queue_id, queue_offset, sys_flag, stored, text))
+        position += size
+        at = last
+    return marks
