@@ -10,10 +10,8 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import msgspec
-
 from turbopump.clock import Clock
-from turbopump.errors import MessageError, StoreClosedError, StoreError
+from turbopump.errors import MessageError, StoreClosedError
 from turbopump.message.codec import CRC_NAME, CRC_SUFFIX_SIZE, FIXED_SIZE, TOPIC_SIZE_MAX_V1, encode_entry, without_crc
 from turbopump.message.properties import PROPERTIES_SIZE_MAX
 from turbopump.store.append_latency import SLOW_S, AppendLatency
@@ -28,32 +26,15 @@ from turbopump.store.dispatcher import Dispatcher
 from turbopump.store.flusher import Flusher
 from turbopump.store.key_index import KeyIndex
 from turbopump.store.lookup import Lookup
+from turbopump.store.new_message import NewMessage as NewMessage
+from turbopump.store.new_message import Placed as Placed
 from turbopump.store.provenance import ABORT_MARK, Provenance
 from turbopump.store.queue_reader import GetResult, QueueReader
 from turbopump.store.recovery import Recovery, RecoveryReport
 from turbopump.store.retention import Retention
+from turbopump.store.roots import LogRoots, lock_root, make_directories
 from turbopump.store.store_config import StoreConfig
 from turbopump.store.watermark import Watermark
-
-
-class NewMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message to append. ``properties`` is UTF-8 property text that ends with its separator, or empty; ``tags_code`` as
-    ``java_hash.tags_code`` makes it; ``unique`` and ``keys`` are what it is indexed by."""
-
-    body: bytes
-    properties: bytes
-    tags_code: int
-    flag: int = 0
-    unique: str | None = None
-    keys: str | None = None
-
-
-class Placed(msgspec.Struct, frozen=True, gc=False):
-    """Where a message, or the first of a batch, now is; ``log_end`` is what the flush must pass."""
-
-    queue_offset: int
-    offset: int
-    log_end: int
 
 
 class MessageStore:
@@ -95,6 +76,8 @@ class MessageStore:
         self.retention = Retention(
             disk, clock, self.log, self.queues, self.index, config.retention, self.space, synced, note, on_failure
         )
+        self.roots = LogRoots(disk, self.log.files, self._provenance)
+        self.retention.before_deleting = self.roots.before_deleting
         self.recovery: RecoveryReport | None = None
 
     @classmethod
@@ -109,26 +92,19 @@ class MessageStore:
         """Lock the directory, recover it, and leave an abort file until ``close``. ``on_progress`` gets what
         ``Recovery`` says of its progress.
 
-        Raises StoreLockedError if another store has it, StoreDamagedError for files that cannot belong together, OSError.
+        Raises StoreLockedError if another store has it, StoreDamagedError for files that are missing or cannot belong together,
+        StoreError for a directory that cannot be used, OSError.
         """
         paths = config.paths
+        lock = lock_root(disk, paths)
         try:
-            disk.make_directory(paths.root)
-            lock = disk.lock(paths.lock)
-        except OSError as error:
-            why = error.strerror or str(error)
-            raise StoreError(
-                f"{paths.root} cannot be a store directory ({why}): give one that can be made and written"
-            ) from None
-        try:
-            disk.make_directory(paths.config)
-            disk.make_directory(paths.commit_log)
-            disk.make_directory(paths.consume_queues)
+            make_directories(disk, paths)
             store = cls(config, disk, clock, on_failure, lock)
             abort = disk.read_file(paths.abort)
             store._provenance.load(crashed_here=abort is not None and abort.endswith(ABORT_MARK), clean=abort is None)
-            disk.write_file(paths.abort, str(os.getpid()).encode() + ABORT_MARK)
             store.log.load()
+            store.roots.check(store._checkpoint.safe_offset, paths.checkpoint)
+            disk.write_file(paths.abort, str(os.getpid()).encode() + ABORT_MARK)
             store.queues.load()
             store.recovery = store._recover(clean=abort is None, on_progress=on_progress)
             if abort is not None:
@@ -168,6 +144,7 @@ class MessageStore:
         )
         report = recovery.run()
         provenance.begin(report.log_end, index.names if index is not None else None, with_crc=self._with_crc)
+        self.roots.note()
         if index is not None:
             index.on_new_file = lambda: self._disk.start(self._note_indexes, lambda _error: None)
             if index.failed:

@@ -215,7 +215,7 @@ def test_a_queue_whose_messages_are_all_gone_goes_on_at_its_next_offset(tmp_path
 
 
 def test_after_a_clean_start_old_segments_can_go_before_anything_is_written(tmp_path: Path) -> None:
-    directory = keep_for(Directory(tmp_path))
+    directory = keep_for(Directory(tmp_path / "a", **INDEXED))
     store = directory.open()
     fill(store)
     store.close()
@@ -223,7 +223,14 @@ def test_after_a_clean_start_old_segments_can_go_before_anything_is_written(tmp_
     again = directory.open()
     clean(again)
     assert again.log.start == 4 * 4096
+    killed = directory.copy(tmp_path / "b")
     again.close()
+    for each in (directory, killed):
+        found = each.open()
+        assert found.recovery is not None
+        assert not found.recovery.rebuilt, "that index files were deleted is known"
+        assert bodies(found) == BODIES[16:]
+        found.close()
 
 
 def test_a_segment_that_cannot_be_removed_stays_and_so_do_those_behind_it(
