@@ -1,4 +1,4 @@
-"""What broke in other stores (docs/durability.md, last table): every row names tests that are there; those without a home elsewhere are here."""
+"""What broke in other stores (docs/durability.md): every row names tests that exist; those without a home elsewhere are here."""
 
 import re
 from pathlib import Path
