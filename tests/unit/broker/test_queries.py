@@ -278,6 +278,7 @@ def test_a_question_is_refused_where_too_many_reads_wait(tmp_path: Path, monkeyp
     async def scene(talk: Talk) -> None:
         await talk.client.send(properties=named("ID1", "k"))
         monkeypatch.setattr("turbopump.store.disk.MappedSegment.read_cached", lambda *_: None)
+        monkeypatch.setattr("turbopump.store.cold_reads.AT_ONCE", 0)
         monkeypatch.setattr("turbopump.store.cold_reads.WAITING_MAX", 0)
         code, remark = await talk.client.code(by_key("k"))
         assert code == ResponseCode.SYSTEM_BUSY
