@@ -21,6 +21,10 @@ class MessageFinder(OnLoopThread[asyncio_message_finder.MessageFinder]):
         self.start()
         return self
 
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """The readable queues of a topic, sorted."""
+        return self._call(self._ready().queues, topic)
+
     def view(self, topic: str, msg_id: str) -> ReceivedMessage:
         """The message with this id, unique or offset message id; see the asyncio ``view``."""
         return self._call(self._ready().view, topic, msg_id)

@@ -22,6 +22,7 @@ COMMANDS: Final = {
     "produce": "Send messages from JSON lines on standard input.",
     "consume": "Write messages as JSON lines to standard output.",
     "topic": "List, create and find topics.",
+    "message": "Find messages by id, by key, by place in a queue, by time.",
     "store": "Look at a store directory: what it holds, whether it is whole.",
 }
 

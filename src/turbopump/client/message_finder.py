@@ -13,12 +13,13 @@ from types import TracebackType
 from typing import Final
 
 from turbopump.client.found_messages import FoundMessages, Time, as_ms, each_answer, good_messages, in_order, is_meant
+from turbopump.client.identity import InstanceSettings
 from turbopump.client.instance import ClientInstance
 from turbopump.client.offset_store import OffsetStore
 from turbopump.client.pulled_messages import pulled_messages
 from turbopump.client.routes import TopicRoute
-from turbopump.client.surroundings import Surroundings, name_server_addresses
-from turbopump.clock import Clock, SystemClock
+from turbopump.client.surroundings import name_server_addresses, surroundings_of
+from turbopump.clock import Clock
 from turbopump.config.addresses import join_address
 from turbopump.errors import (
     ConfigError,
@@ -59,13 +60,13 @@ class MessageFinder:
         namesrv: str | list[str] | tuple[str, ...],
         *,
         instance_name: str | None = None,
+        unit_name: str | None = None,
         clock: Clock | None = None,
         random: random_module.Random | None = None,
         local_ip: str | None = None,
     ) -> None:
-        self._name_servers = name_server_addresses(namesrv)
-        self._instance_name = instance_name
-        self._surroundings = Surroundings(clock or SystemClock(), random or random_module.Random(), local_ip)
+        self._settings = InstanceSettings(name_server_addresses(namesrv), instance_name, unit_name)
+        self._surroundings = surroundings_of(clock, random, local_ip)
         self._instance: ClientInstance | None = None
 
     # --- life ----------------------------------------------------------------------------------------------------------------
@@ -84,7 +85,14 @@ class MessageFinder:
         if self._instance is not None:
             self._instance.check_usable("MessageFinder")
             return
-        instance = ClientInstance(self._name_servers, instance_name=self._instance_name, surroundings=self._surroundings)
+        settings = self._settings
+        instance = ClientInstance(
+            settings.name_servers,
+            instance_name=settings.instance_name,
+            unit_name=settings.unit_name,
+            surroundings=self._surroundings,
+            dress=settings.dress(),
+        )
         instance.start()
         self._instance = instance
 
@@ -92,6 +100,10 @@ class MessageFinder:
         """Close the connections. May be called twice."""
         if self._instance is not None:
             await self._instance.close()
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The readable queues of a topic, sorted; asked for anew each time."""
+        return list((await self._route(topic)).subscribe_queues)
 
     # --- one message ---------------------------------------------------------------------------------------------------------
 
