@@ -20,9 +20,10 @@ T = TypeVar("T")
 
 
 class Surrounding(TypedDict, total=False):
-    """Settings that all three have."""
+    """Settings that all have."""
 
     instance_name: str | None
+    unit_name: str | None
     clock: Clock | None
     random: random.Random | None
     local_ip: str | None

@@ -18,7 +18,8 @@ class Member:
     """A producer or consumer as its client instance sees it.
 
     ``consumer`` gives its consumer data as it is now (None: it only produces). The others are told: the group has changed; a route is
-    new or has changed; the connection to an address has ended.
+    new or has changed; the connection to an address has ended. ``exclusive``: a producer that allows no other of its group beside it.
+    ``announced``: False for who takes no part in the group yet, and is in no heartbeat. ``left``: set when it has left its instance.
     """
 
     group: str
@@ -27,11 +28,27 @@ class Member:
     on_group_change: Callable[[], None] = _ignore
     on_route_change: Callable[[TopicRoute], None] = _ignore
     on_disconnect: Callable[[str], None] = _ignore
+    exclusive: bool = False
+    announced: bool = True
+    left: bool = False
+
+    @property
+    def kind(self) -> str:
+        """In words."""
+        return "producer" if self.consumer is None else "consumer"
+
+    def clashes_with(self, other: Member) -> bool:
+        """Whether the two cannot stand in one heartbeat: two consumers of a group, or producers of which one must be alone."""
+        if self.group != other.group:
+            return False
+        if self.consumer is not None or other.consumer is not None:
+            return self.consumer is not None and other.consumer is not None
+        return self.exclusive or other.exclusive
 
 
 def heartbeat_data(client_id: str, members: Iterable[Member]) -> HeartbeatData:
     """The client's whole truth, which is what every heartbeat says."""
-    members = list(members)
+    members = [member for member in members if member.announced]
     producers = dict.fromkeys(member.group for member in members if member.produces)
     return HeartbeatData(
         client_id=client_id,

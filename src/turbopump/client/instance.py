@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from turbopump.client.heartbeat import Member, heartbeat_data
+from turbopump.client.identity import Dress
 from turbopump.client.routes import Routes, TopicRoute
 from turbopump.client.surroundings import Surroundings
 from turbopump.errors import CallTimeoutError, NotStartedError, RemotingError
@@ -29,19 +30,34 @@ FAREWELL_TIMEOUT_S: Final = 1.0
 
 
 class ClientInstance:
-    """Connections, routes and heartbeats under one client id, ``ip@instance_name``.
+    """Connections, routes and heartbeats under one client id, ``ip@instance_name[@unit_name]``.
 
-    Belongs to the event loop and the process that started it; ``check_usable`` refuses any other.
+    Belongs to the event loop and the process that started it; ``check_usable`` refuses any other. ``dress`` adds to every request what
+    the client's identity asks for. ``on_end`` is called when it begins to close.
     """
 
-    def __init__(self, name_servers: tuple[str, ...], *, instance_name: str | None, surroundings: Surroundings) -> None:
+    def __init__(
+        self,
+        name_servers: tuple[str, ...],
+        *,
+        instance_name: str | None,
+        surroundings: Surroundings,
+        unit_name: str | None = None,
+        dress: Dress | None = None,
+    ) -> None:
         self.surroundings = surroundings
+        self.dress = dress
+        self.on_end: Callable[[], None] = lambda: None
         self.client_id = f"{surroundings.ip}@{instance_name or surroundings.new_instance_name()}"
+        if unit_name is not None:
+            self.client_id += f"@{unit_name}"
         router = Router()
         router.add(NotifyConsumerIdsChanged, self._group_changed)
-        self.remoting = RemotingClient(router, on_close=self._disconnected)
+        self.remoting = RemotingClient(router, on_close=self._disconnected, dress=dress)
         self.routes = Routes(self.remoting, name_servers, random=surroundings.random, on_change=self._route_changed)
         self._members: list[Member] = []
+        self._membership = 0
+        """Counts changes among the members: a heartbeat that was written before one is stale."""
         self._introduced: set[str] = set()
         self._introducing: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -64,17 +80,23 @@ class ClientInstance:
         if self._closed or self._loop is None:
             return
         self._closed = True
+        self.on_end()
         for task in [*self._tasks, *self._introducing.values()]:
             task.cancel()
         await asyncio.gather(*self._tasks, *self._introducing.values(), return_exceptions=True)
         self.routes.close()
-        farewells = [self._take_leave(address, member) for member in self._members for address in sorted(self._introduced)]
+        farewells = [
+            self._take_leave(address, member)
+            for member in self._members
+            if member.announced
+            for address in sorted(self._introduced)
+        ]
         await asyncio.gather(*farewells)
         await self.remoting.close()
 
-    def check_usable(self, what: str) -> None:
+    def check_usable(self, what: str, member: Member | None = None) -> None:
         """Raises NotStartedError if ``what`` (``"Producer"``) is closed, or is used in a fork or on another event loop."""
-        if self._closed:
+        if self._closed or (member is not None and member.left):
             raise NotStartedError(f"this {what} is closed; start a new one")
         if self.surroundings.pid() != self._pid:
             raise NotStartedError(
@@ -106,9 +128,40 @@ class ClientInstance:
     # --- members -------------------------------------------------------------------------------------------------------------
 
     def join(self, member: Member) -> None:
-        """From now on heartbeats speak of ``member`` too."""
+        """From now on heartbeats speak of ``member`` too, if it is announced."""
         self._members.append(member)
-        self._introduced.clear()
+        if member.announced:
+            self._members_changed()
+            for address in sorted(self.routes.addresses(slaves=self._consumes)):
+                self._introduce(address)
+
+    def announce(self, member: Member) -> None:
+        """From now on heartbeats speak of ``member``, if they did not: a new one comes before the next use of any broker."""
+        if not member.announced:
+            member.announced = True
+            self._members_changed()
+
+    def admits(self, member: Member) -> bool:
+        """Whether heartbeats can speak of ``member`` beside those there are."""
+        return not any(member.clashes_with(other) for other in self._members)
+
+    async def leave(self, member: Member) -> None:
+        """Heartbeats no longer speak of ``member``, and brokers are told; whoever is the last closes the instance. May be called twice."""
+        if member.left:
+            return
+        member.left = True
+        if self._members == [member]:
+            await self.close()
+            return
+        self._members.remove(member)
+        self._members_changed(forget=False)
+        if member.announced and not any(other.group == member.group and other.kind == member.kind for other in self._members):
+            await asyncio.gather(*(self._take_leave(address, member) for address in sorted(self._introduced)))
+
+    def _members_changed(self, *, forget: bool = True) -> None:
+        self._membership += 1
+        if forget:
+            self._introduced.clear()
 
     def _take_leave(self, address: str, member: Member) -> Coroutine[Any, Any, None]:
         request = UnregisterClient(
@@ -133,7 +186,7 @@ class ClientInstance:
     def _route_changed(self, route: TopicRoute) -> None:
         for member in self._members:
             member.on_route_change(route)
-        if not self._members:  # who only asks questions need not be known
+        if not self._announced:  # who only asks questions need not be known
             return
         for address in sorted(route.every_address(slaves=self._consumes)):
             if address not in self._introduced:
@@ -147,8 +200,12 @@ class ClientInstance:
     # --- heartbeats ----------------------------------------------------------------------------------------------------------
 
     @property
+    def _announced(self) -> bool:
+        return any(member.announced for member in self._members)
+
+    @property
     def _consumes(self) -> bool:
-        return any(member.consumer is not None for member in self._members)
+        return any(member.announced and member.consumer is not None for member in self._members)
 
     async def introduced(self, address: str) -> None:
         """Wait until the broker at ``address`` knows this client on the connection that is open now. Raises RemotingError."""
@@ -175,30 +232,43 @@ class ClientInstance:
         if task is None:
             task = asyncio.get_running_loop().create_task(self._heartbeat(address), name=f"turbopump heartbeat to {address}")
             self._introducing[address] = task
-            task.add_done_callback(lambda done: self._introduction_ended(address, done))
+            membership = self._membership
+            task.add_done_callback(lambda done: self._introduction_ended(address, done, membership))
         return task
 
-    def _introduction_ended(self, address: str, task: asyncio.Task[None]) -> None:
+    def _introduction_ended(self, address: str, task: asyncio.Task[None], membership: int) -> None:
         self._introducing.pop(address, None)
-        if not task.cancelled() and task.exception() is not None:
+        if task.cancelled():
+            return
+        if task.exception() is not None:
             log.info("heartbeat failed broker=%s cause=%s", address, task.exception())
+        elif membership != self._membership and not self._closed:
+            self._introduce(address)
 
     async def introduce_all(self) -> None:
         """A heartbeat to every known broker now (subscriptions have changed); failures are logged."""
+        self._members_changed()
         await self._heartbeat_all()
 
     async def _heartbeat_all(self) -> None:
-        addresses = self.routes.addresses(slaves=self._consumes) if self._members else set()
-        await asyncio.gather(*(self._introduce(address) for address in sorted(addresses)), return_exceptions=True)
+        addresses = self.routes.addresses(slaves=self._consumes) if self._announced else set()
+        await asyncio.gather(*(self._introduce_anew(address) for address in sorted(addresses)), return_exceptions=True)
+
+    async def _introduce_anew(self, address: str) -> None:
+        running = self._introducing.get(address)
+        if running is not None:
+            await asyncio.wait({running})  # it may have been written before the last change
+        await asyncio.shield(self._introduce(address))
 
     async def _heartbeat(self, address: str) -> None:
-        body = fastjson.encode(heartbeat_data(self.client_id, self._members))
         connection = await self.remoting.connect(address, timeout=CALL_TIMEOUT_S)
+        membership = self._membership
+        body = fastjson.encode(heartbeat_data(self.client_id, self._members))
         asked = asyncio.get_running_loop().time()
         try:
             await self.remoting.call(address, Heartbeat(), body, timeout=CALL_TIMEOUT_S)
         except CallTimeoutError:
             await self.abandon_if_silent(address, asked)
             raise
-        if not connection.closed:
+        if not connection.closed and membership == self._membership:
             self._introduced.add(address)

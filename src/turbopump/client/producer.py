@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Final, overload
 
 from turbopump.client.heartbeat import Member
+from turbopump.client.identity import InstanceSettings
 from turbopump.client.instance import ClientInstance
 from turbopump.client.outgoing import COMPRESS_FROM, Outgoing, Packer
 from turbopump.client.routes import TopicRoute
@@ -20,8 +21,9 @@ from turbopump.client.selection import RoundRobin
 from turbopump.client.send_failure import failure_text
 from turbopump.client.send_frame import SendFrames
 from turbopump.client.send_result import RETRYABLE_CODES, STATUS_BY_CODE, SendResult
-from turbopump.client.surroundings import Surroundings, name_server_addresses
-from turbopump.clock import Clock, SystemClock
+from turbopump.client.shared_instances import join_instance
+from turbopump.client.surroundings import name_server_addresses, surroundings_of
+from turbopump.clock import Clock
 from turbopump.errors import (
     CallTimeoutError,
     ConfigError,
@@ -50,8 +52,9 @@ RETRY_PAUSE_S: Final = 0.1
 class Producer:
     """Sends messages. Use it as ``async with Producer("127.0.0.1:9876") as producer: await producer.send("topic", b"body")``.
 
-    ``namesrv``: ``"host:port"``, several separated by ``;``, or a list. ``group``: the producer group. ``instance_name``: makes the
-    client id ``ip@instance_name`` (unique by default; two clients with one id confuse brokers). ``send_timeout``: seconds that a send
+    ``namesrv``: ``"host:port"``, several separated by ``;``, or a list. ``group``: the producer group. ``instance_name`` and ``unit_name``:
+    make the client id ``ip@instance_name[@unit_name]``; by default one per process, whose clients share connections.
+    ``send_timeout``: seconds that a send
     may take with all its retries. ``retries``: further brokers (or the same again) tried after a failure. ``compress_from``: body size
     in bytes from which bodies are compressed (zlib); None: never. ``clock``, ``random`` and ``local_ip`` replace the system's.
 
@@ -64,6 +67,7 @@ class Producer:
         *,
         group: str = DEFAULT_GROUP,
         instance_name: str | None = None,
+        unit_name: str | None = None,
         send_timeout: float = 3.0,
         retries: int = 2,
         compress_from: int | None = COMPRESS_FROM,
@@ -78,17 +82,17 @@ class Producer:
         if send_timeout <= 0 or retries < 0:
             raise ConfigError(f"send_timeout={send_timeout} must be above 0 and retries={retries} not below 0")
         self.group = group
-        self._name_servers = name_server_addresses(namesrv)
-        self._instance_name = instance_name
+        self._settings = InstanceSettings(name_server_addresses(namesrv), instance_name, unit_name)
         self._send_timeout = send_timeout
         self._retries = retries
-        self._surroundings = Surroundings(clock or SystemClock(), random or random_module.Random(), local_ip)
+        self._surroundings = surroundings_of(clock, random, local_ip)
         self._clock = self._surroundings.clock
         self._compress_from = compress_from
         self._body_size_max = body_size_max
         self._frames = SendFrames(group)
         self._selection = RoundRobin(self._surroundings.random)
         self._instance: ClientInstance | None = None
+        self._member = Member(group, produces=True)
         self._packer: Packer | None = None
         self._in_flight = 0
         self._idle: asyncio.Event | None = None
@@ -110,20 +114,21 @@ class Producer:
         return self._started().client_id
 
     async def start(self) -> None:
-        """Make ready; connections are opened by the first send. Nothing happens if it is started already."""
+        """Make ready; connections are opened by the first send. Nothing happens if it is started already.
+
+        Raises ConfigError if ``instance_name`` was given and this process has a producer of this group under it.
+        """
         if self._instance is not None:
-            self._instance.check_usable("Producer")
+            self._instance.check_usable("Producer", self._member)
             return
-        instance = ClientInstance(self._name_servers, instance_name=self._instance_name, surroundings=self._surroundings)
         token = self._surroundings.random.getrandbits(32)
         ids = UniqueIds(self._clock, ip=self._surroundings.ip, token=token, pid=self._surroundings.pid())
         self._packer = Packer(ids, body_size_max=self._body_size_max, compress_from=self._compress_from)
-        instance.join(Member(self.group, produces=True))
-        instance.start()
-        self._instance = instance
+        self._instance = join_instance(self._settings, self._surroundings, self._member)
 
     async def close(self) -> None:
-        """Wait for the sends in flight (``send_timeout`` at most), take leave of the brokers, close the connections."""
+        """Wait for the sends in flight (``send_timeout`` at most), take leave of the brokers, close the connections that no other client
+        shares."""
         if self._instance is None:
             return
         if self._in_flight:
@@ -133,7 +138,7 @@ class Producer:
                     await self._idle.wait()
             except TimeoutError:
                 pass
-        await self._instance.close()
+        await self._instance.leave(self._member)
 
     def _started(self) -> ClientInstance:
         if self._instance is None:
@@ -247,7 +252,7 @@ class Producer:
 
     def _ready(self) -> ClientInstance:
         instance = self._instance or self._started()
-        instance.check_usable("Producer")
+        instance.check_usable("Producer", self._member)
         return instance
 
     async def _deliver(

@@ -15,12 +15,14 @@ from typing import Final
 import msgspec
 
 from turbopump.client.heartbeat import Member
+from turbopump.client.identity import InstanceSettings
 from turbopump.client.instance import ClientInstance
 from turbopump.client.offset_store import OffsetStore
 from turbopump.client.pulled_messages import DamagedMessage, pulled_messages, tell_of
+from turbopump.client.shared_instances import join_instance
 from turbopump.client.subscription import ALL, Subscription, tag_subscription
-from turbopump.client.surroundings import Surroundings, name_server_addresses
-from turbopump.clock import Clock, SystemClock
+from turbopump.client.surroundings import name_server_addresses, surroundings_of
+from turbopump.clock import Clock
 from turbopump.errors import ConfigError, ConnectError, NotStartedError, ResponseError
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.message_queue import MessageQueue
@@ -77,6 +79,7 @@ class PullConsumer:
         *,
         group: str,
         instance_name: str | None = None,
+        unit_name: str | None = None,
         clock: Clock | None = None,
         random: random_module.Random | None = None,
         local_ip: str | None = None,
@@ -85,11 +88,11 @@ class PullConsumer:
         if fault is not None:
             raise ConfigError(fault)
         self.group = group
-        self._name_servers = name_server_addresses(namesrv)
-        self._instance_name = instance_name
-        self._surroundings = Surroundings(clock or SystemClock(), random or random_module.Random(), local_ip)
+        self._settings = InstanceSettings(name_server_addresses(namesrv), instance_name, unit_name)
+        self._surroundings = surroundings_of(clock, random, local_ip)
         self._subscriptions: dict[tuple[str, str], Subscription] = {}
         self._instance: ClientInstance | None = None
+        self._member = Member(group, consumer=self._consumer_data, announced=False)
         self._offsets: OffsetStore | None = None
 
     # --- life ----------------------------------------------------------------------------------------------------------------
@@ -106,18 +109,16 @@ class PullConsumer:
     async def start(self) -> None:
         """Make ready; connections are opened by the first call. Nothing happens if it is started already."""
         if self._instance is not None:
-            self._instance.check_usable("PullConsumer")
+            self._instance.check_usable("PullConsumer", self._member)
             return
-        instance = ClientInstance(self._name_servers, instance_name=self._instance_name, surroundings=self._surroundings)
-        instance.join(Member(self.group, consumer=self._consumer_data))
-        instance.start()
+        instance = join_instance(self._settings, self._surroundings, self._member)
         self._offsets = OffsetStore(instance, self.group)
         self._instance = instance
 
     async def close(self) -> None:
         """Leave the group and close the connections; nothing is committed. May be called twice."""
         if self._instance is not None:
-            await self._instance.close()
+            await self._instance.leave(self._member)
 
     @property
     def client_id(self) -> str:
@@ -148,6 +149,7 @@ class PullConsumer:
         instance = self._ready()
         subscription = self._subscription(queue.topic, tags)
         address = await self._address(queue)
+        instance.announce(self._member)
         await instance.introduced(address)
         request = PullMessage(
             consumer_group=self.group,
@@ -201,7 +203,9 @@ class PullConsumer:
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         """Set the group's place: the offset of the next message it wants. Returns when the broker has it."""
         store = await self._offsets_of(queue)
-        await self._ready().introduced(await self._address(queue))  # a broker creates the group when it first hears of it
+        instance = self._ready()
+        instance.announce(self._member)
+        await instance.introduced(await self._address(queue))  # a broker creates the group when it first hears of it
         await store.commit(queue, offset)
 
     # --- inside --------------------------------------------------------------------------------------------------------------
@@ -211,7 +215,7 @@ class PullConsumer:
             raise NotStartedError(
                 "this PullConsumer is not started; use `async with PullConsumer(...)` or `await consumer.start()`"
             )
-        self._instance.check_usable("PullConsumer")
+        self._instance.check_usable("PullConsumer", self._member)
         return self._instance
 
     async def _address(self, queue: MessageQueue) -> str:

@@ -19,15 +19,17 @@ from turbopump.client.assigned_queue import AssignedQueue
 from turbopump.client.delivery import Delivery, Retry
 from turbopump.client.handling import Handler, HandlerPool
 from turbopump.client.heartbeat import Member
+from turbopump.client.identity import InstanceSettings
 from turbopump.client.instance import ClientInstance
 from turbopump.client.message_stream import MessageStream
 from turbopump.client.offset_store import ConsumeFrom, OffsetStore
 from turbopump.client.ready_messages import ReadyMessages
 from turbopump.client.rebalance import Balancer, Change
 from turbopump.client.routes import TopicRoute
+from turbopump.client.shared_instances import join_instance
 from turbopump.client.subscription import ALL, Subscription, tag_subscription
-from turbopump.client.surroundings import Surroundings, name_server_addresses
-from turbopump.clock import Clock, SystemClock
+from turbopump.client.surroundings import name_server_addresses, surroundings_of
+from turbopump.clock import Clock
 from turbopump.errors import ConfigError, NotStartedError, RemotingError, RouteNotFoundError
 from turbopump.message.message_queue import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX, group_fault, topic_fault
@@ -48,7 +50,8 @@ class PushConsumer:
     ``namesrv``: ``"host:port"``, several separated by ``;``, or a list. ``topic`` and ``tags`` (``*``, or ``A || B``): what to
     consume; ``subscribe`` adds more. ``handler``: called with each message, ``concurrency`` at once; a coroutine function runs on the
     loop, a plain function in a thread. ``consume_from``: where a group that is new to a queue begins; a datetime means what was stored
-    from then on. ``instance_name`` as for ``Producer``; two consumers of a group must not have the same. ``clock``, ``random`` and
+    from then on. ``instance_name`` and ``unit_name`` as for ``Producer``; two consumers of a group must not be given the same.
+    ``clock``, ``random`` and
     ``local_ip`` replace the system's. Raises ConfigError for unusable settings.
 
     A message is done when its handler returns (None included) or, in ``async for``, when the next one is asked for; see docs/client.md.
@@ -65,6 +68,7 @@ class PushConsumer:
         consume_from: ConsumeFrom | datetime = ConsumeFrom.LAST,
         concurrency: int = 20,
         instance_name: str | None = None,
+        unit_name: str | None = None,
         allocation: str = "AVG",
         close_timeout: float = CLOSE_TIMEOUT_S,
         clock: Clock | None = None,
@@ -79,14 +83,13 @@ class PushConsumer:
         if allocation not in STRATEGIES:
             raise ConfigError(f"allocation={allocation!r} is unknown; there is {', '.join(STRATEGIES)}")
         self.group = group
-        self._name_servers = name_server_addresses(namesrv)
+        self._settings = InstanceSettings(name_server_addresses(namesrv), instance_name, unit_name)
         self._handler = handler
         self._consume_from = consume_from
         self._concurrency = concurrency
-        self._instance_name = instance_name
         self._strategy = STRATEGIES[allocation]
         self._close_timeout = close_timeout
-        self._surroundings = Surroundings(clock or SystemClock(), random or random_module.Random(), local_ip)
+        self._surroundings = surroundings_of(clock, random, local_ip)
         self._subscriptions: dict[str, Subscription] = {}
         self._assigned: dict[MessageQueue, AssignedQueue] = {}
         self._running: _Running | None = None
@@ -100,7 +103,7 @@ class PushConsumer:
         alike, or messages are missed. Raises ConfigError."""
         self._subscribe(topic, tags)
         if self._running is not None:
-            self._running.instance.check_usable("PushConsumer")
+            self._running.instance.check_usable("PushConsumer", self._running.member)
             await self._running.instance.introduce_all()
             self._running.balancer.wake()
 
@@ -132,15 +135,14 @@ class PushConsumer:
         ``close``, ConfigError if nothing is subscribed.
         """
         if self._running is not None:
-            self._running.instance.check_usable("PushConsumer")
+            self._running.instance.check_usable("PushConsumer", self._running.member)
             return
         if not self._subscriptions:
             raise ConfigError("nothing to consume: give topic=… or call subscribe(topic) before start")
         self._subscribe(RETRY_PREFIX + self.group, ALL)
-        instance = ClientInstance(self._name_servers, instance_name=self._instance_name, surroundings=self._surroundings)
-        running = self._running = _Running(self, instance)
-        instance.join(running.member)
-        instance.start()
+        member = Member(self.group, consumer=self.consumer_data)
+        instance = join_instance(self._settings, self._surroundings, member)
+        running = self._running = _Running(self, instance, member)
         try:
             await self._find_topics(instance)
         except BaseException:
@@ -171,7 +173,7 @@ class PushConsumer:
         for assigned in self._assigned.values():
             assigned.drop()
         self._assigned.clear()
-        await running.instance.close()
+        await running.instance.leave(running.member)
         running.closed.set()
 
     async def wait_closed(self) -> None:
@@ -196,7 +198,7 @@ class PushConsumer:
     def _readable(self) -> ReadyMessages:
         running = self._started()
         if not running.closing:
-            running.instance.check_usable("PushConsumer")
+            running.instance.check_usable("PushConsumer", running.member)
         if self._handler is not None:
             raise ConfigError("this PushConsumer has a handler, which gets the messages; iterate over one without")
         return running.ready
@@ -308,8 +310,9 @@ class PushConsumer:
 class _Running:
     """What exists from start to close."""
 
-    def __init__(self, consumer: PushConsumer, instance: ClientInstance) -> None:
+    def __init__(self, consumer: PushConsumer, instance: ClientInstance, member: Member) -> None:
         self.instance = instance
+        self.member = member
         self.ready = ReadyMessages()
         self.offsets = OffsetStore(instance, consumer.group)
         self.tasks: list[asyncio.Task[None]] = []
@@ -326,14 +329,10 @@ class _Running:
         self.handlers = None
         if consumer._handler is not None:
             self.handlers = HandlerPool(consumer._handler, self.ready, concurrency=consumer._concurrency)
-        self.member = Member(
-            consumer.group,
-            consumer=consumer.consumer_data,
-            on_group_change=self._group_changed,
-            on_route_change=self._route_changed,
-            on_disconnect=self._disconnected,
-        )
         self._consumer = consumer
+        member.on_group_change = self._group_changed
+        member.on_route_change = self._route_changed
+        member.on_disconnect = self._disconnected
 
     def _group_changed(self) -> None:
         """Somebody may be about to take over queues of ours: what is done shall not be done again."""

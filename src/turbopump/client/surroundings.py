@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Final
 
 from turbopump.clock import Clock, SystemClock
 from turbopump.config.addresses import outward_address, parse_address, parse_addresses
 from turbopump.errors import ConfigError
+
+SYSTEM_CLOCK: Final = SystemClock()
+SYSTEM_RANDOM: Final = random.SystemRandom()
+"""No state of its own: a fork's draws are not its parent's."""
 
 
 @dataclass(slots=True)
@@ -21,8 +26,8 @@ class Surroundings:
     """``clock`` for data and intervals; ``random`` for starting points and ids; ``local_ip`` stands in the client id and in message
     ids (None: the address of the interface towards the world, found when first needed); ``pid`` says which process this is."""
 
-    clock: Clock = field(default_factory=SystemClock)
-    random: random.Random = field(default_factory=random.Random)
+    clock: Clock = SYSTEM_CLOCK
+    random: random.Random = SYSTEM_RANDOM
     local_ip: str | None = None
     pid: Callable[[], int] = os.getpid
 
@@ -33,12 +38,22 @@ class Surroundings:
             self.local_ip = outward_address()
         return self.local_ip
 
+    @property
+    def identity(self) -> Hashable:
+        """Equal for clients that live in the same world: the same process, clock, chance and address."""
+        return self.pid(), self.ip, self.clock, self.random
+
     def new_instance_name(self) -> str:
         """``<pid>#<64 random bits>``: no two clients have the same, in whatever container or thread they live.
 
         RocketMQ: ``ClientConfig.changeInstanceNameToPID`` takes the nanosecond clock for the second part.
         """
         return f"{self.pid()}#{self.random.getrandbits(64)}"
+
+
+def surroundings_of(clock: Clock | None, random: random.Random | None, local_ip: str | None) -> Surroundings:
+    """The system's own for what is not given."""
+    return Surroundings(SYSTEM_CLOCK if clock is None else clock, SYSTEM_RANDOM if random is None else random, local_ip)
 
 
 def name_server_addresses(namesrv: str | list[str] | tuple[str, ...]) -> tuple[str, ...]:

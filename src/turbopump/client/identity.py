@@ -1,0 +1,107 @@
+"""Who a client says it is: its instance's name, its credentials, its namespace; and what every request carries because of that.
+
+Signature of a request (apache/rocketmq ``AclClientRPCHook``, ``AclUtils``)::
+
+    fields  = every header field, and AccessKey, and SecurityToken if there is one; Signature itself left out
+    content = the fields' values in the order of their names (upper case before lower), nothing between them, UTF-8; then the body
+    Signature = Base64(HMAC-SHA1(secret key, content))
+
+One rule: values in, values out; a secret is in no text that this room makes. It must not know what a request means.
+"""
+
+from __future__ import annotations
+
+import hmac
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from turbopump.errors import ConfigError
+
+ACCESS_KEY: Final = "AccessKey"
+SECURITY_TOKEN: Final = "SecurityToken"
+SIGNATURE: Final = "Signature"
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a cluster with access control knows a user by; ``security_token`` for temporary credentials. Raises ConfigError if empty."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    security_token: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.access_key or not self.secret_key:
+            raise ConfigError("credentials need an access key and a secret key, both not empty")
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceSettings:
+    """What clients must have in common to share an instance. ``instance_name`` None: whatever name there is."""
+
+    name_servers: tuple[str, ...]
+    instance_name: str | None = None
+    unit_name: str | None = None
+    credentials: Credentials | None = None
+    namespace_v2: str | None = None
+
+    def __post_init__(self) -> None:
+        for what, name in (("instance_name", self.instance_name), ("unit_name", self.unit_name)):
+            if name is not None and not name.strip():
+                raise ConfigError(f"{what} is empty; leave it out, or give it a value")
+
+    @property
+    def client_name(self) -> tuple[tuple[str, ...], str | None, str | None]:
+        """Two instances with the same are one client to the brokers."""
+        return self.name_servers, self.instance_name, self.unit_name
+
+    def dress(self) -> Dress | None:
+        """What every request carries; None: nothing."""
+        if self.credentials is None and self.namespace_v2 is None:
+            return None
+        return Dress(self.credentials, self.namespace_v2)
+
+
+class Dress:
+    """Adds to requests what the client's identity asks for."""
+
+    __slots__ = ("_credentials", "_fields", "_secret", "namespace_v2")
+
+    def __init__(self, credentials: Credentials | None, namespace_v2: str | None = None) -> None:
+        self._credentials = credentials
+        self.namespace_v2 = namespace_v2
+        self._secret = b"" if credentials is None else credentials.secret_key.encode()
+        self._fields: dict[str, str] = {}
+        if namespace_v2 is not None:
+            self._fields |= {"nsd": "true", "ns": namespace_v2}
+        if credentials is not None:
+            self._fields[ACCESS_KEY] = credentials.access_key
+            if credentials.security_token is not None:
+                self._fields[SECURITY_TOKEN] = credentials.security_token
+
+    @property
+    def signs(self) -> bool:
+        """Whether requests are signed."""
+        return self._credentials is not None
+
+    @property
+    def fields(self) -> Mapping[str, str]:
+        """What is the same in every request."""
+        return self._fields
+
+    def __call__(self, ext: Mapping[str, str] | None, body: bytes) -> dict[str, str]:
+        """The header fields ``ext`` with what is to be added."""
+        dressed = {**ext, **self._fields} if ext else dict(self._fields)
+        if self._credentials is not None:
+            dressed[SIGNATURE] = self.signature(_content(dressed), body)
+        return dressed
+
+    def signature(self, content: bytes, body: bytes) -> str:
+        """Of the values of the fields in order, and the body."""
+        return b64encode(hmac.digest(self._secret, content + body, "sha1")).decode()
+
+
+def _content(fields: Mapping[str, str]) -> bytes:
+    return "".join([fields[name] for name in sorted(fields) if name != SIGNATURE]).encode()
