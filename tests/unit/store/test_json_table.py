@@ -78,6 +78,14 @@ def test_of_files_that_cannot_be_read_at_all_the_part_before_the_damage_is_used_
     assert (tmp_path / "t.json.damaged").read_bytes() == b'{"a":1,"b":{"c":2,"d":3'
 
 
+def test_members_that_make_no_sense_before_the_damage_are_given_up_too(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_bytes(b'{"a":1,"b":nonsense,"c":[1,')
+    failures: list[str] = []
+    assert load(path, failures) == {"a": 1}
+    assert "what stands before the damage is used" in failures[0]
+
+
 @pytest.mark.parametrize("data", [b"{torn", b"\0" * 100, b"]", b"\n", b""])
 def test_a_start_succeeds_without_a_table_of_which_nothing_is_left_and_says_so(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "t.json"
