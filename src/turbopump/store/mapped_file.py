@@ -52,7 +52,7 @@ class MappedFiles:
         self.roots: list[Path] = [*dict.fromkeys((*roots, *self._read_only))]
         self.full: Callable[[], Collection[Path]] = tuple
         self.on_first_in_root: Callable[[], None] = lambda: None
-        """Called when a root of several gets the first file that it has."""
+        """Called when a root gets the only file that it has."""
         self.file_size = file_size
         self.files: list[MappedFile] = []
         self._ahead = ahead
@@ -123,7 +123,7 @@ class MappedFiles:
             spare = self._create(start)
         file = MappedFile(start, spare)
         root = spare.path.parent
-        first = len(self.roots) > 1 and all(other.segment.path.parent != root for other in self.files)
+        first = self._ahead and all(other.segment.path.parent != root for other in self.files)
         self.files.append(file)
         if first:
             self.on_first_in_root()

@@ -103,7 +103,7 @@ class MessageStore:
             abort = disk.read_file(paths.abort)
             store._provenance.load(crashed_here=abort is not None and abort.endswith(ABORT_MARK), clean=abort is None)
             store.log.load()
-            store.roots.check(store._checkpoint.safe_offset, paths.checkpoint)
+            store.roots.check()
             disk.write_file(paths.abort, str(os.getpid()).encode() + ABORT_MARK)
             store.queues.load()
             store.recovery = store._recover(clean=abort is None, on_progress=on_progress)

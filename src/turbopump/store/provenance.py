@@ -30,7 +30,7 @@ class Provenance:
         self.index_names: list[str] | None = None
         """The index files of the last run; None if that is not known."""
         self.roots: dict[str, int] = {}
-        """For each directory of a log that lies in several: a segment in it (``roots.py``)."""
+        """For each directory of the log: a segment in it (``roots.py``)."""
         self.crashed_here = False
         self.index_incomplete = False
         """Whether our last run did not index everything: it was told not to, or could not."""

@@ -1,8 +1,8 @@
-"""The directories of a store: made, checked, and, where its log lies in several, remembered.
+"""The directories of a store: made, checked, and, as far as its log lies in them, remembered.
 
-The rule: a log of which a part is not there (a disk that is not mounted, a root that the configuration no longer names) is refused, not
-cut to what is left. A hole shows by itself; so does a missing end, by what the checkpoint vouches for. What else a root held is told by
-``turbopump.json``: for each root one segment of it, the newest when that was written down.
+The rule: a log of which a root is not there (a disk that is not mounted, a root that the configuration no longer names) is refused, not
+cut to what is left. A hole shows by itself. For the rest ``turbopump.json`` names a segment of each root, the newest when that was
+written down: it must be somewhere, or its root have others (another broker deletes old segments, too).
 """
 
 from __future__ import annotations
@@ -78,34 +78,30 @@ class LogRoots:
         self._provenance = provenance
         files.on_first_in_root = lambda: disk.start(self.note, lambda _error: None)
 
-    def check(self, safe_offset: int, checkpoint: Path) -> None:
-        """Raise StoreDamagedError if a part of the loaded log is missing. ``safe_offset``: up to there messages were on the disk."""
-        files = self._files.files
-        looked_in = ", ".join(map(str, self._files.roots))
-        end = files[-1].end if files else 0
-        if safe_offset > end:
-            raise StoreDamagedError(
-                f"the log in {looked_in} ends at {end}, but messages up to {safe_offset} were on the disk: is a directory missing in "
-                f"storePathCommitLog, or a disk not mounted? If they are meant to be gone, remove {checkpoint}"
-            )
-        there = {file.start for file in files}
+    def check(self) -> None:
+        """Raise StoreDamagedError if a part of the loaded log is missing."""
+        there = self._segments()
         for root, start in self._provenance.roots.items():
-            if start not in there:
+            if root not in there and all(file.start != start for file in self._files):
                 raise StoreDamagedError(
-                    f"segment {segment_name(start)} of the log, which was in {root}, is in none of {looked_in}: is a directory missing "
-                    f"in storePathCommitLog, or a disk not mounted? If another broker has deleted it, remove {self._provenance.path}"
+                    f"segment {segment_name(start)} of the log, which was in {root}, is not in {', '.join(map(str, self._files.roots))}: "
+                    "is a directory missing in storePathCommitLog, or a disk not mounted? If it is meant to be gone, remove "
+                    f"{self._provenance.path}"
                 )
 
     def note(self, without: MappedFile | None = None) -> None:
-        """Write down a segment of each root, if there are several. Blocks; raises OSError."""
-        roots = {str(file.segment.path.parent): file.start for file in list(self._files.files) if file is not without}
-        known = roots if len(self._files.roots) > 1 else {}
-        if known != self._provenance.roots:
+        """Write down a segment of each root. Blocks; raises OSError."""
+        there = self._segments(without)
+        if there != self._provenance.roots:
             for root in self._files.roots:
                 self._disk.sync_directory(root)  # what is vouched for must be there after a power cut, too
-            self._provenance.note_roots(known)
+            self._provenance.note_roots(there)
 
     def before_deleting(self, file: MappedFile) -> None:
         """Do not vouch any longer for a segment that is to go. Blocks; raises OSError."""
         if file.start in self._provenance.roots.values():
             self.note(without=file)
+
+    def _segments(self, without: MappedFile | None = None) -> dict[str, int]:
+        """The newest segment of each root that has one."""
+        return {str(file.segment.path.parent): file.start for file in list(self._files.files) if file is not without}

@@ -138,6 +138,8 @@ def test_a_failed_sync_of_the_log_is_final() -> None:
 
 def test_a_sync_that_fails_while_the_store_closes_is_not_forgotten() -> None:
     async def scene(world: World) -> None:
+        world.put(b"makes the first segment, which is noted")
+        await asyncio.sleep(1)
         world.put(b"lost")
         world.disk.fail("sync", errno.EIO)
         world.store.flusher.flush_log()
@@ -169,6 +171,7 @@ def test_what_was_under_way_at_a_close_is_done_with_and_harms_nothing() -> None:
 def test_a_failed_sync_at_a_close_leaves_the_stop_unclean() -> None:
     async def scene(world: World) -> None:
         world.put(b"one")
+        await asyncio.sleep(1)  # what is noted of its file is saved
         world.disk.fail("sync", errno.EIO)
         with pytest.raises(OSError, match="Input/output error"):
             world.store.close()
