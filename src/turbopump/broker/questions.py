@@ -54,7 +54,7 @@ class _Asked(Generic[T]):
 
     def _judge(self, outcome: _Answer[T] | None) -> Response | None:
         if outcome is not None:
-            return self._respond(outcome.value)
+            return self._respond(outcome.value())
         asyncio.get_running_loop().call_soon(self._answer_with, self.go_on)
         return None
 
@@ -76,11 +76,11 @@ class _Asked(Generic[T]):
 
 
 class _Answer(Generic[T]):
-    """What a question came to."""
+    """What a question came to; ``value`` gives it, or raises the error in which it ended."""
 
     __slots__ = ("value",)
 
-    def __init__(self, value: T) -> None:
+    def __init__(self, value: Callable[[], T]) -> None:
         self.value = value
 
 
@@ -91,5 +91,13 @@ def _until_pause(question: Question[T]) -> Steps[_Answer[T] | None]:
         while wanted is not None:
             wanted = question.send((yield wanted))
     except StopIteration as end:
-        return _Answer(end.value)
+        value: T = end.value
+        return _Answer(lambda: value)
+    except Exception as error:
+        failed = error
+
+        def fail() -> T:
+            raise failed
+
+        return _Answer(fail)
     return None

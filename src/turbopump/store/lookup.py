@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from turbopump.errors import StoreError
 from turbopump.message.codec import FIXED_SIZE, HEAD_SIZE, decode_entry, entry_fault, head_fault
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY
@@ -181,7 +182,10 @@ class Lookup:
 
     def place_in_time(self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False) -> Question[int]:
         """The queue offset at a store time in ms. Lower: the first message at or after it (the end if none is); upper: the last at or
-        before it (0 if none is). 0 for a queue without messages. Damaged messages have no time and are passed over."""
+        before it (0 if none is). 0 for a queue without messages. Damaged messages have no time and are passed over.
+
+        Raises StoreError if the system cannot read what it takes.
+        """
         queue = self._queues.find(topic, queue_id)
         if queue is None:
             return 0
@@ -231,21 +235,31 @@ class Lookup:
         return found[1] if found is not None else -1
 
     def _first_with_time(self, index: int, end: int, queue: ConsumeQueue) -> Question[tuple[int, int] | None]:
-        """The first message of a queue from ``index`` on, before ``end``, whose store time can be read: (index, time)."""
+        """The first message of a queue from ``index`` on, before ``end``, whose store time can be read: (index, time).
+
+        Raises StoreError if there is none because the system cannot read them.
+        """
+        error: OSError | None = None
         while index < end:
             piece = queue.piece(index, min(end - index, _UNITS_AT_ONCE))
             units = (yield from read_piece(piece)) if piece is not None else b""
-            if isinstance(units, OSError) or not units:
-                index += 1
+            if isinstance(units, OSError):
+                raise _not_read(queue, units)
+            if not units:
+                index = max(index + 1, queue.min_index)  # deleted meanwhile
                 continue
             for at in range(0, len(units), UNIT_SIZE):
                 if int.from_bytes(units[at + 8 : at + 12]) != NO_MESSAGE_SIZE:
                     offset = int.from_bytes(units[at : at + 8])
                     head = yield from self._read(offset, _TIME_HEAD)
-                    if isinstance(head, bytes) and head_fault(head, offset) is None:
+                    if isinstance(head, OSError):
+                        error = head
+                    elif head is not None and head_fault(head, offset) is None:
                         return index, _store_time(head)
                 index += 1
             yield None
+        if error is not None:
+            raise _not_read(queue, error)
         return None
 
     def _read(self, offset: int, size: int) -> Question[Found | None]:
@@ -267,6 +281,11 @@ def _is_meant(message: ReceivedMessage, topic: str, key: str, begin_ms: int, end
     if message.properties.get(UNIQ_KEY) == key:
         return True
     return not unique and key in message.properties.get(KEYS, "").split(KEY_SEPARATOR)
+
+
+def _not_read(queue: ConsumeQueue, error: OSError) -> StoreError:
+    why = error.strerror or error
+    return StoreError(f"times of topic={queue.topic} queue={queue.queue_id} cannot be read now ({why}); check the disk")
 
 
 def _unreadable(error: OSError) -> str:

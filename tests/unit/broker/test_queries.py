@@ -231,8 +231,15 @@ def test_what_the_disk_cannot_read_is_not_taken_for_absent(caplog: pytest.LogCap
         disk.fail("pread", errno.EIO, times=1000)
         for _ in range(20):
             code, remark = await talk.client.code(by_key("k"))
-            assert code == 0 or "damaged" in remark or "index file cannot be read" in remark
+            assert code == 0 or "damaged" in remark or "index cannot be read now" in remark
         assert "cannot be read" in caplog.text
+        refused = 0
+        for _ in range(20):
+            search = SearchOffset(topic="T", queue_id=0, timestamp=0)
+            code, remark = await talk.client.code(search)
+            refused += code == ResponseCode.SYSTEM_ERROR and "times of topic=T queue=0 cannot be read now" in remark
+            assert code == 0 or refused
+        assert refused
         disk.clear_faults()
         assert await bodies(talk.client, by_key("k")) == [b"1"]
 

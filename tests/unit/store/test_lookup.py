@@ -1,217 +1,452 @@
-"""Single messages by place, key and time where something is wrong: bytes that cannot be read, damage, limits, queues with gaps."""
+"""Single messages: by place, by key, by time; always the right ones, whatever index and queues claim."""
 
 import errno
-import os
-from collections.abc import Callable, Iterator
+import shutil
+import struct
+from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import pytest
-from tests.unit.store.directory import HOST, Directory, put
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.store.directory import HOST, Directory
 
-from turbopump.store.consume_queue import UNIT_SIZE
-from turbopump.store.disk import Found, MappedSegment, Piece
+from turbopump.errors import StoreError
+from turbopump.message.codec import encode_host
+from turbopump.message.java_hash import java_hash
+from turbopump.message.sysflag import SysFlag
+from turbopump.store.disk import MappedSegment
+from turbopump.store.index_file import index_hash
 from turbopump.store.lookup import ByKey, StoredEntry
 from turbopump.store.message_store import MessageStore, NewMessage
 from turbopump.store.question import Question, answer
 
-T = TypeVar("T")
-ALWAYS = (0, 1 << 60)
-START = 1_700_000_000_000
+ALWAYS = (-(2**63), 2**63 - 1)
+V6_HOST = encode_host("2001:db8::1", 10911)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[MessageStore]:
-    """Messages 0 to 19 of one queue, a second apart, each with the keys ``k<n>`` and ``all``, in several segments."""
-    directory = Directory(tmp_path, with_crc=True, index_slots=7, index_entries=100)
-    opened = directory.open()
-    for number in range(20):
-        directory.clock.now = START + 1000 * number
-        message = NewMessage(b"%d" % number * 50, f"KEYS\x01k{number} all\x02".encode(), 0, keys=f"k{number} all")
-        opened.put("T", 0, message, sys_flag=0, born_timestamp=0, born_host=HOST, store_host=HOST)
-    yield opened
-    opened.close()
+def indexed(root: Path, **config: Any) -> Directory:
+    return Directory(root, **{"index_slots": 7, "index_entries": 64, **config})
 
 
-def failing_at(question: Question[T], fails: Callable[[int, Piece], bool]) -> T:
-    """The answer, where reading some pieces (counted from 0) fails."""
-    number = 0
-    try:
-        wanted = next(question)
-        while True:
-            found: list[Found] = []
-            for piece in wanted or ():
-                if fails(number, piece):
-                    found.append(OSError(errno.EIO, os.strerror(errno.EIO)))
-                else:
-                    found.append(piece.segment.read_cold(piece.at, piece.size))
-                number += 1
-            wanted = question.send(found)
-    except StopIteration as end:
-        value: T = end.value
-        return value
+def put(
+    store: MessageStore, body: bytes, keys: str = "", unique: str = "", topic: str = "T", queue_id: int = 0, *, v6: bool = False
+) -> int:
+    properties = (f"KEYS\x01{keys}\x02" if keys else "") + (f"UNIQ_KEY\x01{unique}\x02" if unique else "")
+    message = NewMessage(body, properties.encode(), 0, 0, unique or None, keys or None)
+    host, flag = (V6_HOST, SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6) if v6 else (HOST, 0)
+    return store.put(topic, queue_id, message, sys_flag=flag, born_timestamp=0, born_host=host, store_host=host).offset
 
 
-def offsets(store: MessageStore) -> list[int]:
-    queue = store.queue("T", 0)
-    assert queue is not None
-    found = []
-    for index in range(20):
-        unit = queue.unit(index)
-        assert unit is not None
-        found.append(unit[0])
-    return found
+def found(store: MessageStore, key: str, *times: int, topic: str = "T", **more: Any) -> list[bytes]:
+    return [entry.message.body for entry in store.lookup.find_by_key(topic, key, *(times or ALWAYS), **more)]
 
 
-def damage(store: MessageStore, offset: int, at: int, data: bytes) -> None:
-    """Other bytes in an entry, as a disk that rots."""
+def damage(store: MessageStore, offset: int, at: int) -> None:
+    """Change one bit of the entry at ``offset``."""
     file = store.log.files.at(offset)
     assert file is not None
-    start = offset - file.start + at
-    file.buffer[start : start + len(data)] = data
+    file.buffer[offset - file.start + at] ^= 0x10
 
 
-def faults(entry: StoredEntry | None) -> str:
-    assert entry is not None
-    assert entry.fault is not None
-    return entry.fault
+# --- by place ----------------------------------------------------------------------------------------------------------------
 
 
-def test_an_entry_whose_head_or_rest_cannot_be_read_is_given_with_that_fault(store: MessageStore) -> None:
-    offset = offsets(store)[3]
-    for number, has in ((0, 0), (1, 36)):
-        entry = failing_at(store.lookup.entry_at(offset), lambda piece, _, number=number: piece == number)
-        assert faults(entry) == "it cannot be read: Input/output error"
-        assert entry is not None
-        assert len(entry.data) == has
-    assert store.lookup.message_at(offset) is not None
+def test_an_entry_is_found_where_it_begins_and_nowhere_else(tmp_path: Path) -> None:
+    store = indexed(tmp_path).open()
+    offsets = {put(store, b"a"): b"a", put(store, b"bb", v6=True): b"bb", put(store, b""): b""}
+    for offset in range(-2, store.log.end + 200):
+        message = store.lookup.message_at(offset)
+        assert (message.body if message is not None else None) == offsets.get(offset)
+    store.close()
 
 
-def test_an_entry_whose_size_cannot_be_is_given_with_its_fault(store: MessageStore) -> None:
-    first, second = offsets(store)[:2]
-    damage(store, first, 0, (90).to_bytes(4))
-    damage(store, second, 0, (1 << 20).to_bytes(4))
-    assert faults(answer(store.lookup.entry_at(first))) == "totalSize 90 cannot be"
-    assert faults(answer(store.lookup.entry_at(second))) == "totalSize 1048576 goes past the end of the segment"
-    assert store.lookup.message_at(first) is None
+def test_every_bit_of_an_entry_that_changes_is_noticed_and_said(tmp_path: Path) -> None:
+    store = indexed(tmp_path, with_crc=True).open()
+    first = put(store, b"first")
+    offset, behind = put(store, b"body", "k", "ID1"), store.log.end
+    put(store, b"last")
+    good = answer(store.lookup.entry_at(offset))
+    assert good is not None
+    assert (good.fault, len(good.data)) == (None, behind - offset)
+    for at in range(behind - offset):
+        damage(store, offset, at)
+        entry = answer(store.lookup.entry_at(offset))
+        assert entry is None or entry.fault
+        assert (entry is None) == (4 <= at < 8 or 28 <= at < 36), "without its magic or its place it is no entry"
+        assert store.lookup.message_at(offset) is store.lookup.message_in_queue("T", 0, 1) is None
+        assert found(store, "k") == found(store, "ID1") == []
+        damage(store, offset, at)
+    assert found(store, "k") == [b"body"]
+    assert store.lookup.message_at(first) is not None
+    store.close()
 
 
-def test_places_where_there_is_no_message_give_none(store: MessageStore) -> None:
-    for offset in (-1, store.log.end, 1 << 40, offsets(store)[0] + 1):
-        assert store.lookup.message_at(offset) is None
-    for topic, queue_id, index in (("T", 0, 20), ("T", 0, -1), ("T", 9, 0), ("U", 0, 0)):
-        assert store.lookup.message_in_queue(topic, queue_id, index) is None
-    message = store.lookup.message_in_queue("T", 0, 7)
-    assert message is not None
-    assert message.queue_offset == 7
-
-
-def test_a_unit_that_cannot_be_read_or_is_a_gap_has_no_message(store: MessageStore) -> None:
-    assert "cannot be read" in faults(failing_at(store.lookup.entry_in_queue("T", 0, 3), lambda number, _: number == 0))
+def test_a_message_is_found_by_its_queue_offset(tmp_path: Path) -> None:
+    store = indexed(tmp_path).open()
+    offsets = [put(store, b"%d" % number) for number in range(3)]
+    lookup = store.lookup
+    assert [message.body for n in range(-1, 5) if (message := lookup.message_in_queue("T", 0, n))] == [b"0", b"1", b"2"]
+    assert lookup.message_in_queue("T", 1, 0) is lookup.message_in_queue("U", 0, 0) is None
     queue = store.queue("T", 0)
     assert queue is not None
-    queue.fill_gap(22, store.log.end)
-    queue.end.advance(22)
-    assert store.lookup.message_in_queue("T", 0, 21) is None
+    queue.raise_min(offsets[1])
+    assert lookup.message_in_queue("T", 0, 0) is None
+    queue.append(1, offsets[1], 0x7FFFFFFF, 0)  # a gap
+    assert lookup.message_in_queue("T", 0, 1) is None
+    store.close()
 
 
-def numbers(entries: list[StoredEntry]) -> list[int]:
-    return [entry.message.queue_offset for entry in entries]
+# --- by key ------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_key_gives_the_newest_messages_up_to_a_number_and_a_size(store: MessageStore) -> None:
-    size = len(store.lookup.find_by_key("T", "k19", *ALWAYS)[0].data)
-    assert numbers(store.lookup.find_by_key("T", "all", *ALWAYS)) == list(range(19, -1, -1))
-    assert numbers(store.lookup.find_by_key("T", "all", *ALWAYS, 3)) == [19, 18, 17]
-    assert numbers(answer(store.lookup.by_key("T", "all", *ALWAYS, bytes_max=2 * size)).found) == [19, 18]
-    assert numbers(answer(store.lookup.by_key("T", "all", *ALWAYS, bytes_max=1)).found) == [19]
-    assert store.lookup.find_by_key("T", "all", *ALWAYS, unique=True) == []
+@pytest.mark.parametrize(
+    ("keys", "key"),
+    [
+        ("#", "#"),
+        ("a#b", "a#b"),
+        ("T#a", "T#a"),
+        ("ä€\U0001f600", "ä€\U0001f600"),
+        ("tab\there", "tab\there"),  # Java splits at spaces only
+        ("a  b", "b"),
+        (" a", "a"),
+        ("k k k", "k"),
+        ("polygenelubricants", "polygenelubricants"),
+    ],
+)
+def test_whatever_a_key_is_made_of_it_is_found_once(tmp_path: Path, keys: str, key: str) -> None:
+    store = indexed(tmp_path).open()
+    put(store, b"other", "other")
+    put(store, b"it", keys, "ID1")
+    assert found(store, key) == [b"it"]
+    assert found(store, key, unique=True) == []
+    assert found(store, "") == []
+    store.close()
 
 
-def test_a_damaged_message_with_a_key_is_told_apart_from_the_good_ones(store: MessageStore) -> None:
-    offset = offsets(store)[18]
-    damage(store, offset, 100, b"\xff")
-    found: ByKey = answer(store.lookup.by_key("T", "all", *ALWAYS))
-    assert numbers(found.found) == [19, *range(17, -1, -1)]
-    assert [(entry.offset, entry.fault) for entry in found.damaged] == [
-        (offset, "its CRC (property __CRC32#) does not fit its bytes")
-    ]
+def test_a_key_whose_hash_has_no_positive_twin_is_found(tmp_path: Path) -> None:
+    """abs(Integer.MIN_VALUE) is negative in Java: such keys are indexed under 0."""
+    key = _key_of_hash("T", 0x80000000)
+    assert java_hash(f"T#{key}") == -0x80000000
+    assert index_hash(f"T#{key}") == 0
+    store = indexed(tmp_path).open()
+    put(store, b"it", key)
+    assert found(store, key) == [b"it"]
+    store.close()
 
 
-def test_an_index_that_cannot_be_read_is_an_error_and_no_absence(store: MessageStore) -> None:
-    found: ByKey = failing_at(
-        store.lookup.by_key("T", "all", *ALWAYS), lambda _, piece: piece.segment.path.parent.name == "index"
-    )
-    assert found.found == []
-    assert [error.errno for error in found.errors] == [errno.EIO]
-    one_fails = failing_at(store.lookup.by_key("T", "all", *ALWAYS), lambda number, _: number == 1)
-    assert [error.errno for error in one_fails.errors] == [errno.EIO]
+def _key_of_hash(topic: str, wanted: int) -> str:
+    """A key of eight characters for which ``topic#key`` has this Java hash: base 31 with digits from ``(`` on."""
+    start = 0
+    for unit in f"{topic}#".encode():
+        start = (31 * start + unit) & 0xFFFFFFFF
+    rest = (wanted - start * 31**8 - sum(40 * 31**n for n in range(8))) % 2**32
+    digits = []
+    for power in reversed(range(8)):
+        digit = min(rest // 31**power, 60)
+        digits.append(digit)
+        rest -= digit * 31**power
+    assert rest == 0
+    return "".join(chr(40 + digit) for digit in digits)
 
 
-def test_a_time_is_found_past_messages_whose_time_cannot_be_read(store: MessageStore) -> None:
-    for index in (9, 10, 11):
-        damage(store, offsets(store)[index], 4, bytes(4))
-    lookup = store.lookup
-    assert lookup.offset_at_time("T", 0, START + 8000) == 8
-    assert lookup.offset_at_time("T", 0, START + 8001) == 12, "damaged ones have no time"
-    assert lookup.offset_at_time("T", 0, START + 11_000, upper=True) == 8
-    assert lookup.offset_at_time("T", 0, START + 99_000) == 20
-    assert lookup.offset_at_time("T", 0, START - 1, upper=True) == 0
-    assert lookup.offset_at_time("U", 0, START) == 0
+def test_as_many_as_wanted_and_no_more_bytes_than_allowed_but_always_one(tmp_path: Path) -> None:
+    store = indexed(tmp_path, index_entries=200).open()
+    for number in range(80):
+        put(store, b"%02d" % number, "k")
+    size = len(store.lookup.find_by_key("T", "k", *ALWAYS)[0].data)
+
+    def by_bytes(limit: int) -> list[bytes]:
+        return [e.message.body for e in answer(store.lookup.by_key("T", "k", *ALWAYS, bytes_max=limit)).found]
+
+    assert found(store, "k", count_max=2) == [b"79", b"78"]
+    assert found(store, "k", count_max=0) == []
+    assert len(found(store, "k", count_max=1000)) == 64
+    assert by_bytes(0) == by_bytes(2 * size - 1) == [b"79"]
+    assert by_bytes(2 * size) == [b"79", b"78"]
+    store.close()
 
 
-def test_a_time_in_a_queue_that_ends_with_damage_is_before_it(store: MessageStore) -> None:
-    for offset in offsets(store)[14:]:
-        damage(store, offset, 4, bytes(4))
-    assert store.lookup.offset_at_time("T", 0, START + 13_000) == 13
-    assert store.lookup.offset_at_time("T", 0, START + 13_001) == 20, "none is: the end"
-    assert store.lookup.offset_at_time("T", 0, START + 60_000, upper=True) == 13
+def test_the_first_entry_of_an_apache_file_has_seconds_of_the_file_before(tmp_path: Path) -> None:
+    """RocketMQ computes them before it sets the file's begin: after a quiet day they say 86,400."""
+    directory = indexed(tmp_path)
+    store = directory.open()
+    begin = directory.clock.now
+    put(store, b"it", "k")
+    assert store.index is not None
+    store.index.settle()
+    (file,) = store.index.files
+    struct.pack_into(">i", file.segment.buffer, 40 + 7 * 4 + 20 + 12, 86_400)
+    assert found(store, "k", begin, begin) == [b"it"]
+    assert found(store, "k", begin + 1, begin + 1) == []
+    store.close()
 
 
-def test_units_that_cannot_be_read_are_passed_over_when_a_time_is_looked_for(store: MessageStore) -> None:
-    place = failing_at(
-        store.lookup.place_in_time("T", 0, START + 19_000), lambda _, piece: piece.size % UNIT_SIZE == 0 and piece.at == 0
-    )
-    assert 0 <= place <= 20
-    assert failing_at(store.lookup.place_in_time("T", 0, START), lambda _, piece: True) in (0, 20)
+def test_a_clock_that_is_set_back_hides_no_message(tmp_path: Path) -> None:
+    directory = indexed(tmp_path, index_entries=5)
+    store = directory.open()
+    times = []
+    for number, step in enumerate([0, 1000, -3_600_000, 500, 7_200_000, -1, -86_400_000, 10, 20]):
+        directory.clock.now += step
+        times.append(directory.clock.now)
+        put(store, b"%d" % number, "k")
+    for number, time in enumerate(times):
+        assert found(store, "k", time, time) == [b"%d" % number]
+    for low in times:
+        for high in times:
+            wanted = [b"%d" % n for n, time in reversed(list(enumerate(times))) if low <= time <= high]
+            assert found(store, "k", low, high) == wanted
+    store.close()
 
 
-def test_the_age_of_a_queue_is_that_of_the_first_message_that_can_be_read(store: MessageStore) -> None:
-    assert answer(store.lookup.earliest_time("T", 0)) == START
-    damage(store, offsets(store)[0], 4, bytes(4))
-    assert answer(store.lookup.earliest_time("T", 0)) == START + 1000
+def test_what_an_index_points_to_in_vain_is_passed_over(tmp_path: Path) -> None:
+    store = indexed(tmp_path).open()
+    put(store, b"it", "k")
+    assert store.index is not None
+    store.index.settle()
+    hashed = index_hash("T#k")
+    now = 1_700_000_000_000
+    store.index.files[-1].put([(hashed, 7, now), (hashed, store.log.end, now), (hashed, 1 << 50, now), (hashed, -5, now)])
+    assert found(store, "k") == [b"it"]
+    store.close()
+
+
+def test_an_index_file_that_goes_away_while_it_is_walked_is_left(tmp_path: Path) -> None:
+    store = indexed(tmp_path, index_entries=5).open()
+    for number in range(12):
+        put(store, b"%d" % number, "k")
+    assert store.index is not None
+    index, reads = store.index, 0
+
+    def vanishing() -> Question[ByKey]:
+        nonlocal reads
+        question = store.lookup.by_key("T", "k", *ALWAYS)
+        wanted = next(question)
+        while True:
+            given = yield wanted
+            reads += 1
+            if reads == 9:
+                index.remove_all()  # what was read before is still given
+            try:
+                wanted = question.send(given)
+            except StopIteration as end:
+                result: ByKey = end.value
+                return result
+
+    bodies = [entry.message.body for entry in answer(vanishing()).found]
+    assert bodies == [b"%d" % number for number in range(11, 11 - len(bodies), -1)]
+    assert 1 < len(bodies) < 12
+    store.close()
+
+
+def test_a_store_says_why_messages_may_not_be_found_by_key(tmp_path: Path) -> None:
+    without = Directory(tmp_path / "a").open()
+    put(without, b"x", "k")
+    assert found(without, "k") == []
+    assert "messageIndexEnable=false" in (without.lookup.no_index_because or "")
+    assert without.lookup.index_end == (0, 0)
+    without.close()
+    store = indexed(tmp_path / "b").open()
+    assert store.lookup.no_index_because is None
+    offset = put(store, b"x", "k")
+    assert store.lookup.index_end == (offset, 1_700_000_000_000)
+    assert store.index is not None
+    store.index.failed = True
+    assert "after the next start" in (store.lookup.no_index_because or "")
+    store.close()
+
+
+# --- by time -----------------------------------------------------------------------------------------------------------------
+
+
+def brute_place(times: list[int | None], low: int, timestamp: int, *, upper: bool) -> int:
+    """The plain twin of ``place_in_time``: None is a message without a time."""
+    known = [(n, time) for n, time in enumerate(times) if time is not None and n >= low]
+    if upper:
+        return max((n for n, time in known if time <= timestamp), default=0)
+    return min((n for n, time in known if time >= timestamp), default=len(times))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    steps=st.lists(st.sampled_from([0, 0, 1, 5, 1000]), min_size=1, max_size=12),
+    holes=st.sets(st.integers(0, 11)),
+    spoilt=st.sets(st.integers(0, 11)),
+    gone=st.integers(0, 4),
+)
+def test_places_in_time_and_ranges_of_time_are_those_of_a_plain_search(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[int], holes: set[int], spoilt: set[int], gone: int
+) -> None:
+    """``holes`` are gaps of the queue, ``spoilt`` have a damaged head in the log, ``gone`` were deleted with their segment."""
+    directory = indexed(tmp_path_factory.mktemp("t"), segment_size=16384)
+    store = directory.open()
+    times: list[int | None] = []
+    offsets = []
+    for number, step in enumerate(steps):
+        directory.clock.now += step
+        times.append(directory.clock.now)
+        offsets.append(put(store, b"%d" % number, v6=number % 3 == 0))
+    queue = store.queue("T", 0)
+    assert queue is not None
+    for number in range(len(steps)):
+        if number in holes:
+            queue.append(number, offsets[number], 0x7FFFFFFF, 0)
+            times[number] = None
+        elif number in spoilt:
+            damage(store, offsets[number], 6)
+            times[number] = None
+    low = min(gone, len(steps))
+    queue.raise_min(offsets[low] if low < len(steps) else store.log.end)
+    low = queue.min_index
+    begin = 1_700_000_000_000
+    marks = sorted({begin - 1, begin, directory.clock.now + 1, *(time for time in times if time is not None)})
+    for timestamp in (mark + delta for mark in marks for delta in (0, 1)):
+        for upper in (False, True):
+            place = store.lookup.offset_at_time("T", 0, timestamp, upper=upper)
+            assert place == brute_place(times, low, timestamp, upper=upper), (timestamp, upper)
+    for first in marks:
+        for last in marks:
+            entries = answer(store.lookup.in_time("T", 0, first, last))
+            wanted = [n for n, time in enumerate(times) if time is not None and n >= low and first <= time <= last]
+            assert [entry.message.queue_offset for entry in entries] == wanted[::-1]
+    earliest = [time for n, time in enumerate(times) if n >= low and time is not None]
+    assert answer(store.lookup.earliest_time("T", 0)) == (earliest[0] if earliest else -1)
+    store.close()
+
+
+def test_a_range_of_time_is_bounded(tmp_path: Path) -> None:
+    store = indexed(tmp_path).open()
+    for number in range(70):
+        put(store, b"%d" % number)
+
+    def bodies(count: int = 64, limit: int = 1 << 20) -> list[bytes]:
+        question = store.lookup.in_time("T", 0, *ALWAYS, count_max=count, bytes_max=limit)
+        return [entry.message.body for entry in answer(question)]
+
+    assert bodies(2) == [b"69", b"68"]
+    assert len(bodies()) == 64
+    assert bodies(limit=1) == [b"69"]
+    assert answer(store.lookup.in_time("U", 0, *ALWAYS)) == []
+    assert answer(store.lookup.in_time("T", 0, 2, 1)) == []
     assert answer(store.lookup.earliest_time("U", 0)) == -1
-    for offset in offsets(store):
-        damage(store, offset, 4, bytes(4))
-    assert answer(store.lookup.earliest_time("T", 0)) == -1
+    store.close()
 
 
-def test_messages_between_two_times_are_the_newest_good_ones_up_to_a_number_and_a_size(store: MessageStore) -> None:
+# --- after a rebuild ---------------------------------------------------------------------------------------------------------
+
+
+def everything(store: MessageStore, now: int) -> dict[str, Any]:
+    """Every answer that keys, times and places have."""
     lookup = store.lookup
-    size = len(lookup.find_by_key("T", "k19", *ALWAYS)[0].data)
-    between = (START + 3500, START + 9000)
-    assert numbers(answer(lookup.in_time("T", 0, *between))) == [9, 8, 7, 6, 5, 4]
-    assert numbers(answer(lookup.in_time("T", 0, *between, 2))) == [9, 8]
-    assert numbers(answer(lookup.in_time("T", 0, *between, bytes_max=size))) == [9]
-    damage(store, offsets(store)[8], 100, b"\xff")
-    assert numbers(answer(lookup.in_time("T", 0, *between))) == [9, 7, 6, 5, 4]
-    assert answer(lookup.in_time("T", 0, START + 2, START + 1)) == []
-    assert answer(lookup.in_time("U", 0, *between)) == []
+    answers: dict[str, Any] = {}
+    for key in ("all", *(f"k{n}" for n in range(5)), *(f"ID{n:03d}" for n in range(60)), "never"):
+        for first, last in (ALWAYS, (now, now + 5000), (now + 5001, now + 9999)):
+            answers[f"{key} {first}"] = [entry.offset for entry in lookup.find_by_key("T", key, first, last)]
+    for queue_id in range(3):
+        for time in range(now - 700, now + 31_000, 350):
+            answers[f"at {queue_id} {time}"] = [lookup.offset_at_time("T", queue_id, time, upper=u) for u in (False, True)]
+        entries = answer(lookup.in_time("T", queue_id, now + 2000, now + 12_000))
+        answers[f"in {queue_id}"] = [entry.offset for entry in entries]
+        answers[f"queue {queue_id}"] = [
+            m.commit_log_offset for n in range(30) if (m := lookup.message_in_queue("T", queue_id, n))
+        ]
+    return answers
 
 
-def test_on_the_spot_too_a_piece_that_cannot_be_read_is_a_fault(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> bytes:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
+@pytest.mark.parametrize("gone", [("index",), ("consumequeue",), ("index", "consumequeue")], ids="+".join)
+def test_every_key_and_time_has_its_answer_from_files_that_were_made_anew(tmp_path: Path, gone: tuple[str, ...]) -> None:
+    directory = indexed(tmp_path, index_entries=40)
+    store = directory.open()
+    now = directory.clock.now
+    for number in range(60):
+        directory.clock.now += 500
+        put(store, b"%d" % number, f"all k{number % 5}", f"ID{number:03d}", queue_id=number % 3)
+    wanted = everything(store, now)
+    assert len(wanted["all -9223372036854775808"]) == 60
+    assert len(wanted["in 0"]) in (6, 7)
+    store.close()
+    for name in gone:
+        shutil.rmtree(tmp_path / name)
+    again = directory.open()
+    assert everything(again, now) == wanted
+    again.close()
 
-    offset = offsets(store)[2]
-    monkeypatch.setattr(MappedSegment, "read_cold", broken)
-    assert "cannot be read" in faults(answer(store.lookup.entry_at(offset)))
+
+# --- what the disk cannot read -----------------------------------------------------------------------------------------------
 
 
-def test_a_store_without_an_index_finds_nothing_by_key_and_says_why(tmp_path: Path) -> None:
-    plain = Directory(tmp_path).open()
-    put(plain, b"x")
-    assert plain.lookup.find_by_key("T", "k", *ALWAYS) == []
-    assert plain.lookup.index_end == (0, 0)
-    assert plain.lookup.no_index_because is not None
-    plain.close()
+def failing(monkeypatch: pytest.MonkeyPatch, when: Callable[[MappedSegment, int, int], bool]) -> None:
+    read = MappedSegment.read_cold
+
+    def read_cold(segment: MappedSegment, at: int, size: int) -> bytes:
+        if when(segment, at, size):
+            raise OSError(errno.EIO, "Input/output error")
+        return read(segment, at, size)
+
+    monkeypatch.setattr(MappedSegment, "read_cold", read_cold)
+
+
+def outcome(store: MessageStore) -> tuple[StoredEntry | None, StoredEntry | None, ByKey, int | str]:
+    lookup = store.lookup
+    place: int | str
+    try:
+        place = lookup.offset_at_time("T", 0, 0)
+    except StoreError as error:
+        place = str(error)
+    return (
+        answer(lookup.entry_at(0)),
+        answer(lookup.entry_in_queue("T", 0, 0)),
+        answer(lookup.by_key("T", "k", *ALWAYS)),
+        place,
+    )
+
+
+@pytest.mark.parametrize("part", ["head", "entry", "units", "slots", "index entries"])
+def test_what_cannot_be_read_is_told_apart_from_what_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    store = indexed(tmp_path).open()
+    put(store, b"it", "k")
+    failing(
+        monkeypatch,
+        {
+            "head": lambda segment, _at, size: "commitlog" in str(segment.path) and size in (36, 76),
+            "entry": lambda segment, _at, size: "commitlog" in str(segment.path) and size > 76,
+            "units": lambda segment, _at, _size: "consumequeue" in str(segment.path),
+            "slots": lambda segment, _at, size: "index" in str(segment.path) and size == 4,
+            "index entries": lambda segment, _at, size: "index" in str(segment.path) and size == 20,
+        }[part],
+    )
+    at_place, in_queue, by_key, place = outcome(store)
+    store.close()
+    log_fails, index_fails = part in ("head", "entry"), part in ("slots", "index entries")
+    for entry, fails in ((at_place, log_fails), (in_queue, log_fails or part == "units")):
+        assert entry is not None
+        assert entry.fault == ("it cannot be read: Input/output error" if fails else None)
+    assert len(by_key.found) == (not log_fails and not index_fails)
+    assert len(by_key.damaged) == log_fails
+    assert len(by_key.errors) == index_fails
+    if part in ("head", "units"):
+        assert place == "times of topic=T queue=0 cannot be read now (Input/output error); check the disk"
+    else:
+        assert place == 0
+
+
+def test_a_pause_is_no_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turbopump.store.key_walk.PAUSE_EVERY", 1)
+    store = indexed(tmp_path).open()
+    put(store, b"it", "k")
+
+    def pauses(question: Question[Any]) -> int:
+        wanted, count = next(question), 0
+        try:
+            while True:
+                count += wanted is None
+                wanted = question.send([piece.segment.read(piece.at, piece.size) for piece in wanted or ()])
+        except StopIteration:
+            return count
+
+    assert pauses(store.lookup.by_key("T", "k", *ALWAYS)) == 1
+    assert found(store, "k") == [b"it"]
+    store.close()

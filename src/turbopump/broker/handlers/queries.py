@@ -54,11 +54,14 @@ class QueriesHandler:
             header = QueryMessageReply(index_last_update_timestamp=timestamp, index_last_update_phyoffset=offset)
             if answer.found:
                 return Response(header, body=b"".join(entry.data for entry in reversed(answer.found)))
+            if answer.errors:
+                why = answer.errors[0].strerror or answer.errors[0]
+                return Response(
+                    code=ResponseCode.SYSTEM_ERROR, remark=f"the index cannot be read now ({why}); check the broker's disk"
+                )
             remark = "can not find message, maybe time range not correct"
             if answer.damaged:
                 remark += f"; {len(answer.damaged)} messages that may be meant are damaged in the commit log"
-            elif answer.errors:
-                remark += "; an index file cannot be read, the broker's log says more"
             elif self._lookup.no_index_because is not None:
                 remark += f"; {self._lookup.no_index_because}"
             return Response(header, code=ResponseCode.QUERY_NOT_FOUND, remark=remark)
