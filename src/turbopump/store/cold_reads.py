@@ -5,7 +5,8 @@ this start, or long ago, writes the read as ``Steps``: a generator that yields t
 there, and returns its outcome. ``ColdReads.run`` drives it: pieces that the system has in memory are copied at once (``preadv`` that
 does not wait); for others it goes on later, when threads have read them. ``ColdReads.finish`` drives it on the spot.
 
-The rule: everything but the read itself happens in the owner's thread. It must not know what is read. An ``async`` way is three lines::
+The rule: everything but the read itself happens in the owner's thread, one step of one read in a turn of its loop (``soon``), so that
+whoever reads a backlog as fast as it can comes between others and not before them. It must not know what is read. An ``async`` way::
 
     future = loop.create_future()
     outcome = reads.run(steps, future.set_result)
@@ -26,7 +27,8 @@ from turbopump.store.disk import Disk, Found, Piece
 T = TypeVar("T")
 
 Steps = Generator[list[Piece], list[Found], T]
-"""A read in steps: yields pieces, is sent the bytes (or the OSError) of each, returns the outcome."""
+"""A read in steps: yields pieces, is sent the bytes (or the OSError) of each, returns the outcome. One that has worked for a while
+yields no piece, to let others have their turn."""
 
 AT_ONCE: Final = 4
 """Reads that threads do at the same time: enough to keep an SSD busy."""
@@ -57,6 +59,7 @@ class ReadNumbers:
 class _Read:
     steps: Steps[Any]
     pieces: list[Piece]
+    found: list[Found] | None
     done: Callable[[Any], None]
     wanted: Callable[[], bool]
 
@@ -66,33 +69,40 @@ class ColdReads:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
+        self._ready: deque[_Read] = deque()
         self._waiting: deque[_Read] = deque()
         self._under_way = 0
         self._closed = False
         self._worked: Counter[Path] = Counter()
         self._failed: dict[tuple[Path, int], int] = {}
+        self.soon: Callable[[Callable[[], None]], object] | None = None
+        """Calls back in the next turn of the owner's loop (``loop.call_soon``); None: there is no loop, everything is done at once."""
         self.numbers = ReadNumbers()
 
     @property
     def waiting(self) -> int:
         """Reads that are under way or wait for it."""
-        return self._under_way + len(self._waiting)
+        return self._under_way + len(self._waiting) + len(self._ready)
 
     def run(
         self, steps: Steps[T], done: Callable[[T], None], wanted: Callable[[], bool] = lambda: True
     ) -> T | Literal[Later.PENDING, Later.REFUSED]:
-        """The outcome, if all it needs is in memory; else ``done`` gets it later. A read that is no longer ``wanted`` when its turn
-        comes (the connection that asked is closed) is dropped, as are those that wait when the store closes."""
+        """The outcome, if it needs nothing from files (or there is no loop, and all is in memory); else ``done`` gets it later. A read
+        that is no longer ``wanted`` when its turn comes (the connection that asked is closed) is dropped, as are those that wait when
+        the store closes."""
         try:
-            pieces = self._step_in_memory(steps, next(steps))
+            pieces = next(steps)
         except StopIteration as stop:
             outcome: T = stop.value
             return outcome
-        if self._closed or (self._under_way >= AT_ONCE and len(self._waiting) >= WAITING_MAX):
+        if self._closed or (self._under_way >= AT_ONCE and len(self._waiting) + len(self._ready) >= WAITING_MAX):
             self.numbers.refused += 1
             return Later.REFUSED
-        self._go_on(_Read(steps, pieces, done, wanted))
-        return Later.PENDING
+        outcomes: list[T] = []
+        read = _Read(steps, pieces, None if pieces else [], outcomes.append, wanted)
+        self._take_turn(read)
+        read.done = done
+        return outcomes[0] if outcomes else Later.PENDING
 
     def finish(self, steps: Steps[T]) -> T:
         """The outcome, read here and now."""
@@ -116,20 +126,9 @@ class ColdReads:
         """Drop what waits; what is under way ends with ``Disk.close``."""
         self._closed = True
         self._waiting.clear()
+        self._ready.clear()
 
-    def _step_in_memory(self, steps: Steps[Any], pieces: list[Piece]) -> list[Piece]:
-        """Go on as long as all that is wanted is in memory; the pieces that are not."""
-        while True:
-            found: list[Found] = []
-            for piece in pieces:
-                data = piece.segment.read_cached(piece.at, piece.size)
-                if data is None:
-                    return pieces
-                found.append(data)
-            self.numbers.pieces_in_memory += len(pieces)
-            pieces = steps.send(found)
-
-    def _go_on(self, read: _Read) -> None:
+    def _start(self, read: _Read) -> None:
         if self._under_way >= AT_ONCE:
             self._waiting.append(read)
             return
@@ -142,17 +141,63 @@ class ColdReads:
         while self._waiting and self._under_way < AT_ONCE:
             following = self._waiting.popleft()
             if following.wanted():
-                self._go_on(following)
-        if self._closed or not read.wanted():
+                self._start(following)
+        read.found = found
+        self._take_turn(read)
+
+    def _take_turn(self, read: _Read) -> None:
+        if self.soon is None:
+            while not self._closed and self._step(read):
+                pass
+        elif not self._closed:
+            self._ready.append(read)
+            if len(self._ready) == 1:
+                self.soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        if not self._ready:
             return
+        read = self._ready[0]  # it stays there, so that nobody else calls for a turn
+        goes_on = False
         try:
-            read.pieces = self._step_in_memory(read.steps, read.steps.send(found))
+            goes_on = self._step(read)
+        finally:
+            if self._ready:  # else it was closed meanwhile
+                self._ready.popleft()
+                if goes_on:
+                    self._ready.append(read)
+                if self._ready and self.soon is not None:
+                    self.soon(self._next_turn)
+
+    def _step(self, read: _Read) -> bool:
+        """Look whether what is wanted is in memory, or go on with what was found; False if the read is over or waits for a thread."""
+        if not read.wanted():
+            return False
+        if read.found is None:
+            read.found = self._in_memory(read.pieces)
+            if read.found is None:
+                self._start(read)
+            return read.found is not None
+        try:
+            read.pieces = read.steps.send(read.found)
         except StopIteration as stop:
             outcome = stop.value
         else:
-            self._go_on(read)
-            return
+            read.found = None if read.pieces else []
+            return True
         read.done(outcome)
+        return False
+
+    def _in_memory(self, pieces: list[Piece]) -> list[Found] | None:
+        """All of the pieces, if the system has them in memory."""
+        found: list[Found] = []
+        for piece in pieces:
+            data = piece.segment.read_cached(piece.at, piece.size)
+            if data is None:
+                return None
+            found.append(data)
+        self.numbers.pieces_in_memory += len(pieces)
+        return found
 
     def _count(self, pieces: list[Piece], found: list[Found]) -> list[Found]:
         for piece, each in zip(pieces, found, strict=True):

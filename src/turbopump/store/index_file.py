@@ -147,6 +147,10 @@ class IndexFile:
         self.dirty = True
         return len(entries)
 
+    def slots_piece(self) -> Piece:
+        """The slots, any of which the next entry may need."""
+        return Piece(self.segment, 0, self._entries_at)
+
     def slot_piece(self, key_hash: int) -> Piece:
         """Where the number of the newest entry of this hash's slot is; ``newest`` reads it."""
         return Piece(self.segment, HEADER_SIZE + key_hash % self._slots * SLOT_SIZE, SLOT_SIZE)

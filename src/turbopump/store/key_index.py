@@ -116,6 +116,11 @@ class KeyIndex:
                 before = min(before, max(self.end_offset, 0))
         return before
 
+    def warm(self) -> None:
+        """Begin to bring into memory what the next entries touch anywhere: page faults there would hold up sends for seconds in all."""
+        if self.files:
+            self._disk.start_read([self.files[-1].slots_piece()], lambda _found: None)
+
     @property
     def names(self) -> list[str]:
         """The files there are, oldest first."""

@@ -117,6 +117,8 @@ class MessageStore:
             store.reader.opened_at = store.log.end
             for queue in store.queues:
                 queue.opened_at = queue.max_index
+            if store.index is not None:
+                store.index.warm()
         except BaseException:
             lock.release()
             raise
