@@ -46,6 +46,10 @@ JAVA_SCENARIOS = (
     "lite_pull_subscribe",
     "lite_pull_assign",
     "admin_topic",
+    "query_by_key",
+    "query_by_unique_id",
+    "view_by_offset_id",
+    "earliest_time",
 )
 GO_SCENARIOS = (
     "send_sync",

@@ -20,6 +20,7 @@ public final class Main {
         Sending.addTo(scenarios, session);
         Consuming.addTo(scenarios, session);
         Administration.addTo(scenarios, session);
+        Querying.addTo(scenarios, session);
 
         CountDownLatch ended = new CountDownLatch(scenarios.size());
         Map<String, Boolean> passed = new ConcurrentHashMap<>();
