@@ -139,7 +139,9 @@ def encode_entry(
             )
         )
     entry = b"".join((head, body, topic_head, topic, properties_size.to_bytes(2), properties))
-    return entry + crc_suffix(crc32(entry) & 0x7FFFFFFF) if with_crc else entry
+    if not with_crc:
+        return entry
+    return b"".join((entry, CRC_NAME, (b"%010d" % (crc32(entry) & 0x7FFFFFFF))[::-1], b"\x02"))
 
 
 def without_crc(properties: bytes) -> bytes:

@@ -157,7 +157,7 @@ class SendHandler:
             )
         except (OSError, StoreError, MessageError) as error:
             return _refused_by_store(error)
-        msg_id = f"{self._msg_id_host}{placed.offset:016X}"
+        msg_id = self._msg_id_host + placed.offset.to_bytes(8).hex().upper()
         frame = self._reply.frame(context.opaque, queue_id, msg_id, placed.queue_offset, unique)
         if self._sync:
             late = partial(self._late, queue_id, msg_id, placed.queue_offset, unique)
@@ -330,16 +330,18 @@ class _ReplyTemplate:
 
     def __init__(self, region: str, trace_on: bool) -> None:
         trace = "true" if trace_on else "false"
-        head = f'{{"code":0,"extFields":{{"MSG_REGION":{msgspec.json.encode(region).decode()},"TRACE_ON":"{trace}",'
-        tail = f'"serializeTypeCurrentRPC":"JSON","version":{CURRENT_VERSION}}}'
-        fields = '"msgId":"%s","queueId":"%d","queueOffset":"%d","transactionId":"%s"},'
-        flag = f'"flag":{FLAG_RESPONSE},"language":"PYTHON","opaque":%d,'
-        self._text = head.replace("%", "%%") + fields + flag + tail
+        self._head = (
+            f'{{"code":0,"extFields":{{"MSG_REGION":{msgspec.json.encode(region).decode()},"TRACE_ON":"{trace}","msgId":"'
+        )
+        self._tail = f',"serializeTypeCurrentRPC":"JSON","version":{CURRENT_VERSION}}}'
 
     def frame(self, opaque: int, queue_id: int, msg_id: str, queue_offset: int, unique: str) -> bytes:
         if not unique.isalnum():
             unique = ""
-        header = (self._text % (msg_id, queue_id, queue_offset, unique, opaque)).encode()
+        header = (
+            f'{self._head}{msg_id}","queueId":"{queue_id}","queueOffset":"{queue_offset}","transactionId":"{unique}"}},'
+            f'"flag":{FLAG_RESPONSE},"language":"PYTHON","opaque":{opaque}{self._tail}'
+        ).encode()
         size = len(header)
         return _pack_frame_head(size + 4, size) + header
 
