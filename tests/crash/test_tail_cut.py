@@ -88,15 +88,16 @@ def damaged(data: bytes, cut: int, fill: str, old: bytes, source: random.Random)
     return data[:cut] + rest
 
 
-def check(found: Opened, there: list[Stored], *, thorough: bool) -> None:
-    """Exactly these messages are served, by offset and by key, and one more can be put and read."""
+def check(found: Opened, there: list[Stored], cut: int, *, thorough: bool) -> None:
+    """Exactly these messages are served, by offset and by key, and one more can be put and read. Of the keys the last are looked for,
+    and of the others every eighth, with each cut the next ones: looking for all would take most of the time."""
     wanted: dict[int, dict[int, bytes]] = {queue_id: {} for queue_id in range(QUEUES)}
     for message in there:
         wanted[message.queue_id][message.queue_offset] = message.body
     for queue_id in range(QUEUES):
         assert found.store.max_offset(TOPIC, queue_id) == len(wanted[queue_id])
         assert found.bodies(TOPIC, queue_id) == wanted[queue_id]
-    for message in there:
+    for message in there if thorough else [*there[cut % 8 : -25 : 8], *there[-25:]]:
         assert found.has_by_key(message), f"{message.key} is not found by its key"
     if thorough:
         added = found.put(TOPIC, 0, b"after", "after")
@@ -150,7 +151,7 @@ def test_a_cut_log_keeps_exactly_the_complete_messages(
 
         def act(content: bytes = content, complete: list[Stored] = complete, cut: int = cut) -> None:
             with opened(crashed.with_file(path, content), CONFIG, crashed.clock()) as found:
-                check(found, complete, thorough=cut % 16 == 0)
+                check(found, complete, cut, thorough=cut % 16 == 0)
 
         tries.attempt(f"cut at {cut}", fill, act)
     measured(f"{tries.count:,} cuts, {sum(tries.failures.values())} failed")
@@ -173,7 +174,7 @@ def test_a_cut_derived_file_costs_nothing(
 
         def act(content: bytes = content, cut: int = cut) -> None:
             with opened(crashed.with_file(path, content), CONFIG, crashed.clock()) as found:
-                check(found, crashed.messages, thorough=cut % 16 == 0)
+                check(found, crashed.messages, cut, thorough=cut % 16 == 0)
 
         tries.attempt(f"cut at {cut}", f"{directory} {fill}", act)
     measured(f"{tries.count:,} cuts, {sum(tries.failures.values())} failed")
@@ -189,4 +190,4 @@ def test_derived_files_may_be_deleted(crashed: Crashed, directory: str, ending: 
         before.store.close()
         image = {path: data for path, data in before.image().items() if directory not in path.parts}
     with opened(image, CONFIG, crashed.clock()) as found:
-        check(found, crashed.messages, thorough=True)
+        check(found, crashed.messages, 0, thorough=True)
