@@ -124,7 +124,7 @@ class Broker:
         disk = self._disk or SystemDisk(lambda call: loop.call_soon_threadsafe(call))
         settings = store_config(config)
         store = self._store = MessageStore.open(settings, disk, clock, _report, RecoveryProgress(clock.monotonic).reached)
-        store.cold_reads.soon = loop.call_soon
+        store.cold_reads.take_turns(loop.call_soon, loop.time)
         _report_recovery(config.store_path_root_dir, store.recovery)
 
         paths = settings.paths

@@ -5,8 +5,8 @@ this start, or long ago, writes the read as ``Steps``: a generator that yields t
 there, and returns its outcome. ``ColdReads.run`` drives it: pieces that the system has in memory are copied at once (``preadv`` that
 does not wait); for others it goes on later, when threads have read them. ``ColdReads.finish`` drives it on the spot.
 
-The rule: everything but the read itself happens in the owner's thread, one step of one read in a turn of its loop (``soon``), so that
-whoever reads a backlog as fast as it can comes between others and not before them. It must not know what is read. An ``async`` way::
+The rule: everything but the read itself happens in the owner's thread, a step now and then between what others want (``take_turns``), so
+that whoever reads a backlog as fast as it can comes between them and not before them. It must not know what is read. An ``async`` way::
 
     future = loop.create_future()
     outcome = reads.run(steps, future.set_result)
@@ -32,6 +32,8 @@ yields no piece, to let others have their turn."""
 
 AT_ONCE: Final = 4
 """Reads that threads do at the same time: enough to keep an SSD busy."""
+SHARE: Final = 0.5
+"""Time for reads in a turn of the loop, by the time that the rest of the turn took; at least one step."""
 WAITING_MAX: Final = 10_000
 """Reads that wait for a thread; more are refused."""
 _PLACES_MAX: Final = 10_000
@@ -71,18 +73,25 @@ class ColdReads:
         self._disk = disk
         self._ready: deque[_Read] = deque()
         self._waiting: deque[_Read] = deque()
-        self._under_way = 0
+        self.under_way = 0
+        """Reads that threads are doing."""
         self._closed = False
         self._worked: Counter[Path] = Counter()
         self._failed: dict[tuple[Path, int], int] = {}
-        self.soon: Callable[[Callable[[], None]], object] | None = None
-        """Calls back in the next turn of the owner's loop (``loop.call_soon``); None: there is no loop, everything is done at once."""
+        self._soon: Callable[[Callable[[], None]], object] | None = None
+        self._now: Callable[[], float] = lambda: 0.0
+        self._turn_ended = 0.0
         self.numbers = ReadNumbers()
+
+    def take_turns(self, soon: Callable[[Callable[[], None]], object], now: Callable[[], float]) -> None:
+        """From now on work in turns of the owner's loop: ``soon`` calls back in the next (``loop.call_soon``), ``now`` in seconds. Without,
+        everything is done at once."""
+        self._soon, self._now = soon, now
 
     @property
     def waiting(self) -> int:
-        """Reads that are under way or wait for it."""
-        return self._under_way + len(self._waiting) + len(self._ready)
+        """Reads that have begun and have no outcome yet."""
+        return self.under_way + len(self._waiting) + len(self._ready)
 
     def run(
         self, steps: Steps[T], done: Callable[[T], None], wanted: Callable[[], bool] = lambda: True
@@ -95,7 +104,7 @@ class ColdReads:
         except StopIteration as stop:
             outcome: T = stop.value
             return outcome
-        if self._closed or (self._under_way >= AT_ONCE and len(self._waiting) + len(self._ready) >= WAITING_MAX):
+        if self._closed or (self.under_way >= AT_ONCE and len(self._waiting) + len(self._ready) >= WAITING_MAX):
             self.numbers.refused += 1
             return Later.REFUSED
         outcomes: list[T] = []
@@ -129,16 +138,16 @@ class ColdReads:
         self._ready.clear()
 
     def _start(self, read: _Read) -> None:
-        if self._under_way >= AT_ONCE:
+        if self.under_way >= AT_ONCE:
             self._waiting.append(read)
             return
-        self._under_way += 1
+        self.under_way += 1
         self._disk.start_read(read.pieces, lambda found: self._arrived(read, found))
 
     def _arrived(self, read: _Read, found: list[Found]) -> None:
-        self._under_way -= 1
+        self.under_way -= 1
         self._count(read.pieces, found)
-        while self._waiting and self._under_way < AT_ONCE:
+        while self._waiting and self.under_way < AT_ONCE:
             following = self._waiting.popleft()
             if following.wanted():
                 self._start(following)
@@ -146,17 +155,30 @@ class ColdReads:
         self._take_turn(read)
 
     def _take_turn(self, read: _Read) -> None:
-        if self.soon is None:
+        if self._soon is None:
             while not self._closed and self._step(read):
                 pass
         elif not self._closed:
             self._ready.append(read)
             if len(self._ready) == 1:
-                self.soon(self._next_turn)
+                self._turn_ended = self._now()
+                self._soon(self._next_turn)
 
     def _next_turn(self) -> None:
-        if not self._ready:
-            return
+        """One step, and more for as long as ``SHARE`` of what the others took since the last."""
+        begun = self._now()
+        until = begun + SHARE * (begun - self._turn_ended)
+        try:
+            while self._ready:
+                self._step_first()
+                if self._now() >= until:
+                    break
+        finally:
+            self._turn_ended = self._now()
+            if self._ready and self._soon is not None:
+                self._soon(self._next_turn)
+
+    def _step_first(self) -> None:
         read = self._ready[0]  # it stays there, so that nobody else calls for a turn
         goes_on = False
         try:
@@ -166,8 +188,6 @@ class ColdReads:
                 self._ready.popleft()
                 if goes_on:
                     self._ready.append(read)
-                if self._ready and self.soon is not None:
-                    self.soon(self._next_turn)
 
     def _step(self, read: _Read) -> bool:
         """Look whether what is wanted is in memory, or go on with what was found; False if the read is over or waits for a thread."""

@@ -67,7 +67,7 @@ def after_a_restart(directory: Path, scene: Callable[[Talk], Awaitable[None]]) -
 def test_a_cold_pull_is_answered_when_the_thread_has_read_and_holds_up_nobody(tmp_path: Path, reads: Reads) -> None:
     async def scene(talk: Talk) -> None:
         pulling = asyncio.ensure_future(talk.client.pull(0))
-        await until(lambda: len(reads.held) == 1)
+        await until(lambda: talk.broker.store.cold_reads.under_way == 1)
         sent = await talk.client.send(b"meanwhile")
         assert sent.queue_offset == COUNT
         hot = await talk.client.messages(COUNT)
@@ -158,7 +158,7 @@ def test_more_pulls_than_may_wait_are_told_to_come_again(tmp_path: Path, reads: 
 
     async def scene(talk: Talk) -> None:
         pulls = [asyncio.ensure_future(talk.client.ask(pull(number))) for number in range(cold_reads.AT_ONCE)]
-        await until(lambda: len(reads.held) == cold_reads.AT_ONCE)
+        await until(lambda: talk.broker.store.cold_reads.under_way == cold_reads.AT_ONCE)
         code, remark = await talk.client.code(pull(9))
         assert code == ResponseCode.FLOW_CONTROL
         assert "ask again" in remark

@@ -223,3 +223,98 @@ def test_what_is_let_go_is_still_there(disk: HeldDisk, segment: MappedSegment) -
     assert segment.read_cached(4090, 100) is None, "less than what is asked for is nothing"
     segment.close()
     segment.evict(0, 4096)
+
+
+class Loop:
+    """Turns of an owner's loop: what is to be done soon, and a clock that moves when work is done."""
+
+    def __init__(self, reads: ColdReads) -> None:
+        self.soon: list[Callable[[], None]] = []
+        self.now = 0.0
+        reads.take_turns(self.soon.append, lambda: self.now)
+
+    def turn(self, others: float = 0.0) -> None:
+        """Others work so many seconds, then what was to be done soon is done."""
+        self.now += others
+        due, self.soon[:] = self.soon[:], []
+        for call in due:
+            call()
+
+    def working(self, segment: MappedSegment, log: list[int], number: int, slices: int = 5) -> Steps[int]:
+        """A read that works a second in each slice."""
+        yield [Piece(segment, 0, 1)]
+        for _ in range(slices):
+            log.append(number)
+            self.now += 1.0
+            yield []
+        return number
+
+
+def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MappedSegment, "read_cached", lambda self, at, size: self.read(at, size))
+
+
+def test_in_a_loop_reads_take_turns_one_slice_at_a_time(
+    reads: ColdReads, segment: MappedSegment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_memory(monkeypatch)
+    loop, log, done = Loop(reads), list[int](), list[int]()
+    for number in range(3):
+        assert reads.run(loop.working(segment, log, number), done.append) is Later.PENDING, "even if all is in memory"
+    assert log == []
+    for _ in range(3):  # each looks into memory
+        loop.turn()
+    for _ in range(4):
+        before = len(log)
+        loop.turn()
+        assert len(log) == before + 1
+    assert log == [0, 1, 2, 0]
+    assert len(loop.soon) == 1, "one call for all of them"
+    while loop.soon:
+        loop.turn()
+    assert (log, done) == ([0, 1, 2] * 5, [0, 1, 2])
+
+
+def test_where_others_are_busy_reads_get_their_share_of_the_time(
+    reads: ColdReads, segment: MappedSegment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_memory(monkeypatch)
+    loop, log = Loop(reads), list[int]()
+    reads.run(loop.working(segment, log, 0, slices=100), lambda _number: None)
+    loop.turn()
+    for _ in range(5):
+        before = len(log)
+        loop.turn(others=10.0)
+        assert len(log) - before == 10 * cold_reads.SHARE
+
+
+def test_a_read_that_fails_does_not_hold_up_the_others(
+    reads: ColdReads, segment: MappedSegment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_memory(monkeypatch)
+    loop, done = Loop(reads), list[bytes]()
+
+    def failing() -> Steps[bytes]:
+        yield [Piece(segment, 0, 1)]
+        raise ValueError("a bug")
+
+    reads.run(failing(), done.append)
+    reads.run(two_steps(segment), done.append)
+    failures = 0
+    while loop.soon:
+        try:
+            loop.turn()
+        except ValueError:
+            failures += 1
+    assert (failures, done) == (1, [WANTED])
+
+
+def test_closing_between_turns_drops_what_is_ready(
+    reads: ColdReads, segment: MappedSegment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_memory(monkeypatch)
+    loop, log = Loop(reads), list[int]()
+    reads.run(loop.working(segment, log, 0), lambda _number: None)
+    reads.close()
+    loop.turn()
+    assert (log, loop.soon, reads.waiting) == ([], [], 0)
