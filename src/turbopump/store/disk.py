@@ -120,14 +120,18 @@ class _FileLock:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
-            os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, b"lock", 0)
+            self.found = os.pread(self._fd, 64, 0)
         except OSError as error:
             os.close(self._fd)
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 raise StoreLockedError(_locked_text(path)) from None
             raise
         self._held_here.add(self._path)
+
+    def mark(self, data: bytes) -> None:
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, data, 0)
+        os.fsync(self._fd)
 
     def release(self) -> None:
         if self._fd >= 0:

@@ -77,6 +77,13 @@ class Piece(NamedTuple):
 class Lock(Protocol):
     """A held lock on a store directory."""
 
+    @property
+    def found(self) -> bytes:
+        """What the file held when it was locked, as far as it is of interest (64 bytes)."""
+
+    def mark(self, data: bytes) -> None:
+        """Overwrite what the file holds, and sync. (By any other descriptor of it, closing that would release the lock: POSIX.)"""
+
     def release(self) -> None: ...
 
 

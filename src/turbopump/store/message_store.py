@@ -28,7 +28,7 @@ from turbopump.store.key_index import KeyIndex
 from turbopump.store.lookup import Lookup
 from turbopump.store.new_message import NewMessage as NewMessage
 from turbopump.store.new_message import Placed as Placed
-from turbopump.store.provenance import ABORT_MARK, Provenance
+from turbopump.store.provenance import ABORT_MARK, LOCK_MARK, Provenance
 from turbopump.store.queue_reader import GetResult, QueueReader
 from turbopump.store.recovery import Recovery, RecoveryReport
 from turbopump.store.retention import Retention
@@ -101,10 +101,12 @@ class MessageStore:
             make_directories(disk, paths)
             store = cls(config, disk, clock, on_failure, lock)
             abort = disk.read_file(paths.abort)
-            store._provenance.load(crashed_here=abort is not None and abort.endswith(ABORT_MARK), clean=abort is None)
+            crashed_here = abort is not None and abort.endswith(ABORT_MARK) and lock.found == LOCK_MARK
+            store._provenance.load(crashed_here=crashed_here, clean=abort is None)
             store.log.load()
             store.roots.check()
             disk.write_file(paths.abort, str(os.getpid()).encode() + ABORT_MARK)
+            lock.mark(LOCK_MARK)
             store.queues.load()
             store.recovery = store._recover(clean=abort is None, on_progress=on_progress)
             if abort is not None:

@@ -1,7 +1,8 @@
 """Who wrote what: which ranges of the log came from this program, and which index files there should be.
 
 Ours are written with a whole-entry CRC, so that its absence is damage; Apache's usually are not. The file ``turbopump.json`` in the root
-remembers our ranges (an open one has no end until the clean stop), and the abort file tells whether a crashed run was ours.
+remembers our ranges (an open one has no end until the clean stop), and the abort file tells whether a crashed run was ours: together with
+the lock file, for Apache's 4.9 leaves an abort file as it finds it, but every broker of Apache's writes ``lock`` over the lock file first.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import msgspec
 from turbopump.store.disk import Disk
 
 ABORT_MARK: Final = b" turbopump"
-"""What our abort files hold after the process id; Apache's hold the id alone."""
+"""What our abort files hold after the process id; those of Apache's 5.x hold the id alone, those of 4.9 nothing."""
+LOCK_MARK: Final = b"turbopump"
+"""What our lock files hold; whatever ran since has begun them with ``lock``."""
 
 
 class Provenance:

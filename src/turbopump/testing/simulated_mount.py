@@ -127,10 +127,8 @@ class SimulatedMount:
         if path in self._disk.locks:
             raise StoreLockedError(f"the store directory {path.parent} is in use by another broker")
         self._check_directory(path)
-        if path not in self._disk.files:
-            self._disk.change((path, SimulatedFile(b"lock", synced=False)))
         self._disk.locks.add(path)
-        return SimulatedLock(self._disk.locks, path)
+        return SimulatedLock(self, self._disk.locks, path)
 
     def space(self, path: Path) -> Space:
         self._perform("space", path)
@@ -363,9 +361,14 @@ class SimulatedSegment:
 class SimulatedLock:
     """A held lock on a simulated store directory."""
 
-    def __init__(self, locks: set[Path], path: Path) -> None:
+    def __init__(self, mount: SimulatedMount, locks: set[Path], path: Path) -> None:
+        self._mount = mount
         self._locks = locks
         self._path = path
+        self.found = (mount.read_file(path) or b"")[:64]
+
+    def mark(self, data: bytes) -> None:
+        self._mount.write_file(self._path, data)
 
     def release(self) -> None:
         self._locks.discard(self._path)

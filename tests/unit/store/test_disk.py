@@ -95,9 +95,12 @@ def test_a_lock_holds_against_this_process_and_others_until_released(disk: Syste
     with pytest.raises(StoreLockedError, match="is in use by another broker"):
         SystemDisk().lock(path)
     assert subprocess.run(try_it, timeout=30, check=False).returncode == 7, "as Apache's broker would find it"
+    assert lock.found == b""
+    lock.mark(b"mark")
+    assert subprocess.run(try_it, timeout=30, check=False).returncode == 7
     lock.release()
     lock.release()
-    assert path.read_bytes() == b"lock"
+    assert path.read_bytes() == b"mark"
     assert subprocess.run(try_it, timeout=30, check=False).returncode == 0
     disk.lock(path).release()
 

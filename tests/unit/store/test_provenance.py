@@ -21,16 +21,19 @@ def as_apache(directory: Directory) -> Directory:
     return Directory(directory.paths.root)
 
 
-def apache_writes(directory: Directory, *texts: bytes, crash: bool = False) -> None:
-    """What Apache's broker leaves behind: entries without CRC; our file as it was; if it crashes, an abort file with its id alone."""
+def apache_writes(directory: Directory, *texts: bytes, crash: bool = False, version: int = 5) -> None:
+    """What Apache's broker leaves behind: entries without CRC; our file as it was; ``lock`` over what the lock file held. If it
+    crashes, an abort file: 5.x writes its process id there, 4.9 leaves the file as it was."""
     ours = directory.paths.provenance.read_bytes()
+    abort = directory.paths.abort.read_bytes() if directory.paths.abort.exists() else b""
     store = as_apache(directory).open()
     for text in texts:
         put(store, text)
     store.close()
     directory.paths.provenance.write_bytes(ours)
+    directory.paths.lock.write_bytes(b"lock" + directory.paths.lock.read_bytes()[4:])
     if crash:
-        directory.paths.abort.write_text("4711")
+        directory.paths.abort.write_bytes(abort if version == 4 else b"4711")
 
 
 def ours(root: Path) -> Directory:
@@ -113,6 +116,23 @@ def test_after_our_crash_what_we_wrote_is_known_up_to_its_end(tmp_path: Path) ->
     known.load(crashed_here=False, clean=True)
     assert known.requires_crc(end - 1)
     assert not known.requires_crc(end)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_what_apache_wrote_between_its_crash_and_ours_is_kept(tmp_path: Path, version: int) -> None:
+    directory = ours(tmp_path / "a")
+    store = directory.open()
+    put(store, b"ours")
+    twin = directory.copy(tmp_path / "b")
+    store.close()
+    apache_writes(twin, b"theirs", b"theirs too", crash=True, version=version)
+    found = twin.open()
+    assert bodies(found) == [b"ours", b"theirs", b"theirs too"]
+    put(found, b"ours again")
+    found.close()
+    found = twin.open()
+    assert bodies(found) == [b"ours", b"theirs", b"theirs too", b"ours again"]
+    found.close()
 
 
 def test_a_crash_of_ours_that_apache_has_recovered_from_leaves_our_end_unknown(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from turbopump.store.checkpoint import CHECKPOINT_SIZE
 from turbopump.store.files import StorePaths
 from turbopump.store.inspection.findings import Finding, Findings
 from turbopump.store.inspection.store_files import StoreFiles
-from turbopump.store.provenance import ABORT_MARK
+from turbopump.store.provenance import ABORT_MARK, LOCK_MARK
 from turbopump.store.read_only_disk import LockState, ReadOnlyDisk
 
 ReadTable = Callable[[bytes], Any]
@@ -52,7 +52,7 @@ class CheckpointFields:
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """Who has the store, and how the last run ended. ``abort``: there is an abort file; ``ours``: Turbopump wrote it."""
+    """Who has the store, and how the last run ended. ``abort``: there is an abort file; ``ours``: of a run of Turbopump's."""
 
     abort: bool
     ours: bool
@@ -83,7 +83,8 @@ def read_run_state(disk: ReadOnlyDisk, paths: StorePaths, findings: Findings) ->
     our_own = abort is not None and _process_id(abort) == os.getpid()
     # our own is not asked about: closing the lock file here would release it
     lock = LockState(True, os.getpid()) if our_own else disk.lock_state(paths.lock)
-    state = RunState(abort is not None, abort is not None and abort.endswith(ABORT_MARK), lock)
+    ours = our_own or (abort is not None and abort.endswith(ABORT_MARK) and disk.read_file(paths.lock) == LOCK_MARK)
+    state = RunState(abort is not None, ours, lock)
     if state.running:
         by = f"process {lock.pid} holds it" if lock.pid is not None else "its lock is held"
         findings.add(Finding("running", f"a broker has the store open, {by}", "lock"))
