@@ -27,6 +27,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+LOOPBACK = "127.0.0.1"
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "apache"
 
 # The newest of each line whose name server *and* broker are on Maven Central (4.9.8: client and tools alone).
@@ -138,9 +139,11 @@ class ApacheCluster:
         jvm_options: Sequence[str] = QUICK_START,
         broker_prefix: Sequence[str] = (),
         start_timeout: float = 300.0,
+        host: str = LOOPBACK,
     ) -> None:
         """`heap` is the broker's -Xms and -Xmx; `broker_prefix` goes before its java (`taskset -c 0`);
-        `broker_config` are further lines of broker.conf in Apache's keys. Nothing is started yet.
+        `broker_config` are further lines of broker.conf in Apache's keys; the broker listens on `host`, an address of
+        loopback (the name server always on 127.0.0.1). Nothing is started yet.
         """
         self.version = version
         self.directory = Path(directory).resolve()
@@ -152,6 +155,7 @@ class ApacheCluster:
         self.broker_prefix = tuple(broker_prefix)
         self.start_timeout = start_timeout
         self.broker_config = dict(broker_config or {})
+        self.host = f"[{host}]" if ":" in host else host
         self.namesrv_port = free_ports(0)
         self.broker_port = free_ports(-2, 0, 1)  # VIP, listen, HA
         self._namesrv: subprocess.Popen[bytes] | None = None
@@ -165,7 +169,11 @@ class ApacheCluster:
     @property
     def broker(self) -> str:
         """HOST:PORT of the broker."""
-        return f"127.0.0.1:{self.broker_port}"
+        return f"{self.host}:{self.broker_port}"
+
+    @property
+    def namesrv_runs(self) -> bool:
+        return self._namesrv is not None
 
     @property
     def broker_pid(self) -> int:
@@ -215,7 +223,7 @@ class ApacheCluster:
             for name, process in (("namesrv", self._namesrv), ("broker", self._broker)):
                 if process is not None and process.poll() is not None:
                     raise ApacheStartError(f"{name} {self.version} ended with {process.returncode}\n{self.tail()}")
-            if self.broker in routed_brokers(self.namesrv_port, "TBW102") and connects(self.broker_port):
+            if self.broker in routed_brokers(self.namesrv_port, "TBW102") and connects(self.host.strip("[]"), self.broker_port):
                 return
             if time.monotonic() > deadline:
                 raise ApacheStartError(f"{self.version} was not ready in {self.start_timeout} s\n{self.tail()}")
@@ -270,8 +278,8 @@ class ApacheCluster:
             "brokerClusterName": "DefaultCluster",
             "brokerName": self.broker_name,
             "brokerId": 0,
-            "brokerIP1": "127.0.0.1",
-            "bindAddress": "127.0.0.1",
+            "brokerIP1": self.host,
+            "bindAddress": self.host.strip("[]"),
             "listenPort": self.broker_port,
             "namesrvAddr": self.namesrv,
             "storePathRootDir": str(self.store),
@@ -350,9 +358,9 @@ def is_free(port: int) -> bool:
     return True
 
 
-def connects(port: int) -> bool:
+def connects(host: str, port: int) -> bool:
     try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        socket.create_connection((host, port), timeout=1).close()
     except OSError:
         return False
     return True
@@ -382,7 +390,7 @@ def routed_brokers(namesrv_port: int, topic: str) -> set[str]:
     except (OSError, struct.error):
         return set()
     body = reply[header_size & 0xFFFFFF :].decode()
-    return {word for word in body.split('"') if word.startswith("127.0.0.1:")}
+    return {word for word in body.split('"') if word.startswith((f"{LOOPBACK}:", "["))}
 
 
 def main() -> None:

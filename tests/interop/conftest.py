@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from tests.interop.apache import ToolMissingError
+
+pytest.register_assert_rewrite("tests.interop.our_clients", "tests.interop.store_ledger")
+
+from tests.interop.apache import ToolMissingError  # noqa: E402
 
 LINES = pytest.StashKey[list[str]]()
 
