@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from turbopump.protocol.codes import ResponseCode
-from turbopump.remoting.connection import failure
+from turbopump.remoting.answers import failure
 from turbopump.remoting.router import RequestContext, Response
 from turbopump.store.cold_reads import ColdReads, Later, Steps
 from turbopump.store.question import Question

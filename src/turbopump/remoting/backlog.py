@@ -4,14 +4,14 @@ One loop serves all connections: a peer that delivers thousands of requests at o
 handling, requests that may wait (``Router.add(…, may_wait=True)``) stand in one line, first come, first served, and each turn takes on
 as many as fit. The line is bounded, and so is the wait in it: who would wait longer is refused, and knows that nothing was done.
 
-Costs nothing while there is no line: the clock is looked at once per ``LOOK_SIZE`` bytes. It must not know what any request means.
+Costs nothing while there is no line: the clock is looked at once per ``CREDIT`` bytes. It must not know what any request means.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from turbopump.remoting.connection import Connection
 
 TURN_S: Final = 0.02
-LOOK_SIZE: Final = 16 * 1024
-"""Bytes of requests between two looks at the clock: 16 of 1 KiB, 100 of the smallest."""
+CREDIT: Final = 64 * 1024
+"""Bytes of requests, from whatever connections, that are handled without a look at the clock."""
+STEP_SIZE: Final = 16 * 1024
+"""Bytes of requests of one large read between two looks: 16 of 1 KiB, 100 of the smallest."""
 LINE_SIZE_MAX: Final = 256 * 1024 * 1024
 """Bytes in the line, whatever their number."""
 CHECK_S: Final = 0.01
@@ -59,7 +61,7 @@ class _Waiting(NamedTuple):
 class Backlog:
     """The line of one server. ``refuse`` makes the answer from the reason, the seconds waited, and how many are left in the line.
 
-    ``busy``: requests that may wait must.
+    ``busy``: requests that may wait must. ``credit``: bytes of requests that may be handled without a look at the clock; none when busy.
     """
 
     def __init__(self, limits: Limits, refuse: Callable[[Refused, float, int], Response]) -> None:
@@ -74,13 +76,13 @@ class Backlog:
         self._held_since: float | None = None
         self._still_until = 0.0
         self.busy = False
-        self._unlooked = 0.0
+        self.credit: float = CREDIT
 
     @classmethod
     def never_busy(cls) -> Backlog:
         """For a connection whose requests never wait."""
         backlog = cls(Limits(), lambda why, _waited, _left: Response(code=ResponseCode.SYSTEM_BUSY, remark=why.value))
-        backlog._unlooked = float("-inf")
+        backlog.credit = float("inf")
         return backlog
 
     def __len__(self) -> int:
@@ -91,26 +93,45 @@ class Backlog:
         """Whether a handler waits for room."""
         return self._held_since is not None
 
-    def count(self, size: int, frames: int) -> int:
-        """After how many of ``frames`` requests that came in ``size`` bytes the clock is to be looked at; more than there are: not yet."""
-        self._unlooked += size
-        if self._unlooked <= LOOK_SIZE:
-            return frames + 1
-        self._unlooked = 0
-        return max(LOOK_SIZE * frames // size, 1) if size > LOOK_SIZE else frames
+    def take_in_turns(self, connection: Connection, frames: list[Frame], size: int, arrived: float) -> None:
+        """Handle those of the frames, which came in one read of ``size`` bytes, that fit into this turn; the rest may have to wait."""
+        step = until_look = max(STEP_SIZE * len(frames) // size, 1)
+        rest = iter(frames)
+        if self.busy:
+            self.wait_all(connection, rest, arrived)
+        for frame in rest:
+            connection.take(frame)
+            if connection.closed:
+                return
+            until_look -= 1
+            if not until_look:
+                self._look(arrived)
+                until_look = step
+            if self.busy:
+                self.wait_all(connection, rest, arrived)
+        self._look(arrived)
 
-    def look(self, began: float) -> None:
+    def wait_all(self, connection: Connection, frames: Iterator[Frame], arrived: float) -> None:
+        """Put into the line those that may wait; handle the others."""
+        for frame in frames:
+            if connection.may_wait(frame):
+                self._wait(_Waiting(connection, frame, arrived))
+            else:
+                connection.take(frame)
+            if connection.closed:
+                return
+
+    def _look(self, began: float) -> None:
         """Look at the clock: has this turn, in which this work began at ``began``, handled enough?"""
         if self._turn_ends is None:
             self._turn_ends = began + TURN_S
             self._arm()
-        if self._loop.time() >= self._turn_ends:
-            self.busy = True
+        self._set_busy(self.busy or self._loop.time() >= self._turn_ends)
 
-    def wait(self, connection: Connection, frame: Frame, arrived: float) -> None:
+    def _wait(self, waiting: _Waiting) -> None:
         """Let a request stand in the line, or refuse it."""
-        waiting, now = _Waiting(connection, frame, arrived), self._loop.time()
-        if arrived < self._still_until:
+        now = self._loop.time()
+        if waiting.arrived < self._still_until:
             self._answer(waiting, Refused.STOOD_STILL, now)
         elif self._held_since is not None and now - self._held_since > self._limits.room_s:
             self._answer(waiting, Refused.NO_ROOM, now)
@@ -118,7 +139,7 @@ class Backlog:
             self._answer(waiting, Refused.FULL, now)
         else:
             self._line.append(waiting)
-            self._size += _size(frame)
+            self._size += _size(waiting.frame)
             self._arm()
 
     def hold(self, connection: Connection, frame: Frame) -> None:
@@ -126,7 +147,7 @@ class Backlog:
         now = self._loop.time()
         if self._held_since is None:
             self._held_since = now
-        self.busy = True
+        self._set_busy(True)
         self._line.appendleft(self._begun or _Waiting(connection, frame, now))
         self._size += _size(frame)
         self._arm()
@@ -143,7 +164,8 @@ class Backlog:
         now = self._loop.time()
         if self._limits.wait_s is None:
             return
-        self._still_until, self.busy = now, True
+        self._still_until = now
+        self._set_busy(True)
         while self._line and now - self._line[0].arrived >= seconds:
             self._answer(self._pop(), Refused.STOOD_STILL, now)
         self._arm()
@@ -155,13 +177,17 @@ class Backlog:
         while self._line:
             self._answer(self._pop(), Refused.ENDING, self._loop.time())
 
+    def _set_busy(self, busy: bool) -> None:
+        self.busy = busy
+        self.credit = 0 if busy else CREDIT
+
     def _turn(self) -> None:
         """A new turn of the loop, as long as there is a line, and once after a turn that was looked at."""
         self._armed = self._turn_ends = None
         if self._held_since is None:
             self._drain(until=self._loop.time() + TURN_S)
         self._refuse_the_late()
-        self.busy = bool(self._line) or self._held_since is not None
+        self._set_busy(bool(self._line) or self._held_since is not None)
         if self._line:
             self._arm()
 

@@ -43,7 +43,7 @@ from turbopump.message.sysflag import SysFlag
 from turbopump.protocol.bodies.topics import PERM_WRITE, TopicConfig
 from turbopump.protocol.codes import CURRENT_VERSION, FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
 from turbopump.protocol.requests.send import SendMessageReply, SendRequest
-from turbopump.remoting.connection import encode_response
+from turbopump.remoting.answers import encode_response
 from turbopump.remoting.router import LATER, Outcome, RequestContext, Response
 from turbopump.store.message_store import MessageStore, NewMessage
 
