@@ -212,3 +212,18 @@ def test_what_cannot_be_read_is_an_error_and_the_place_stays(
         assert len(await talk.client.messages()) == COUNT
 
     after_a_restart(tmp_path, scene)
+
+
+def test_an_answer_that_cannot_be_made_is_an_error_and_not_silence(
+    tmp_path: Path, reads: Reads, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene(talk: Talk) -> None:
+        reads.let_go()
+        with monkeypatch.context() as patched:
+            patched.setattr("turbopump.broker.handlers.pull._response", lambda *_facts: 1 // 0)
+            code, remark = await talk.client.code(pull(0))
+        assert code == ResponseCode.SYSTEM_ERROR
+        assert "internal error ZeroDivisionError" in remark
+        assert "Traceback" in caplog.text
+
+    after_a_restart(tmp_path, scene)

@@ -21,6 +21,7 @@ from turbopump.protocol.bodies.heartbeat import MessageModel, SubscriptionData
 from turbopump.protocol.bodies.topics import PERM_READ
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.pull import PullMessage, PullMessageReply, PullSysFlag
+from turbopump.remoting.answers import failure
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Outcome, RequestContext, Response
 from turbopump.store.cold_reads import Later
@@ -99,7 +100,10 @@ class PullHandler:
         """What ``judge`` makes of the read, now or, as an answer of its own, when a thread has read what is not in memory."""
 
         def later(result: GetResult) -> None:
-            response = judge(result)
+            try:
+                response = judge(result)
+            except Exception as error:  # as the connection does for an answer at once
+                response = failure(error, context)
             if response is not None:
                 context.answer(response)
 
