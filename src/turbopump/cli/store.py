@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, ParamSpec
+from typing import Any, Final
 
 import click
 
@@ -43,8 +43,6 @@ UNREADABLE: Final = 2
 RAW_SIZE: Final = 256
 """Bytes shown where no length can be told."""
 
-P = ParamSpec("P")
-
 
 @click.group(name="store", invoke_without_command=True)
 @click.pass_context
@@ -55,13 +53,22 @@ def command(context: click.Context) -> None:
         context.exit(2)
 
 
-def _store_options(run: Callable[P, int], form: str = "text") -> Callable[P, None]:
-    """What the three have in common; their functions return the exit code."""
+def _store_options(run: Callable[..., int], form: str = "text") -> Callable[..., None]:
+    """What the three have in common; their functions get the paths of the store and return the exit code."""
 
     @functools.wraps(run)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
+    def wrapped(
+        directory: Path,
+        commit_log: str,
+        consume_queue: Path | None,
+        index: Path | None,
+        checkpoint: Path | None,
+        abort: Path | None,
+        **more: Any,
+    ) -> None:
+        roots = tuple(Path(part.strip()) for part in commit_log.split(",") if part.strip())
         try:
-            code = run(*args, **kwargs)
+            code = run(StorePaths(directory, roots, (), consume_queue, index, checkpoint, abort), **more)
         except BrokenPipeError:
             raise
         except (StoreError, OSError) as error:
@@ -73,20 +80,33 @@ def _store_options(run: Callable[P, int], form: str = "text") -> Callable[P, Non
     output = click.option(
         "--output", type=click.Choice(["text", "json"]), default=form, show_default=True, help="Form of the answer."
     )
-    commit_log = click.option(
-        "--commit-log",
-        metavar="DIRS",
-        help="Where the segments are, several separated by commas (storePathCommitLog).  [default: DIR/commitlog]",
-    )
-    directory = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-    return directory(commit_log(output(wrapped)))
+    options = [
+        click.option(
+            "--commit-log",
+            metavar="DIRS",
+            default="",
+            help="Where the segments are, several separated by commas (storePathCommitLog).  [default: DIR/commitlog]",
+        )
+    ]
+    for name, metavar, what, key, usual in (
+        ("--consume-queue", "DIR", "queues are", "storePathConsumeQueue", "consumequeue"),
+        ("--index", "DIR", "index files are", "storePathIndex", "index"),
+        ("--checkpoint", "FILE", "checkpoint is", "storeCheckpoint", "checkpoint"),
+        ("--abort", "FILE", "mark of an unclean stop is", "abortFile", "abort"),
+    ):
+        about = f"Where the {what} ({key}).  [default: DIR/{usual}]"
+        options.append(click.option(name, metavar=metavar, type=click.Path(path_type=Path), help=about))
+    command: Callable[..., None] = output(wrapped)
+    for option in reversed(options):
+        command = option(command)
+    return click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))(command)
 
 
 @command.command(name="inspect")
 @_store_options
-def inspect_directory(directory: Path, commit_log: str | None, output: str) -> int:
+def inspect_directory(paths: StorePaths, output: str) -> int:
     """Show what the store at DIR holds: segments, queues, indexes, checkpoint, tables."""
-    summary = inspect_store(StorePaths(directory), read_table=fastjson.parse, log_roots=_roots(commit_log))
+    summary = inspect_store(paths, read_table=fastjson.parse, log_roots=paths.commit_logs)
     if output == "json":
         click.echo(json.dumps(summary.as_json(), ensure_ascii=False))
     else:
@@ -100,13 +120,13 @@ def inspect_directory(directory: Path, commit_log: str | None, output: str) -> i
     "--findings", "findings_max", type=click.IntRange(0), default=1000, show_default=True, help="Show at most so many."
 )
 @_store_options
-def verify_directory(directory: Path, commit_log: str | None, output: str, findings_max: int) -> int:
+def verify_directory(paths: StorePaths, output: str, findings_max: int) -> int:
     """Check the store at DIR: every message's CRC, and the log against queues, indexes and tables."""
     with _progress("checking") as on_progress:
         result = verify_store(
-            StorePaths(directory),
+            paths,
             read_table=fastjson.parse,
-            log_roots=_roots(commit_log),
+            log_roots=paths.commit_logs,
             findings_max=findings_max,
             on_progress=on_progress,
         )
@@ -136,8 +156,7 @@ def verify_directory(directory: Path, commit_log: str | None, output: str, findi
 )
 @functools.partial(_store_options, form="json")
 def dump_messages(
-    directory: Path,
-    commit_log: str | None,
+    paths: StorePaths,
     output: str,
     topic: str | None,
     queue_id: int | None,
@@ -149,8 +168,7 @@ def dump_messages(
     """Write messages of the store at DIR as JSON lines, like `turbopump consume`, oldest first."""
     disk = ReadOnlyDisk()
     findings = Findings()
-    paths = StorePaths(directory)
-    store = list_store(disk, paths, findings, _roots(commit_log))
+    store = list_store(disk, paths, findings, paths.commit_logs)
     running = read_run_state(disk, paths, findings).running
     for finding in findings.kept:
         click.echo(_finding_line(finding), err=True)
@@ -178,10 +196,6 @@ def dump_messages(
         if not left:
             break
     return DAMAGED if damaged else 0
-
-
-def _roots(commit_log: str | None) -> list[Path]:
-    return [Path(part.strip()) for part in (commit_log or "").split(",") if part.strip()]
 
 
 @contextmanager

@@ -166,6 +166,26 @@ def test_one_entry_is_shown_in_hex(root: Path, capsys: pytest.CaptureFixture[str
     assert "no segment holds this offset" in capsys.readouterr().err
 
 
+def test_queues_indexes_checkpoint_and_abort_file_elsewhere_are_named_by_options(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    options = []
+    for option, name in (("--consume-queue", "consumequeue"), ("--index", "index"), ("--checkpoint", "checkpoint")):
+        (root / name).rename(elsewhere / name)
+        options += [option, str(elsewhere / name)]
+    for option, code in ((options, 0), ([], 1)):
+        assert main(["store", "verify", *option, str(root)]) == code
+    capsys.readouterr()
+    (elsewhere / "abort").write_bytes(b"1")
+    assert main(["store", "inspect", *options, "--abort", str(elsewhere / "abort"), str(root)]) == 0
+    shown = capsys.readouterr().out
+    assert main(["store", "inspect", *options, str(root)]) == 0
+    assert "unclean" in shown
+    assert "unclean" not in capsys.readouterr().out
+
+
 def test_segments_elsewhere_are_named_by_an_option(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (root / "commitlog").rename(tmp_path / "elsewhere")
     assert main(["store", "verify", "--commit-log", f"{tmp_path / 'elsewhere'}", str(root)]) == 0
