@@ -1,0 +1,165 @@
+"""How full is too full: levels from figures, refusals from levels, and what several disks make of it."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from turbopump.errors import StoreClosedError
+from turbopump.store.disk import Space, SystemDisk
+from turbopump.store.disk_space import Level, SpaceLimits, SpaceWatch
+
+A, B, QUEUES = Path("/a"), Path("/b"), Path("/queues")
+
+
+def used(percent: float) -> Space:
+    return Space(1000, round(1000 - 10 * percent))
+
+
+class AskedDisk(SystemDisk):
+    """A disk whose answers are given here; what is not given cannot be asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: dict[Path, Space | OSError] = {}
+
+    def space(self, path: Path) -> Space:
+        answer = self.answers.get(path, OSError(errno.EIO, "Input/output error"))
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+
+class Watched:
+    def __init__(self, *, limits: SpaceLimits | None = None) -> None:
+        self.disk = AskedDisk()
+        self.said: list[str] = []
+        self.watch = SpaceWatch(self.disk, (A, B), (QUEUES,), limits or SpaceLimits(), self.said.append)
+        self.watch.on_room = self.said.append
+
+    def look(self, **answers: Space | OSError) -> Level:
+        for name, answer in answers.items():
+            self.disk.answers[Path("/") / name] = answer
+        self.watch.look()
+        return self.watch.level
+
+
+@pytest.mark.parametrize(
+    ("percent", "level"),
+    [
+        (75, Level.ROOMY),
+        (75.1, Level.TIGHT),
+        (85, Level.TIGHT),
+        (85.1, Level.CRAMPED),
+        (90, Level.CRAMPED),
+        (90.1, Level.FULL),
+        (100, Level.FULL),
+    ],
+)
+def test_levels_are_apaches_with_the_used_share_rounded_up(percent: float, level: Level) -> None:
+    assert SpaceLimits().level(used(percent)) is level
+
+
+@pytest.mark.parametrize(
+    ("free", "level"), [(250, Level.ROOMY), (249, Level.TIGHT), (149, Level.CRAMPED), (100, Level.CRAMPED), (99, Level.FULL)]
+)
+def test_free_bytes_have_levels_in_the_same_proportion(free: int, level: Level) -> None:
+    assert SpaceLimits(free_min=100).level(Space(1 << 50, free)) is level
+
+
+def test_ratios_out_of_bounds_count_as_the_nearest_within_as_in_apaches_broker() -> None:
+    assert SpaceLimits(used_max=99, clean_forcibly=99, warning=99) == SpaceLimits(used_max=95)
+    assert SpaceLimits(used_max=0, clean_forcibly=0, warning=0) == SpaceLimits(used_max=10, clean_forcibly=30, warning=35)
+
+
+def test_an_empty_file_system_is_full() -> None:
+    assert Space(0, 0).used_percent == 100
+
+
+def test_of_several_roots_the_least_used_counts_and_the_queues_count_always() -> None:
+    watched = Watched()
+    assert watched.look(a=used(95), b=used(50), queues=used(10)) is Level.ROOMY
+    assert watched.watch.full_roots == {A}
+    assert watched.watch.refusal is None
+    assert watched.look(b=used(80)) is Level.TIGHT
+    assert watched.look(b=used(92)) is Level.FULL
+    assert watched.watch.refusal is not None
+    assert "the disk of /b is full: 92 % used, 80 of 1000 bytes free" in watched.watch.refusal
+    assert watched.look(a=used(20), b=used(20), queues=used(91)) is Level.FULL
+    assert "the disk of /queues is full: 91 % used" in (watched.watch.refusal or "")
+
+
+def test_sends_are_refused_from_one_level_on_and_taken_from_another_and_each_change_is_told_once() -> None:
+    watched = Watched()
+    refused = []
+    for percent in (80, 89, 91, 95, 89, 86, 91, 86, 85, 89, 91, 84):
+        watched.look(a=used(percent), b=used(99), queues=used(0))
+        refused.append(watched.watch.refusal is not None)
+    assert refused == [False, False, True, True, True, True, True, True, False, False, True, False]
+    assert [text.partition(":")[0] for text in watched.said] == [
+        "sends are refused",
+        "there is room again",
+        "sends are refused",
+        "there is room again",
+    ]
+
+
+def test_a_path_that_cannot_be_asked_changes_nothing_and_is_told_once() -> None:
+    watched = Watched()
+    broken = OSError(errno.EIO, "Input/output error")
+    watched.look(a=used(95), b=used(95), queues=used(0))
+    before = watched.watch.refusal
+    watched.look(a=broken, b=broken)
+    watched.look()
+    assert (watched.watch.level, watched.watch.refusal) == (Level.FULL, before)
+    assert sum("cannot be asked" in text for text in watched.said) == 1
+    watched.look(a=used(5))
+    assert watched.watch.refusal is None
+
+
+def test_a_directory_without_a_file_yet_is_passed_over() -> None:
+    watched = Watched()
+    assert watched.look(a=used(5), b=FileNotFoundError(), queues=FileNotFoundError()) is Level.ROOMY
+    assert watched.said == []
+
+
+def test_before_anything_is_known_nothing_is_refused() -> None:
+    watched = Watched()
+    assert watched.watch.level is Level.ROOMY
+    watched.look()
+    assert watched.watch.refusal is None
+
+
+def no_room() -> OSError:
+    return OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_file_without_room_has_sends_refused_until_any_root_has_enough() -> None:
+    watched = Watched(limits=SpaceLimits(free_min=1))
+    watched.look(a=Space(1000, 99), b=Space(1000, 50), queues=Space(1000, 999))
+    raised = watched.watch.no_room(no_room(), A, 100)
+    assert isinstance(raised, StoreClosedError)
+    assert "there is no room for a file of 100 bytes in /a (No space left on device; 91 % used, 99 of 1000 bytes free)" in str(
+        raised
+    )
+    watched.look(a=Space(1000, 98))
+    assert "98 of 1000 bytes free" in (watched.watch.refusal or ""), "the figures are the last ones"
+    watched.look(b=Space(1000, 100))
+    assert watched.watch.refusal is None
+
+
+def test_a_queue_file_without_room_waits_for_room_where_the_queues_are() -> None:
+    watched = Watched(limits=SpaceLimits(free_min=1))
+    watched.look(a=Space(1000, 900), b=Space(1000, 900), queues=Space(1000, 10))
+    watched.watch.no_room(no_room(), QUEUES, 100)
+    watched.look()
+    assert "of 100 bytes in /queues" in (watched.watch.refusal or "")
+    watched.look(queues=Space(1000, 100))
+    assert watched.watch.refusal is None
+
+
+def test_another_error_of_a_new_file_is_passed_on_and_refuses_only_this_send() -> None:
+    watched = Watched()
+    error = OSError(errno.EACCES, "Permission denied")
+    assert watched.watch.no_room(error, A, 100) is error
+    assert watched.watch.refusal is None
