@@ -131,8 +131,7 @@ class Scrub:
         while position < end:
             file = log.files.at(position)
             if file is None:
-                if position >= log.start:
-                    return
+                assert position < log.start, "what is settled is there, or was"
                 position = log.start  # retention has been here
                 continue
             numbers.position = position

@@ -4,20 +4,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.store.directory import Directory, bodies, put
+from tests.unit.store.directory import HOST, Directory, bodies, put
 
 from turbopump.message.codec import CRC_SUFFIX_SIZE, decode_entries
 from turbopump.message.java_hash import tags_code
+from turbopump.message.sysflag import SysFlag
 from turbopump.store.consume_queue import UNIT_SIZE
 from turbopump.store.disk import MappedSegment
 from turbopump.store.message_store import Placed
-from turbopump.store.queue_reader import GetResult, GetStatus, ReadLimits
+from turbopump.store.queue_reader import GetResult, GetStatus, ReadLimits, read_queue
 
-COUNT = 12
+COUNT = 20
 
 
 class Reopened:
-    """A store of a dozen messages, in two queues, stopped cleanly and opened again: all of it is cold."""
+    """A store of some messages, in two queues, stopped cleanly and opened again: all of it is cold."""
 
     def __init__(self, root: Path, **config: Any) -> None:
         self.directory = Directory(root, **{"segment_size": 1 << 20, "queue_file_size": 20 * 500, "with_crc": True, **config})
@@ -138,6 +139,63 @@ def test_the_units_of_a_light_queue_point_to_messages_of_other_topics(reopened: 
     assert offsets(reopened.store.get("%LMQ%mine", 0, 0, 32)) == [2, 3, 4]
 
 
+@pytest.mark.parametrize("topic", ["T", "t" * 127, "t" * 128, "t" * 255])
+@pytest.mark.parametrize("v6", [0, SysFlag.BORN_HOST_V6, SysFlag.STORE_HOST_V6, SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6])
+def test_every_form_of_entry_is_found_to_belong_to_its_unit(tmp_path: Path, topic: str, v6: int) -> None:
+    directory = Directory(tmp_path, segment_size=1 << 20, queue_file_size=2000, with_crc=True)
+    store = directory.open()
+    for number in range(3):
+        put(
+            store,
+            b"%d" % number,
+            topic,
+            2,
+            sys_flag=v6,
+            born_host=bytes(20) if v6 & SysFlag.BORN_HOST_V6 else HOST,
+            store_host=bytes(20) if v6 & SysFlag.STORE_HOST_V6 else HOST,
+        )
+    store.close()
+    result = directory.open().get(topic, 2, 0, 32)
+    assert (result.count, result.damages) == (3, ())
+
+
+def test_retention_may_trim_a_queue_while_its_units_are_read(reopened: Reopened) -> None:
+    queue = reopened.store.queue("T", 0)
+    assert queue is not None
+    steps = read_queue(queue, reopened.store.log, 2, 32, ReadLimits(), opened_at=reopened.store.log.end)
+    (piece,) = next(steps)
+    units = piece.segment.read(piece.at, piece.size)
+    queue.raise_min(reopened.placed[5].offset)
+    with pytest.raises(StopIteration) as over:
+        steps.send([units])
+    assert (over.value.value.status, over.value.value.next_offset) == (GetStatus.OFFSET_TOO_SMALL, 5)
+
+
+def test_a_queue_without_the_file_of_an_offset_has_nothing_there(reopened: Reopened) -> None:
+    queue = reopened.store.queue("T", 0)
+    assert queue is not None
+    queue._files.files.clear()
+    result = reopened.get(3)
+    assert (result.status, result.next_offset) == (GetStatus.OFFSET_FOUND_NULL, 3)
+
+
+def test_gaps_whose_units_cannot_be_read_further_end_a_read(reopened: Reopened, monkeypatch: pytest.MonkeyPatch) -> None:
+    for index in range(2, 9):
+        reopened.unit(index, (0x7FFFFFFF).to_bytes(4), 8)
+    plain = MappedSegment.read_cold
+    calls: list[int] = []
+
+    def read(segment: MappedSegment, at: int, size: int) -> bytes:
+        calls.append(size)
+        if len(calls) > 1:
+            raise OSError(5, "Input/output error")
+        return plain(segment, at, size)
+
+    monkeypatch.setattr(MappedSegment, "read_cold", read)
+    result = reopened.get(2, 3)
+    assert (result.status, result.next_offset, result.gaps) == (GetStatus.MESSAGE_WAS_REMOVING, 5, 3)
+
+
 def test_without_a_crc_of_its_own_a_body_is_what_is_checked(tmp_path: Path) -> None:
     reopened = Reopened(tmp_path, with_crc=False)
     reopened.flip(reopened.placed[2].offset + 90)
@@ -171,7 +229,7 @@ def test_a_filter_is_asked_before_anything_is_read(reopened: Reopened) -> None:
     reopened.flip(reopened.placed[2].offset + 90)
     reopened.flip(reopened.placed[3].offset + 90)
     result = reopened.get(accept=frozenset({tags_code("b")}).__contains__)
-    assert offsets(result) == [1, 5, 7, 9, 11]
+    assert offsets(result) == [1, *range(5, COUNT, 2)]
     assert [one.queue_offset for one in result.damages] == [3]
 
 

@@ -148,6 +148,11 @@ def test_after_closing_nothing_is_begun_and_nobody_told(reads: ColdReads, segmen
     assert reads.run(two_steps(segment), done.append) is Later.REFUSED
 
 
+def test_where_the_system_cannot_tell_nothing_is_in_memory(segment: MappedSegment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("os.RWF_NOWAIT")
+    assert segment.read_cached(0, 1) is None
+
+
 def test_an_error_reaches_the_steps_as_a_value(reads: ColdReads, segment: MappedSegment, disk: HeldDisk) -> None:
     def beyond() -> Steps[Found]:
         (found,) = yield [Piece(segment, 4090, 100)]

@@ -1,5 +1,6 @@
 """The scrub: damage and wrong units are found once each, whatever is read meanwhile, in slices, and the log is left as it was."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from turbopump.message.codec import CRC_SUFFIX_SIZE
 from turbopump.message.sysflag import SysFlag
 from turbopump.store import scrub as scrub_module
 from turbopump.store.consume_queue import UNIT_SIZE
-from turbopump.store.disk import MappedSegment, SystemDisk
+from turbopump.store.disk import Found, MappedSegment, Piece, SystemDisk
 from turbopump.store.message_store import MessageStore
 from turbopump.store.scrub import FIRST_REST_S, REST_S, Scrub
 
@@ -242,3 +243,101 @@ def test_the_log_is_left_as_it_was(scrubbed: Scrubbed) -> None:
     scrubbed.passed()
     assert [file.segment.read(0, 4096) for file in scrubbed.store.log.files] == before
     assert served(scrubbed.store) > 0
+
+
+def test_nothing_is_checked_while_a_thread_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MappedSegment, "read_cached", lambda _self, _at, _size: None)
+    held: list[Callable[[], None]] = []
+    plain = SystemDisk.start_read
+
+    def start_read(disk: SystemDisk, pieces: list[Piece], done: Callable[[list[Found]], None]) -> None:
+        held.append(lambda: plain(disk, pieces, done))
+
+    scrubbed = Scrubbed(tmp_path)
+    monkeypatch.setattr(SystemDisk, "start_read", start_read)
+    scrubbed.scrub.step(0.0)
+    for second in range(5):
+        scrubbed.scrub.step(FIRST_REST_S + second)
+    assert len(held) == 1
+    log = scrubbed.store.log
+    log.files.forget_first()
+    held.pop()()
+    monkeypatch.setattr(SystemDisk, "start_read", plain)
+    scrubbed.now = FIRST_REST_S + 10
+    scrubbed.passed()
+    assert scrubbed.found == [], "what is deleted is not judged"
+    assert scrubbed.scrub.numbers.bytes_checked == log.end - log.start
+
+
+def test_bytes_like_the_beginning_of_a_message_are_not_taken_for_one(scrubbed: Scrubbed) -> None:
+    first, last = (placed for placed in scrubbed.placed[:1]), scrubbed.placed[10]
+    start = next(first).offset
+    scrubbed.change(start, b"\xda\xa3\x20\xa7" * 40)
+    scrubbed.change(4096 - 3, b"\xda\xa3\x20")
+    scrubbed.change(last.offset + 4, b"\0")
+    scrubbed.passed()
+    assert scrubbed.scrub.numbers.entries_checked == 58
+    assert scrubbed.scrub.numbers.damaged_ranges == 2
+
+
+def test_a_segment_without_a_good_message_is_searched_through_and_the_next_one_is_checked(
+    tmp_path: Path, residence: str
+) -> None:
+    directory = Directory(tmp_path, segment_size=300_000, queue_file_size=UNIT_SIZE * 50, with_crc=True)
+    store = directory.open()
+    for _ in range(4):
+        put(store, b"x" * 140_000)
+    store.flusher.flush_all_now()
+    file = store.log.files.files[0]
+    file.buffer[:] = b"\xda\xa3\x20\xa7" * 75_000
+    found: list[str] = []
+    scrub = Scrub(SystemDisk(), store.log, store.queues, lambda: store.flushed.value, RATE, found.append)
+    now = 0.0
+    while not scrub.numbers.passes:
+        now += scrub.step(now)
+    assert (scrub.numbers.entries_checked, scrub.numbers.damaged_bytes) == (2, 300_000)
+    (text,) = found
+    assert text.startswith("the scrub found bytes 0 to 300000 of the commit log damaged: totalSize ")
+
+
+def test_a_bad_sector_costs_the_messages_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MappedSegment, "read_cached", lambda _self, _at, _size: None)
+    directory = Directory(tmp_path, segment_size=1 << 20, queue_file_size=UNIT_SIZE * 50, with_crc=True)
+    store = directory.open()
+    placed = [put(store, b"%d" % number * 10_000) for number in range(6)]
+    store.flusher.flush_all_now()
+    bad = placed[2].offset + 5000
+    bad -= bad % 4096
+    plain = MappedSegment.read_cold
+
+    def read(segment: MappedSegment, at: int, size: int) -> bytes:
+        if segment.path.parent.name == "commitlog" and at < bad + 4096 and bad < at + size:
+            raise OSError(5, "Input/output error")
+        return plain(segment, at, size)
+
+    monkeypatch.setattr(MappedSegment, "read_cold", read)
+    found: list[str] = []
+    scrub = Scrub(SystemDisk(), store.log, store.queues, lambda: store.flushed.value, RATE, found.append)
+    now = 0.0
+    while not scrub.numbers.passes:
+        now += scrub.step(now)
+    assert scrub.numbers.entries_checked == 5
+    (text,) = found
+    assert text == (
+        f"the scrub found bytes {placed[2].offset} to {placed[3].offset} of the commit log damaged: it cannot be read (Input/output error)"
+    )
+
+
+def test_many_queues_are_compared_with_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrub_module, "_QUEUES_MAX", 2)
+    directory = Directory(tmp_path, segment_size=1 << 20, queue_file_size=UNIT_SIZE * 50)
+    store = directory.open()
+    for number in range(40):
+        put(store, b"x", f"T{number % 5}", number % 3)
+    store.flusher.flush_all_now()
+    found: list[str] = []
+    scrub = Scrub(SystemDisk(), store.log, store.queues, lambda: store.flushed.value, RATE, found.append)
+    now = 0.0
+    while not scrub.numbers.passes:
+        now += scrub.step(now)
+    assert (scrub.numbers.entries_checked, found) == (40, [])
