@@ -122,7 +122,19 @@ class RouteNotFoundError(ClientError):
 
 
 class SendError(ClientError):
-    """No broker took the message; the text lists what was tried."""
+    """No broker took the message; the text lists what was tried.
+
+    ``brokers`` are the names tried, in order; ``code`` is that of the last answer, None if there was none.
+    """
+
+    def __init__(
+        self, text: str, *, topic: str = "", brokers: tuple[str, ...] = (), spent_ms: float = 0.0, code: int | None = None
+    ) -> None:
+        super().__init__(text)
+        self.topic = topic
+        self.brokers = brokers
+        self.spent_ms = spent_ms
+        self.code = code
 
 
 class MessageNotFoundError(ClientError):

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Unpack, overload
 
 from turbopump.blocking.on_loop_thread import OnLoopThread, Surrounding
 from turbopump.client import producer as asyncio_producer
+from turbopump.client.accumulator import AutoBatch
+from turbopump.client.back_pressure import BackPressure
+from turbopump.client.fault_strategy import LatencyFaults
+from turbopump.client.hooks import SendHook
+from turbopump.client.identity import Credentials
 from turbopump.client.producer import DEFAULT_GROUP, as_message
+from turbopump.client.selectors import Selector
 from turbopump.client.send_result import SendResult
 from turbopump.message.message import Message
 from turbopump.message.message_queue import MessageQueue
@@ -16,10 +22,23 @@ from turbopump.message.message_queue import MessageQueue
 class ProducerSettings(Surrounding, total=False):
     """The further settings of ``turbopump.client.producer.Producer``."""
 
+    credentials: Credentials | None
+    namespace: str | None
+    namespace_v2: str | None
     send_timeout: float
+    attempt_timeout: float | None
     retries: int
+    retry_codes: Collection[int]
+    retry_unless_ok: bool
+    latency_faults: LatencyFaults | None
     compress_from: int | None
+    compression: str
+    compression_level: int | None
     body_size_max: int
+    back_pressure: BackPressure | None
+    auto_batch: AutoBatch | None
+    hooks: Sequence[SendHook]
+    trace: bool | str
 
 
 class Producer(OnLoopThread[asyncio_producer.Producer]):
@@ -51,7 +70,16 @@ class Producer(OnLoopThread[asyncio_producer.Producer]):
         return self._ready().client_id
 
     @overload
-    def send(self, message: Message, /, *, queue: MessageQueue | None = None, timeout: float | None = None) -> SendResult: ...
+    def send(
+        self,
+        message: Message,
+        /,
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        sharding_key: object = None,
+        timeout: float | None = None,
+    ) -> SendResult: ...
 
     @overload
     def send(
@@ -64,6 +92,8 @@ class Producer(OnLoopThread[asyncio_producer.Producer]):
         keys: str | Iterable[str] | None = None,
         properties: Mapping[str, str] | None = None,
         queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        sharding_key: object = None,
         timeout: float | None = None,
     ) -> SendResult: ...
 
@@ -77,11 +107,15 @@ class Producer(OnLoopThread[asyncio_producer.Producer]):
         keys: str | Iterable[str] | None = None,
         properties: Mapping[str, str] | None = None,
         queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        sharding_key: object = None,
         timeout: float | None = None,
     ) -> SendResult:
         """Send one message and wait until a broker has stored it; errors as the asyncio ``send``."""
         built = as_message(message, body, tags, keys, properties)
-        return self._call(self._ready().send, built, queue=queue, timeout=timeout)
+        if selector is None and sharding_key is None:
+            return self._call(self._ready().send, built, queue=queue, timeout=timeout)
+        return self._call(self._ready().send, built, queue=queue, selector=selector, sharding_key=sharding_key, timeout=timeout)
 
     def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout: float | None = None
@@ -90,7 +124,15 @@ class Producer(OnLoopThread[asyncio_producer.Producer]):
         return self._call(self._ready().send_batch, messages, queue=queue, timeout=timeout)
 
     @overload
-    def send_oneway(self, message: Message, /, *, queue: MessageQueue | None = None) -> None: ...
+    def send_oneway(
+        self,
+        message: Message,
+        /,
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        sharding_key: object = None,
+    ) -> None: ...
 
     @overload
     def send_oneway(
@@ -103,6 +145,8 @@ class Producer(OnLoopThread[asyncio_producer.Producer]):
         keys: str | Iterable[str] | None = None,
         properties: Mapping[str, str] | None = None,
         queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        sharding_key: object = None,
     ) -> None: ...
 
     def send_oneway(
@@ -115,10 +159,12 @@ class Producer(OnLoopThread[asyncio_producer.Producer]):
         keys: str | Iterable[str] | None = None,
         properties: Mapping[str, str] | None = None,
         queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        sharding_key: object = None,
     ) -> None:
         """Send one message without waiting for an answer: whether it was stored is not known."""
         built = as_message(message, body, tags, keys, properties)
-        self._call(self._ready().send_oneway, built, queue=queue)
+        self._call(self._ready().send_oneway, built, queue=queue, selector=selector, sharding_key=sharding_key)
 
     def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues that messages of ``topic`` go to, for ``queue=``."""

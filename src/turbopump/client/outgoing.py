@@ -1,4 +1,4 @@
-"""A message made ready to go: checked by Apache's rules, given its unique id, compressed. Values in, values out.
+"""A message made ready to go: checked by Apache's rules, given its unique id, its namespace, compressed. Values in, values out.
 
 One rule: whatever a broker would refuse for its form is refused here, in a sentence, before a byte is sent; the user's ``Message`` is
 not changed, so that it can be sent again. Source: apache/rocketmq ``Validators.checkMessage``, ``MessageBatch``.
@@ -6,21 +6,46 @@ not changed, so that it can be sent again. Source: apache/rocketmq ``Validators.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from turbopump.errors import MessageError
+from turbopump.client.namespace import INSTANCE_ID, wrap
+from turbopump.errors import ConfigError, MessageError
 from turbopump.message.batch import encode_batch
 from turbopump.message.compression import compress
 from turbopump.message.ids import UniqueIds
 from turbopump.message.message import BODY_SIZE_MAX, Message
 from turbopump.message.properties import DELAY_TIME_LEVEL, PROPERTIES_SIZE_MAX, UNIQ_KEY, WAIT_STORE_MSG_OK, encode_properties
 from turbopump.message.rules import NOT_SENDABLE_TOPICS, RETRY_PREFIX, topic_fault
+from turbopump.message.sysflag import LZ4, ZLIB, ZSTD
 
 COMPRESS_FROM: Final = 4096
 """Bytes of body from which it is compressed (``compressMsgBodyOverHowmuch``)."""
-COMPRESSION_LEVEL: Final = 5
-_DELAYING: Final = (DELAY_TIME_LEVEL, "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
+DELAYING: Final = (DELAY_TIME_LEVEL, "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__STARTDELIVERTIME")
+
+_KINDS: Final = {"zlib": (ZLIB, 0, 9, 5), "lz4": (LZ4, 0, 16, 0), "zstd": (ZSTD, 1, 22, 5)}
+"""Name -> type in ``sysFlag``, lowest, highest and usual level."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compression:
+    """Bodies of ``above`` bytes and more (None: none) are compressed as ``zlib``, ``lz4`` (a frame) or ``zstd``, at ``level`` (None: 5, for
+    lz4 0).
+
+    Raises ConfigError for an unknown kind or level.
+    """
+
+    above: int | None = COMPRESS_FROM
+    kind: str = "zlib"
+    level: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in _KINDS:
+            raise ConfigError(f"compression={self.kind!r} is unknown; there are {', '.join(_KINDS)}")
+        _, low, high, _ = _KINDS[self.kind]
+        if self.level is not None and not low <= self.level <= high:
+            raise ConfigError(f"compression_level={self.level} is not one of {self.kind}'s, which go from {low} to {high}")
 
 
 class Outgoing(NamedTuple):
@@ -36,41 +61,59 @@ class Outgoing(NamedTuple):
 
 
 class Packer:
-    """Makes ``Outgoing`` of what users hand in. ``compress_from`` None: nothing is compressed."""
+    """Makes ``Outgoing`` of what users hand in. ``namespace``: topics are wrapped in it."""
 
     def __init__(
-        self, ids: UniqueIds, *, body_size_max: int = BODY_SIZE_MAX, compress_from: int | None = COMPRESS_FROM
+        self,
+        ids: UniqueIds,
+        *,
+        body_size_max: int = BODY_SIZE_MAX,
+        compression: Compression | None = None,
+        namespace: str | None = None,
     ) -> None:
+        compression = compression or Compression()
         self._ids = ids
         self._body_size_max = body_size_max
-        self._compress_from = body_size_max + 1 if compress_from is None else compress_from
-        self._legal_topics: set[str] = set()
+        self._compress_from = body_size_max + 1 if compression.above is None else compression.above
+        self._compression_type, _, _, level = _KINDS[compression.kind]
+        self._compression_level = level if compression.level is None else compression.level
+        self._namespace = namespace
+        self._suffix = f"{INSTANCE_ID}\x01{namespace}\x02" if namespace else ""
+        self._topics: dict[str, str] = {}
+        """Legal topics, as they are known to the brokers."""
 
     def pack(self, message: Message) -> Outgoing:
         """Raises MessageError if the message may not be sent."""
         body = message.body
-        if message.topic not in self._legal_topics:
-            self._check_topic(message.topic)
+        topic = self._topics.get(message.topic) or self._checked_topic(message.topic)
         if not 0 < len(body) <= self._body_size_max:
             raise self._size_error(len(body))
         properties = message.properties
-        msg_id = properties.get(UNIQ_KEY)
-        text = encode_properties(properties) if properties else ""
-        if msg_id is None:
+        if properties:
+            text, msg_id = self._with_id(properties)
+            _check_properties(text)
+        else:
             msg_id = self._ids.next()
-            text = f"{text}UNIQ_KEY\x01{msg_id}\x02"
-        _check_properties(text)
+            text = f"UNIQ_KEY\x01{msg_id}\x02{self._suffix}"
         sys_flag = 0
         if len(body) >= self._compress_from:
-            body, sys_flag = compress(body, level=COMPRESSION_LEVEL)
-        return Outgoing(message.topic, body, text, sys_flag, message.flag, msg_id)
+            body, sys_flag = compress(body, self._compression_type, self._compression_level)
+        return Outgoing(topic, body, text, sys_flag, message.flag, msg_id)
+
+    def _with_id(self, properties: Mapping[str, str]) -> tuple[str, str]:
+        msg_id = properties.get(UNIQ_KEY)
+        text = encode_properties(properties) + self._suffix
+        if msg_id is not None:
+            return text, msg_id
+        msg_id = self._ids.next()
+        return f"{text}UNIQ_KEY\x01{msg_id}\x02", msg_id
 
     def pack_batch(self, messages: Sequence[Message]) -> Outgoing:
         """One send of them all; nothing is split. Raises MessageError if they cannot go together or are too large together."""
         if not messages:
             raise MessageError("an empty batch was given; send_batch needs at least one message")
         first = messages[0]
-        self._check_topic(first.topic)
+        topic = self._checked_topic(first.topic)
         if first.topic.startswith(RETRY_PREFIX):
             raise MessageError(f"a batch cannot go to the retry topic {first.topic}; send its messages one by one")
         marked = []
@@ -81,6 +124,8 @@ class Packer:
             properties = message.properties
             if UNIQ_KEY not in properties:
                 properties = {**properties, UNIQ_KEY: self._ids.next()}
+            if self._namespace:
+                properties = {**properties, INSTANCE_ID: self._namespace}
             marked.append(Message(message.topic, message.body, properties=properties, flag=message.flag))
         body = encode_batch(marked)
         if len(body) > self._body_size_max:
@@ -89,15 +134,18 @@ class Packer:
             )
         msg_id = ",".join(message.properties[UNIQ_KEY] for message in marked)
         wait = "" if first.wait_store_ok else f"{WAIT_STORE_MSG_OK}\x01false\x02"
-        return Outgoing(first.topic, body, f"{wait}UNIQ_KEY\x01{self._ids.next()}\x02", 0, 0, msg_id, True)
+        return Outgoing(topic, body, f"{wait}UNIQ_KEY\x01{self._ids.next()}\x02{self._suffix}", 0, 0, msg_id, True)
 
-    def _check_topic(self, topic: str) -> None:
+    def _checked_topic(self, topic: str) -> str:
         fault = topic_fault(topic)
+        if fault is None and self._namespace:
+            fault = topic_fault(wrap(self._namespace, topic))
         if fault is not None:
             raise MessageError(fault)
         if topic in NOT_SENDABLE_TOPICS:
             raise MessageError(f"the topic {topic} belongs to the broker itself; choose another one")
-        self._legal_topics.add(topic)
+        wrapped = self._topics[topic] = wrap(self._namespace, topic)
+        return wrapped
 
     def _size_error(self, size: int) -> MessageError:
         if not size:
@@ -121,5 +169,5 @@ def _check_fits(message: Message, first: Message) -> None:
         raise MessageError(f"a batch goes to one topic; this one has {first.topic} and {message.topic}")
     if message.wait_store_ok != first.wait_store_ok:
         raise MessageError("the messages of a batch must agree in wait_store_ok")
-    if any(name in message.properties for name in _DELAYING):
+    if any(name in message.properties for name in DELAYING):
         raise MessageError("a delayed message cannot go in a batch; send it on its own")

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from turbopump.errors import BodyError, CallTimeoutError, RemotingError, ResponseError, RouteNotFoundError
@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 READABLE: Final = 4
 WRITABLE: Final = 2
+INHERITABLE: Final = 1
 DEFAULT_TOPIC_QUEUES: Final = 4
 """Most queues per broker that a new topic gets through the default topic (``defaultTopicQueueNums``)."""
 TIMEOUT_S: Final = 3.0
@@ -36,7 +37,8 @@ TIMEOUT_S: Final = 3.0
 class TopicRoute:
     """One topic's queues and the addresses of its brokers (broker name -> broker id -> ``host:port``; id 0 is the master).
 
-    ``inherited``: the topic does not exist yet; this is what the default topic says it would get.
+    ``inherited``: the topic does not exist yet; this is what the default topic says it would get. ``heirs``: the brokers whose part of
+    the topic new ones may inherit, and its number of queues there.
     """
 
     topic: str
@@ -44,6 +46,7 @@ class TopicRoute:
     subscribe_queues: tuple[MessageQueue, ...]
     addresses: Mapping[str, Mapping[int, str]]
     inherited: bool = False
+    heirs: Mapping[str, int] = field(default_factory=dict)
 
     def master(self, broker_name: str) -> str | None:
         """The address of a broker's master, if it has one now."""
@@ -71,7 +74,8 @@ def topic_route(topic: str, data: TopicRouteData) -> TopicRoute:
         writable = [q for q in data.queue_datas if q.perm & WRITABLE and MASTER_ID in addresses.get(q.broker_name or "", {})]
         publish = [MessageQueue(topic, q.broker_name or "", i) for q in writable for i in range(q.write_queue_nums)]
     subscribe = [MessageQueue(topic, q.broker_name or "", i) for q in readable for i in range(q.read_queue_nums)]
-    return TopicRoute(topic, tuple(sorted(publish)), tuple(sorted(subscribe)), addresses)
+    heirs = {q.broker_name or "": q.write_queue_nums for q in data.queue_datas if q.perm & INHERITABLE}
+    return TopicRoute(topic, tuple(sorted(publish)), tuple(sorted(subscribe)), addresses, heirs=heirs)
 
 
 def _ordered_queues(topic: str, conf: str) -> list[MessageQueue]:

@@ -1,13 +1,15 @@
-"""Which queue the next message goes to: round robin from a random start.
+"""Which queue the next message goes to: round robin from a random start, past brokers that failed or are left alone.
 
-One rule: the decision is a pure function of the route, the counter and what failed before. It must not know how sending works.
+One rule: the decision is a pure function of the route, the counter, what failed before and what time it is. It must not know how sending
+works.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
+from turbopump.client.fault_strategy import FaultStrategy
 from turbopump.client.routes import TopicRoute
 from turbopump.message.message_queue import MessageQueue
 
@@ -15,24 +17,47 @@ from turbopump.message.message_queue import MessageQueue
 class RoundRobin:
     """A counter per topic, each from a random start, so that producers started together do not march in step."""
 
-    def __init__(self, random: random.Random) -> None:
+    def __init__(self, random: random.Random, faults: FaultStrategy | None = None) -> None:
         self._random = random
+        self._faults = faults or FaultStrategy()
         self._next: dict[str, int] = {}
 
-    def choose(self, route: TopicRoute, avoid: Collection[str] = ()) -> MessageQueue:
-        """The next queue, on a broker that is not in ``avoid`` if there is one. ``route`` has at least one publish queue."""
-        queues = route.publish_queues
+    def choose(self, route: TopicRoute, avoid: Collection[str] = (), now: float = 0.0) -> MessageQueue:
+        """The next queue, on a broker not in ``avoid`` if there is one, best on one that is available, or at least reachable.
+
+        ``route`` has at least one publish queue.
+        """
+        start = self._turn(route)
+        faults = self._faults
+        if faults.empty:
+            queue = route.publish_queues[start % len(route.publish_queues)]
+            if not avoid or queue.broker_name not in avoid:
+                return queue
+        else:
+            for usable in (lambda name: faults.available(name, now), faults.reachable):
+                found = self._look(route, start, avoid, usable)
+                if found is not None:
+                    return found
+        return self._look(route, start, avoid, _any) or route.publish_queues[start % len(route.publish_queues)]
+
+    def _turn(self, route: TopicRoute) -> int:
         start = self._next.get(route.topic)
         if start is None:
             start = self._random.randrange(1 << 30)
         self._next[route.topic] = start + 1
-        count = len(queues)
-        queue = queues[start % count]
-        if not avoid or queue.broker_name not in avoid:
-            return queue
-        for step in range(1, count):
-            other = queues[(start + step) % count]
-            if other.broker_name not in avoid:
+        return start
+
+    def _look(
+        self, route: TopicRoute, start: int, avoid: Collection[str], usable: Callable[[str], bool]
+    ) -> MessageQueue | None:
+        queues = route.publish_queues
+        for step in range(len(queues)):
+            queue = queues[(start + step) % len(queues)]
+            if queue.broker_name not in avoid and usable(queue.broker_name):
                 self._next[route.topic] = start + step + 1
-                return other
-        return queue
+                return queue
+        return None
+
+
+def _any(_broker_name: str) -> bool:
+    return True

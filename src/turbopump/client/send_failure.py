@@ -1,22 +1,43 @@
-"""What a person reads when no broker took a message: every attempt, and what to do. Values in, a text out."""
+"""What a person reads when no broker took a message: every attempt, and what to do. Values in, an error out."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from turbopump.client.outgoing import Outgoing
-from turbopump.errors import CallTimeoutError, ConnectError, RemotingError, ResponseError
+from turbopump.client.send_result import SendResult
+from turbopump.errors import CallTimeoutError, ConnectError, RemotingError, ResponseError, SendError
 from turbopump.protocol.codes import ResponseCode
 
 
-def failure_text(outgoing: Outgoing, tried: list[str], spent_ms: float, last: RemotingError) -> str:
-    """The text of a SendError: what was tried, how long it took, and what to do about the last failure."""
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One broker, and what became of it there: ``error``, or ``result`` if it was stored less safely than was wished."""
+
+    broker_name: str
+    address: str
+    outcome: str
+    error: RemotingError | None
+    result: SendResult | None = None
+
+
+def failure(outgoing: Outgoing, tried: list[Attempt], spent_ms: float) -> SendError:
+    """The error of a send that nobody took."""
     attempts = "1 attempt" if len(tried) == 1 else f"{len(tried)} attempts"
-    head = f"message {outgoing.msg_id[:80]} to topic {outgoing.topic!r} was not sent: {attempts} in {spent_ms:.0f} ms: {'; '.join(tried)}"
-    return f"{head}. {_remedy(last)}"
+    each = "; ".join(f"{attempt.broker_name} ({attempt.address}) {attempt.outcome}" for attempt in tried)
+    last = tried[-1].error
+    head = f"message {outgoing.msg_id[:80]} to topic {outgoing.topic!r} was not sent: {attempts} in {spent_ms:.0f} ms: {each}"
+    return SendError(
+        f"{head}. {_remedy(last)}",
+        topic=outgoing.topic,
+        brokers=tuple(attempt.broker_name for attempt in tried),
+        spent_ms=spent_ms,
+        code=last.code if isinstance(last, ResponseError) else None,
+    )
 
 
-def _remedy(last: RemotingError) -> str:
+def _remedy(last: RemotingError | None) -> str:
     if isinstance(last, ConnectError):
         return "Check that the broker runs and that the address it advertises (brokerIP1, --advertise) can be reached from here"
     if isinstance(last, CallTimeoutError):
@@ -28,8 +49,11 @@ def _remedy(last: RemotingError) -> str:
 
 _REMEDIES: Final[dict[int, str]] = {
     ResponseCode.TOPIC_NOT_EXIST: "Create the topic (turbopump topic create), or let the broker do it (autoCreateTopicEnable=true)",
-    ResponseCode.NO_PERMISSION: "Check the permission of the topic and of the broker (brokerPermission)",
+    ResponseCode.NO_PERMISSION: "Check the permission of the topic and of the broker (brokerPermission), and with access control the "
+    "credentials and what they may do",
+    ResponseCode.SYSTEM_ERROR: "The broker's log has the details; with access control check the credentials",
     ResponseCode.SYSTEM_BUSY: "The broker is overloaded: send less at once, or check its disk",
     ResponseCode.SERVICE_NOT_AVAILABLE: "The broker takes no writes: check its disk space and its log",
     ResponseCode.MESSAGE_ILLEGAL: "Check the message's size, properties and topic",
+    ResponseCode.GO_AWAY: "The broker is being stopped: wait for it, or send to another",
 }

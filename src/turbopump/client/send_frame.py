@@ -1,14 +1,16 @@
 """The frame of a send, written from prepared parts (``SendMessageV2.to_ext`` and the generic writer cost several times as much).
 
-One rule: the bytes mean exactly what ``SendMessageV2`` (or ``SendBatchMessage``) with the same values means; a test compares them.
+One rule: the bytes mean exactly what ``SendMessageV2`` (or ``SendBatchMessage``) with the same values means, dressed as ``identity.py``
+says; tests compare them.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
+from turbopump.client.identity import Dress
 from turbopump.client.routes import DEFAULT_TOPIC_QUEUES
 from turbopump.message.message_queue import MessageQueue
 from turbopump.message.rules import DEFAULT_TOPIC
@@ -19,12 +21,23 @@ _TAIL: Final = b',"language":"PYTHON","serializeTypeCurrentRPC":"JSON","version"
 _ONEWAY: Final = b"%d" % FLAG_ONEWAY
 
 
+class _Head(NamedTuple):
+    """What is the same for every message to a queue: the beginning of the header, and what of the signed content stands before and
+    after the values that change."""
+
+    header: bytes
+    signed_before: str
+    signed_after: str
+
+
 class SendFrames:
     """Writes the send frames of one producer group; keeps the constant part per queue."""
 
-    def __init__(self, group: str) -> None:
+    def __init__(self, group: str, dress: Dress | None = None) -> None:
         self._group = group
-        self._heads: dict[tuple[MessageQueue, bool], bytes] = {}
+        self._dress = dress
+        self._signs = dress is not None and dress.signs
+        self._heads: dict[tuple[MessageQueue, bool], _Head] = {}
 
     def encode(
         self,
@@ -43,12 +56,18 @@ class SendFrames:
         head = self._heads.get((queue, batch))
         if head is None:
             head = self._heads[queue, batch] = self._head(queue, batch)
-        header = b'%b,"f":"%d","g":"%d","h":"%d","i":%b},"flag":%b,"opaque":%d%b' % (
-            head,
+        signature = b""
+        if self._signs:
+            assert self._dress is not None
+            content = f"{head.signed_before}{sys_flag}{born_timestamp}{flag}{properties}{head.signed_after}"
+            signature = b',"Signature":"%b"' % self._dress.signature(content.encode(), body).encode()
+        header = b'%b,"f":"%d","g":"%d","h":"%d","i":%b%b},"flag":%b,"opaque":%d%b' % (
+            head.header,
             sys_flag,
             born_timestamp,
             flag,
             _json.encode(properties),
+            signature,
             _ONEWAY if oneway else b"0",
             opaque,
             _TAIL,
@@ -56,7 +75,7 @@ class SendFrames:
         size = len(header)
         return b"".join(((4 + size + len(body) << 32 | size).to_bytes(8), header, body))
 
-    def _head(self, queue: MessageQueue, batch: bool) -> bytes:
+    def _head(self, queue: MessageQueue, batch: bool) -> _Head:
         code = RequestCode.SEND_BATCH_MESSAGE if batch else RequestCode.SEND_MESSAGE_V2
         fields = {
             "a": self._group,
@@ -69,4 +88,11 @@ class SendFrames:
             "m": "true" if batch else "false",
             "n": queue.broker_name,
         }
-        return b'{"code":%d,"extFields":%b' % (code, _json.encode(fields)[:-1])
+        if self._dress is not None:
+            fields |= self._dress.fields
+        names = sorted(fields)
+        return _Head(
+            b'{"code":%d,"extFields":%b' % (code, _json.encode(fields)[:-1]),
+            "".join(fields[name] for name in names if name < "f"),
+            "".join(fields[name] for name in names if name > "i"),
+        )

@@ -22,7 +22,7 @@ def compress(body: bytes, kind: int = ZLIB, level: int = 5) -> tuple[bytes, int]
     if kind == LZ4:
         import lz4.frame
 
-        return bytes(lz4.frame.compress(body)), SysFlag.COMPRESSED | LZ4
+        return bytes(lz4.frame.compress(body, compression_level=level)), SysFlag.COMPRESSED | LZ4
     assert kind == ZSTD
     import zstandard
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import struct
 from functools import lru_cache
 
 
@@ -25,3 +26,29 @@ def java_hash(text: str) -> int:
 def tags_code(tags: str) -> int:
     """The code a ConsumeQueue unit carries for these tags: their hash sign-extended to 64 bits; 0 for none."""
     return java_hash(tags)
+
+
+def java_hash_code(value: object) -> int:
+    """Java's ``hashCode`` of the object that ``value`` would be: String, Integer (Long beyond 32 bits), Boolean or Double.
+
+    Raises TypeError for anything else, whose hash is not defined by its value.
+    """
+    if isinstance(value, str):
+        return java_hash(value)
+    if isinstance(value, bool):
+        return 1231 if value else 1237
+    if isinstance(value, int):
+        if -0x8000_0000 <= value <= 0x7FFF_FFFF:
+            return value
+        if -(1 << 63) <= value < 1 << 63:
+            return _folded(value & 0xFFFF_FFFF_FFFF_FFFF)
+        raise TypeError(f"the key {value} does not fit a Java long; give a str")
+    if isinstance(value, float):
+        bits = 0x7FF8_0000_0000_0000 if value != value else int.from_bytes(struct.pack(">d", value))
+        return _folded(bits)
+    raise TypeError(f"a key of type {type(value).__name__} has no hash that others share; give a str, int, bool or float")
+
+
+def _folded(bits: int) -> int:
+    value = (bits ^ bits >> 32) & 0xFFFF_FFFF
+    return value - 0x1_0000_0000 if value & 0x8000_0000 else value

@@ -65,6 +65,10 @@ class Message:
     def wait_store_ok(self) -> bool:
         return self.properties.get(names.WAIT_STORE_MSG_OK) != "false"
 
+    def with_property(self, name: str, value: str) -> Message:
+        """A copy that has this property too."""
+        return Message(self.topic, self.body, properties={**self.properties, name: value}, flag=self.flag)
+
 
 class ReceivedMessage:
     """A message as the broker stored it. Offsets: ``queue_offset`` counts messages of its queue, ``commit_log_offset`` bytes.

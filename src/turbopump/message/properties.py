@@ -30,6 +30,7 @@ UNIQ_KEY: Final = "UNIQ_KEY"
 CLUSTER: Final = "CLUSTER"
 POP_CK: Final = "POP_CK"
 INNER_NUM: Final = "INNER_NUM"
+SHARDING_KEY: Final = "__SHARDINGKEY"
 CRC32: Final = "__CRC32#"
 
 KEY_SEPARATOR: Final = " "

@@ -73,7 +73,8 @@ class RemotingClient:
         command.serialize_type = self._serialize_type
         if self._dress is not None:
             command.ext = self._dress(command.ext, body)
-        return await connection.start_call(command.opaque, encode_command(command), timeout)
+        answer: Command = await connection.start_call(command.opaque, encode_command(command), timeout)
+        return answer
 
     async def send_oneway(self, address: str, request: Request[Any], body: bytes = b"", *, timeout: float = 3.0) -> None:
         """Send ``request`` without wanting an answer. Raises ConnectError if there is no connection."""
@@ -107,6 +108,11 @@ class RemotingClient:
             ):  # by ``close``; the caller was not cancelled
                 raise ConnectError(f"no connection to {address}: the client was closed") from None
             raise
+
+    def connection(self, address: str) -> Connection | None:
+        """The open connection to ``address``, if there is one."""
+        connection = self._connections.get(address)
+        return None if connection is None or connection.closed else connection
 
     def connected(self, address: str) -> bool:
         """Whether a connection to ``address`` is open now."""

@@ -1,0 +1,45 @@
+"""Namespaces, first kind: a prefix ``ns%`` before topics and groups, behind ``%RETRY%`` and ``%DLQ%``. (The second kind is two header
+fields, see ``identity.py``.)
+
+One rule: what is wrapped already, empty, or the system's own stays as it is. Pure. Source: apache/rocketmq ``NamespaceUtil``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+
+SEPARATOR: Final = "%"
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+INSTANCE_ID: Final = "INSTANCE_ID"
+"""The property by which a message names its namespace."""
+
+
+def wrap(namespace: str | None, resource: str) -> str:
+    """``ns%topic``, ``%RETRY%ns%group``."""
+    if not namespace or not resource or _is_system(resource):
+        return resource
+    prefix, name = _split(resource)
+    if name.startswith(namespace + SEPARATOR):
+        return resource
+    return f"{prefix}{namespace}{SEPARATOR}{name}"
+
+
+def unwrap(namespace: str | None, resource: str) -> str:
+    """The name as the user knows it; what is of another namespace stays."""
+    if not namespace or not resource:
+        return resource
+    prefix, name = _split(resource)
+    return prefix + name.removeprefix(namespace + SEPARATOR)
+
+
+def _split(resource: str) -> tuple[str, str]:
+    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
+        if resource.startswith(prefix):
+            return prefix, resource[len(prefix) :]
+    return "", resource
+
+
+def _is_system(resource: str) -> bool:
+    return is_system_topic(resource) or resource.startswith(SYSTEM_GROUP_PREFIX)

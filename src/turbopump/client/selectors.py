@@ -1,0 +1,106 @@
+"""Ways to choose a queue for a message: by the hash of a key, at random, by machine room, on a hash ring.
+
+A selector is any function of (queues, message) that returns one of the queues; these make some. One rule: what depends on a key gives the
+same queue as Apache's selector of that name in any other language. It must not know how sending works.
+Source: apache/rocketmq ``SelectMessageQueueByHash``, ``SelectMessageQueueByRandom``, ``ConsistentHashRouter``.
+"""
+
+from __future__ import annotations
+
+import random as random_module
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Sequence
+from hashlib import md5
+from typing import Final
+
+from turbopump.message.java_hash import java_hash, java_hash_code
+from turbopump.message.message import Message
+from turbopump.message.message_queue import MessageQueue
+
+__all__ = ["HashRing", "Selector", "at_random", "by_hash", "in_rooms", "java_hash"]
+
+Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
+
+VIRTUAL_NODES: Final = 10
+"""Points of each queue on a ring, unless told otherwise."""
+ROOM_END: Final = "@"
+"""``room-1@broker-a``: how a broker's name says where it stands."""
+
+
+def by_hash(key: object) -> Selector:
+    """Queue ``abs(key.hashCode() % n)`` as in Java. ``key``: str, int (an ``Integer``, a ``Long`` if it needs to be), bool or float."""
+    hash_code = abs(java_hash_code(key))
+
+    def select(queues: Sequence[MessageQueue], _message: Message) -> MessageQueue:
+        return queues[hash_code % len(queues)]
+
+    return select
+
+
+def at_random(random: random_module.Random | None = None) -> Selector:
+    """Any queue, each as likely as another."""
+    source = random or random_module.SystemRandom()
+
+    def select(queues: Sequence[MessageQueue], _message: Message) -> MessageQueue:
+        return queues[source.randrange(len(queues))]
+
+    return select
+
+
+def in_rooms(*rooms: str) -> Selector:
+    """In turn the queues of brokers named ``room@…`` with one of these rooms; every queue if no such broker is there now.
+
+    RocketMQ: ``SelectMessageQueueByMachineRoom`` is a stub that selects nothing; the naming is that of its machine room allocation.
+    """
+    turn = -1
+
+    def select(queues: Sequence[MessageQueue], _message: Message) -> MessageQueue:
+        nonlocal turn
+        turn += 1
+        near = [queue for queue in queues if _room(queue) in rooms] or queues
+        return near[turn % len(near)]
+
+    return select
+
+
+def _room(queue: MessageQueue) -> str | None:
+    room, at, _ = queue.broker_name.partition(ROOM_END)
+    return room if at else None
+
+
+class HashRing:
+    """A consistent-hash ring: when queues come or go, only the keys of those move. Keep one ring and ask it ``by(key)`` for each send."""
+
+    def __init__(self, virtual_nodes: int = VIRTUAL_NODES) -> None:
+        self._virtual_nodes = virtual_nodes
+        self._queues: tuple[MessageQueue, ...] = ()
+        self._points: list[int] = []
+        self._owners: list[MessageQueue] = []
+
+    def by(self, key: str) -> Selector:
+        """The queue whose point is the next at or after the key's."""
+
+        def select(queues: Sequence[MessageQueue], _message: Message) -> MessageQueue:
+            self._place(queues)
+            at = bisect_left(self._points, ring_hash(key))
+            return self._owners[at if at < len(self._points) else 0]
+
+        return select
+
+    def _place(self, queues: Collection[MessageQueue]) -> None:
+        if self._queues == tuple(queues):
+            return
+        self._queues = tuple(queues)
+        ring = {ring_hash(f"{node_key(queue)}-{i}"): queue for queue in queues for i in range(self._virtual_nodes)}
+        self._points = sorted(ring)
+        self._owners = [ring[point] for point in self._points]
+
+
+def node_key(queue: MessageQueue) -> str:
+    """A queue's name on a ring (Java's ``MessageQueue.toString``)."""
+    return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
+
+
+def ring_hash(text: str) -> int:
+    """The first four bytes of the MD5, unsigned (``ConsistentHashRouter.MD5Hash``)."""
+    return int.from_bytes(md5(text.encode(), usedforsecurity=False).digest()[:4])

@@ -1,0 +1,167 @@
+"""Sending what is packed: the short way of a message, taken when nothing is odd, and what all of a producer's messages have in common.
+
+One rule: the short way does nothing that the whole one (``send_attempts.py``) would not; it only leaves out what is not needed. It must not
+know how messages are made. Source: apache/rocketmq ``DefaultMQProducerImpl.sendDefaultImpl``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from turbopump.client.fault_strategy import FaultStrategy
+from turbopump.client.hooks import SendHooks
+from turbopump.client.instance import ClientInstance
+from turbopump.client.outgoing import Outgoing
+from turbopump.client.routes import TopicRoute
+from turbopump.client.selection import RoundRobin
+from turbopump.client.send_attempts import Attempts, Target
+from turbopump.client.send_failure import Attempt
+from turbopump.client.send_frame import SendFrames
+from turbopump.client.send_result import RETRYABLE_CODES, SEND_ANSWER, SendAnswer, SendResult, SendStatus, result_of
+from turbopump.client.topic_creation import TopicCreation
+from turbopump.errors import ConfigError, RemotingError, RouteNotFoundError
+from turbopump.message.message_queue import MessageQueue
+from turbopump.protocol.command import Command, TypedJsonHeader
+from turbopump.remoting.connection import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class SendRules:
+    """``timeout``: seconds that a send may take with all its retries; ``attempt_timeout``: that one attempt may take while others could
+    follow. ``retries``: attempts after the first. ``retry_codes``: answers that another broker might not give. ``retry_unless_ok``: try
+    another broker if the message is stored, but not as safely as promised. Raises ConfigError."""
+
+    timeout: float = 3.0
+    attempt_timeout: float | None = None
+    retries: int = 2
+    retry_codes: frozenset[int] = RETRYABLE_CODES
+    retry_unless_ok: bool = False
+
+    def __post_init__(self) -> None:
+        if self.timeout <= 0 or self.retries < 0:
+            raise ConfigError(f"send_timeout={self.timeout} must be above 0 and retries={self.retries} not below 0")
+        if self.attempt_timeout is not None and self.attempt_timeout <= 0:
+            raise ConfigError(f"attempt_timeout={self.attempt_timeout} must be above 0, or None")
+
+
+class Sender:
+    """Sends what is packed, for one producer."""
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        rules: SendRules,
+        frames: SendFrames,
+        selection: RoundRobin,
+        faults: FaultStrategy,
+        hooks: SendHooks,
+        *,
+        group: str,
+    ) -> None:
+        self.instance = instance
+        self.rules = rules
+        self.frames = frames
+        self.selection = selection
+        self.faults = faults
+        self.hooks = hooks
+        self.group = group
+        self.creation = TopicCreation(instance)
+        self.now_ms = instance.surroundings.clock.now_ms
+        self.in_flight = 0
+        self.tasks: list[asyncio.Task[None]] = []
+        """What runs beside sending until the producer is closed."""
+        self._idle: asyncio.Event | None = None
+        self._time = asyncio.get_running_loop().time
+        self._known = instance.routes.known
+        self._connection = instance.remoting.connection
+
+    async def deliver(self, outgoing: Outgoing, target: Target = None, timeout: float | None = None) -> SendResult:
+        """Returns when a broker has stored it. Raises as ``Producer.send``."""
+        if timeout is None:
+            timeout = self.rules.timeout
+        began = self._time()
+        first: Attempt | None = None
+        self.in_flight += 1
+        try:
+            route = self._known.get(outgoing.topic)
+            if target is None and route is not None and self.faults.empty and not self.hooks and self._is_usual(route):
+                queue = self.selection.choose(route)
+                connection = self._connection(route.addresses[queue.broker_name].get(0, ""))
+                if connection is not None and self.rules.attempt_timeout is None:
+                    try:
+                        answer = await self.ask(connection, outgoing, queue, timeout)
+                        if self.faults.settings is not None:
+                            now = self._time()
+                            self.faults.succeeded(queue.broker_name, (now - began) * 1000, now)
+                        result = result_of(answer, outgoing.msg_id, queue, connection.peer)
+                        if result.status is SendStatus.OK or not self.rules.retry_unless_ok:
+                            return result
+                        first = Attempt(queue.broker_name, connection.peer, result.status.value, None, result)
+                    except RemotingError as error:
+                        first = Attempt(queue.broker_name, connection.peer, str(error), error)
+            return await Attempts(self, outgoing, target, began, timeout).until_stored(first)
+        finally:
+            self.in_flight -= 1
+            if self._idle is not None and not self.in_flight:
+                self._idle.set()
+
+    def _is_usual(self, route: TopicRoute) -> bool:
+        return bool(route.publish_queues) and not route.inherited
+
+    async def send_oneway(self, outgoing: Outgoing, target: Target) -> None:
+        """One attempt, and no answer."""
+        await Attempts(self, outgoing, target, self._time(), self.rules.timeout).oneway()
+
+    async def wait_idle(self, timeout: float) -> None:
+        """Wait for what is in flight, at most ``timeout`` seconds."""
+        if self.in_flight:
+            self._idle = asyncio.Event()
+            try:
+                async with asyncio.timeout(timeout):
+                    await self._idle.wait()
+            except TimeoutError:
+                pass
+
+    def ask(
+        self, connection: Connection, outgoing: Outgoing, queue: MessageQueue, timeout: float
+    ) -> asyncio.Future[TypedJsonHeader[SendAnswer] | Command]:
+        """Send it; the future gets the answer."""
+        opaque = connection.next_opaque
+        return connection.start_typed_call(opaque, self.frame(outgoing, queue, opaque), timeout, SEND_ANSWER)
+
+    def frame(self, outgoing: Outgoing, queue: MessageQueue, opaque: int, *, oneway: bool = False) -> bytes:
+        """Its bytes."""
+        return self.frames.encode(
+            queue,
+            opaque=opaque,
+            sys_flag=outgoing.sys_flag,
+            born_timestamp=self.now_ms(),
+            flag=outgoing.flag,
+            properties=outgoing.properties,
+            body=outgoing.body,
+            batch=outgoing.batch,
+            oneway=oneway,
+        )
+
+    async def route(self, topic: str, timeout: float) -> TopicRoute:
+        """A route with queues to send to; the topic is made if it is new. Raises RouteNotFoundError."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        routes = self.instance.routes
+        try:
+            async with asyncio.timeout_at(deadline):
+                route = await routes.get(topic, inherit=True)
+                if not route.publish_queues:
+                    route = await routes.refresh(topic, inherit=True)
+        except TimeoutError:
+            raise RouteNotFoundError(f"no route to topic {topic!r}: no name server answered in {timeout:.1f} s") from None
+        if self.creation.is_due(route):
+            await self.creation.make(route, max(deadline - loop.time(), 0.001) / 2)  # the send itself needs time too
+            route = self._known.get(topic, route)
+        if not route.publish_queues:
+            raise RouteNotFoundError(
+                f"no route to topic {topic!r}: it has no writable queue. Check its permission (perm 6 allows reading and writing) "
+                "and that the master of its broker is up"
+            )
+        return route
