@@ -49,7 +49,7 @@ class Hands:
     """One directory and the two brokers that take turns with it."""
 
     def __init__(self, kind: Kind, directory: Path) -> None:
-        self.ledger = Ledger()
+        self.ledger = Ledger(kind.host)
         self._directory = directory
         self._turns = 0
         self._killed = False
