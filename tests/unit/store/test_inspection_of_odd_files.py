@@ -2,12 +2,14 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.unit.store.directory import Directory, put
 from tests.unit.store.inspected import SMALL_FILES, changed, flip, numbered_store, put_numbers, verified, zero
 
+from turbopump.errors import StoreError
 from turbopump.protocol import fastjson
 from turbopump.store.files import StorePaths
 from turbopump.store.inspection import (
@@ -17,6 +19,7 @@ from turbopump.store.inspection import (
     inspect_store,
     list_store,
     select_messages,
+    verify_store,
 )
 from turbopump.store.inspection.index_layout import read_headers, slots_of
 from turbopump.store.inspection.log_walk import LogWalk
@@ -123,6 +126,43 @@ def test_beside_a_running_broker_a_half_written_message_at_the_end_is_none_of_ou
         beside = inspect_store(StorePaths(root), read_table=fastjson.parse, disk=RunningDisk())
     assert [one.kind for one in alone.findings.kept] == ["log_torn_tail"]
     assert [one.kind for one in beside.findings.kept] == ["running"]
+
+
+def spread(top: Path) -> Directory:
+    """A store with its log in ``a`` and ``b``, two segments in each."""
+    directory = Directory(top / "store", **SMALL_FILES)
+    directory.paths = StorePaths(top / "store", (top / "a", top / "b"))
+    directory.config = replace(directory.config, paths=directory.paths)
+    store = directory.open()
+    for number in range(12):
+        put(store, b"%d" % number * 300)
+    store.close()
+    return directory
+
+
+def test_a_log_in_several_directories_is_one_log(tmp_path: Path) -> None:
+    paths = spread(tmp_path).paths
+    result = verify_store(paths, read_table=fastjson.parse, log_roots=paths.commit_logs)
+    assert (result.clean, result.messages, result.segments) == (True, 12, 4)
+    summary = inspect_store(paths, read_table=fastjson.parse, log_roots=paths.commit_logs)
+    assert [Path(one.file).parent.name for one in summary.segments] == ["a", "b"] * 2
+    bad: list[BadRange] = []
+    store = list_store(DISK, paths, Findings(), paths.commit_logs)
+    found = [message.body for message in select_messages(DISK, store, Selection(topic="T"), bad.append)]
+    assert found == [b"%d" % number * 300 for number in range(12)]
+
+
+def test_a_directory_of_the_log_that_is_not_given_is_named(tmp_path: Path) -> None:
+    root, a, b = tmp_path / "store", tmp_path / "a", tmp_path / "b"
+    spread(tmp_path)
+    with pytest.raises(StoreError, match=f"its log was in {a},{b}, give that as --commit-log"):
+        verified(root)
+    found = {one.kind: one for one in verified(root, log_roots=[a]).findings.kept}
+    assert {"log_root_missing", "log_gap"} <= found.keys()
+    assert f"segment {2048:020d} was in {b}" in found["log_root_missing"].what
+    shutil.move(b, tmp_path / "c")
+    result = verified(root, log_roots=[a, tmp_path / "c"])
+    assert result.findings.counts == {"no_index": 1}, "moved, and given"
 
 
 # --- queues ---

@@ -28,6 +28,7 @@ KINDS: Final = {
         True, "behind the last good message lie bytes that are none: a torn write, or a damaged last message"
     ),
     "log_gap": Kind(True, "a segment is missing between two others"),
+    "log_root_missing": Kind(True, "the log has segments in another directory too, by what Turbopump noted: give it as well"),
     "segment_size": Kind(True, "a segment has another size than the others, or overlaps one: brokers refuse to start"),
     "foreign_file": Kind(True, "a file whose name is none of the store's: Apache's broker refuses to start"),
     "unreadable": Kind(True, "the system cannot read these bytes"),

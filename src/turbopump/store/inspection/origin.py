@@ -1,15 +1,18 @@
-"""Which entries must carry a whole-entry CRC: those that Turbopump wrote (``store/provenance.py`` remembers which)."""
+"""What Turbopump noted of a store (``store/provenance.py``): which entries must carry a whole-entry CRC, and where the log lies."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from turbopump.store.disk import Disk
 from turbopump.store.files import StorePaths
-from turbopump.store.inspection.tables import RunState
 from turbopump.store.provenance import Provenance
 from turbopump.store.read_only_disk import ReadOnlyDisk
+
+if TYPE_CHECKING:
+    from turbopump.store.inspection.tables import RunState
 
 
 def crc_rule(disk: ReadOnlyDisk, paths: StorePaths, state: RunState) -> Callable[[int], bool] | None:
@@ -19,3 +22,9 @@ def crc_rule(disk: ReadOnlyDisk, paths: StorePaths, state: RunState) -> Callable
     provenance = Provenance(cast(Disk, disk), paths.provenance)  # ``load`` only reads
     provenance.load(crashed_here=state.abort and state.ours, clean=not state.abort)
     return provenance.requires_crc
+
+
+def noted_roots(disk: ReadOnlyDisk, paths: StorePaths) -> dict[Path, int]:
+    """The directories of the log when that was last noted, each with the offset of its newest segment."""
+    roots = Provenance(cast(Disk, disk), paths.provenance).read_roots()
+    return {Path(root): start for root, start in roots.items()}

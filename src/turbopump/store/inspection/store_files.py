@@ -16,6 +16,7 @@ from turbopump.errors import StoreError
 from turbopump.store.consume_queue import UNIT_SIZE
 from turbopump.store.files import StorePaths, segment_offset
 from turbopump.store.inspection.findings import Finding, Findings
+from turbopump.store.inspection.origin import noted_roots
 from turbopump.store.read_only_disk import ReadOnlyDisk
 
 
@@ -80,6 +81,7 @@ def list_store(disk: ReadOnlyDisk, paths: StorePaths, findings: Findings, log_ro
     rows = [file for root in roots for file in _row(disk, root, findings, store)]
     store.segments = sorted(rows)
     _judge_segments(store, findings)
+    _judge_roots(disk, store, findings)
     for topic in disk.list_directory(paths.consume_queues):
         for name in disk.list_directory(paths.consume_queues / topic):
             if name.isascii() and name.isdigit():
@@ -105,7 +107,11 @@ def _refuse_wrong_directory(disk: ReadOnlyDisk, paths: StorePaths, log_roots: Se
             f"{root} holds segments but is no store directory: give the directory above it, {root.resolve().parent}"
         )
     inside = [name for name in disk.list_directory(root) if disk.is_directory(root / name / "commitlog")]
-    hint = f"did you mean {root / inside[0]}?" if inside else "give the directory that storePathRootDir names"
+    noted = ",".join(map(str, noted_roots(disk, paths)))
+    if noted:
+        hint = f"its log was in {noted}, give that as --commit-log"
+    else:
+        hint = f"did you mean {root / inside[0]}?" if inside else "give the directory that storePathRootDir names"
     raise StoreError(f"{root} is no store directory, it has no {log_roots[0].name} directory: {hint}")
 
 
@@ -144,6 +150,16 @@ def _judge_segments(store: StoreFiles, findings: Findings) -> None:
             findings.add(
                 Finding("log_gap", f"{segment.start - end} bytes of the log are missing", offset=end, end=segment.start)
             )
+
+
+def _judge_roots(disk: ReadOnlyDisk, store: StoreFiles, findings: Findings) -> None:
+    """Whether the log has more, in a directory that was not looked at. (A root may be without the noted segment: it is deleted one day.)"""
+    looked_at = {segment.path.parent for segment in store.segments}
+    starts = {segment.start for segment in store.segments}
+    for root, start in noted_roots(disk, store.paths).items():
+        if root not in looked_at and start not in starts and start >= store.log_start:
+            text = f"segment {start:020d} was in {root}, where nothing was looked for or found: give it with --commit-log"
+            findings.add(Finding("log_root_missing", text, offset=start))
 
 
 def _judge_queue_files(store: StoreFiles, topic: str, queue_id: int, files: list[StoreFile], findings: Findings) -> None:
