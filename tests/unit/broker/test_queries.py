@@ -9,7 +9,7 @@ import pytest
 from tests.unit.broker.talking import Client, Talk, converse, in_virtual_time, until
 
 from turbopump.errors import RemotingError
-from turbopump.message.codec import decode_entries
+from turbopump.message.codec import decode_entries, encode_host
 from turbopump.message.message import ReceivedMessage
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.offsets import OffsetReply, SearchOffset
@@ -20,6 +20,7 @@ from turbopump.protocol.requests.queries import (
     QueryMessageReply,
     ViewMessageById,
 )
+from turbopump.store.message_store import NewMessage
 from turbopump.testing.simulation import Simulation
 
 LONG_MAX = 2**63 - 1
@@ -31,6 +32,14 @@ def named(unique: str, keys: str = "") -> str:
 
 def by_key(key: str, topic: str = "T", *, count: int = 64, begin: int = 0, end: int = LONG_MAX, **more: Any) -> QueryMessage:
     return QueryMessage(topic=topic, key=key, max_num=count, begin_timestamp=begin, end_timestamp=end, **more)
+
+
+def fill(talk: Talk, count: int) -> None:
+    """So many messages of the key ``k``, put into the store itself: by sends, a busy machine would refuse some."""
+    message = NewMessage(b"x", named("SAME", "k").encode(), 0, 0, "SAME", "k")
+    host = encode_host("127.0.0.1", 1)
+    for _ in range(count):
+        talk.broker.store.put("T", 0, message, sys_flag=0, born_timestamp=0, born_host=host, store_host=host)
 
 
 async def found(client: Client, request: QueryMessage) -> list[ReceivedMessage]:
@@ -252,9 +261,7 @@ def test_others_are_served_while_a_long_chain_is_walked(tmp_path: Path, monkeypa
 
     async def scene(talk: Talk) -> None:
         other = talk.another()
-        properties = named("SAME", "k")
-        for _ in range(4):
-            await asyncio.gather(*(talk.client.send(b"x", properties=properties) for _ in range(500)))
+        fill(talk, 2000)
         query = asyncio.ensure_future(talk.client.code(by_key("k", begin=1, end=2)))
         served = 0
         while not query.done():
@@ -268,8 +275,7 @@ def test_others_are_served_while_a_long_chain_is_walked(tmp_path: Path, monkeypa
 
 def test_a_question_whose_asker_has_gone_is_dropped(tmp_path: Path) -> None:
     async def scene(talk: Talk) -> None:
-        for _ in range(5):
-            await asyncio.gather(*(talk.client.send(b"x", properties=named("SAME", "k")) for _ in range(500)))
+        fill(talk, 2500)
         other = talk.another()
         asking = asyncio.ensure_future(other.ask(by_key("k", begin=1, end=2)))
         await until(lambda: other.remoting.connected(other.address))
