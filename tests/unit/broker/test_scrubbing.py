@@ -1,0 +1,67 @@
+"""A broker's scrub: begun by itself, told of in the log, switched off by its setting. In virtual time."""
+
+import asyncio
+import logging
+
+import pytest
+from tests.unit.broker.talking import Talk, in_virtual_time
+
+from turbopump.broker.timetable import Timetable
+from turbopump.store import scrub
+from turbopump.store.scrub import FIRST_REST_S
+from turbopump.testing.simulation import Simulation, simulate
+
+
+def test_the_log_is_scrubbed_again_and_again_and_damage_is_told_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scrub, "REST_S", 30.0)  # a day of virtual time takes a minute
+
+    async def scene(talk: Talk, _simulation: Simulation) -> None:
+        with caplog.at_level(logging.INFO, "turbopump.broker"):
+            sent = [await talk.client.send(b"%d" % number) for number in range(20)]
+            scrubbing, log = talk.broker.scrubbing, talk.broker.store.log
+            assert scrubbing is not None
+            await asyncio.sleep(FIRST_REST_S + 5)
+            assert (scrubbing.numbers.passes, scrubbing.numbers.entries_checked) == (1, 20)
+            assert f"passes=1 bytes={log.end} entries=20 damaged_ranges=0 damaged_bytes=0 wrong_units=0" in caplog.text
+            offset = int(sent[7].msg_id[-16:], 16)
+            log.files.files[0].buffer[offset + 90] ^= 1
+            await asyncio.sleep(60)
+            assert scrubbing.numbers.passes == 3
+            assert scrubbing.numbers.damaged_ranges == 1
+            told = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+            assert len(told) == 1
+            assert f"store: the scrub found bytes {offset} to " in told[0]
+
+    in_virtual_time(scene)
+
+
+def test_it_can_be_switched_off() -> None:
+    async def scene(talk: Talk, _simulation: Simulation) -> None:
+        assert talk.broker.scrubbing is None
+
+    in_virtual_time(scene, scrub_bytes_per_second=0)
+
+
+def test_an_action_at_its_own_pace_comes_when_it_said_and_ends_if_it_fails(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(_simulation: Simulation) -> None:
+        loop = asyncio.get_running_loop()
+        timetable, begun, times = Timetable(), loop.time(), list[float]()
+
+        def action() -> float:
+            times.append(loop.time() - begun)
+            if len(times) == 4:
+                raise ValueError("no more")
+            return float(len(times))
+
+        timetable.at_its_pace(action)
+        await asyncio.sleep(100)
+        assert times == pytest.approx([0, 1, 3, 6])
+        assert "repeating action failed and ends" in caplog.text
+        timetable.at_its_pace(lambda: times.append(-1) or 1.0)
+        timetable.close()
+        await asyncio.sleep(100)
+        assert -1 not in times
+
+    simulate(1, scenario)
