@@ -115,9 +115,7 @@ class SpaceWatch:
             failure: OSError | None = None
             for path in paths:
                 try:
-                    found[path] = self._disk.space(path)
-                except FileNotFoundError:
-                    continue  # a directory that has had no file yet
+                    found[path] = self._space(path)
                 except OSError as error:
                     failure = failure or error
             if failure is not None:
@@ -133,6 +131,15 @@ class SpaceWatch:
             then()
 
         self._disk.start(ask, done)
+
+    def _space(self, path: Path) -> Space:
+        """Room in a directory, or where it will be if it has had no file yet."""
+        try:
+            return self._disk.space(path)
+        except FileNotFoundError:
+            if path == path.parent:
+                raise
+            return self._space(path.parent)
 
     def judge(self, figures: dict[Path, Space]) -> None:
         """Draw the conclusions from what was found; what was not found changes nothing."""

@@ -83,6 +83,7 @@ class Flusher:
             return
         self._queues_busy = True
         timestamp, offset = self._dispatcher.last_store_timestamp, self._dispatcher.dispatched
+        whole = self._index is None or not self._index.lacking
 
         def done(error: OSError | None) -> None:
             self._queues_busy = False
@@ -92,6 +93,8 @@ class Flusher:
                     f"fdatasync of a consume queue failed ({error.strerror or error}); it will be rebuilt at the next start"
                 )
                 return
+            if not whole:
+                return  # a crash must bring back what the index has no room for
             checkpoint = self._checkpoint
             checkpoint.queues_timestamp = max(
                 checkpoint.queues_timestamp, min(timestamp, checkpoint.log_timestamp or timestamp)

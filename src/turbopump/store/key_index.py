@@ -14,11 +14,16 @@ from typing import Final
 from turbopump.clock import Clock
 from turbopump.message.sysflag import TRANSACTION_MASK
 from turbopump.store.disk import Disk, Segment
+from turbopump.store.disk_space import NO_ROOM
 from turbopump.store.index_file import IndexFile, index_file_size, index_hash, key_hash
 from turbopump.store.key_walk import KeyWalk
 
 WAITING_MAX: Final = 64
 """Messages that wait to be written to the files: they are in the log, and a crash brings them back from there."""
+
+
+UNWRITTEN_MAX: Final = 100_000
+"""Entries that may wait for room on the disk; beyond, the index is given up until the next start."""
 
 
 class KeyIndex:
@@ -33,10 +38,13 @@ class KeyIndex:
         self._size = index_file_size(slots, entries)
         self.on_new_file: Callable[[], None] = lambda: None
         self.on_failure: Callable[[OSError], None] = lambda _error: None
+        self.on_no_room: Callable[[OSError], None] = lambda _error: None
+        """Called when a file finds no room: whoever can should see to it that nothing more is added until there is."""
         self.failed = False
         """Whether a file could not be made: nothing is indexed from then on, and the next start fills the index again."""
         self.files: list[IndexFile] = []
         self._waiting: list[tuple[str, str | None, str | None, int, int]] = []
+        self._unwritten: list[tuple[int, int, int]] = []
 
     def load(self) -> None:
         """Open the files that are there. One of another size cannot be read with these settings: it is removed, and filled again."""
@@ -48,6 +56,16 @@ class KeyIndex:
                 self._disk.remove(path)
                 continue
             self.files.append(IndexFile(self._disk.open_segment(path), self._slots, self._entries))
+
+    @property
+    def lacking(self) -> bool:
+        """Whether entries wait for a file that has found no room; each ``settle`` tries again."""
+        return bool(self._unwritten)
+
+    def give_up(self) -> bool:
+        """Forget the entries that wait for room; whether there were any."""
+        lacking, self._unwritten = self.lacking, []
+        return lacking
 
     @property
     def end_offset(self) -> int:
@@ -68,7 +86,7 @@ class KeyIndex:
         """Write to the files what was added and waits: together it costs half. Whoever reads or syncs the files settles first."""
         waiting, self._waiting = self._waiting, []
         there = self.files[-1].end_offset if self.files and self.files[-1].count > 1 else -1
-        entries: list[tuple[int, int, int]] = []
+        entries = self._unwritten
         for topic, unique, keys, offset, stored_ms in waiting:
             if offset <= there:
                 continue
@@ -83,6 +101,10 @@ class KeyIndex:
                     file = self._new_file()
                 del entries[: file.put(entries)]
         except OSError as error:  # derived data: no reason to refuse the messages, which are in the log
+            if error.errno in NO_ROOM and len(entries) <= UNWRITTEN_MAX:
+                self.on_no_room(error)
+                return
+            self._unwritten = []
             self.failed = True
             self.on_failure(error)
 
@@ -151,6 +173,7 @@ class KeyIndex:
 
     def remove_all(self) -> None:
         self._waiting.clear()
+        self._unwritten.clear()
         while self.files:
             self._drop(self.files.pop())
 

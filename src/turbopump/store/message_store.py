@@ -24,6 +24,7 @@ from turbopump.store.disk import Disk, Lock
 from turbopump.store.disk_space import SpaceWatch
 from turbopump.store.dispatcher import Dispatcher
 from turbopump.store.flusher import Flusher
+from turbopump.store.index_file import index_file_size
 from turbopump.store.key_index import KeyIndex
 from turbopump.store.lookup import Lookup
 from turbopump.store.new_message import NewMessage as NewMessage
@@ -135,6 +136,7 @@ class MessageStore:
             known = set(expected) <= set(index.names) if expected is not None else bool(index.files)
             complete = known and not provenance.index_incomplete
             index.on_failure = self._stop_indexing
+            index.on_no_room = self._no_room_for_index
         recovery = Recovery(
             self.log,
             self.queues,
@@ -332,6 +334,8 @@ class MessageStore:
             return
         self._closed = True
         self.finish_background()
+        if self.index is not None and self.index.give_up():
+            self._provenance.index_names = None  # the next start fills it again
         try:
             self.flusher.flush_all_now()
             self.log.close()
@@ -369,6 +373,11 @@ class MessageStore:
         """Write down which index files there are."""
         index = self.index
         self._provenance.note_indexes(index.names if index is not None and not index.failed else None)
+
+    def _no_room_for_index(self, error: OSError) -> None:
+        self.space.no_room(
+            error, self._config.paths.index, index_file_size(self._config.index_slots, self._config.index_entries)
+        )
 
     def _no_room(self, error: OSError) -> Exception:
         """What to raise where a new file cannot be made."""

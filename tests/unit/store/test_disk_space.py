@@ -117,10 +117,14 @@ def test_a_path_that_cannot_be_asked_changes_nothing_and_is_told_once() -> None:
     assert watched.watch.refusal is None
 
 
-def test_a_directory_without_a_file_yet_is_passed_over() -> None:
+def test_a_directory_without_a_file_yet_counts_as_what_it_will_lie_in() -> None:
     watched = Watched()
-    assert watched.look(a=used(5), b=FileNotFoundError(), queues=FileNotFoundError()) is Level.ROOMY
+    watched.disk.answers[Path("/")] = used(88)
+    assert watched.look(a=used(5), b=FileNotFoundError(), queues=FileNotFoundError()) is Level.CRAMPED
     assert watched.said == []
+    watched.disk.answers[Path("/")] = FileNotFoundError(errno.ENOENT, "No such file or directory")
+    watched.look()
+    assert "cannot be asked" in watched.said[0]
 
 
 def test_before_anything_is_known_nothing_is_refused() -> None:

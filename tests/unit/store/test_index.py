@@ -307,7 +307,7 @@ def test_an_index_that_cannot_grow_refuses_no_message_and_is_filled_at_the_next_
     class Disk(SystemDisk):
         def create_segment(self, path: Path, size: int) -> Any:
             if full and path.parent.name == "index" and len(list(path.parent.iterdir())) == 1:
-                raise OSError(errno.ENOSPC, "No space left on device")
+                raise OSError(errno.EIO, "Input/output error")
             segment: Segment = super().create_segment(path, size)
             return segment
 
@@ -316,7 +316,7 @@ def test_an_index_that_cannot_grow_refuses_no_message_and_is_filled_at_the_next_
     assert bodies(store) == [b"%d" % number for number in range(30)]
     assert len(store.lookup.find_by_key("T", "every", *ALWAYS)) == 10
     (failure,) = directory.failures
-    assert "No space left" in failure
+    assert "Input/output error" in failure
     twin = directory.copy(tmp_path.with_name(tmp_path.name + "-crashed"))
     store.close()
     full = False
