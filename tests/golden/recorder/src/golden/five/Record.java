@@ -17,6 +17,7 @@ public final class Record {
         new Messages(golden).record();
         new Ids(golden).record();
         new Texts(golden).record();
+        new Clients(golden).record();
         golden.finish();
         System.exit(0);
     }

@@ -1,0 +1,194 @@
+"""Which brokers are left alone, and for how long: the tables, and the producer in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster, until
+from tests.unit.client.test_producer import producer_of
+
+from turbopump.client.fault_strategy import FaultStrategy, LatencyFaults
+from turbopump.client.producer import Producer
+from turbopump.client.send_result import SendStatus
+from turbopump.errors import ConfigError, SendError
+from turbopump.protocol.codes import RequestCode, ResponseCode
+from turbopump.protocol.requests.send import SendMessageV2
+from turbopump.testing.simulation import Simulation, simulate
+
+
+@pytest.mark.parametrize(
+    ("latency_ms", "duration_ms"),
+    [(0, 0), (49, 0), (50, 0), (100, 0), (549, 0), (550, 2000), (1800, 5000), (3000, 6000), (5000, 10000), (99999, 30000)],
+)
+def test_the_table_says_how_long_a_slow_broker_is_left_alone(latency_ms: int, duration_ms: int) -> None:
+    assert LatencyFaults().not_available_for(latency_ms) == duration_ms
+
+
+def test_tables_of_ones_own() -> None:
+    faults = FaultStrategy(LatencyFaults((10, 20), (1000, 7000)))
+    faults.succeeded("a", 15, now=100)
+    faults.succeeded("b", 5, now=100)
+    assert (faults.available("a", 100.9), faults.available("b", 100.9), faults.available("a", 101)) == (False, True, True)
+    for latency, duration in [((20, 10), (1, 2)), ((1,), (1, 2)), ((), ())]:
+        with pytest.raises(ConfigError, match="must rise"):
+            LatencyFaults(latency, duration)
+
+
+def test_a_shorter_isolation_does_not_cut_a_longer_one_but_an_answer_does() -> None:
+    faults = FaultStrategy(LatencyFaults())
+    faults.failed("a", now=0, connection=False)
+    faults.failed("a", now=1, connection=True)
+    assert (faults.available("a", 10.9), faults.empty) == (False, False)
+    faults.succeeded("a", 600, now=2)  # slow, but it answers
+    assert (faults.available("a", 3.9), faults.available("a", 4.0), faults.empty) == (False, True, True)
+
+
+def test_without_the_latency_setting_only_connections_count() -> None:
+    faults = FaultStrategy()
+    faults.failed("a", now=0, connection=False)
+    faults.succeeded("a", 20_000, now=0)
+    assert faults.empty
+    faults.failed("a", now=0, connection=True)
+    assert (faults.available("a", 9.9), faults.available("a", 10.0)) == (False, True)
+
+
+def test_a_broker_that_refuses_connections_is_left_alone_for_ten_seconds() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster) as producer:
+            await asyncio.gather(*(producer.send("orders", b"x") for _ in range(8)))
+            await cluster.brokers[0].stop()
+            first = [await producer.send("orders", b"y") for _ in range(16)]
+            assert {result.queue.broker_name for result in first} == {"broker-b"}
+            asked = len(cluster.brokers[0].requests(SendMessageV2))
+            await cluster.brokers[0].start()
+            again = [await producer.send("orders", b"y") for _ in range(8)]
+            assert {result.queue.broker_name for result in again} == {"broker-b"}
+            assert len(cluster.brokers[0].requests(SendMessageV2)) == asked
+            await asyncio.sleep(10)
+            late = [await producer.send("orders", b"y") for _ in range(8)]
+            assert {result.queue.broker_name for result in late} == {"broker-a", "broker-b"}
+
+    simulate(1, scenario)
+
+
+def test_when_every_broker_is_left_alone_all_are_used() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster, retries=0) as producer:
+            await producer.publish_queues("orders")
+            for broker in cluster.brokers:
+                await broker.stop()
+            for _ in range(8):
+                with pytest.raises(SendError):
+                    await producer.send("orders", b"x")
+            for broker in cluster.brokers:
+                await broker.start()
+            assert (await producer.send("orders", b"x")).status is SendStatus.OK
+
+    simulate(1, scenario)
+
+
+async def busy_once(producer: Producer, cluster: ScriptedCluster) -> None:
+    """Broker-a refuses one message, which another gets."""
+    script = cluster.brokers[0].script[RequestCode.SEND_MESSAGE_V2]
+    script.append(refusal(ResponseCode.SYSTEM_BUSY))
+    while script:
+        await producer.send("orders", b"x")
+
+
+def test_a_refusal_counts_only_if_latency_does() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, brokers=2) as cluster:
+            async with producer_of(cluster, latency_faults=LatencyFaults()) as producer:
+                await producer.send("orders", b"x")
+                await busy_once(producer, cluster)
+                assert {(await producer.send("orders", b"y")).queue.broker_name for _ in range(8)} == {"broker-b"}
+            async with producer_of(cluster) as producer:
+                await producer.send("orders", b"x")
+                await busy_once(producer, cluster)
+                assert len({(await producer.send("orders", b"y")).queue.broker_name for _ in range(8)}) == 2
+
+    simulate(1, scenario)
+
+
+def test_with_a_detector_a_broker_stays_out_until_it_answers_again() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        faults = LatencyFaults(detector=True)
+        async with (
+            scripted_cluster(simulation, brokers=2) as cluster,
+            producer_of(cluster, latency_faults=faults) as producer,
+        ):
+            await asyncio.gather(*(producer.send("orders", b"x") for _ in range(8)))
+            await cluster.brokers[0].stop()
+            for _ in range(8):
+                await producer.send("orders", b"y")
+            await asyncio.sleep(15)
+            assert {(await producer.send("orders", b"y")).queue.broker_name for _ in range(8)} == {"broker-b"}
+            await cluster.brokers[0].start()
+            before = simulation.loop.time()
+            await until(lambda: producer._faults.unreachable == [])
+            assert simulation.loop.time() - before < 2.5
+            assert len({(await producer.send("orders", b"y")).queue.broker_name for _ in range(8)}) == 2
+
+    simulate(1, scenario)
+
+
+def test_the_queue_id_is_that_of_the_broker_tried_next() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, brokers=2, queues=2) as cluster, producer_of(cluster) as producer:
+            cluster.name_server.routes["orders"].queue_datas[1].write_queue_nums = 1  # broker-b has queue 0 alone
+            for broker in cluster.brokers:
+                broker.script[RequestCode.SEND_MESSAGE_V2].append(refusal(ResponseCode.SYSTEM_BUSY))
+            for _ in range(6):
+                result = await producer.send("orders", b"x")
+                request = cluster.brokers[result.queue.broker_name == "broker-b"].requests(SendMessageV2)[-1]
+                assert (request.queue_id, request.broker_name) == (result.queue.queue_id, result.queue.broker_name)
+            assert {request.queue_id for request in cluster.brokers[1].requests(SendMessageV2)} == {0}
+
+    simulate(1, scenario)
+
+
+def test_less_safe_than_promised_is_tried_elsewhere_if_asked_for_and_no_error_in_the_end() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster, retry_unless_ok=True) as producer:
+            await producer.send("orders", b"x")
+            slave_gone = refusal(ResponseCode.SLAVE_NOT_AVAILABLE)
+            slave_gone.ext = {"msgId": "AB", "queueId": "0", "queueOffset": "7"}
+            cluster.brokers[0].script[RequestCode.SEND_MESSAGE_V2].extend([slave_gone] * 20)
+            results = [await producer.send("orders", b"x") for _ in range(8)]
+            assert {(result.status, result.queue.broker_name) for result in results} == {(SendStatus.OK, "broker-b")}
+            cluster.brokers[1].script[RequestCode.SEND_MESSAGE_V2].extend([slave_gone] * 20)
+            assert (await producer.send("orders", b"x")).status is SendStatus.SLAVE_NOT_AVAILABLE
+
+    simulate(1, scenario)
+
+
+def test_codes_of_ones_own_are_retried() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster, retry_codes={13}) as producer:
+            for broker in cluster.brokers:
+                broker.script[RequestCode.SEND_MESSAGE_V2].append(refusal(13))
+            assert (await producer.send("orders", b"x")).status is SendStatus.OK
+            for broker in cluster.brokers:
+                broker.script[RequestCode.SEND_MESSAGE_V2].append(refusal(2))
+            with pytest.raises(SendError, match="1 attempt") as caught:
+                await producer.send("orders", b"x")
+            assert (caught.value.code, caught.value.topic, len(caught.value.brokers)) == (2, "orders", 1)
+
+    simulate(1, scenario)
+
+
+def test_one_attempt_may_take_only_part_of_the_time() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with (
+            scripted_cluster(simulation, brokers=2) as cluster,
+            producer_of(cluster, attempt_timeout=0.5) as producer,
+        ):
+            await producer.send("orders", b"x")
+            for broker in cluster.brokers:
+                broker.script[RequestCode.SEND_MESSAGE_V2].append(None)
+            before = simulation.loop.time()
+            assert (await producer.send("orders", b"x")).status is SendStatus.OK
+            assert 0.9 < simulation.loop.time() - before < 1.3
+
+    simulate(1, scenario)
