@@ -20,7 +20,9 @@ from turbopump.protocol.requests.queries import (
     QueryMessageReply,
     ViewMessageById,
 )
+from turbopump.store.key_walk import KeyWalk
 from turbopump.store.message_store import NewMessage
+from turbopump.store.question import Question
 from turbopump.testing.simulation import Simulation
 
 LONG_MAX = 2**63 - 1
@@ -273,15 +275,33 @@ def test_others_are_served_while_a_long_chain_is_walked(tmp_path: Path, monkeypa
     converse(tmp_path, scene, max_hash_slot_num=100, max_index_num=20_000)
 
 
-def test_a_question_whose_asker_has_gone_is_dropped(tmp_path: Path) -> None:
+def test_a_question_whose_asker_has_gone_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = 0
+    step = KeyWalk._step
+
+    def counted(walk: KeyWalk) -> Question[int | None]:
+        nonlocal steps
+        steps += 1
+        return step(walk)
+
+    monkeypatch.setattr(KeyWalk, "_step", counted)
+    monkeypatch.setattr("turbopump.store.key_walk.PAUSE_EVERY", 10)
+
     async def scene(talk: Talk) -> None:
         fill(talk, 2500)
         other = talk.another()
         asking = asyncio.ensure_future(other.ask(by_key("k", begin=1, end=2)))
-        await until(lambda: other.remoting.connected(other.address))
+        await until(lambda: steps > 0)
         await other.close()
         with pytest.raises(RemotingError):
             await asking
+        for _ in range(20):
+            await talk.client.code(ViewMessageById(offset=0))
+        assert 0 < steps < 2500
+        dropped_at = steps
+        for _ in range(20):
+            await talk.client.code(ViewMessageById(offset=0))
+        assert steps == dropped_at
         assert await bodies(talk.client, by_key("SAME", count=1)) == [b"x"]
 
     converse(tmp_path, scene, max_hash_slot_num=100, max_index_num=20_000)
