@@ -1,11 +1,13 @@
 """Settings that change what the store writes: on by default, and honoured when set."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.broker.talking import Talk, converse
 
 from turbopump.config.broker_config import BrokerConfig
+from turbopump.errors import StoreDamagedError
 from turbopump.message.batch import encode_batch
 from turbopump.message.codec import entry_fault
 from turbopump.message.message import Message
@@ -49,6 +51,40 @@ def test_entries_carry_a_crc_over_all_of_them_if_told_to(tmp_path: Path, on: boo
 
     converse(tmp_path, scene, enabled_append_prop_crc=on)
     converse(tmp_path, after, enabled_append_prop_crc=on)
+
+
+def test_the_log_may_lie_in_several_directories_and_is_refused_without_one_of_them(tmp_path: Path) -> None:
+    roots = [tmp_path / "one", tmp_path / "two", tmp_path / "three"]
+    config: dict[str, Any] = {
+        "store_path_commit_log": f"{roots[0]},{roots[1]}",
+        "store_path_consume_queue": str(tmp_path / "queues"),
+        "store_path_index": str(tmp_path / "indexes"),
+        "store_checkpoint": str(tmp_path / "marks" / "checkpoint"),
+        "abort_file": str(tmp_path / "marks" / "abort"),
+        "mapped_file_size_commit_log": 1 << 16,
+        "max_message_size": 4096,
+    }
+    bodies = [b"%d " % number + b"x" * 1000 for number in range(200)]
+
+    async def scene(talk: Talk) -> None:
+        await talk.client.create()
+        for body in bodies:
+            await talk.client.send(body)
+        assert (tmp_path / "marks" / "abort").exists()
+
+    async def after(talk: Talk) -> None:
+        assert await talk.client.all_bodies() == bodies
+
+    home = tmp_path / "home"
+    converse(home, scene, **config)
+    assert all(len(list(root.iterdir())) == 2 for root in roots[:2])
+    assert [path.name for path in (tmp_path / "queues").iterdir()] == ["T"]
+    assert list((tmp_path / "indexes").iterdir())
+    converse(home, after, **config)
+    with pytest.raises(StoreDamagedError, match=r"is a directory missing in storePathCommitLog, or a disk not mounted\?"):
+        converse(home, after, **{**config, "store_path_commit_log": str(roots[0])})
+    changed = {"store_path_commit_log": f"{roots[1]},{roots[2]}", "read_only_commit_log_store_paths": str(roots[0])}
+    converse(home, after, **{**config, **changed})
 
 
 @pytest.mark.parametrize("on", [False, True])

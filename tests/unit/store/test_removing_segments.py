@@ -81,6 +81,8 @@ def test_a_segment_closed_during_a_read_is_read_to_the_end(tmp_path: Path) -> No
     assert found == [b"hello"]
     with pytest.raises(OSError, match="Bad file descriptor"):
         segment.read_cold(0, 5)
+    assert segment.read_cached(0, 5) is None
+    segment.evict(0, 5)  # nothing to forget
     disk.close()
 
 
