@@ -161,7 +161,7 @@ def test_messages_are_kept_for_as_long_as_asked_and_go_at_the_hours_asked_for(go
     async def scene(talk: Talk, disk: SimulatedDisk) -> None:
         for number in range(200):
             await talk.client.send(b"%d " % number + KIB)
-        await asyncio.sleep(1.9 * 3600)
+        await asyncio.sleep(0.9 * 3600)
         assert talk.broker.store.log.start == 0
         await asyncio.sleep(0.2 * 3600)
         assert (talk.broker.store.log.start > 0) is gone
@@ -172,7 +172,7 @@ def test_messages_are_kept_for_as_long_as_asked_and_go_at_the_hours_asked_for(go
         assert (await talk.client.ask(pull(low))).code == ResponseCode.SUCCESS
 
     hours = EVERY_HOUR if gone else str((begun + 12) % 24)
-    on_disk(scene, file_reserved_time=2, delete_when=hours)
+    on_disk(scene, file_reserved_time=1, delete_when=hours)
 
 
 def test_a_disk_that_does_not_say_how_much_room_there_is_holds_nobody_up() -> None:
