@@ -9,19 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
 
 from turbopump.protocol.codes import ResponseCode
 from turbopump.remoting.router import RequestContext, Response
 from turbopump.store.watermark import Watermark
 
-
-class _Held(NamedTuple):
-    log_end: int
-    deadline: float
-    context: RequestContext
-    frame: bytes
-    late: Callable[[], Response]
+_Held = tuple[int, float, RequestContext, bytes, Callable[[], Response]]
+"""End in the log, deadline, whose request, its answer, what makes the answer for one that is late. A plain tuple: one a message."""
 
 
 class HeldAnswers:
@@ -42,7 +36,7 @@ class HeldAnswers:
         ``late`` makes if it does not in time, with the error if it fails."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._seconds
-        self._line.append(_Held(log_end, deadline, context, frame, late))
+        self._line.append((log_end, deadline, context, frame, late))
         if not self._watching:
             self._watch()
         if self._timer is None:
@@ -50,17 +44,17 @@ class HeldAnswers:
 
     def _watch(self) -> None:
         self._watching = True
-        self._flushed.when(self._line[0].log_end, self._reached)
+        self._flushed.when(self._line[0][0], self._reached)
 
     def _reached(self) -> None:
         self._watching = False
         line, error, value = self._line, self._flushed.error, self._flushed.value
-        while line and (error is not None or line[0].log_end <= value):
-            held = line.popleft()
+        while line and (error is not None or line[0][0] <= value):
+            _, _, context, frame, _ = line.popleft()
             if error is None:
-                held.context.peer.send_frame(held.frame)
+                context.peer.send_frame(frame)
             else:
-                held.context.answer(Response(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(error)))
+                context.answer(Response(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(error)))
         if line:
             self._watch()
         elif self._timer is not None:
@@ -70,7 +64,7 @@ class HeldAnswers:
     def _expire(self) -> None:
         loop, line = asyncio.get_running_loop(), self._line
         now = loop.time()
-        while line and line[0].deadline <= now:
-            held = line.popleft()
-            held.context.answer(held.late())
-        self._timer = loop.call_at(line[0].deadline, self._expire) if line else None
+        while line and line[0][1] <= now:
+            _, _, context, _, late = line.popleft()
+            context.answer(late())
+        self._timer = loop.call_at(line[0][1], self._expire) if line else None
