@@ -60,6 +60,7 @@ async def writable_after(talk: Talk, disk: SimulatedDisk) -> float:
 def test_a_full_disk_refuses_with_the_exact_cause_until_there_is_room_and_reading_goes_on() -> None:
     async def scene(talk: Talk, disk: SimulatedDisk) -> None:
         await talk.client.send(b"before")
+        await asyncio.sleep(3)  # its index file and the next segment are there
         use(disk, 89.5)
         await asyncio.sleep(3)
         await talk.client.send(b"at 90 %")
