@@ -433,20 +433,25 @@ def test_what_cannot_be_read_is_told_apart_from_what_is_not_there(
         assert place == 0
 
 
-def test_a_pause_is_no_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turbopump.store.key_walk.PAUSE_EVERY", 1)
-    store = indexed(tmp_path).open()
-    put(store, b"it", "k")
+def pauses(question: Question[Any]) -> int:
+    """How often a question lets others have their turn."""
+    wanted, count = next(question), 0
+    try:
+        while True:
+            count += wanted is None
+            wanted = question.send([piece.segment.read(piece.at, piece.size) for piece in wanted or ()])
+    except StopIteration:
+        return count
 
-    def pauses(question: Question[Any]) -> int:
-        wanted, count = next(question), 0
-        try:
-            while True:
-                count += wanted is None
-                wanted = question.send([piece.segment.read(piece.at, piece.size) for piece in wanted or ()])
-        except StopIteration:
-            return count
 
-    assert pauses(store.lookup.by_key("T", "k", *ALWAYS)) == 1
-    assert found(store, "k") == [b"it"]
+def test_others_have_their_turn_every_few_entries_and_messages(tmp_path: Path) -> None:
+    directory = indexed(tmp_path, index_entries=300)
+    store = directory.open()
+    directory.clock.now += 10_000
+    for number in range(250):
+        put(store, b"%d" % number, "k")
+        directory.clock.now += 1000
+    assert pauses(store.lookup.by_key("T", "k", *ALWAYS)) == 64 // 16
+    assert pauses(store.lookup.by_key("T", "k", 0, 1)) == 250 // 100
+    assert pauses(store.lookup.by_key("T", "unknown", *ALWAYS)) <= 1
     store.close()
