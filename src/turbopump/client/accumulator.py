@@ -27,8 +27,8 @@ SIZE_MAX: Final = 2 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class AutoBatch:
-    """Hold messages for ``hold`` seconds at most, until ``size`` bytes of bodies are together, and ``total_size`` bytes in all; what is
-    beyond that goes at once. Raises ConfigError for what Apache's accumulator refuses too."""
+    """Hold messages for ``hold`` seconds at most, until ``size`` bytes of bodies and properties are together, and ``total_size`` bytes in
+    all; what is beyond that goes at once. Raises ConfigError for what Apache's accumulator refuses too."""
 
     hold: float = 0.01
     size: int = 32 * 1024
@@ -78,8 +78,11 @@ class Accumulator:
             and not any(name in properties for name in DELAYING)
         )
 
-    def add(self, message: Message, queue: MessageQueue | None, timeout: float) -> asyncio.Future[SendResult]:
-        """The future gets the message's own result, or the error of the whole batch, after ``timeout`` seconds at most."""
+    def add(self, message: Message, size: int, queue: MessageQueue | None, timeout: float) -> asyncio.Future[SendResult]:
+        """The future gets the message's own result, or the error of the whole batch, after ``timeout`` seconds at most.
+
+        The message is one that may be sent, for else it would spoil the batch of others.
+        """
         properties = message.properties
         key = (message.topic, queue, properties.get("WAIT"), properties.get("TAGS"))
         loop = asyncio.get_running_loop()
@@ -90,9 +93,9 @@ class Accumulator:
         future: asyncio.Future[SendResult] = loop.create_future()
         batch.messages.append(message)
         batch.waiting.append(future)
-        batch.size += len(message.body)
+        batch.size += size
         batch.deadline = min(batch.deadline, loop.time() + timeout)
-        self._held += len(message.body)
+        self._held += size
         if batch.size >= self._settings.size:
             self._send(key)
         return future

@@ -100,6 +100,16 @@ class Packer:
             body, sys_flag = compress(body, self._compression_type, self._compression_level)
         return Outgoing(topic, body, text, sys_flag, message.flag, msg_id)
 
+    def check(self, message: Message) -> int:
+        """Raises MessageError if the message may not be sent; returns its size, properties included."""
+        if message.topic not in self._topics:
+            self._checked_topic(message.topic)
+        if not 0 < len(message.body) <= self._body_size_max:
+            raise self._size_error(len(message.body))
+        text = encode_properties(message.properties)
+        _check_properties(text)
+        return len(message.body) + len(text)
+
     def _with_id(self, properties: Mapping[str, str]) -> tuple[str, str]:
         msg_id = properties.get(UNIQ_KEY)
         text = encode_properties(properties) + self._suffix

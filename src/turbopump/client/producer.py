@@ -247,7 +247,8 @@ class Producer:
         if selector is not None or sharding_key is not None:
             message, target = self._aim(message, queue, selector, sharding_key)  # type: ignore[assignment]
         elif self._accumulator is not None and self._accumulator.takes(message):
-            return await self._accumulator.add(message, queue, self._rules.timeout if timeout is None else timeout)
+            size = self._pack.check(message)
+            return await self._accumulator.add(message, size, queue, self._rules.timeout if timeout is None else timeout)
         return await self._deliver(sender, self._pack.pack(message), target, timeout)
 
     async def send_batch(

@@ -10,6 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from turbopump.message.codec import encode_entry, encode_host
@@ -34,6 +35,7 @@ from turbopump.protocol.requests.offsets import (
 from turbopump.protocol.requests.pull import PullMessage, PullMessageReply, PullSysFlag
 from turbopump.protocol.requests.queries import QueryMessage, ViewMessageById
 from turbopump.protocol.requests.send import SendBatchMessage, SendMessageReply, SendMessageV2
+from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import RequestContext, Response, Router
 from turbopump.remoting.server import RemotingServer
@@ -98,6 +100,7 @@ class ScriptedBroker:
         self.farewells: list[UnregisterClient] = []
         self.received: list[tuple[Request[Any], bytes]] = []
         self.script: dict[int, deque[Response | None]] = defaultdict(deque)
+        self.on_create: Callable[[CreateTopic], None] = lambda _: None
         self._held: list[tuple[PullMessage, RequestContext]] = []
         self._server: RemotingServer | None = None
         self._port = 0
@@ -116,6 +119,7 @@ class ScriptedBroker:
             (GetMaxOffset, self._max),
             (GetMinOffset, self._min),
             (SearchOffset, self._search),
+            (CreateTopic, self._create),
             (QueryMessage, lambda _request, _context: NOT_FOUND),
             (ViewMessageById, lambda _request, _context: refusal(ResponseCode.SYSTEM_ERROR)),
         ):
@@ -276,6 +280,10 @@ class ScriptedBroker:
     def _min(self, request: GetMinOffset, context: RequestContext) -> Response:
         return Response(OffsetReply(offset=self.min_offset[request.topic, request.queue_id]))
 
+    def _create(self, request: CreateTopic, context: RequestContext) -> Response:
+        self.on_create(request)
+        return Response()
+
     def _search(self, request: SearchOffset, context: RequestContext) -> Response:
         return Response(OffsetReply(offset=self.min_offset[request.topic, request.queue_id] + 1))
 
@@ -307,6 +315,7 @@ async def scripted_cluster(
     names = [ScriptedBroker(f"broker-{letter}") for letter in "abcdef"[:brokers]]
     await name_server.start()
     for broker in names:
+        broker.on_create = partial(_register, name_server, broker)
         await broker.start()
     if topic is not None:
         name_server.route(topic, *names, queues=queues)
@@ -317,6 +326,15 @@ async def scripted_cluster(
         for broker in names:
             await broker.stop()
         await name_server.stop()
+
+
+def _register(name_server: ScriptedNameServer, broker: ScriptedBroker, request: CreateTopic) -> None:
+    """The name server knows a new topic of this broker too."""
+    before = name_server.routes.get(request.topic)
+    name_server.route(request.topic, broker, queues=request.write_queue_nums)
+    if before is not None:
+        name_server.routes[request.topic].queue_datas[:0] = before.queue_datas
+        name_server.routes[request.topic].broker_datas[:0] = before.broker_datas
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -1,0 +1,164 @@
+"""Back-pressure and automatic batches, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.unit.client.scripted_cluster import refusal, scripted_cluster
+from tests.unit.client.test_producer import producer_of
+
+from turbopump.client.accumulator import AutoBatch
+from turbopump.client.back_pressure import BackPressure, InFlightBound
+from turbopump.client.send_result import SendResult, SendStatus
+from turbopump.errors import ConfigError, MessageError, SendError
+from turbopump.message.message import Message
+from turbopump.protocol.codes import RequestCode, ResponseCode
+from turbopump.protocol.requests.send import SendBatchMessage, SendMessageV2
+from turbopump.testing.simulation import Simulation, simulate
+
+
+@pytest.mark.parametrize("bound", [BackPressure(messages=3), BackPressure(size=3 * 100)])
+def test_who_finds_no_room_waits_for_it(bound: BackPressure) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster, back_pressure=bound) as producer:
+            await producer.send("orders", b"x" * 100)
+            most = 0
+
+            async def send() -> SendResult:
+                nonlocal most
+                result = await producer.send("orders", b"x" * 100)
+                most = max(most, producer._bound.messages if producer._bound else 0)
+                return result
+
+            results = await asyncio.gather(*(send() for _ in range(50)))
+            assert [result.status for result in results] == [SendStatus.OK] * 50
+            assert most == 3
+
+    simulate(1, scenario)
+
+
+def test_the_wait_ends_with_the_deadline_and_says_what_to_do() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        bound = BackPressure(messages=1)
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster, back_pressure=bound) as producer:
+            await producer.send("orders", b"x")
+            cluster.broker.script[RequestCode.SEND_MESSAGE_V2].append(None)
+            stuck = asyncio.create_task(producer.send("orders", b"x"))
+            await asyncio.sleep(0)
+            before = simulation.loop.time()
+            with pytest.raises(SendError, match=r"no room among the 1 messages .* send less at once"):
+                await producer.send("orders", b"x", timeout=0.5)
+            assert 0.49 < simulation.loop.time() - before < 0.6
+            waits = asyncio.create_task(producer.send("orders", b"x", timeout=10))
+            with pytest.raises(SendError, match="no answer"):
+                await stuck
+            assert (await waits).status is SendStatus.OK
+
+    simulate(1, scenario)
+
+
+def test_the_line_keeps_its_order_and_forgets_who_gives_up() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        bound = InFlightBound(BackPressure(messages=2, size=100))
+        await bound.enter(60, 1)
+        order: list[str] = []
+
+        async def enter(name: str, size: int) -> None:
+            await bound.enter(size, 60)
+            order.append(name)
+
+        large = asyncio.create_task(enter("large", 80))
+        gone = asyncio.create_task(enter("gone", 1))
+        small = asyncio.create_task(enter("small", 10))
+        await asyncio.sleep(0.1)
+        assert order == []  # the small one fits, but it is not its turn
+        gone.cancel()
+        await asyncio.sleep(0.1)
+        bound.leave(60)
+        await asyncio.gather(large, small)
+        assert order == ["large", "small"]
+        assert (bound.messages, bound.size) == (2, 90)
+        large_alone = InFlightBound(BackPressure(size=10))
+        await large_alone.enter(1000, 1)
+
+    simulate(1, scenario)
+
+
+def test_messages_of_ten_milliseconds_travel_as_one_and_each_has_its_own_result() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster, auto_batch=AutoBatch()) as producer:
+            cluster.broker.script[RequestCode.SEND_BATCH_MESSAGE].append(stored := refusal(ResponseCode.SUCCESS))
+            stored.ext = {"msgId": ",".join(f"B{i}" for i in range(20)), "queueId": "2", "queueOffset": "100"}
+            results = await asyncio.gather(*(producer.send("orders", f"{i}") for i in range(20)))
+            assert len(cluster.broker.requests(SendBatchMessage)) == 1
+            assert cluster.broker.requests(SendMessageV2) == []
+            assert len({result.msg_id for result in results}) == 20
+            assert [result.queue_offset for result in results] == list(range(100, 120))
+            assert [result.offset_msg_id for result in results] == [f"B{i}" for i in range(20)]
+            before = simulation.loop.time()
+            await producer.send("orders", b"alone")
+            assert 0.01 <= simulation.loop.time() - before < 0.03
+            assert len(cluster.broker.requests(SendMessageV2)) == 1  # one message needs no batch
+
+    simulate(1, scenario)
+
+
+def test_a_full_batch_goes_at_once_and_what_differs_goes_apart() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        settings = AutoBatch(hold=5.0, size=1000)
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster, auto_batch=settings) as producer:
+            before = simulation.loop.time()
+            await asyncio.gather(*(producer.send("orders", b"x" * 100, tags="a") for _ in range(10)))
+            assert simulation.loop.time() - before < 0.1
+            await asyncio.gather(
+                *(producer.send("orders", b"x" * 500, tags=tag) for tag in "aabb"),
+                *(producer.send(Message("orders", b"x" * 500, tags="a", wait_store_ok=False)) for _ in range(2)),
+            )
+            assert len(cluster.broker.requests(SendBatchMessage)) == 4
+            assert simulation.loop.time() - before < 0.2
+            delayed = Message("orders", b"x", properties={"DELAY": "1"})
+            await asyncio.gather(
+                producer.send(delayed), producer.send("orders", b"x" * 2000), producer.send("orders", b"x", sharding_key=1)
+            )
+            assert len(cluster.broker.requests(SendMessageV2)) == 3  # not what may not be in a batch, or is one by itself
+            assert simulation.loop.time() - before < 0.3
+
+    simulate(1, scenario)
+
+
+def test_the_error_of_a_batch_is_everyones_and_a_close_sends_what_is_held() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster:
+            producer = producer_of(cluster, auto_batch=AutoBatch(hold=20.0), retries=0)
+            await producer.start()
+            cluster.broker.script[RequestCode.SEND_BATCH_MESSAGE].append(refusal(ResponseCode.MESSAGE_ILLEGAL, "odd"))
+            sends = [asyncio.create_task(producer.send("orders", b"x", timeout=30)) for _ in range(3)]
+            await asyncio.sleep(25)
+            for send in sends:
+                with pytest.raises(SendError, match="odd"):
+                    await send
+            sends = [asyncio.create_task(producer.send("orders", b"x", timeout=30)) for _ in range(3)]
+            await asyncio.sleep(1)
+            with pytest.raises(MessageError):  # at once, and it spoils nothing
+                await producer.send("orders", b"x", properties={"a": "\x01"}, timeout=0.1)
+            await producer.close()
+            assert [send.result().status for send in sends] == [SendStatus.OK] * 3
+
+    simulate(1, scenario)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: BackPressure(messages=0),
+        lambda: BackPressure(size=0),
+        lambda: AutoBatch(hold=0),
+        lambda: AutoBatch(hold=31),
+        lambda: AutoBatch(size=3 * 1024 * 1024),
+        lambda: AutoBatch(total_size=0),
+    ],
+)
+def test_unusable_bounds_are_refused(make) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ConfigError):
+        make()
