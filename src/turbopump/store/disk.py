@@ -28,6 +28,8 @@ __all__ = ["Disk", "Done", "Found", "Lock", "MappedSegment", "Piece", "Post", "S
 
 _READERS = 4
 """Threads of their own for reads, so that no sync waits behind a device that reads."""
+_SYNCERS = 3
+"""And for syncs, of the log, of what is derived and of the checkpoint: none waits for a table that is saved or a file that is made."""
 
 
 class MappedSegment:
@@ -154,10 +156,12 @@ class SystemDisk:
         self._post = post
         self._finished: deque[Callable[[], None]] = deque()
         self._threads: ThreadPoolExecutor | None = None
+        self._syncers: ThreadPoolExecutor | None = None
         self._readers: ThreadPoolExecutor | None = None
         self._closed = False
         if post is not None:
             self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="turbopump-disk")
+            self._syncers = ThreadPoolExecutor(max_workers=_SYNCERS, thread_name_prefix="turbopump-sync")
             self._readers = ThreadPoolExecutor(max_workers=_READERS, thread_name_prefix="turbopump-read")
 
     def make_directory(self, path: Path) -> None:
@@ -270,7 +274,7 @@ class SystemDisk:
                 segment.release()
             done(error)
 
-        self.start(sync, tell)
+        self._run(self._syncers, lambda: partial(tell, _outcome(sync)))
 
     def start_remove(self, segments: Sequence[Segment], done: Callable[[int, OSError | None], None]) -> None:
         batch = list(segments)
@@ -313,8 +317,8 @@ class SystemDisk:
         self._run(self._readers, lambda: partial(tell, [_read(piece) for piece in pieces]))
 
     def close(self) -> None:
-        pools = (self._threads, self._readers)
-        self._threads = self._readers = None
+        pools = (self._threads, self._syncers, self._readers)
+        self._threads = self._syncers = self._readers = None
         for threads in pools:
             if threads is not None:
                 threads.shutdown(wait=True)
