@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypedDict, TypeVar
 
+from turbopump.client.identity import Credentials
 from turbopump.client.loop_thread import LoopThread, leave_behind, the_loop_thread
 from turbopump.clock import Clock
 from turbopump.errors import NotStartedError
@@ -24,6 +25,8 @@ class Surrounding(TypedDict, total=False):
 
     instance_name: str | None
     unit_name: str | None
+    credentials: Credentials | None
+    namespace_v2: str | None
     clock: Clock | None
     random: random.Random | None
     local_ip: str | None

@@ -11,7 +11,6 @@ from turbopump.client.accumulator import AutoBatch
 from turbopump.client.back_pressure import BackPressure
 from turbopump.client.fault_strategy import LatencyFaults
 from turbopump.client.hooks import SendHook
-from turbopump.client.identity import Credentials
 from turbopump.client.producer import DEFAULT_GROUP, as_message
 from turbopump.client.selectors import Selector
 from turbopump.client.send_result import SendResult
@@ -22,9 +21,7 @@ from turbopump.message.message_queue import MessageQueue
 class ProducerSettings(Surrounding, total=False):
     """The further settings of ``turbopump.client.producer.Producer``."""
 
-    credentials: Credentials | None
     namespace: str | None
-    namespace_v2: str | None
     send_timeout: float
     attempt_timeout: float | None
     retries: int

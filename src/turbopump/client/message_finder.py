@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Final
 
 from turbopump.client.found_messages import FoundMessages, Time, as_ms, each_answer, good_messages, in_order, is_meant
-from turbopump.client.identity import InstanceSettings
+from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.instance import ClientInstance
 from turbopump.client.offset_store import OffsetStore
 from turbopump.client.pulled_messages import pulled_messages
@@ -61,11 +61,13 @@ class MessageFinder:
         *,
         instance_name: str | None = None,
         unit_name: str | None = None,
+        credentials: Credentials | None = None,
+        namespace_v2: str | None = None,
         clock: Clock | None = None,
         random: random_module.Random | None = None,
         local_ip: str | None = None,
     ) -> None:
-        self._settings = InstanceSettings(name_server_addresses(namesrv), instance_name, unit_name)
+        self._settings = InstanceSettings(name_server_addresses(namesrv), instance_name, unit_name, credentials, namespace_v2)
         self._surroundings = surroundings_of(clock, random, local_ip)
         self._instance: ClientInstance | None = None
 

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from turbopump.client.heartbeat import Member
-from turbopump.client.identity import InstanceSettings
+from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.instance import ClientInstance
 from turbopump.client.offset_store import OffsetStore
 from turbopump.client.pulled_messages import DamagedMessage, pulled_messages, tell_of
@@ -80,6 +80,8 @@ class PullConsumer:
         group: str,
         instance_name: str | None = None,
         unit_name: str | None = None,
+        credentials: Credentials | None = None,
+        namespace_v2: str | None = None,
         clock: Clock | None = None,
         random: random_module.Random | None = None,
         local_ip: str | None = None,
@@ -88,7 +90,7 @@ class PullConsumer:
         if fault is not None:
             raise ConfigError(fault)
         self.group = group
-        self._settings = InstanceSettings(name_server_addresses(namesrv), instance_name, unit_name)
+        self._settings = InstanceSettings(name_server_addresses(namesrv), instance_name, unit_name, credentials, namespace_v2)
         self._surroundings = surroundings_of(clock, random, local_ip)
         self._subscriptions: dict[tuple[str, str], Subscription] = {}
         self._instance: ClientInstance | None = None

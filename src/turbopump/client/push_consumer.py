@@ -19,7 +19,7 @@ from turbopump.client.assigned_queue import AssignedQueue
 from turbopump.client.delivery import Delivery, Retry
 from turbopump.client.handling import Handler, HandlerPool
 from turbopump.client.heartbeat import Member
-from turbopump.client.identity import InstanceSettings
+from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.instance import ClientInstance
 from turbopump.client.message_stream import MessageStream
 from turbopump.client.offset_store import ConsumeFrom, OffsetStore
@@ -69,6 +69,8 @@ class PushConsumer:
         concurrency: int = 20,
         instance_name: str | None = None,
         unit_name: str | None = None,
+        credentials: Credentials | None = None,
+        namespace_v2: str | None = None,
         allocation: str = "AVG",
         close_timeout: float = CLOSE_TIMEOUT_S,
         clock: Clock | None = None,
@@ -83,7 +85,7 @@ class PushConsumer:
         if allocation not in STRATEGIES:
             raise ConfigError(f"allocation={allocation!r} is unknown; there is {', '.join(STRATEGIES)}")
         self.group = group
-        self._settings = InstanceSettings(name_server_addresses(namesrv), instance_name, unit_name)
+        self._settings = InstanceSettings(name_server_addresses(namesrv), instance_name, unit_name, credentials, namespace_v2)
         self._handler = handler
         self._consume_from = consume_from
         self._concurrency = concurrency

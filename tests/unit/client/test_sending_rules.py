@@ -1,0 +1,300 @@
+"""What a message carries: compression, namespaces, hooks, signatures; and what its error says. In virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster, until
+from tests.unit.client.test_producer import producer_of
+
+from turbopump.client.hooks import MessageKind, SendContext, SendHook
+from turbopump.client.identity import Credentials, Dress
+from turbopump.client.outgoing import Compression
+from turbopump.client.pull_consumer import PullConsumer
+from turbopump.errors import ConfigError, MessageError, SendError
+from turbopump.message.codec import decode_entry
+from turbopump.message.message import Message
+from turbopump.message.message_queue import MessageQueue
+from turbopump.message.sysflag import COMPRESSION_MASK, LZ4, ZLIB, ZSTD
+from turbopump.protocol.codes import RequestCode, ResponseCode
+from turbopump.protocol.command import Command, decode_command
+from turbopump.protocol.requests.clients import Heartbeat, UnregisterClient
+from turbopump.protocol.requests.namesrv import GetRouteInfo
+from turbopump.protocol.requests.send import SendBatchMessage, SendMessageV2
+from turbopump.remoting.router import RequestContext
+from turbopump.testing.simulation import Simulation, simulate
+
+TEXT = bytes(random.Random(1).choices(b"abcdefgh ", k=20_000))
+
+
+# --- content -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "flag"), [("zlib", ZLIB), ("lz4", LZ4), ("zstd", ZSTD)])
+@pytest.mark.parametrize("level", [None, 1, 9])
+def test_bodies_travel_compressed_in_the_kind_and_level_asked_for(kind: str, flag: int, level: int | None) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        settings = {"compression": kind, "compression_level": level}
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster, **settings) as producer:
+            result = await producer.send("orders", TEXT)
+            ((request, body),) = [pair for pair in cluster.broker.received if isinstance(pair[0], SendMessageV2)]
+            entry = decode_entry(cluster.broker.entries["orders", result.queue.queue_id][0])
+            assert request.sys_flag & COMPRESSION_MASK == flag
+            assert len(body) < len(TEXT)
+            entry.sys_flag = request.sys_flag  # the scripted broker does not keep it
+            assert entry.body == TEXT
+
+    simulate(1, scenario)
+
+
+def test_a_higher_level_makes_bodies_smaller() -> None:
+    async def size_at(cluster: ScriptedCluster, level: int) -> int:
+        async with producer_of(cluster, compression_level=level) as producer:
+            await producer.send("orders", TEXT)
+        return min(len(body) for request, body in cluster.broker.received if isinstance(request, SendMessageV2))
+
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster:
+            low = await size_at(cluster, 1)
+            assert await size_at(cluster, 9) < low
+
+    simulate(1, scenario)
+
+
+@pytest.mark.parametrize(
+    ("kind", "level"), [("gzip", None), ("zlib", 10), ("zlib", -1), ("zstd", 0), ("zstd", 23), ("lz4", 17)]
+)
+def test_an_unknown_kind_or_level_is_refused(kind: str, level: int | None) -> None:
+    with pytest.raises(ConfigError, match="compression"):
+        Compression(4096, kind, level)
+
+
+# --- namespaces --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_namespace_wraps_names_on_the_wire_and_users_do_not_see_it() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with (
+            scripted_cluster(simulation, topic="space%orders") as cluster,
+            producer_of(cluster, namespace="space", group="sellers") as producer,
+        ):
+            queue = (await producer.publish_queues("orders"))[2]
+            assert queue == MessageQueue("orders", "broker-a", 2)
+            assert (await producer.send("orders", b"x", queue=queue)).queue == queue
+            assert (await producer.send("orders", b"x", selector=lambda queues, _: queues[2])).queue == queue
+            assert (await producer.send_batch([Message("orders", b"x"), Message("orders", b"y")])).queue.topic == "orders"
+            await producer.send_oneway("orders", b"x", queue=queue)
+            await until(lambda: len(cluster.broker.requests(SendMessageV2)) == 3)
+            for request in [*cluster.broker.requests(SendMessageV2), *cluster.broker.requests(SendBatchMessage)]:
+                assert (request.topic, request.producer_group) == ("space%orders", "space%sellers")
+                assert "INSTANCE_ID\x01space\x02" in request.properties
+            await until(lambda: bool(cluster.broker.heartbeats))
+            assert [data.group_name for data in cluster.broker.heartbeats[-1].producer_data_set] == ["space%sellers"]
+            with pytest.raises(MessageError, match="at most 127"):
+                await producer.send("t" * 125, b"x")
+
+    simulate(1, scenario)
+
+
+class Wiretap:
+    """Every request as it came, from whatever client, to name server and broker."""
+
+    def __init__(self, cluster: ScriptedCluster) -> None:
+        self.commands: list[Command] = []
+        for server in (cluster.name_server._server, cluster.broker._server):
+            assert server is not None
+            for type_, handler in server.router._routes.values():
+                tapped = self._tapped(handler)
+                server.router._routes[int(type_.code)] = (type_, tapped)
+                for key, (decoder, known) in list(server.router._typed.items()):
+                    if known is handler:
+                        server.router._typed[key] = (decoder, tapped)
+
+    def _tapped(self, handler):  # type: ignore[no-untyped-def]
+        def tapped(request: object, context: RequestContext) -> object:
+            self.commands.append(decode_command(context.frame))
+            return handler(request, context)
+
+        return tapped
+
+    def codes(self) -> set[int]:
+        return {command.code for command in self.commands}
+
+
+def test_a_namespace_of_the_second_kind_stands_in_every_request() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster:
+            tap = Wiretap(cluster)
+            async with producer_of(cluster, namespace_v2="space") as producer:
+                await producer.send("orders", b"x")
+                await until(lambda: RequestCode.HEART_BEAT in tap.codes())
+            assert {GetRouteInfo.code, SendMessageV2.code, Heartbeat.code, UnregisterClient.code} <= tap.codes()
+            for command in tap.commands:
+                assert command.ext is not None
+                assert (command.ext["ns"], command.ext["nsd"]) == ("space", "true")
+
+    simulate(1, scenario)
+
+
+# --- signatures --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("token", [None, "token"])
+def test_every_request_of_every_client_is_signed(token: str | None) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        credentials = Credentials("alice", "secret", token)
+        async with scripted_cluster(simulation) as cluster:
+            tap = Wiretap(cluster)
+            async with (
+                producer_of(cluster, credentials=credentials, namespace_v2="space") as producer,
+                PullConsumer(
+                    cluster.name_server.address,
+                    group="readers",
+                    credentials=credentials,
+                    namespace_v2="space",
+                    **cluster.settings,
+                ) as consumer,
+            ):
+                assert producer.client_id == consumer.client_id
+                await producer.send("orders", TEXT, keys="k")
+                await producer.send_batch([Message("orders", b"x"), Message("orders", b"y")])
+                await producer.send_oneway("orders", b"x")
+                queue = (await consumer.queues("orders"))[0]
+                await consumer.pull(queue, 0)
+                await consumer.commit(queue, 0)
+                await until(lambda: RequestCode.HEART_BEAT in tap.codes())
+            dress = Dress(credentials)
+            assert len(tap.codes()) >= 7
+            for command in tap.commands:
+                ext = dict(command.ext or {})
+                signature = ext.pop("Signature")
+                assert ext["AccessKey"] == "alice"
+                assert ext.get("SecurityToken") == token
+                assert dress(ext, command.body)["Signature"] == signature
+
+    simulate(1, scenario)
+
+
+def test_clients_of_other_credentials_do_not_share_connections_and_empty_ones_are_refused() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, credentials=Credentials("a", "s")) as one,
+            producer_of(cluster, credentials=Credentials("b", "s")) as other,
+        ):
+            assert one.client_id != other.client_id
+
+    simulate(1, scenario)
+    with pytest.raises(ConfigError, match="both not empty"):
+        Credentials("a", "")
+
+
+# --- hooks -------------------------------------------------------------------------------------------------------------------
+
+
+class Notes(SendHook):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.contexts: list[SendContext] = []
+
+    def before(self, context: SendContext) -> None:
+        self.said.append(f"before {context.queue.broker_name}")
+        context.state["n"] = len(self.said)
+
+    def after(self, context: SendContext) -> None:
+        self.contexts.append(context)
+        self.said.append(f"after {context.queue.broker_name} {'good' if context.result else 'bad'}")
+
+
+def test_hooks_see_each_attempt_before_and_after() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        notes = Notes()
+        async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster, hooks=[notes]) as producer:
+            for broker in cluster.brokers:
+                broker.script[RequestCode.SEND_MESSAGE_V2].append(refusal(ResponseCode.SYSTEM_BUSY))
+            cluster.brokers[1].script[RequestCode.SEND_MESSAGE_V2].clear()
+            queue = MessageQueue("orders", "broker-a", 1)
+            with pytest.raises(SendError):
+                await producer.send("orders", b"x", queue=queue)
+            await producer.send(Message("orders", b"x", tags="t", properties={"DELAY": "3"}), queue=queue)
+            assert notes.said == [
+                "before broker-a",
+                "after broker-a bad",
+                "before broker-a",
+                "after broker-a good",
+            ]
+            failed, done = notes.contexts
+            assert isinstance(failed.error, Exception)
+            assert done.result is not None
+            assert (done.kind, done.properties["TAGS"], done.address) == (MessageKind.DELAY, "t", cluster.broker.address)
+            assert (done.state["n"], done.cost_ms >= 0) == (3, True)
+
+    simulate(1, scenario)
+
+
+def test_a_hook_may_forbid_and_one_that_fails_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    class Strict(SendHook):
+        def forbid(self, context: SendContext) -> None:
+            if "secret" in context.properties:
+                raise MessageError("no secrets")
+
+        def before(self, context: SendContext) -> None:
+            raise RuntimeError("a bug of mine")
+
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster, hooks=[Strict()]) as producer:
+            with pytest.raises(MessageError, match="no secrets"):
+                await producer.send("orders", b"x", properties={"secret": "1"})
+            assert cluster.broker.requests(SendMessageV2) == []
+            await producer.send("orders", b"x")
+            await producer.send_oneway("orders", b"x")
+            await until(lambda: len(cluster.broker.requests(SendMessageV2)) == 2)
+
+    simulate(1, scenario)
+    assert "a bug of mine" in caplog.text
+
+
+# --- errors ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        (ResponseCode.TOPIC_NOT_EXIST, "turbopump topic create"),
+        (ResponseCode.NO_PERMISSION, "credentials"),
+        (ResponseCode.SYSTEM_BUSY, "overloaded"),
+        (ResponseCode.SERVICE_NOT_AVAILABLE, "disk space"),
+        (ResponseCode.MESSAGE_ILLEGAL, "size, properties"),
+    ],
+)
+def test_an_error_says_what_was_tried_how_long_it_took_what_was_answered_and_what_to_check(code: int, remedy: str) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster, retries=1) as producer:
+            cluster.broker.script[RequestCode.SEND_MESSAGE_V2].extend([refusal(code, "because")] * 2)
+            with pytest.raises(SendError) as caught:
+                await producer.send("orders", b"x")
+            error = caught.value
+            text = str(error)
+            for part in ("'orders'", "broker-a", cluster.broker.address, f"code {int(code)}", "because", " ms: ", remedy):
+                assert part in text
+            assert (error.topic, error.code, set(error.brokers)) == ("orders", code, {"broker-a"})
+            assert error.spent_ms < 1000
+
+    simulate(1, scenario)
+
+
+def test_a_broker_that_cannot_be_reached_is_named_with_its_advertised_address() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster, retries=0) as producer:
+            await producer.publish_queues("orders")
+            await asyncio.sleep(1)
+            await cluster.broker.stop()
+            await asyncio.sleep(1)
+            with pytest.raises(SendError, match=r"advertises .brokerIP1") as caught:
+                await producer.send("orders", b"x")
+            assert cluster.broker.address in str(caught.value)
+            assert caught.value.code is None
+
+    simulate(1, scenario)
