@@ -139,7 +139,11 @@ def read_queue(
     outside = _outside(queue, offset)
     if outside is not None:
         return outside
-    units = yield from _units(queue, offset, min(scan, queue.end.value - offset))
+    scan = min(scan, queue.end.value - offset)
+    hot_from = max(log.end - limits.hot_size, opened_at)
+    if _is_hot(queue, offset, hot_from):
+        return _read_hot(queue, offset, scan, log, count_max, limits, accept)
+    units = yield from _units(queue, offset, scan)
     outside = _outside(queue, offset)  # retention may have been at work meanwhile
     if outside is not None:
         return outside
@@ -148,11 +152,8 @@ def read_queue(
         return GetResult(GetStatus.OFFSET_FOUND_NULL, offset, low, high, unreadable=unreadable_text(units, "the queue"))
     if not units:
         return GetResult(GetStatus.OFFSET_FOUND_NULL, offset, low, high)
-    choice = _choose(units, offset, queue, log, count_max, limits, accept, opened_at)
-    if not choice.cold:
-        result = _read_hot(choice, log, GetResult(GetStatus.NO_MATCHED_MESSAGE, choice.next_index, low, high, gaps=choice.gaps))
-    else:
-        result = yield from _read_cold(choice, queue, log, is_lost)
+    choice = _choose(units, offset, queue, hot_from, log.end - limits.hot_size, count_max, limits, accept)
+    result = yield from _read_cold(choice, queue, log, is_lost)
     if result.gaps and not result.count and result.unreadable is None and result.status is not GetStatus.FOUND:
         behind = yield from _behind_gaps(queue, result.next_offset, high)
         result.status, result.gaps = GetStatus.MESSAGE_WAS_REMOVING, result.gaps + behind - result.next_offset
@@ -173,9 +174,62 @@ def _outside(queue: ConsumeQueue, offset: int) -> GetResult | None:
     return None
 
 
+def _is_hot(queue: ConsumeQueue, index: int, hot_from: int) -> bool:
+    """Whether this process wrote the unit and its message, and not long ago; then it wrote all behind it as well."""
+    if index < queue.opened_at or index < queue.max_index - _UNITS_HOT:
+        return False
+    unit = queue.unit(index)
+    return unit is not None and unit[0] >= hot_from
+
+
+def _read_hot(
+    queue: ConsumeQueue, index: int, scan: int, log: CommitLog, count_max: int, limits: ReadLimits, accept: Accept
+) -> GetResult:
+    """Neighbours in the log in one piece. A run whose segment is gone ends the read before it, or, as the first, is passed over."""
+    result = GetResult(GetStatus.NO_MATCHED_MESSAGE, index, queue.min_index, queue.end.value)
+    pieces: list[bytes] = []
+    count_max, bytes_max = min(count_max, limits.count_hot), limits.bytes_hot
+    count = taken = run_at = run_size = run_index = run_count = 0
+    is_there = True
+    for offset, size, tags in _UNIT.iter_unpack(queue.units(index, scan)):
+        if accept is not None and not accept(tags):
+            index += 1
+            continue
+        if count and (taken + size > bytes_max or count >= count_max):
+            break
+        if offset == run_at + run_size and log.same_segment(run_at, offset):
+            run_size += size
+        else:
+            if run_size and not (is_there := _add_run(log, run_at, run_size, pieces)):
+                break
+            run_at, run_size, run_index, run_count = offset, size, index, count
+        count += 1
+        taken += size
+        index += 1
+        if count >= count_max:
+            break
+    if is_there and run_size:
+        is_there = _add_run(log, run_at, run_size, pieces)
+    if not is_there and pieces:
+        index, count = run_index, run_count
+    result.next_offset = index
+    if pieces:
+        result.status, result.count = GetStatus.FOUND, count
+        result.data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    elif not is_there:
+        result.status = GetStatus.MESSAGE_WAS_REMOVING
+    return result
+
+
+def _add_run(log: CommitLog, at: int, size: int, pieces: list[bytes]) -> bool:
+    data = log.read(at, size)
+    if data is None:
+        return False
+    pieces.append(data)
+    return True
+
+
 def _units(queue: ConsumeQueue, index: int, count: int) -> Steps[Found]:
-    if index >= queue.opened_at and index >= queue.max_index - _UNITS_HOT:
-        return queue.units(index, count)
     piece = queue.piece(index, count)
     if piece is None:
         return b""
@@ -185,11 +239,10 @@ def _units(queue: ConsumeQueue, index: int, count: int) -> Steps[Found]:
 
 @dataclass(slots=True)
 class _Choice:
-    """What one read is to give: ``units`` in order, all hot or all cold, and the ``next_index`` behind them."""
+    """What one cold read is to give: ``units`` in order, and the ``next_index`` behind them."""
 
     units: list[Unit]
     next_index: int
-    cold: bool = False
     gaps: int = 0
 
 
@@ -197,18 +250,16 @@ def _choose(
     units: bytes,
     index: int,
     queue: ConsumeQueue,
-    log: CommitLog,
+    hot_from: int,
+    in_memory_from: int,
     count_max: int,
     limits: ReadLimits,
     accept: Accept,
-    opened_at: int,
 ) -> _Choice:
-    """Which of the units' messages one read gives."""
+    """Which of the units' messages one read gives; it ends before the first that is hot."""
     chosen: list[Unit] = []
     choice = _Choice(chosen, index)
-    taken = 0
-    in_memory_from = log.end - limits.hot_size
-    hot_from, hot_index = max(in_memory_from, opened_at), queue.opened_at
+    taken, opened_at = 0, queue.opened_at
     for offset, size, tags in _UNIT.iter_unpack(units):
         if size == NO_MESSAGE_SIZE:
             index += 1
@@ -218,11 +269,8 @@ def _choose(
             index += 1
             continue
         in_memory = offset >= in_memory_from
-        cold = offset < hot_from or index < hot_index
-        if not chosen:
-            choice.cold = cold
-        elif (
-            cold is not choice.cold
+        if chosen and (
+            (offset >= hot_from and index >= opened_at)
             or taken + size > (limits.bytes_hot if in_memory else limits.bytes_cold)
             or len(chosen) >= (limits.count_hot if in_memory else limits.count_cold)
         ):
@@ -234,32 +282,6 @@ def _choose(
             break
     choice.next_index = index
     return choice
-
-
-def _read_hot(choice: _Choice, log: CommitLog, result: GetResult) -> GetResult:
-    """Out of the map; neighbours in the log in one piece. A run that is not there ends the read before it, or, as the first, is passed."""
-    pieces: list[bytes] = []
-    units = choice.units
-    begin, total = 0, len(units)
-    while begin < total:
-        first = units[begin]
-        end, size = begin + 1, first.size
-        while end < total and units[end].offset == first.offset + size and log.same_segment(first.offset, units[end].offset):
-            size += units[end].size
-            end += 1
-        data = log.read(first.offset, size)
-        if data is None:
-            if not pieces:
-                result.status, result.next_offset = GetStatus.MESSAGE_WAS_REMOVING, units[end - 1].queue_offset + 1
-                return result
-            result.next_offset = first.queue_offset
-            break
-        pieces.append(data)
-        begin = end
-    if pieces:
-        result.status, result.count = GetStatus.FOUND, begin
-        result.data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-    return result
 
 
 def _read_cold(choice: _Choice, queue: ConsumeQueue, log: CommitLog, is_lost: IsLost) -> Steps[GetResult]:
