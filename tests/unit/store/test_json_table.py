@@ -86,6 +86,24 @@ def test_members_that_make_no_sense_before_the_damage_are_given_up_too(tmp_path:
     assert "what stands before the damage is used" in failures[0]
 
 
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (b'{"a":1,"b":[1,{}]}\0\0\0', {"a": 1, "b": [1, {}]}),
+        (b'{"a":1,"b":odd,"c":3', {"a": 1}),
+        (b'{"a":"\\",}","b":2,"c', {"a": '",}', "b": 2}),
+        (b'{"a":1}}', {"a": 1}),
+        (b'{"a":[1,2}', {"a": [1]}),
+    ],
+)
+def test_as_much_as_makes_sense_is_used(tmp_path: Path, data: bytes, found: object) -> None:
+    path = tmp_path / "t.json"
+    path.write_bytes(data)
+    failures: list[str] = []
+    assert load(path, failures) == found
+    assert "what stands before the damage is used, what followed is lost" in failures[0]
+
+
 @pytest.mark.parametrize("data", [b"{torn", b"\0" * 100, b"]", b"\n", b""])
 def test_a_start_succeeds_without_a_table_of_which_nothing_is_left_and_says_so(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "t.json"
