@@ -20,8 +20,9 @@ import msgspec
 from bench import generator
 from bench.brokers import OURS, running_broker
 from bench.cases import FILL, PULL_TOPIC, TOPIC_QUEUES, Case
+from bench.comparison import BUSY, attempt
 from bench.cores import Cores
-from bench.generator import LoadResult
+from bench.generator import LoadError, LoadResult
 from bench.remote import create_topic
 
 KIB = 1024
@@ -34,7 +35,9 @@ SENDS = (
 )
 GOAL = 2.0
 LEAD_S = 0.3
-"""The reader begins so long before the window, and ends so long after."""
+"""The reader begins so long before the sends, and ends so long after."""
+SETTLE_S = 0.5
+FILL_STEP = 32_000
 
 
 class Window(msgspec.Struct):
@@ -62,8 +65,14 @@ def fill(directory: Path, cores: Cores, size: int) -> None:
     with running_broker(OURS, directory, cores) as broker:
         for case in (READER, *SENDS):
             create_topic(broker.port, case.topic, TOPIC_QUEUES)
-        limit = str(size // ENTRY_SIZE)
-        generator.fill(broker.port, [*FILL.arguments(), "--topic", PULL_TOPIC, "--limit", limit], core=cores.load)
+        arguments = [*FILL.arguments(), "--topic", PULL_TOPIC, "--limit", str(FILL_STEP)]
+        stored = 0
+        while stored < size // ENTRY_SIZE:
+            try:
+                stored += generator.fill(broker.port, arguments, core=cores.load)
+            except LoadError as problem:
+                if BUSY not in str(problem):
+                    raise
 
 
 def measure(directory: Path, cores: Cores, case: Case, seconds: float, *, reading: bool, cold: bool) -> Window:
@@ -72,11 +81,11 @@ def measure(directory: Path, cores: Cores, case: Case, seconds: float, *, readin
     with running_broker(OURS, directory, cores) as broker:
         reader = None
         if reading:
-            length = ["--settle", "0", "--seconds", str(seconds + 2 * LEAD_S + 0.5)]
+            length = ["--settle", "0", "--seconds", str(seconds + 2 * LEAD_S + SETTLE_S)]
             reader = generator.start_load(broker.port, [*READER.arguments(), *length], core=cores.load)
             time.sleep(LEAD_S)
         before = device_reads(broker.pid)
-        sends = generator.measure_load(broker.port, case.arguments(), core=cores.load, seconds=seconds)
+        sends, _ = attempt(broker, case, core=cores.load, seconds=seconds, settle=SETTLE_S)
         read = device_reads(broker.pid) - before
         if reader is None:
             return Window(sends, None, read)
