@@ -1,19 +1,23 @@
-"""Our client and our command find messages on Apache's own brokers, 5.3.3 and 4.9.7: by id, by key, by place, by time."""
+"""Our client and our command find messages on Apache's own brokers, 5.3.3 and 4.9.7: by id, by key, by place, by time; and Apache's
+mqadmin finds them on ours."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interop.apache import NEWEST, NEWEST_4, ApacheCluster
+from tests.interop.apache import NEWEST, NEWEST_4, QUICK_START, ApacheCluster, fetch_jars, java
 from tests.interop.conftest import skipping_without_tools
 from tests.interop.our_clients import (
     PATIENCE_SECONDS,
@@ -24,6 +28,7 @@ from tests.interop.our_clients import (
     read_all,
     send_all,
 )
+from tests.interop.our_servers import patient_turbopump
 
 from turbopump import Message, MessageFinder, PullConsumer, ReceivedMessage, SendResult
 from turbopump.client.found_messages import FoundMessages
@@ -169,3 +174,46 @@ def test_our_message_command_finds_and_tells_by_its_exit_code(sent: Sent) -> Non
     code, (line,) = turbopump("by-offset", "letters", str(sent.results[7].queue.queue_id), str(sent.results[7].queue_offset))
     assert (code, line["offset_msg_id"]) == (0, sent.results[7].offset_msg_id)
     assert turbopump("by-key", "letters", "unknown") == (3, [])
+
+
+def test_apaches_mqadmin_finds_messages_on_our_broker(tmp_path: Path) -> None:
+    async def send(namesrv: str) -> SendResult:
+        async with patient_producer(namesrv) as producer:
+            return (await send_all(producer, letters("admin", 3)))[1]
+
+    with patient_turbopump(tmp_path) as servers:
+        result = asyncio.run(send(servers.namesrv))
+        place = ["-i", str(result.queue.queue_id), "-o", str(result.queue_offset), "-b", result.queue.broker_name]
+        with skipping_without_tools():
+            library = fetch_jars(NEWEST)
+            machine = [java(), *QUICK_START, f"-Duser.home={tmp_path}", "-cp", f"{library}/*"]
+
+        def mqadmin(*arguments: str) -> str:
+            command = [*machine, "org.apache.rocketmq.tools.command.MQAdminStartup", *arguments, "-t", "admin"]
+            environment = {**os.environ, "ROCKETMQ_HOME": str(tmp_path)}
+            done = subprocess.run(
+                [*command, "-n", servers.namesrv],
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE_SECONDS,
+                check=False,
+                cwd=tmp_path,
+                env=environment,
+            )
+            return done.stdout + done.stderr
+
+        asked = {
+            "queryMsgByKey": ["-k", "key-1"],
+            "queryMsgByUniqueKey": ["-i", result.msg_id],
+            "queryMsgById": ["-i", result.offset_msg_id],
+            "queryMsgByOffset": place,
+        }
+        with ThreadPoolExecutor(2) as pool:
+            shown = dict(zip(asked, pool.map(lambda name: mqadmin(name, *asked[name]), asked), strict=True))
+    assert re.search(
+        rf"^{result.msg_id} +{result.queue.queue_id} +{result.queue_offset}$", shown["queryMsgByKey"], re.MULTILINE
+    )
+    for name in ("queryMsgByUniqueKey", "queryMsgById", "queryMsgByOffset"):
+        facts = dict(re.findall(r"^(\w[\w ]*): +(.*?) *$", shown[name], re.MULTILINE))
+        found = facts["Topic"], facts["Keys"], int(facts["Queue ID"]), int(facts["Queue Offset"])
+        assert found == ("admin", "[key-1 shared]", result.queue.queue_id, result.queue_offset), shown[name]
