@@ -11,7 +11,7 @@ from pathlib import Path
 
 from turbopump.errors import StoreDamagedError, StoreError
 from turbopump.store.disk import Disk, Lock
-from turbopump.store.files import StorePaths, segment_name
+from turbopump.store.files import StorePaths, segment_name, segment_offset
 from turbopump.store.mapped_file import MappedFile, MappedFiles
 from turbopump.store.provenance import Provenance
 
@@ -63,6 +63,11 @@ def _refuse_left_behind(disk: Disk, paths: StorePaths) -> None:
     ):
         if given != before and not _is_there(disk, given) and _is_there(disk, before):
             raise StoreError(f"{key} names {given}, but the store has {before}: move it there, or leave {key} out")
+    there = {name for root in (*paths.commit_logs, *paths.read_only_commit_logs) for name in disk.list_directory(root)}
+    if any(segment_offset(name) is not None and name not in there for name in disk.list_directory(usual.commit_log)):
+        raise StoreError(
+            f"{usual.commit_log} has segments, but storePathCommitLog leaves it out: name it there too, or move them"
+        )
 
 
 def _is_there(disk: Disk, path: Path) -> bool:

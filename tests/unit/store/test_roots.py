@@ -290,6 +290,22 @@ def test_what_lies_at_the_usual_place_is_not_passed_over(tmp_path: Path, field: 
     found.close()
 
 
+def test_segments_at_the_usual_place_are_not_passed_over_either(tmp_path: Path) -> None:
+    usual = Directory(tmp_path / "store")
+    store = usual.open()
+    put(store, b"precious")
+    store.close()
+    (tmp_path / "store" / "turbopump.json").unlink()
+    (tmp_path / "store" / "turbopump.json.bak").unlink()
+    with pytest.raises(StoreError, match=r"commitlog has segments, but storePathCommitLog leaves it out"):
+        Spread(tmp_path).open()
+    (tmp_path / "linked").symlink_to(usual.paths.commit_log)
+    for left in (Spread(tmp_path, "linked"), Spread(tmp_path, "a", read_only_commit_logs=(usual.paths.commit_log,))):
+        found = left.open()
+        assert bodies(found) == [b"precious"]
+        found.close()
+
+
 class Disks:
     """A store with its log on two simulated disks, each a file system of its own, mounted where the roots are."""
 
