@@ -1,0 +1,68 @@
+"""A store whose log lies in two directories changes hands between Apache's broker and ours: both find every segment, and put the next one
+where the other would have."""
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.interop.conftest import skipping_without_tools
+from tests.interop.test_store_directories import KINDS, Hands, Kind
+
+from turbopump.store.files import segment_offset
+
+TERM, KILL = signal.SIGTERM, signal.SIGKILL
+
+
+class SpreadHands(Hands):
+    """Both brokers are told of the directories ``roots``."""
+
+    def __init__(self, kind: Kind, directory: Path) -> None:
+        super().__init__(kind, directory)
+        self.roots = [directory / "first log", directory / "second log"]
+        self.cluster.broker_config["storePathCommitLog"] = ",".join(map(str, self.roots))
+        before = (self.cluster.directory / "conf" / "broker.conf").read_text()
+        self.cluster.write_configuration()
+        after = (self.cluster.directory / "conf" / "broker.conf").read_text()
+        self._conf.write_text(self._conf.read_text().replace(before, after))
+
+    def segments(self) -> list[list[int]]:
+        """The numbers of the segments in each root."""
+        size = self.cluster.broker_config["mappedFileSizeCommitLog"]
+        assert isinstance(size, int)
+        found = []
+        for root in self.roots:
+            offsets = [segment_offset(path.name) for path in root.iterdir()]
+            assert None not in offsets, "nothing else lies there"
+            found.append(sorted(offset // size for offset in offsets if offset is not None))
+        return found
+
+
+@pytest.fixture(params=[kind for kind in KINDS if not kind.with_crc], ids=str)
+def hands(request: pytest.FixtureRequest, tmp_path: Path, summary: list[str]) -> Iterator[SpreadHands]:
+    started = time.monotonic()
+    made = SpreadHands(request.param, tmp_path)
+    try:
+        with skipping_without_tools():
+            yield made
+    finally:
+        made.cluster.kill()
+    summary.append(f"apache-{request.param!s:14} {time.monotonic() - started:6.2f} s  two log directories: {made.ledger}")
+
+
+def test_a_log_in_two_directories_is_read_and_continued_by_both(hands: SpreadHands) -> None:
+    for take_turn in (
+        lambda: hands.apache(TERM),
+        lambda: hands.ours(TERM, rolled=True),
+        lambda: hands.apache(KILL, rolled=True),
+        lambda: hands.ours(KILL),
+        lambda: hands.apache(TERM),
+        lambda: hands.ours(TERM),
+    ):
+        take_turn()
+        first, second = hands.segments()
+        assert all(number % 2 == 0 for number in first)
+        assert all(number % 2 == 1 for number in second)
+    assert len(first) > 1
+    assert len(second) > 1
