@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from turbopump.client.namespace import INSTANCE_ID, wrap
 from turbopump.errors import ConfigError, MessageError
-from turbopump.message.batch import encode_batch
+from turbopump.message.batch import BatchItem, encode_item
 from turbopump.message.compression import compress
 from turbopump.message.ids import UniqueIds
 from turbopump.message.message import BODY_SIZE_MAX, Message
@@ -60,6 +60,14 @@ class Outgoing(NamedTuple):
     batch: bool = False
 
 
+class Piece(NamedTuple):
+    """A message as part of a batch."""
+
+    topic: str
+    entry: bytes
+    msg_id: str
+
+
 class Packer:
     """Makes ``Outgoing`` of what users hand in. ``namespace``: topics are wrapped in it."""
 
@@ -91,7 +99,7 @@ class Packer:
         properties = message.properties
         if properties:
             text, msg_id = self._with_id(properties)
-            _check_properties(text)
+            _checked(text)
         else:
             msg_id = self._ids.next()
             text = f"UNIQ_KEY\x01{msg_id}\x02{self._suffix}"
@@ -100,15 +108,14 @@ class Packer:
             body, sys_flag = compress(body, self._compression_type, self._compression_level)
         return Outgoing(topic, body, text, sys_flag, message.flag, msg_id)
 
-    def check(self, message: Message) -> int:
-        """Raises MessageError if the message may not be sent; returns its size, properties included."""
-        if message.topic not in self._topics:
-            self._checked_topic(message.topic)
-        if not 0 < len(message.body) <= self._body_size_max:
-            raise self._size_error(len(message.body))
-        text = encode_properties(message.properties)
-        _check_properties(text)
-        return len(message.body) + len(text)
+    def piece(self, message: Message) -> Piece:
+        """The message as part of a batch. Raises MessageError if it may not be sent."""
+        topic = self._topics.get(message.topic) or self._checked_topic(message.topic)
+        body = message.body
+        if not 0 < len(body) <= self._body_size_max:
+            raise self._size_error(len(body))
+        text, msg_id = self._with_id(message.properties)
+        return Piece(topic, encode_item(BatchItem(message.flag, body, _checked(text))), msg_id)
 
     def _with_id(self, properties: Mapping[str, str]) -> tuple[str, str]:
         msg_id = properties.get(UNIQ_KEY)
@@ -123,28 +130,23 @@ class Packer:
         if not messages:
             raise MessageError("an empty batch was given; send_batch needs at least one message")
         first = messages[0]
-        topic = self._checked_topic(first.topic)
+        self._checked_topic(first.topic)
         if first.topic.startswith(RETRY_PREFIX):
             raise MessageError(f"a batch cannot go to the retry topic {first.topic}; send its messages one by one")
-        marked = []
         for message in messages:
             _check_fits(message, first)
-            if not 0 < len(message.body) <= self._body_size_max:
-                raise self._size_error(len(message.body))
-            properties = message.properties
-            if UNIQ_KEY not in properties:
-                properties = {**properties, UNIQ_KEY: self._ids.next()}
-            if self._namespace:
-                properties = {**properties, INSTANCE_ID: self._namespace}
-            marked.append(Message(message.topic, message.body, properties=properties, flag=message.flag))
-        body = encode_batch(marked)
+        return self.pack_pieces([self.piece(message) for message in messages], wait_store_ok=first.wait_store_ok)
+
+    def pack_pieces(self, pieces: Sequence[Piece], *, wait_store_ok: bool) -> Outgoing:
+        """One send of them all, which have one topic. Raises MessageError if they are too large together."""
+        body = b"".join([piece.entry for piece in pieces])
         if len(body) > self._body_size_max:
             raise MessageError(
-                f"a batch of {len(messages)} messages takes {len(body)} bytes; at most {self._body_size_max} are allowed: split it"
+                f"a batch of {len(pieces)} messages takes {len(body)} bytes; at most {self._body_size_max} are allowed: split it"
             )
-        msg_id = ",".join(message.properties[UNIQ_KEY] for message in marked)
-        wait = "" if first.wait_store_ok else f"{WAIT_STORE_MSG_OK}\x01false\x02"
-        return Outgoing(topic, body, f"{wait}UNIQ_KEY\x01{self._ids.next()}\x02{self._suffix}", 0, 0, msg_id, True)
+        msg_id = ",".join([piece.msg_id for piece in pieces])
+        wait = "" if wait_store_ok else f"{WAIT_STORE_MSG_OK}\x01false\x02"
+        return Outgoing(pieces[0].topic, body, f"{wait}UNIQ_KEY\x01{self._ids.next()}\x02{self._suffix}", 0, 0, msg_id, True)
 
     def _checked_topic(self, topic: str) -> str:
         fault = topic_fault(topic)
@@ -163,15 +165,15 @@ class Packer:
         return MessageError(f"the body has {size} bytes; at most {self._body_size_max} are allowed")
 
 
-def _check_properties(text: str) -> None:
-    if len(text) <= PROPERTIES_SIZE_MAX and text.isascii():
-        return
+def _checked(text: str) -> bytes:
+    """A property text as bytes. Raises MessageError."""
     try:
-        size = len(text.encode())
+        data = text.encode()
     except UnicodeEncodeError:
         raise MessageError("a property holds a lone surrogate, which is no text; properties must be valid Unicode") from None
-    if size > PROPERTIES_SIZE_MAX:
-        raise MessageError(f"the properties take {size} bytes; at most {PROPERTIES_SIZE_MAX} are allowed")
+    if len(data) > PROPERTIES_SIZE_MAX:
+        raise MessageError(f"the properties take {len(data)} bytes; at most {PROPERTIES_SIZE_MAX} are allowed")
+    return data
 
 
 def _check_fits(message: Message, first: Message) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, overload
 
-from turbopump.client.accumulator import Accumulator, AutoBatch
+from turbopump.client.accumulator import Accumulator, AutoBatch, Held
 from turbopump.client.back_pressure import BackPressure, InFlightBound
 from turbopump.client.fault_detector import FaultDetector
 from turbopump.client.fault_strategy import FaultStrategy, LatencyFaults
@@ -247,8 +247,8 @@ class Producer:
         if selector is not None or sharding_key is not None:
             message, target = self._aim(message, queue, selector, sharding_key)  # type: ignore[assignment]
         elif self._accumulator is not None and self._accumulator.takes(message):
-            size = self._pack.check(message)
-            return await self._accumulator.add(message, size, queue, self._rules.timeout if timeout is None else timeout)
+            limit = self._rules.timeout if timeout is None else timeout
+            return await self._accumulator.add(message, self._pack.piece(message), queue, limit)
         return await self._deliver(sender, self._pack.pack(message), target, timeout)
 
     async def send_batch(
@@ -257,10 +257,12 @@ class Producer:
         """Send messages of one topic in one request, to one queue, all or none. Nothing is split: see MessageError. Errors as ``send``."""
         return await self._deliver(self._ready(), self._pack.pack_batch(messages), queue, timeout)
 
-    async def _send_together(self, messages: Sequence[Message], queue: MessageQueue | None, timeout: float) -> SendResult:
-        if len(messages) == 1:
-            return await self._deliver(self._started(), self._pack.pack(messages[0]), queue, timeout)
-        return await self._deliver(self._started(), self._pack.pack_batch(messages), queue, timeout)
+    async def _send_together(self, held: Sequence[Held], queue: MessageQueue | None, timeout: float) -> SendResult:
+        first = held[0][0]
+        if len(held) == 1:
+            return await self._deliver(self._started(), self._pack.pack(first), queue, timeout)
+        outgoing = self._pack.pack_pieces([piece for _, piece in held], wait_store_ok=first.wait_store_ok)
+        return await self._deliver(self._started(), outgoing, queue, timeout)
 
     @overload
     async def send_oneway(

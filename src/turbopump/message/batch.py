@@ -31,6 +31,13 @@ class BatchItem(NamedTuple):
     properties: bytes
 
 
+def encode_item(item: BatchItem) -> bytes:
+    """One message of a batch body."""
+    flag, body, properties = item
+    size = len(properties)
+    return b"".join((_HEAD.pack(22 + len(body) + size, 0, 0, flag, len(body)), body, size.to_bytes(2), properties))
+
+
 def encode_batch(messages: Iterable[Message]) -> bytes:
     """The batch body. Raises MessageError if a message's properties are too long."""
     parts = []
@@ -38,11 +45,7 @@ def encode_batch(messages: Iterable[Message]) -> bytes:
         text = encode_properties(message.properties).encode()
         if len(text) > PROPERTIES_SIZE_MAX:
             raise MessageError(f"the properties of a message take {len(text)} bytes; {PROPERTIES_SIZE_MAX} are allowed")
-        body = message.body
-        parts.append(_HEAD.pack(22 + len(body) + len(text), 0, 0, message.flag, len(body)))
-        parts.append(body)
-        parts.append(len(text).to_bytes(2))
-        parts.append(text)
+        parts.append(encode_item(BatchItem(message.flag, message.body, text)))
     return b"".join(parts)
 
 
