@@ -6,8 +6,13 @@ import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from turbopump.client.accumulator import AutoBatch
+    from turbopump.client.back_pressure import BackPressure
     from turbopump.client.delivery import Retry
+    from turbopump.client.fault_strategy import LatencyFaults
     from turbopump.client.found_messages import FoundMessages
+    from turbopump.client.hooks import SendHook
+    from turbopump.client.identity import Credentials
     from turbopump.client.message_finder import MessageFinder
     from turbopump.client.offset_store import ConsumeFrom
     from turbopump.client.producer import Producer
@@ -21,8 +26,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AutoBatch",
+    "BackPressure",
     "ConsumeFrom",
+    "Credentials",
     "FoundMessages",
+    "LatencyFaults",
     "Message",
     "MessageFinder",
     "MessageQueue",
@@ -31,6 +40,7 @@ __all__ = [
     "PushConsumer",
     "ReceivedMessage",
     "Retry",
+    "SendHook",
     "SendResult",
     "SendStatus",
     "TurbopumpError",
@@ -38,6 +48,11 @@ __all__ = [
 ]
 
 _HOME = {
+    "AutoBatch": "turbopump.client.accumulator",
+    "BackPressure": "turbopump.client.back_pressure",
+    "Credentials": "turbopump.client.identity",
+    "LatencyFaults": "turbopump.client.fault_strategy",
+    "SendHook": "turbopump.client.hooks",
     "ConsumeFrom": "turbopump.client.offset_store",
     "FoundMessages": "turbopump.client.found_messages",
     "Message": "turbopump.message.message",

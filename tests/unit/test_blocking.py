@@ -10,10 +10,13 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from turbopump.blocking import (
+    AutoBatch,
+    BackPressure,
     ConsumeFrom,
     Delivery,
     Message,
@@ -181,6 +184,22 @@ def test_messages_are_found_again(broker: BrokerThread, topic: str) -> None:
         assert [message.body for message in finder.by_time(topic, 0).messages] == [b"one", b"two"]
         with pytest.raises(MessageNotFoundError, match="Check the topic"):
             finder.view(topic, "unknown")
+
+
+def test_keys_batches_and_bounds_work_from_many_threads(broker: BrokerThread, topic: str) -> None:
+    settings = ProducerSettings(auto_batch=AutoBatch(), back_pressure=BackPressure(messages=20), compression="zstd")
+    with Producer(broker.namesrv, **settings) as producer:
+        producer.send(topic, "first")
+        with ThreadPoolExecutor(16) as threads:
+            results = list(threads.map(lambda i: producer.send(topic, f"{i}" * 2000), range(100)))
+        assert len({(result.queue, result.queue_offset) for result in results}) == 100
+        keyed = [producer.send(topic, f"{i}", sharding_key="order-42") for i in range(5)]
+        assert len({result.queue for result in keyed}) == 1
+        chosen = producer.send(topic, "x", selector=lambda queues, _message: queues[-1])
+        assert chosen.queue == producer.publish_queues(topic)[-1]
+    with MessageFinder(broker.namesrv) as finder:
+        bodies = {finder.at(result.queue, result.queue_offset).body for result in results}
+        assert bodies == {f"{i}".encode() * 2000 for i in range(100)}
 
 
 def test_errors_are_the_same(broker: BrokerThread) -> None:

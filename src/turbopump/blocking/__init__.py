@@ -14,8 +14,13 @@ from turbopump.blocking.on_loop_thread import Surrounding
 from turbopump.blocking.producer import Producer, ProducerSettings
 from turbopump.blocking.pull_consumer import PullConsumer
 from turbopump.blocking.push_consumer import PushConsumer, PushConsumerSettings
+from turbopump.client.accumulator import AutoBatch
+from turbopump.client.back_pressure import BackPressure
 from turbopump.client.delivery import Delivery, Retry
+from turbopump.client.fault_strategy import LatencyFaults
 from turbopump.client.found_messages import FoundMessages
+from turbopump.client.hooks import SendHook
+from turbopump.client.identity import Credentials
 from turbopump.client.offset_store import ConsumeFrom
 from turbopump.client.pull_consumer import PullResult, PullStatus
 from turbopump.client.send_result import SendResult, SendStatus
@@ -23,9 +28,13 @@ from turbopump.message.message import Message
 from turbopump.message.message_queue import MessageQueue
 
 __all__ = [
+    "AutoBatch",
+    "BackPressure",
     "ConsumeFrom",
+    "Credentials",
     "Delivery",
     "FoundMessages",
+    "LatencyFaults",
     "Message",
     "MessageFinder",
     "MessageQueue",
@@ -37,6 +46,7 @@ __all__ = [
     "PushConsumer",
     "PushConsumerSettings",
     "Retry",
+    "SendHook",
     "SendResult",
     "SendStatus",
     "Surrounding",

@@ -1,0 +1,119 @@
+"""Answers that a call reads with a decoder of its own, and what that decoder cannot read."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from turbopump.client.send_result import SEND_ANSWER, SendAnswer
+from turbopump.errors import CallTimeoutError, ConnectionLostError
+from turbopump.protocol.codes import FLAG_RESPONSE
+from turbopump.protocol.command import Command, TypedJsonHeader, encode_command
+from turbopump.protocol.frame import ROCKETMQ, frame_head
+from turbopump.remoting.connection import Connection
+from turbopump.remoting.router import Router
+
+GOOD = {"msgId": "AB", "queueId": "3", "queueOffset": "7", "MSG_REGION": "north"}
+
+
+class Wire(asyncio.Transport):
+    """Takes what is written."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1)})
+        self.written = bytearray()
+
+    def write(self, data: bytes) -> None:  # type: ignore[override]
+        self.written += data
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def connection() -> Connection:
+    made = Connection(Router())
+    made.connection_made(Wire())
+    return made
+
+
+def answer(opaque: int, **changes: object) -> bytes:
+    fields = {"code": 0, "opaque": opaque, "flag": FLAG_RESPONSE, "ext": GOOD, **changes}
+    return encode_command(Command(**fields))  # type: ignore[arg-type]
+
+
+async def asked(frame: bytes, opaque: int = 5) -> TypedJsonHeader[SendAnswer] | Command:
+    open_connection = connection()
+    call = open_connection.start_typed_call(opaque, b"", 3.0, SEND_ANSWER)
+    open_connection.data_received(frame)
+    assert not open_connection._answers
+    return call.result()
+
+
+def test_a_good_answer_is_read_in_one_pass() -> None:
+    async def scenario() -> None:
+        read = await asked(answer(5))
+        assert isinstance(read, TypedJsonHeader)
+        assert (read.code, read.ext.msg_id, read.ext.queue_id, read.ext.queue_offset) == (0, "AB", 3, 7)
+        assert (read.ext.region_id, read.ext.trace_on) == ("north", None)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        answer(5, code=2, ext=None, remark='busy, "opaque":6,'),
+        answer(5, ext={"msgId": "AB"}),
+        answer(5, remark="\u2028 is escaped"),
+    ],
+)
+def test_what_the_decoder_cannot_read_is_read_the_tolerant_way(frame: bytes) -> None:
+    async def scenario() -> None:
+        read = await asked(frame)
+        assert (read.code if isinstance(read, Command) else 0) in (0, 2)
+        assert read.opaque == 5
+
+    asyncio.run(scenario())
+
+
+def test_a_binary_header_and_one_that_begins_with_another_opaque_are_read_too() -> None:
+    async def scenario() -> None:
+        open_connection = connection()
+        binary = open_connection.start_typed_call(5, b"", 3.0, SEND_ANSWER)
+        open_connection.data_received(answer(5, serialize_type=ROCKETMQ))
+        assert isinstance(binary.result(), Command)
+        first = open_connection.start_typed_call(6, b"", 3.0, SEND_ANSWER)
+        second = open_connection.start_typed_call(7, b"", 3.0, SEND_ANSWER)
+        header = (
+            b'{"code":0,"extFields":{"opaque":6,"msgId":"AB","queueId":"1","queueOffset":"2"},"flag":1,"opaque":7,"version":1}'
+        )
+        open_connection.data_received(frame_head(len(header), 0) + header)
+        assert (first.done(), second.result().opaque) == (False, 7)
+        open_connection.data_received(answer(6))
+        assert first.result().opaque == 6
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_kept_of_a_call_that_ends_without_an_answer() -> None:
+    async def scenario() -> None:
+        open_connection = connection()
+        late = open_connection.start_typed_call(5, b"", 0.001, SEND_ANSWER)
+        with pytest.raises(CallTimeoutError):
+            await late
+        assert not open_connection._answers
+        open_connection.data_received(answer(5))  # nobody waits any more
+        lost = open_connection.start_typed_call(6, b"", 3.0, SEND_ANSWER)
+        open_connection.connection_lost(None)
+        with pytest.raises(ConnectionLostError):
+            await lost
+        refused = open_connection.start_typed_call(7, b"", 3.0, SEND_ANSWER)
+        with pytest.raises(ConnectionLostError):
+            await refused
+        assert not open_connection._answers
+
+    asyncio.run(scenario())
