@@ -12,6 +12,7 @@ import os
 import re
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -22,7 +23,9 @@ from rocketmq.client import Message, Producer, PullConsumer, PushConsumer, SendS
 NAMESRV, PREFIX, COUNT = sys.argv[1], sys.argv[2], int(sys.argv[3])
 PATIENCE_SECONDS = 180.0  # only a failure waits that long, or a machine busy with much else
 QUEUES = 4  # of a topic that a send created
-# Destroying a producer or consumer ends one that other threads still use (a boost lock error aborts the process): keep all.
+FIRST_HALF, VERIFIED = "first-half", "verified"
+# Destroying a producer or consumer, or shutting one down, ends one that other threads still use (a boost lock error, or an
+# interruption that nobody catches, aborts the process): keep all.
 KEPT = []
 TAGS = ("red", "green", "blue")
 TEXT = 'plain é 漢字 "quoted" \\ \n\t'
@@ -281,10 +284,9 @@ def push_tag_filter(topic):
     letters = Letters(topic, COUNT)
     letters.send(producer, range(COUNT))
     received = []
-    consumer = push(f"{topic}-group", "a", topic, "red || blue", received)
+    push(f"{topic}-group", "a", topic, "red || blue", received)
     wanted = letters.numbers("red", "blue")
     eventually("red and blue", lambda: len(received) >= len(wanted))
-    consumer.shutdown()
     letters.check(wanted, received)
     return f"{len(received)} of {COUNT} messages"
 
@@ -294,9 +296,8 @@ def push_signed(topic):
     letters = Letters(topic, 8)
     letters.send(PRODUCER, range(8))
     received = []
-    consumer = push(f"{topic}-group", "a", topic, "*", received, ("nobody", "nothing", "ALIYUN"))
+    push(f"{topic}-group", "a", topic, "*", received, ("nobody", "nothing", "ALIYUN"))
     eventually("all", lambda: len(received) >= 8)
-    consumer.shutdown()
     letters.check(range(8), received)
     return "8 messages"
 
@@ -306,11 +307,10 @@ def push_while_sending(topic):
     letters = Letters(topic, COUNT)
     letters.send(producer, range(COUNT // 2))
     received = []
-    consumer = push(f"{topic}-group", "a", topic, "*", received)
+    push(f"{topic}-group", "a", topic, "*", received)
     eventually("first half", lambda: len(received) >= COUNT // 2)
     letters.send(producer, range(COUNT // 2, COUNT))
     eventually("second half", lambda: len(received) >= COUNT)
-    consumer.shutdown()
     letters.check(range(COUNT), received)
     return f"{len(received)} messages"
 
@@ -321,9 +321,8 @@ def push_two_balance(topic):
     letters = Letters(topic, 1)
     letters.send(PRODUCER, [0])
     received = [[], []]
-    consumers = []
     for i in range(2):
-        consumers.append(push(f"{topic}-group", str(i), topic, "*", received[i]))
+        push(f"{topic}-group", str(i), topic, "*", received[i])
         if i == 0:
             eventually("the first message", lambda: received[0])
             settled(topic, 1)
@@ -340,28 +339,40 @@ def push_two_balance(topic):
         return queues[0] and queues[1] and not queues[0] & queues[1]
 
     eventually("a round in which both have their own queues", shared)
-    for consumer in consumers:
-        consumer.shutdown()
     letters.check(range(len(letters.bodies)), once(received[0] + received[1]))
     return f"{len(received[0])} and {len(received[1])} messages, {rounds} rounds"
 
 
 def push_resume(topic):
-    producer = PRODUCER
+    """The first half is consumed by a process of its own: a consumer that is shut down interrupts threads, and now and then
+    ends the whole process by that (boost::thread_interrupted)."""
     letters = Letters(topic, COUNT)
-    for part, wanted in enumerate([range(COUNT // 2), range(COUNT // 2, COUNT)]):
-        letters.send(producer, wanted)
-        received = []
-        consumer = push(f"{topic}-group", str(part), topic, "*", received)
-        eventually(f"part {part}", lambda box=received, numbers=wanted: len(box) >= len(numbers))
-        if part == 0:
-            settled(topic, wanted.stop)
-        consumer.shutdown()
-        letters.check(wanted, received)
+    first, second = range(COUNT // 2), range(COUNT // 2, COUNT)
+    letters.send(PRODUCER, first)
+    command = [sys.executable, __file__, NAMESRV, topic, str(COUNT), FIRST_HALF]
+    child = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=2 * PATIENCE_SECONDS)
+    assert VERIFIED in child.stdout, f"the first half's process ended with {child.returncode}: {child.stdout}"
+    letters.send(PRODUCER, second)
+    received = []
+    push(f"{topic}-group", "second", topic, "*", received)
+    eventually("the second half", lambda: len(received) >= len(second))
+    letters.check(second, received)
     return "half and half"
 
 
-PRODUCER = start_producer()
+def first_half(topic):
+    """The child process of push_resume. What happens after it said so does not matter."""
+    letters = Letters(topic, COUNT)
+    received = []
+    consumer = push(f"{topic}-group", "first", topic, "*", received)
+    eventually("the first half", lambda: len(received) >= COUNT // 2)
+    settled(topic, COUNT // 2)
+    letters.check(range(COUNT // 2), received)
+    print(VERIFIED, flush=True)
+    consumer.shutdown()
+
+
+PRODUCER = None if FIRST_HALF in sys.argv else start_producer()
 
 SCENARIOS = [
     send_sync,
@@ -392,6 +403,9 @@ def run(scenario, passed):
 
 
 def main():
+    if FIRST_HALF in sys.argv:
+        first_half(PREFIX)
+        os._exit(0)
     passed = []
     threads = [threading.Thread(target=run, args=(scenario, passed)) for scenario in SCENARIOS]
     for thread in threads:
