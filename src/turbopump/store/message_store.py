@@ -174,7 +174,7 @@ class MessageStore:
 
         Raises StoreClosedError if the store takes no writes (a full disk is one reason), MessageError if no file can hold it, OSError
         if a new file fails.
-        Hosts as ``codec.encode_host`` makes them. Cost: about 4 µs.
+        Hosts as ``codec.encode_host`` makes them. Cost: about 6 µs, of which the CRC takes 1, the key index 2.
         """
         if self._closed or self.flushed.error is not None or self.space.refusal is not None:
             self._refuse()
