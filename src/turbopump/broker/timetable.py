@@ -17,20 +17,25 @@ class Timetable:
         self._closed = False
 
     def every(self, interval: float, action: Callable[[], None]) -> None:
-        """Call ``action`` every ``interval`` seconds, first after one interval."""
+        """Call ``action`` every ``interval`` seconds, first after one interval. One that comes late does not make the next late; those that
+        were missed meanwhile are not made up for."""
         loop = asyncio.get_running_loop()
         number = len(self._timers)
+        due = loop.time() + interval
 
         def run() -> None:
+            nonlocal due
             if self._closed:
                 return
-            self._timers[number] = loop.call_later(interval, run)
+            now = loop.time()
+            due = due + interval if due + interval > now else now + interval
+            self._timers[number] = loop.call_at(due, run)
             try:
                 action()
             except Exception:
                 log.exception("repeating action failed action=%s", getattr(action, "__qualname__", action))
 
-        self._timers[number] = loop.call_later(interval, run)
+        self._timers[number] = loop.call_at(due, run)
 
     def at_its_pace(self, action: Callable[[], float]) -> None:
         """Call ``action`` soon, and again after the seconds that it returns; one that raises is logged and not called again."""

@@ -1,0 +1,32 @@
+"""What a broker does again and again keeps its times."""
+
+import asyncio
+
+from turbopump.broker.timetable import Timetable
+
+
+class HandClock(asyncio.SelectorEventLoop):
+    """A loop whose time goes on only when the test says so."""
+
+    now = 1000.0
+
+    def time(self) -> float:
+        return self.now
+
+
+def test_an_action_that_comes_late_does_not_make_the_next_late_and_missed_ones_are_not_made_up_for() -> None:
+    async def scene(loop: HandClock) -> None:
+        seen: list[float] = []
+        timetable = Timetable()
+        timetable.every(0.5, lambda: seen.append(loop.now - 1000))
+        for at in (0.25, 0.5, 0.75, 1.25, 1.5, 1.75, 2.0, 3.75, 4.0, 4.25):
+            loop.now = 1000 + at
+            for _ in range(5):
+                await asyncio.sleep(0)
+        timetable.close()
+        assert seen == [0.5, 1.25, 1.5, 2.0, 3.75, 4.25]
+
+    with asyncio.Runner(loop_factory=HandClock) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, HandClock)
+        runner.run(scene(loop))
