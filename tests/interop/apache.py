@@ -308,7 +308,9 @@ class ApacheCluster:
         classpath = f"{self.directory / 'conf' / role}:{fetch_jars(self.version)}/*"
         # user.home: whatever Apache writes outside its configured paths lands in our directory too
         home = f"-Duser.home={self.directory}"
-        return [*(self.jvm_options if role == "broker" else QUICK_START), *OPENS, home, "-cp", classpath]
+        # a registration that is late must not close the broker's connection: the name server would forget it
+        patient = "-Dcom.rocketmq.remoting.client.closeSocketIfTimeout=false"
+        return [*(self.jvm_options if role == "broker" else QUICK_START), *OPENS, home, patient, "-cp", classpath]
 
     def _spawn(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
         environment = {k: v for k, v in os.environ.items() if k not in {"NAMESRV_ADDR", "JAVA_TOOL_OPTIONS"}}

@@ -67,6 +67,7 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Apa
 @pytest.fixture(params=VERSIONS)
 def cluster(request: pytest.FixtureRequest, clusters: dict[str, ApacheCluster], summary: list[str]) -> Iterator[ApacheCluster]:
     started = time.monotonic()
+    clusters[request.param].wait_ready()  # on a busy machine it has now and then lost its name server for a while
     yield clusters[request.param]
     name = request.node.name.removeprefix("test_").partition("[")[0]
     summary.append(f"apache-{request.param:10} {time.monotonic() - started:6.2f} s  {name}")
