@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Unpack, overload
 
 from turbopump.blocking.on_loop_thread import OnLoopThread, Surrounding
@@ -11,7 +13,8 @@ from turbopump.client.accumulator import AutoBatch
 from turbopump.client.back_pressure import BackPressure
 from turbopump.client.fault_strategy import LatencyFaults
 from turbopump.client.hooks import SendHook
-from turbopump.client.producer import DEFAULT_GROUP, as_message
+from turbopump.client.outgoing import as_message
+from turbopump.client.producer import DEFAULT_GROUP
 from turbopump.client.selectors import Selector
 from turbopump.client.send_result import SendResult
 from turbopump.message.message import Message
@@ -113,6 +116,39 @@ class Producer(OnLoopThread[asyncio_producer.Producer]):
         if selector is None and sharding_key is None:
             return self._call(self._ready().send, built, queue=queue, timeout=timeout)
         return self._call(self._ready().send, built, queue=queue, selector=selector, sharding_key=sharding_key, timeout=timeout)
+
+    def start_send(
+        self,
+        message: Message,
+        /,
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        sharding_key: object = None,
+        timeout: float | None = None,
+    ) -> Future[SendResult]:
+        """Put one message on its way, and return when there is room for it (``back_pressure``); the future gets what ``send`` returns
+        or raises, on the client's thread: a callback of it must be quick and may not call the blocking client."""
+        outcome: Future[SendResult] = Future()
+
+        def settle(sent: asyncio.Future[SendResult]) -> None:
+            if sent.cancelled():
+                outcome.cancel()
+                return
+            error = sent.exception()
+            if error is not None:
+                outcome.set_exception(error)
+            else:
+                outcome.set_result(sent.result())
+
+        async def start(client: asyncio_producer.Producer) -> None:
+            sending = await client.start_send(
+                message, queue=queue, selector=selector, sharding_key=sharding_key, timeout=timeout
+            )
+            sending.add_done_callback(settle)
+
+        self._call(start, self._ready())
+        return outcome
 
     def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout: float | None = None

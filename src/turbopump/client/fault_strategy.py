@@ -95,6 +95,11 @@ class FaultStrategy:
             until = None
         return until is None and broker_name not in self._unreachable
 
+    def expire(self, now: float) -> None:
+        """Forget what is over, also of brokers that nobody asks about any more."""
+        for broker_name in list(self._until):
+            self.available(broker_name, now)
+
     def reachable(self, broker_name: str) -> bool:
         """Not waiting for the detector."""
         return broker_name not in self._unreachable

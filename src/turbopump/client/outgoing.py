@@ -6,7 +6,7 @@ not changed, so that it can be sent again. Source: apache/rocketmq ``Validators.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -185,3 +185,22 @@ def _check_fits(message: Message, first: Message) -> None:
         raise MessageError("the messages of a batch must agree in wait_store_ok")
     if any(name in message.properties for name in DELAYING):
         raise MessageError("a delayed message cannot go in a batch; send it on its own")
+
+
+def as_message(
+    message: Message | str,
+    body: bytes | str | None,
+    tags: str | None,
+    keys: str | Iterable[str] | None,
+    properties: Mapping[str, str] | None,
+) -> Message:
+    """A ``Message`` of either form of ``send``. Raises TypeError if the two are mixed."""
+    if isinstance(message, Message):
+        if body is not None or tags is not None or keys is not None or properties is not None:
+            raise TypeError(
+                "a Message brings its own body, tags, keys and properties; give either a Message or a topic with them"
+            )
+        return message
+    if body is None:
+        raise TypeError("a topic without a body was given; give a Message, or topic and body")
+    return Message(message, body, tags=tags, keys=keys, properties=properties)

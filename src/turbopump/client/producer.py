@@ -20,7 +20,7 @@ from turbopump.client.heartbeat import Member
 from turbopump.client.hooks import SendHook, SendHooks
 from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.namespace import unwrap, wrap
-from turbopump.client.outgoing import COMPRESS_FROM, Compression, Outgoing, Packer
+from turbopump.client.outgoing import COMPRESS_FROM, Compression, Outgoing, Packer, as_message
 from turbopump.client.selection import RoundRobin
 from turbopump.client.selectors import Selector, by_hash
 from turbopump.client.send_attempts import Target
@@ -96,7 +96,7 @@ class Producer:
         self._accumulator = None if auto_batch is None else Accumulator(auto_batch, self._send_together)
         self._member = Member(wrap(namespace, group), produces=True)
         self._sender: Sender | None = None
-        self._packer: Packer | None = None
+        self._pack: Packer  # from the start on
         self._tracer: TraceDispatcher | None = None
         self._trace_producer: Producer | None = None
 
@@ -125,7 +125,7 @@ class Producer:
         instance = join_instance(self._settings, surroundings, self._member)
         token = surroundings.random.getrandbits(32)
         ids = UniqueIds(surroundings.clock, ip=surroundings.ip, token=token, pid=surroundings.pid())
-        self._packer = Packer(ids, body_size_max=self._body_size_max, compression=self._compression, namespace=self._namespace)
+        self._pack = Packer(ids, body_size_max=self._body_size_max, compression=self._compression, namespace=self._namespace)
         hooks = list(self._hooks)
         if self._trace_topic is not None:
             hooks.append(await self._start_trace(self._trace_topic))
@@ -264,6 +264,30 @@ class Producer:
         outgoing = self._pack.pack_pieces([piece for _, piece in held], wait_store_ok=first.wait_store_ok)
         return await self._deliver(self._started(), outgoing, queue, timeout)
 
+    async def start_send(
+        self,
+        message: Message,
+        /,
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        sharding_key: object = None,
+        timeout: float | None = None,
+    ) -> asyncio.Future[SendResult]:
+        """Put one message on its way, and return when there is room for it (``back_pressure``); the future gets what ``send`` returns
+        or raises. Raises MessageError, NotStartedError, and SendError if there is no room in time."""
+        sender = self._ready()
+        if self._accumulator is not None and selector is None and sharding_key is None and self._accumulator.takes(message):
+            limit = self._rules.timeout if timeout is None else timeout
+            return self._accumulator.add(message, self._pack.piece(message), queue, limit)
+        message, target = self._aim(message, queue, selector, sharding_key)
+        outgoing = self._pack.pack(message)
+        if self._bound is not None:
+            timeout = await self._enter(self._bound, outgoing, timeout)
+        task = asyncio.get_running_loop().create_task(self._deliver_entered(sender, outgoing, target, timeout))
+        await asyncio.sleep(0)  # let it begin: a close waits for what has begun
+        return task
+
     @overload
     async def send_oneway(
         self,
@@ -319,27 +343,28 @@ class Producer:
 
     # --- between the user and the way of a message ---------------------------------------------------------------------------
 
-    @property
-    def _pack(self) -> Packer:
-        assert self._packer is not None
-        return self._packer
-
     async def _deliver(self, sender: Sender, outgoing: Outgoing, target: Target, timeout: float | None) -> SendResult:
-        if self._namespace is None and self._bound is None:
-            return await sender.deliver(outgoing, target, timeout)
-        timeout = self._rules.timeout if timeout is None else timeout
-        size = len(outgoing.body)
         if self._bound is not None:
-            now = asyncio.get_running_loop().time
-            began = now()
-            await self._bound.enter(size, timeout)
-            timeout = max(timeout - (now() - began), 0.001)
+            timeout = await self._enter(self._bound, outgoing, timeout)
+        return await self._deliver_entered(sender, outgoing, target, timeout)
+
+    async def _enter(self, bound: InFlightBound, outgoing: Outgoing, timeout: float | None) -> float:
+        """Wait for room; the seconds that are left then."""
+        timeout = self._rules.timeout if timeout is None else timeout
+        now = asyncio.get_running_loop().time
+        began = now()
+        await bound.enter(len(outgoing.body), timeout)
+        return max(timeout - (now() - began), 0.001)
+
+    async def _deliver_entered(self, sender: Sender, outgoing: Outgoing, target: Target, timeout: float | None) -> SendResult:
         try:
+            if self._namespace is None:
+                return await sender.deliver(outgoing, target, timeout)
             result = await sender.deliver(outgoing, self._inside(target), timeout)
+            return result.moved_to(self._outside(result.queue))
         finally:
             if self._bound is not None:
-                self._bound.leave(size)
-        return result if self._namespace is None else result.moved_to(self._outside(result.queue))
+                self._bound.leave(len(outgoing.body))
 
     def _aim(
         self, message: Message, queue: MessageQueue | None, selector: Selector | None, sharding_key: object
@@ -371,22 +396,3 @@ class Producer:
 
     def _outside(self, queue: MessageQueue) -> MessageQueue:
         return MessageQueue(unwrap(self._namespace, queue.topic), queue.broker_name, queue.queue_id)
-
-
-def as_message(
-    message: Message | str,
-    body: bytes | str | None,
-    tags: str | None,
-    keys: str | Iterable[str] | None,
-    properties: Mapping[str, str] | None,
-) -> Message:
-    """A ``Message`` of either form of ``send``. Raises TypeError if the two are mixed."""
-    if isinstance(message, Message):
-        if body is not None or tags is not None or keys is not None or properties is not None:
-            raise TypeError(
-                "a Message brings its own body, tags, keys and properties; give either a Message or a topic with them"
-            )
-        return message
-    if body is None:
-        raise TypeError("a topic without a body was given; give a Message, or topic and body")
-    return Message(message, body, tags=tags, keys=keys, properties=properties)

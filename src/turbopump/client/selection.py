@@ -29,6 +29,8 @@ class RoundRobin:
         """
         start = self._turn(route)
         faults = self._faults
+        if not faults.empty:
+            faults.expire(now)
         if faults.empty:
             queue = route.publish_queues[start % len(route.publish_queues)]
             if not avoid or queue.broker_name not in avoid:

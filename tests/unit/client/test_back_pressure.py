@@ -58,6 +58,33 @@ def test_the_wait_ends_with_the_deadline_and_says_what_to_do() -> None:
     simulate(1, scenario)
 
 
+def test_a_send_that_is_only_started_waits_for_room_and_its_future_has_the_result() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        bound = BackPressure(messages=2)
+        async with scripted_cluster(simulation) as cluster:
+            producer = producer_of(cluster, back_pressure=bound, retries=0)
+            await producer.start()
+            await producer.send("orders", b"x")
+            cluster.broker.script[RequestCode.SEND_MESSAGE_V2].extend([None, refusal(ResponseCode.MESSAGE_ILLEGAL, "odd")])
+            silent = await producer.start_send(Message("orders", b"x"), timeout=2)
+            refused = await producer.start_send(Message("orders", b"x"), sharding_key="k")
+            before = simulation.loop.time()
+            third = await producer.start_send(Message("orders", b"x"))  # when the refusal has come
+            assert 0 < simulation.loop.time() - before < 0.1
+            with pytest.raises(SendError, match="odd"):
+                await refused
+            with pytest.raises(MessageError):
+                await producer.start_send(Message("orders", b""))
+            assert (await third).status is SendStatus.OK
+            with pytest.raises(SendError, match="no answer"):
+                await silent
+            last = await producer.start_send(Message("orders", b"x"))
+            await producer.close()
+            assert last.result().status is SendStatus.OK
+
+    simulate(1, scenario)
+
+
 def test_the_line_keeps_its_order_and_forgets_who_gives_up() -> None:
     async def scenario(simulation: Simulation) -> None:
         bound = InFlightBound(BackPressure(messages=2, size=100))
