@@ -8,7 +8,7 @@ module imports nothing of turbopump, so that a benchmark can use it too.
     with ApacheCluster("5.3.3", directory=tmp, heap="2g", broker_config={"flushDiskType": "SYNC_FLUSH"}) as c:
         talk_to(c.namesrv, c.broker)          # "127.0.0.1:41234"
 
-`python tests/interop/apache.py 5.3.3 DIRECTORY` runs one until it is interrupted, for trying things by hand.
+`python -m tests.interop.apache 5.3.3 DIRECTORY` runs one until it is interrupted, for trying things by hand.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import random
 import shutil
 import signal
 import socket
@@ -27,6 +26,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+
+from tests.interop.ports import free_ports as free_ports
 
 LOOPBACK = "127.0.0.1"
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "apache"
@@ -338,28 +339,6 @@ def properties_text(settings: Mapping[str, str | int | bool]) -> str:
     """A Java .properties file; booleans as Java spells them."""
     lines = (f"{k}={str(v).lower() if isinstance(v, bool) else v}\n" for k, v in settings.items())
     return "".join(lines)
-
-
-def free_ports(*offsets: int) -> int:
-    """A port p such that p + each offset is free on loopback now.
-
-    Below the ports that the system gives to outgoing connections: one of those would be taken while a broker is away.
-    """
-    while True:
-        port = random.randrange(12_000, 32_000)
-        if all(is_free(port + offset) for offset in offsets):
-            return port
-
-
-def is_free(port: int) -> bool:
-    if not 1024 < port < 65536:
-        return False
-    with socket.socket() as probe:
-        try:
-            probe.bind(("0.0.0.0", port))
-        except OSError:
-            return False
-    return True
 
 
 def connects(host: str, port: int) -> bool:
