@@ -45,10 +45,8 @@ DEFAULT_GROUP: Final = "DEFAULT_PRODUCER"
 class Producer:
     """Sends messages. Use it as ``async with Producer("127.0.0.1:9876") as producer: await producer.send("topic", b"body")``.
 
-    ``namesrv``: ``"host:port"``, several separated by ``;``, or a list. ``group``: the producer group. docs/client.md explains every
-    setting. ``clock``, ``random`` and ``local_ip`` replace the system's.
-
-    Many tasks may send at once. It belongs to the event loop and process it was started in. Raises ConfigError for unusable settings.
+    ``namesrv``: ``"host:port"``, several separated by ``;``, or a list. ``clock``, ``random`` and ``local_ip`` replace the system's;
+    docs/client.md explains every other setting. Many tasks may send at once. It belongs to the event loop and process it was started in. Raises ConfigError for unusable settings.
     """
 
     def __init__(
@@ -93,6 +91,7 @@ class Producer:
         self._hooks = tuple(hooks)
         self._trace_topic = TRACE_TOPIC if trace is True else trace or None
         self._bound = None if back_pressure is None else InFlightBound(back_pressure)
+        self._plain = back_pressure is None and namespace is None
         self._accumulator = None if auto_batch is None else Accumulator(auto_batch, self._send_together)
         self._member = Member(wrap(namespace, group), produces=True)
         self._sender: Sender | None = None
@@ -249,6 +248,8 @@ class Producer:
         elif self._accumulator is not None and self._accumulator.takes(message):
             limit = self._rules.timeout if timeout is None else timeout
             return await self._accumulator.add(message, self._pack.piece(message), queue, limit)
+        if self._plain:
+            return await sender.deliver(self._pack.pack(message), target, timeout)
         return await self._deliver(sender, self._pack.pack(message), target, timeout)
 
     async def send_batch(

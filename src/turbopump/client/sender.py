@@ -75,6 +75,7 @@ class Sender:
         self._time = asyncio.get_running_loop().time
         self._known = instance.routes.known
         self._connection = instance.remoting.connection
+        self._short = not hooks and rules.attempt_timeout is None
 
     async def deliver(self, outgoing: Outgoing, target: Target = None, timeout: float | None = None) -> SendResult:
         """Returns when a broker has stored it. Raises as ``Producer.send``."""
@@ -85,29 +86,27 @@ class Sender:
         self.in_flight += 1
         try:
             route = self._known.get(outgoing.topic)
-            if target is None and route is not None and self.faults.empty and not self.hooks and self._is_usual(route):
+            if target is None and route is not None and self._short and self.faults.empty and is_usual(route):
                 queue = self.selection.choose(route)
-                connection = self._connection(route.addresses[queue.broker_name].get(0, ""))
-                if connection is not None and self.rules.attempt_timeout is None:
+                address = route.master(queue.broker_name) or ""
+                connection = self._connection(address)
+                if connection is not None:
                     try:
                         answer = await self.ask(connection, outgoing, queue, timeout)
                         if self.faults.settings is not None:
                             now = self._time()
                             self.faults.succeeded(queue.broker_name, (now - began) * 1000, now)
-                        result = result_of(answer, outgoing.msg_id, queue, connection.peer)
+                        result = result_of(answer, outgoing.msg_id, queue, address)
                         if result.status is SendStatus.OK or not self.rules.retry_unless_ok:
                             return result
-                        first = Attempt(queue.broker_name, connection.peer, result.status.value, None, result)
+                        first = Attempt(queue.broker_name, address, result.status.value, None, result)
                     except RemotingError as error:
-                        first = Attempt(queue.broker_name, connection.peer, str(error), error)
+                        first = Attempt(queue.broker_name, address, str(error), error)
             return await Attempts(self, outgoing, target, began, timeout).until_stored(first)
         finally:
             self.in_flight -= 1
             if self._idle is not None and not self.in_flight:
                 self._idle.set()
-
-    def _is_usual(self, route: TopicRoute) -> bool:
-        return bool(route.publish_queues) and not route.inherited
 
     async def send_oneway(self, outgoing: Outgoing, target: Target) -> None:
         """One attempt, and no answer."""
@@ -165,3 +164,8 @@ class Sender:
                 "and that the master of its broker is up"
             )
         return route
+
+
+def is_usual(route: TopicRoute) -> bool:
+    """Whether the topic exists, with queues to send to."""
+    return not route.inherited and bool(route.publish_queues)

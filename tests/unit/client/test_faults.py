@@ -12,6 +12,7 @@ from turbopump.client.fault_strategy import FaultStrategy, LatencyFaults
 from turbopump.client.producer import Producer
 from turbopump.client.send_result import SendStatus
 from turbopump.errors import ConfigError, SendError
+from turbopump.message.message_queue import MessageQueue
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.testing.simulation import Simulation, simulate
@@ -159,6 +160,18 @@ def test_less_safe_than_promised_is_tried_elsewhere_if_asked_for_and_no_error_in
             assert {(result.status, result.queue.broker_name) for result in results} == {(SendStatus.OK, "broker-b")}
             cluster.brokers[1].script[RequestCode.SEND_MESSAGE_V2].extend([slave_gone] * 20)
             assert (await producer.send("orders", b"x")).status is SendStatus.SLAVE_NOT_AVAILABLE
+
+    simulate(1, scenario)
+
+
+def test_a_queue_of_an_ordered_topic_whose_broker_is_not_there_costs_an_attempt() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
+            cluster.name_server.routes["orders"].order_topic_conf = "broker-a:2;gone:2"
+            results = [await producer.send("orders", b"x") for _ in range(8)]
+            assert {result.queue.broker_name for result in results} == {"broker-a"}
+            with pytest.raises(SendError, match="broker gone has no master at the moment"):
+                await producer.send("orders", b"x", queue=MessageQueue("orders", "gone", 1))
 
     simulate(1, scenario)
 
