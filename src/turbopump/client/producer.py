@@ -46,7 +46,8 @@ class Producer:
     """Sends messages. Use it as ``async with Producer("127.0.0.1:9876") as producer: await producer.send("topic", b"body")``.
 
     ``namesrv``: ``"host:port"``, several separated by ``;``, or a list. ``clock``, ``random`` and ``local_ip`` replace the system's;
-    docs/client.md explains every other setting. Many tasks may send at once. It belongs to the event loop and process it was started in. Raises ConfigError for unusable settings.
+    docs/client.md explains every other setting. Many tasks may send at once. It
+    belongs to the event loop and process it was started in. Raises ConfigError for unusable settings.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Producer:
         random: random_module.Random | None = None,
         local_ip: str | None = None,
     ) -> None:
-        fault = group_fault(group)
+        fault = group_fault(wrap(namespace, group))
         if fault is not None:
             raise ConfigError(fault)
         self.group = group
