@@ -96,8 +96,10 @@ class Attempts:
         context = self._before(queue, address or "no address")
         try:
             address = master_of(route, queue)
-            patience = self._patience(route, queue, address, may_retry=may_retry)
-            connection = await sender.instance.remoting.connect(address, timeout=patience)
+            connection = sender.connection(address)
+            patience = self._patience(route, queue, connected=connection is not None, may_retry=may_retry)
+            if connection is None:
+                connection = await sender.instance.remoting.connect(address, timeout=patience)
             answer = await sender.ask(connection, self._outgoing, queue, max(min(patience, self._left()), 0.001))
             result = result_of(answer, self._outgoing.msg_id, queue, address)
         except RemotingError as error:
@@ -106,8 +108,10 @@ class Attempts:
             await self._failed(attempt, began)
             return attempt
         self._after(context, began, result)
-        sender.faults.succeeded(queue.broker_name, (loop.time() - began) * 1000, loop.time())
-        sender.creation.landed(result.queue)
+        if sender.faults.settings is not None or not sender.faults.empty:
+            sender.faults.succeeded(queue.broker_name, (loop.time() - began) * 1000, loop.time())
+        if sender.creation.unsaid:
+            sender.creation.landed(result.queue)
         if result.status is SendStatus.OK or not sender.rules.retry_unless_ok:
             return result
         attempt = Attempt(queue.broker_name, address, result.status.value, None, result)
@@ -122,12 +126,12 @@ class Attempts:
             return self._target
         return self._target(route.publish_queues)
 
-    def _patience(self, route: TopicRoute, queue: MessageQueue, address: str, *, may_retry: bool) -> float:
+    def _patience(self, route: TopicRoute, queue: MessageQueue, *, connected: bool, may_retry: bool) -> float:
         left = self._left()
         limit = self._sender.rules.attempt_timeout
         if may_retry and limit is not None:
             return min(left, limit)
-        if may_retry and not self._sender.instance.remoting.connected(address) and not only_broker(route, queue.broker_name):
+        if may_retry and not connected and not only_broker(route, queue.broker_name):
             return left / 2  # a host that is silent must leave time for another one
         return left
 

@@ -74,7 +74,7 @@ class Sender:
         self._idle: asyncio.Event | None = None
         self._time = asyncio.get_running_loop().time
         self._known = instance.routes.known
-        self._connection = instance.remoting.connection
+        self.connection = instance.remoting.connection
         self._short = not hooks and rules.attempt_timeout is None
 
     async def deliver(self, outgoing: Outgoing, target: Target = None, timeout: float | None = None) -> SendResult:
@@ -89,7 +89,7 @@ class Sender:
             if target is None and route is not None and self._short and self.faults.empty and is_usual(route):
                 queue = self.selection.choose(route)
                 address = route.master(queue.broker_name) or ""
-                connection = self._connection(address)
+                connection = self.connection(address)
                 if connection is not None:
                     try:
                         answer = await self.ask(connection, outgoing, queue, timeout)
@@ -145,6 +145,9 @@ class Sender:
 
     async def route(self, topic: str, timeout: float) -> TopicRoute:
         """A route with queues to send to; the topic is made if it is new. Raises RouteNotFoundError."""
+        known = self._known.get(topic)
+        if known is not None and is_usual(known):
+            return known
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         routes = self.instance.routes
