@@ -229,7 +229,7 @@ class ClientInstance:
 
     def _introduce(self, address: str) -> asyncio.Task[None]:
         task = self._introducing.get(address)
-        if task is None:
+        if task is None or task.done():  # done: its callback has not run yet, and waiting for it would give the loop no turn
             task = asyncio.get_running_loop().create_task(self._heartbeat(address), name=f"turbopump heartbeat to {address}")
             self._introducing[address] = task
             membership = self._membership
@@ -237,7 +237,8 @@ class ClientInstance:
         return task
 
     def _introduction_ended(self, address: str, task: asyncio.Task[None], membership: int) -> None:
-        self._introducing.pop(address, None)
+        if self._introducing.get(address) is task:
+            del self._introducing[address]
         if task.cancelled():
             return
         if task.exception() is not None:

@@ -140,3 +140,19 @@ def test_a_member_that_comes_while_a_heartbeat_is_under_way_is_in_the_next() -> 
                 assert simulation.loop.time() < 5
 
     simulate(1, scenario)
+
+
+def test_a_member_that_is_announced_while_a_heartbeat_is_under_way_waits_for_the_next() -> None:
+    """Its wait once began with the old heartbeat, which had just ended, again and again: the loop got no turn."""
+
+    async def scenario(simulation: Simulation) -> None:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            client_of(Producer, cluster) as producer,
+            client_of(PullConsumer, cluster, group="readers") as consumer,
+        ):
+            sent = await producer.send("orders", b"x")  # the first heartbeat is on its way
+            await consumer.commit(sent.queue, 1)
+            assert [data.group_name for data in cluster.broker.heartbeats[-1].consumer_data_set] == ["readers"]
+
+    simulate(1, scenario)
