@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import pytest
 from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster, until
 from tests.unit.client.test_producer import producer_of
 
 from turbopump.client.fault_strategy import FaultStrategy, LatencyFaults
+from turbopump.client.hooks import SendContext, SendHook
 from turbopump.client.producer import Producer
 from turbopump.client.send_result import SendStatus
 from turbopump.errors import ConfigError, SendError
@@ -205,3 +207,43 @@ def test_one_attempt_may_take_only_part_of_the_time() -> None:
             assert 0.9 < simulation.loop.time() - before < 1.3
 
     simulate(1, scenario)
+
+
+class Failures(SendHook):
+    """How often each message failed."""
+
+    def __init__(self) -> None:
+        self.of: Counter[str] = Counter()
+
+    def after(self, context: SendContext) -> None:
+        if context.error is not None:
+            self.of[context.msg_id] += 1
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_broker_of_three_that_is_killed_under_load_costs_one_attempt_per_message_in_flight(seed: int, watched: bool) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        failures = Failures()
+        hooks = [failures] if watched else []
+        async with scripted_cluster(simulation, brokers=3) as cluster, producer_of(cluster, hooks=hooks) as producer:
+            going = True
+
+            async def send_on() -> int:
+                sent = 0
+                while going:
+                    assert (await producer.send("orders", b"x")).status is SendStatus.OK
+                    sent += 1
+                return sent
+
+            senders = [asyncio.create_task(send_on()) for _ in range(16)]
+            await asyncio.sleep(simulation.random.uniform(0.01, 0.05))
+            await cluster.brokers[simulation.random.randrange(3)].stop()
+            await asyncio.sleep(0.04)
+            going = False
+            counts = await asyncio.gather(*senders)
+            assert min(counts) > 3
+            assert set(failures.of.values()) == ({1} if watched else set())
+            assert sum(failures.of.values()) <= 16
+
+    simulate(seed, scenario)
