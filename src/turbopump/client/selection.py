@@ -27,7 +27,10 @@ class RoundRobin:
 
         ``route`` has at least one publish queue.
         """
-        start = self._turn(route)
+        start = self._next.get(route.topic)
+        if start is None:
+            start = self._random.randrange(1 << 30)
+        self._next[route.topic] = start + 1
         faults = self._faults
         if not faults.empty:
             faults.expire(now)
@@ -41,13 +44,6 @@ class RoundRobin:
                 if found is not None:
                     return found
         return self._look(route, start, avoid, _any) or route.publish_queues[start % len(route.publish_queues)]
-
-    def _turn(self, route: TopicRoute) -> int:
-        start = self._next.get(route.topic)
-        if start is None:
-            start = self._random.randrange(1 << 30)
-        self._next[route.topic] = start + 1
-        return start
 
     def _look(
         self, route: TopicRoute, start: int, avoid: Collection[str], usable: Callable[[str], bool]

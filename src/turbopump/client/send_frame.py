@@ -42,7 +42,6 @@ class SendFrames:
     def encode(
         self,
         queue: MessageQueue,
-        *,
         opaque: int,
         sys_flag: int,
         born_timestamp: int,

@@ -61,7 +61,7 @@ class Sender:
     ) -> None:
         self.instance = instance
         self.rules = rules
-        self.frames = frames
+        self._encode = frames.encode
         self.selection = selection
         self.faults = faults
         self.hooks = hooks
@@ -131,17 +131,8 @@ class Sender:
 
     def frame(self, outgoing: Outgoing, queue: MessageQueue, opaque: int, *, oneway: bool = False) -> bytes:
         """Its bytes."""
-        return self.frames.encode(
-            queue,
-            opaque=opaque,
-            sys_flag=outgoing.sys_flag,
-            born_timestamp=self.now_ms(),
-            flag=outgoing.flag,
-            properties=outgoing.properties,
-            body=outgoing.body,
-            batch=outgoing.batch,
-            oneway=oneway,
-        )
+        _, body, properties, sys_flag, flag, _, batch = outgoing
+        return self._encode(queue, opaque, sys_flag, self.now_ms(), flag, properties, body, batch, oneway)
 
     async def route(self, topic: str, timeout: float) -> TopicRoute:
         """A route with queues to send to; the topic is made if it is new. Raises RouteNotFoundError."""
