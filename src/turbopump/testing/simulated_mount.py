@@ -127,6 +127,8 @@ class SimulatedMount:
         if path in self._disk.locks:
             raise StoreLockedError(f"the store directory {path.parent} is in use by another broker")
         self._check_directory(path)
+        if path not in self._disk.files:
+            self._disk.change((path, SimulatedFile(b"", synced=False)))
         self._disk.locks.add(path)
         return SimulatedLock(self, self._disk.locks, path)
 
