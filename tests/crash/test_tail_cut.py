@@ -181,7 +181,7 @@ def test_a_cut_derived_file_costs_nothing(
     assert not tries.failures, tries.verdict()
 
 
-@pytest.mark.parametrize("directory", ["consumequeue", "index", "checkpoint", "turbopump.json"])
+@pytest.mark.parametrize("directory", ["consumequeue", "index", "checkpoint", "turbopump.json", "abort", "lock"])
 @pytest.mark.parametrize("ending", ["kill", "clean stop"])
 def test_derived_files_may_be_deleted(crashed: Crashed, directory: str, ending: str) -> None:
     image = {path: data for path, data in crashed.image.items() if directory not in path.parts}

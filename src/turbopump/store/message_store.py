@@ -29,7 +29,7 @@ from turbopump.store.key_index import KeyIndex
 from turbopump.store.lookup import Lookup
 from turbopump.store.new_message import NewMessage as NewMessage
 from turbopump.store.new_message import Placed as Placed
-from turbopump.store.provenance import ABORT_MARK, LOCK_MARK, Provenance
+from turbopump.store.provenance import ABORT_MARK, APACHE_LOCK_MARK, LOCK_MARK, Provenance
 from turbopump.store.queue_reader import GetResult, QueueReader
 from turbopump.store.recovery import Recovery, RecoveryReport
 from turbopump.store.retention import Retention
@@ -102,15 +102,16 @@ class MessageStore:
             make_directories(disk, paths)
             store = cls(config, disk, clock, on_failure, lock)
             abort = disk.read_file(paths.abort)
-            crashed_here = abort is not None and abort.endswith(ABORT_MARK) and lock.found == LOCK_MARK
-            store._provenance.load(crashed_here=crashed_here, clean=abort is None)
+            clean = abort is None and (lock.found.startswith(APACHE_LOCK_MARK) or not store._provenance.unfinished())
+            crashed_here = not clean and (abort is None or (abort.endswith(ABORT_MARK) and lock.found == LOCK_MARK))
+            store._provenance.load(crashed_here=crashed_here, clean=clean)
             store.log.load()
             store.roots.check()
             disk.write_file(paths.abort, str(os.getpid()).encode() + ABORT_MARK)
             lock.mark(LOCK_MARK)
             store.queues.load()
-            store.recovery = store._recover(clean=abort is None, on_progress=on_progress)
-            if abort is not None:
+            store.recovery = store._recover(clean=clean, on_progress=on_progress)
+            if not clean:
                 store.flusher.flush_all_now()
             elif not store.recovery.entries:
                 store.flusher.queues_synced = store.log.end  # nothing was written since the clean stop

@@ -3,6 +3,7 @@
 Ours are written with a whole-entry CRC, so that its absence is damage; Apache's usually are not. The file ``turbopump.json`` in the root
 remembers our ranges (an open one has no end until the clean stop), and the abort file tells whether a crashed run was ours: together with
 the lock file, for Apache's 4.9 leaves an abort file as it finds it, but every broker of Apache's writes ``lock`` over the lock file first.
+Where somebody has removed the abort file, ``turbopump.json`` still says that our run has not ended.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from turbopump.store.disk import Disk
 
 ABORT_MARK: Final = b" turbopump"
 """What our abort files hold after the process id; those of Apache's 5.x hold the id alone, those of 4.9 nothing."""
+APACHE_LOCK_MARK: Final = b"lock"
 LOCK_MARK: Final = b"turbopump"
 """What our lock files hold; whatever ran since has begun them with ``lock``."""
 
@@ -35,8 +37,15 @@ class Provenance:
         self.roots: dict[str, int] = {}
         """For each directory of the log: a segment in it (``roots.py``)."""
         self.crashed_here = False
+        self._running = False
         self.index_incomplete = False
         """Whether our last run did not index everything: it was told not to, or could not."""
+
+    def unfinished(self) -> bool:
+        """Whether our last run did not stop cleanly, by what it noted; whether another ran since, the lock file tells."""
+        known = self._read()
+        written = known.get("written")
+        return bool(known.get("running", written and written[-1][1] is None))
 
     def load(self, *, crashed_here: bool, clean: bool) -> None:
         """Read the file. ``crashed_here``: the last run crashed and was ours; ``clean``: the last run, whosever, stopped cleanly."""
@@ -71,6 +80,7 @@ class Provenance:
             self._written = [*kept[:-1], [kept[-1][0], None]]
         else:
             self._written = [*kept, [log_end, None]]
+        self._running = True
         self.note_indexes(index_names)
 
     def note_indexes(self, names: list[str] | None) -> None:
@@ -92,11 +102,18 @@ class Provenance:
         """We have written up to ``log_end`` and stop cleanly. Raises OSError."""
         if self._written and self._written[-1][1] is None:
             self._written[-1][1] = log_end
+        self._running = False
         self._save()
 
     def _save(self) -> None:
         with self._saving:
-            known = {"version": 1, "written": self._written, "indexes": self.index_names, "roots": self.roots}
+            known = {
+                "version": 1,
+                "written": self._written,
+                "indexes": self.index_names,
+                "roots": self.roots,
+                "running": self._running,
+            }
             self._disk.replace_file(self.path, json.dumps(known).encode())
 
     def _read(self) -> dict[str, Any]:
@@ -118,3 +135,4 @@ class _Known(msgspec.Struct):
     written: list[tuple[int, int | None]]
     indexes: list[str] | None = None
     roots: dict[str, int] = {}
+    running: bool = False

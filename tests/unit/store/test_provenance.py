@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
-from tests.unit.store.directory import Directory, bodies, put
+from tests.unit.store.directory import HOST, Directory, bodies, put
 
 from turbopump.message.codec import CRC_SUFFIX_SIZE
 from turbopump.store.disk import SystemDisk
+from turbopump.store.new_message import NewMessage
 from turbopump.store.provenance import Provenance
 
 
@@ -179,3 +180,25 @@ def test_a_file_that_cannot_be_read_says_nothing_and_stops_no_start(tmp_path: Pa
     assert bodies(found) == [b"one"]
     assert not found.log.requires_crc(0)
     found.close()
+
+
+@pytest.mark.parametrize("with_crc", [True, False], ids=["with CRC", "without"])
+@pytest.mark.parametrize("gone", [["abort"], ["abort", "lock"]], ids=" and ".join)
+def test_a_crash_is_a_crash_although_its_abort_file_was_removed(tmp_path: Path, with_crc: bool, gone: list[str]) -> None:
+    directory = Directory(tmp_path / "a", with_crc=with_crc, index_slots=10, index_entries=40)
+    store = directory.open()
+    message = NewMessage(b"body", b"KEYS\x01KEY\x02", 0, keys="KEY")
+    store.put("T", 0, message, sys_flag=0, born_timestamp=0, born_host=HOST, store_host=HOST)
+    twin = directory.copy(tmp_path / "b")
+    store.close()
+    for name in gone:
+        (twin.paths.root / name).unlink()
+    found = twin.open()
+    assert found.recovery is not None
+    assert not found.recovery.clean
+    assert [hit.offset for hit in found.lookup.find_by_key("T", "KEY", 0, 2**62)] == [0]
+    found.close()
+    again = twin.open()
+    assert again.recovery is not None
+    assert again.recovery.clean
+    again.close()
