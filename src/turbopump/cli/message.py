@@ -191,7 +191,8 @@ def _find(namesrv: list[str], output: str, ask: Callable[[MessageFinder], Awaita
         if found.missing:
             code = INCOMPLETE
         elif not found.messages:
-            click.echo("turbopump: no message was found", err=True)
+            said = "; ".join(f"{name}: {why}" for name, why in found.remarks.items())
+            click.echo(f"turbopump: no message was found{f' ({said})' if said else ''}", err=True)
             code = NOT_FOUND
 
     run_client(work())

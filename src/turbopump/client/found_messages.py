@@ -23,10 +23,12 @@ Time = int | datetime
 
 
 class FoundMessages(msgspec.Struct, frozen=True):
-    """``messages``, oldest first. ``missing``: brokers (or queues) that could not be asked, and why: there may be more messages there."""
+    """``messages``, oldest first. ``missing``: brokers (or queues) that could not be asked, and why: there may be more messages there.
+    ``remarks``: what brokers that found nothing by a key say about it: that it is damaged, that they keep no index."""
 
     messages: Sequence[ReceivedMessage]
     missing: Mapping[str, str]
+    remarks: Mapping[str, str] = {}
 
 
 async def each_answer(asked: Mapping[str, Awaitable[list[ReceivedMessage]]]) -> FoundMessages:

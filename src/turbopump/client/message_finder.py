@@ -134,7 +134,8 @@ class MessageFinder:
         found = await self._query(route, msg_id, FOUND_MAX, 0, EVER, unique=True)
         if found.messages:
             return found.messages[0]
-        tried.append(f"as a unique id no broker of the topic ({', '.join(sorted(route.addresses))}) finds it")
+        said = f": {_reasons(found.remarks)}" if found.remarks else ""
+        tried.append(f"as a unique id no broker of the topic ({', '.join(sorted(route.addresses))}) finds it{said}")
         missing.update(found.missing)
         if missing:
             raise ConnectError(
@@ -224,15 +225,19 @@ class MessageFinder:
             unique_key=unique,
         )
 
+        remarks: dict[str, str] = {}
+
         async def one_broker(broker_name: str) -> list[ReceivedMessage]:
-            return await self._query_broker(route, broker_name, request)
+            return await self._query_broker(route, broker_name, request, remarks)
 
         found = await each_answer({name: one_broker(name) for name in sorted(route.addresses)})
         meant = [message for message in found.messages if is_meant(message, request, begin_ms)]
-        return FoundMessages(in_order(meant)[-max_messages:] if max_messages > 0 else (), found.missing)
+        return FoundMessages(in_order(meant)[-max_messages:] if max_messages > 0 else (), found.missing, remarks)
 
-    async def _query_broker(self, route: TopicRoute, broker_name: str, request: QueryMessage) -> list[ReceivedMessage]:
-        """From the master, or from a slave if it cannot be asked."""
+    async def _query_broker(
+        self, route: TopicRoute, broker_name: str, request: QueryMessage, remarks: dict[str, str]
+    ) -> list[ReceivedMessage]:
+        """From the master, or from a slave if it cannot be asked; into ``remarks`` what it says if it finds nothing."""
         failure: RemotingError = ConnectError(f"no address is known for broker {broker_name}")
         for address in route.addresses[broker_name].values():
             try:
@@ -241,6 +246,7 @@ class MessageFinder:
                 failure = error
                 continue
             if answer.code == ResponseCode.QUERY_NOT_FOUND:
+                remarks[broker_name] = answer.remark or "nothing"
                 return []
             if answer.code == ResponseCode.SUCCESS:
                 return good_messages(answer.body, broker_name, address)

@@ -165,6 +165,14 @@ def test_an_offset_of_a_queue_of_several_brokers_wants_the_broker(monkeypatch: p
     assert message("by-offset", "T", "0", "0", "--broker", "broker-test").code == 0
 
 
+def test_why_a_broker_finds_nothing_by_key_is_told_in_its_words(capsys: pytest.CaptureFixture[str]) -> None:
+    with BrokerThread(message_index_enable=False) as broker, Producer(broker.namesrv) as producer:
+        sent = producer.send(Message("T", b"body", keys=["key"]))
+        for arguments in (["by-key", "T", "key"], ["by-id", "T", sent.msg_id]):
+            assert main(["message", *arguments, "-n", broker.namesrv]) == 3
+            assert "this broker keeps no index (messageIndexEnable=false)" in capsys.readouterr().err
+
+
 def test_a_broker_that_cannot_be_asked_is_named_and_the_code_is_one(message: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from turbopump.client.found_messages import FoundMessages
     from turbopump.client.message_finder import MessageFinder
