@@ -29,7 +29,7 @@ bench: $(VENV)/.ready     ## our broker and Apache's in turn: ratios; then the S
 	$(RUN) tests/spark/measure_read.py
 
 sim: $(VENV)/.ready       ## many seeds of the simulation, in virtual time
-	$(RUN) -m pytest tests/simulation -ra --seeds 200
+	TURBOPUMP_SIM_MINUTES=10 $(RUN) -m pytest tests/simulation -ra --seeds 200
 
 crash: $(VENV)/.ready     ## kills, power cuts, torn files, flipped bits, I/O errors, full disks: docs/durability.md
 	$(RUN) -m pytest tests/crash -ra --full

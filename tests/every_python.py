@@ -1,7 +1,8 @@
-"""`make test`: the whole suite on the Python that runs this, and all of it but Spark's on every other Python that is present.
+"""`make test`: the whole suite on the Python that runs this, and what needs neither Spark nor root on every other Python that is present.
 
-Others are looked for on the PATH and among pyenv's versions; each gets a small environment of its own (`.venv-3.12`, …), made once.
-Any failure fails the run; a Python that is not there is named.
+The others run beside the first, one after the other, and are shown when they have ended; the accidents of `tests/crash`, which look at the
+time, come last and alone. Others are looked for on the PATH and among pyenv's versions; each gets a small environment of its own
+(`.venv-3.12`, …), made once. Any failure fails the run; a Python that is not there is named.
 """
 
 from __future__ import annotations
@@ -11,18 +12,20 @@ import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VERSIONS = ((3, 11), (3, 12), (3, 13), (3, 14))
 PORTABLE = ["tests/unit", "tests/golden", "tests/simulation"]
-EVERYTHING = [*PORTABLE, "tests/spark", "tests/crash"]
+BESIDE_OTHERS = [*PORTABLE, "tests/spark"]
+ALONE = ["tests/crash"]
 
 
 def main() -> int:
-    """Run the suites; the exit status of the first that failed, else 0."""
+    """Run the suites; 0 if all passed, else the exit status of one that did not."""
     here = sys.version_info[:2]
-    runs = []
+    others = []
     for version in VERSIONS:
         if version == here:
             continue
@@ -30,16 +33,29 @@ def main() -> int:
         if python is None:
             print(f"-- Python {version[0]}.{version[1]} is not present: not tested with it", flush=True)
         else:
-            runs.append((version, environment(version, python), PORTABLE))
-    runs.append((here, Path(sys.executable), EVERYTHING))
-    status = 0
-    for version, python, suites in runs:
-        print(f"\n== Python {version[0]}.{version[1]}: {' '.join(suites)}", flush=True)
-        begun = time.monotonic()
-        done = subprocess.run([python, "-m", "pytest", *suites, "-q", *sys.argv[1:]], cwd=ROOT, check=False)
-        print(f"== Python {version[0]}.{version[1]}: {time.monotonic() - begun:.0f} s, status {done.returncode}", flush=True)
-        status = status or done.returncode
-    return status
+            others.append((version, environment(version, python)))
+    with ThreadPoolExecutor(1) as beside:
+        runs = [beside.submit(run, version, python, PORTABLE, shown=False) for version, python in others]
+        statuses = [run(here, Path(sys.executable), BESIDE_OTHERS)]
+        statuses += [each.result() for each in runs]
+    statuses.append(run(here, Path(sys.executable), ALONE))
+    return next((status for status in statuses if status), 0)
+
+
+def run(version: tuple[int, int], python: Path, suites: list[str], *, shown: bool = True) -> int:
+    """Run pytest; its exit status. What it prints is passed on as it comes, or, unless ``shown``, when it has ended."""
+    title = f"== Python {version[0]}.{version[1]}: "
+    if shown:
+        print(f"\n{title}{' '.join(suites)}", flush=True)
+    begun = time.monotonic()
+    command = [python, "-m", "pytest", *suites, "-q", *sys.argv[1:]]
+    done = subprocess.run(
+        command, cwd=ROOT, check=False, stdout=None if shown else subprocess.PIPE, stderr=None if shown else subprocess.STDOUT
+    )
+    if not shown:
+        print(f"\n{title}{' '.join(suites)}\n{done.stdout.decode(errors='replace')}", flush=True)
+    print(f"{title}{time.monotonic() - begun:.0f} s, status {done.returncode}", flush=True)
+    return done.returncode
 
 
 def find(version: tuple[int, int]) -> str | None:
