@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from turbopump.protocol.codes import ResponseCode
 from turbopump.remoting.router import RequestContext, Response
@@ -41,6 +41,31 @@ class HeldAnswers:
             self._watch()
         if self._timer is None:
             self._timer = loop.call_at(deadline, self._expire)
+
+    async def hold_both(
+        self, log_end: int, saved: Awaitable[bool], frame: bytes, late: Callable[[], Response]
+    ) -> Response | bytes:
+        """The same for an answer that must wait for something else to be ``saved``, too."""
+        flushed = self._flushed
+        reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def wake() -> None:
+            if not reached.done():
+                reached.set_result(None)
+
+        waiter = flushed.when(log_end, wake)
+        try:
+            async with asyncio.timeout(self._seconds):
+                there = await saved
+                if flushed.value < log_end and flushed.error is None:
+                    await reached
+        except TimeoutError:
+            there = False
+        finally:
+            waiter.cancel()
+        if flushed.error is not None:
+            return Response(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(flushed.error))
+        return frame if there else late()
 
     def _watch(self) -> None:
         self._watching = True

@@ -6,6 +6,7 @@ Source: apache/rocketmq ``TopicConfigManager``.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Final
 
@@ -37,6 +38,10 @@ class TopicTable:
         self._topics: dict[str, TopicConfig] = {}
         self.version = DataVersion()
         self.on_change: Callable[[], None] = lambda: None
+        self.unsaved: set[str] = set()
+        """New topics that a crash could still take, and with them the way to their messages."""
+        self._waiting: list[asyncio.Future[bool]] = []
+        table.on_settled = self._settled
 
     def load(self) -> None:
         """Read the file. Raises OSError."""
@@ -79,6 +84,8 @@ class TopicTable:
     def put(self, config: TopicConfig) -> None:
         """Create or change a topic."""
         assert config.topic_name is not None
+        if config.topic_name not in self._topics:
+            self.unsaved.add(config.topic_name)
         self._topics[config.topic_name] = config
         self._changed()
 
@@ -112,6 +119,22 @@ class TopicTable:
             config = TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=READ_WRITE)
             self.put(config)
         return config
+
+    async def saved(self) -> bool:
+        """Wait until every topic is on the disk; False if they cannot be saved now."""
+        if not self.unsaved or not self._table.saving:
+            return not self.unsaved
+        waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        return await waiter
+
+    def _settled(self, good: bool) -> None:
+        if good:
+            self.unsaved.clear()
+        waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(good)
 
     def save_now(self) -> None:
         self._table.save_now(self._encode())

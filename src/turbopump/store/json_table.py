@@ -42,6 +42,13 @@ class JsonTable:
         self._failures = 0
         self._loaded = False
         self._torn = False
+        self.on_settled: Callable[[bool], None] = lambda _good: None
+        """Called when ``save`` has done what it was asked for: whether all of it is on the disk now."""
+
+    @property
+    def saving(self) -> bool:
+        """Whether a ``save`` is under way."""
+        return self._saving
 
     def load(self, decode: Callable[[bytes], T], empty: Callable[[], T]) -> T:
         """The table from its file, else from ``.bak``, else what can be rescued of them, else ``empty()``. Raises OSError only."""
@@ -87,6 +94,8 @@ class JsonTable:
                 self._failures = 0
             if following is not None:
                 self.save(following)
+            else:
+                self.on_settled(error is None)
 
         self._disk.start(lambda: self._replace(data), done)
 

@@ -172,3 +172,33 @@ def test_sync_flush_on_a_real_disk(tmp_path: Path) -> None:
 
     converse(tmp_path, scene, flush_disk_type=FlushDiskType.SYNC_FLUSH)
     converse(tmp_path, after, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+
+
+@pytest.mark.parametrize("kind", list(FlushDiskType))
+def test_the_first_answers_of_a_new_topic_wait_until_a_crash_cannot_take_the_topic(kind: FlushDiskType) -> None:
+    async def scene(talk: Talk, disk: SimulatedDisk) -> None:
+        disk.sync_seconds = (0.3, 0.3)
+        table = next(path for path in disk.files if path.name == "topics.json")
+        new = SendMessageV2(topic="NEW", queue_id=0)
+        replies = [asyncio.ensure_future(talk.client.ask(new, b"%d" % number)) for number in range(3)]
+        while not all(reply.done() for reply in replies):
+            assert b"NEW" in disk.files[table].content or not any(reply.done() for reply in replies)
+            await asyncio.sleep(0.01)
+        assert {reply.result().code for reply in replies} == {0}
+        assert len(await talk.client.all_bodies("NEW")) == 3
+
+    with_disk(scene, flush_disk_type=kind)
+
+
+def test_a_new_topic_that_cannot_be_saved_is_no_promise_kept() -> None:
+    async def scene(talk: Talk, disk: SimulatedDisk) -> None:
+        await talk.client.send(b"x")  # an index file is made, and noted
+        await asyncio.sleep(1)
+        disk.fail("rename", errno.ENOSPC)
+        new = SendMessageV2(topic="NEW", queue_id=0)
+        for _ in range(2):
+            assert (await talk.client.ask(new, b"x")).code == ResponseCode.FLUSH_DISK_TIMEOUT
+        await asyncio.sleep(2)
+        assert (await talk.client.ask(new, b"x")).code == 0
+
+    with_disk(scene)

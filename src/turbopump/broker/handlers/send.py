@@ -84,6 +84,7 @@ class SendHandler:
         self._store = store
         self._indexed = store.index is not None
         self._topics = topics
+        self._unsaved = topics.unsaved
         self._groups = groups
         self._clock = clock
         self._random = source
@@ -105,8 +106,8 @@ class SendHandler:
         self._added = self._added_text.encode()
         self._reply = _ReplyTemplate(config.region_id, config.trace_on)
 
-    def send(self, request: SendRequest, context: RequestContext) -> Outcome:
-        """Store one message or one batch."""
+    def send(self, request: SendRequest, context: RequestContext, fresh: bool = False) -> Outcome:
+        """Store one message or one batch. ``fresh``: its topic has just been made, and the caller cares for that."""
         topic = self._topics.find(request.topic)
         queue_id = request.queue_id
         if (
@@ -115,11 +116,12 @@ class SendHandler:
             or request.topic in NOT_SENDABLE_TOPICS
             or request.topic[0] == "%"
             or self._guarded
+            or request.topic in self._unsaved
         ):
             checked = self._check(request, topic)
             if isinstance(checked, Response):
                 return checked
-            if topic is None:
+            if not fresh and (topic is None or request.topic in self._unsaved):
                 return self._to_new_topic(request, context)
             queue_id = checked
         if request.batch:
@@ -165,16 +167,17 @@ class SendHandler:
         return frame
 
     def _to_new_topic(self, request: SendRequest, context: RequestContext) -> Outcome:
-        """Store at once, answer when the name servers route the new topic, so that whoever is told of it finds it there.
+        """Store at once, answer when the new topic is on the disk, without which its messages are lost, and when the name servers
+        route it, so that whoever is told of it finds it there.
 
         RocketMQ: ``TopicConfigManager.createTopicInSendMessageMethod`` registers before it returns.
         """
-        outcome = self.send(request, context)
+        outcome = self.send(request, context, fresh=True)
         return self._announced(outcome) if isinstance(outcome, Response | bytes) else outcome
 
     async def _announced(self, outcome: Response | bytes) -> Response | bytes:
         with contextlib.suppress(TimeoutError):  # a producer waits 3 s, then sends again
-            await asyncio.wait_for(self._announce(), ANNOUNCE_WAIT_S)
+            await asyncio.wait_for(asyncio.gather(self._announce(), self._topics.saved()), ANNOUNCE_WAIT_S)
         return outcome
 
     def _send_batch(self, request: SendRequest, queue_id: int, context: RequestContext) -> Outcome:
@@ -243,12 +246,14 @@ class SendHandler:
 
     def _when_flushed(
         self, log_end: int, frame: bytes, late: Callable[[], Response], context: RequestContext, properties: str
-    ) -> bytes | None:
+    ) -> Outcome:
         if not self._flush_due:  # one sync for all that this turn stores
             self._flush_due = True
             asyncio.get_running_loop().call_soon(self._flush)
         if _DO_NOT_WAIT in properties and property_value(properties, WAIT_STORE_MSG_OK) == "false":
             return frame
+        if self._unsaved:
+            return self._held.hold_both(log_end, self._topics.saved(), frame, late)
         if not context.flag & FLAG_ONEWAY:
             self._held.hold(log_end, context, frame, late)
         return None

@@ -52,7 +52,7 @@ class TopicsHandler:
         if config != old:
             self._topics.put(config)
         with contextlib.suppress(TimeoutError):  # whoever asks waits 3 to 5 s
-            await asyncio.wait_for(self._announce(), ANNOUNCE_WAIT_S)
+            await asyncio.wait_for(asyncio.gather(self._announce(), self._topics.saved()), ANNOUNCE_WAIT_S)
         return Response()
 
     def list_all(self, _request: GetAllTopicConfig, _context: RequestContext) -> Response:
