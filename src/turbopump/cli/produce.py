@@ -1,6 +1,7 @@
 """`turbopump produce`: messages from JSON lines on standard input."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -13,7 +14,7 @@ from turbopump.cli.serving import run_client
 from turbopump.cli.standard_input import lines_as_they_arrive
 from turbopump.cli.standard_output import drop_output
 from turbopump.client.producer import Producer
-from turbopump.client.send_result import SendResult
+from turbopump.client.send_result import SendResult, SendStatus
 from turbopump.errors import TurbopumpError
 from turbopump.message.message import Message
 
@@ -45,15 +46,23 @@ def command(
 
     async def work() -> None:
         sent = 0
+        unsure: Counter[str] = Counter()
         async with Producer(namesrv, group=group) as producer:
             async for lines in _batches():
                 messages = [(number, message(line, number)) for number, line in lines]
                 sends = [_send(producer, one, number) for number, one in messages]
                 for (number, _), result in zip(messages, await asyncio.gather(*sends), strict=True):
                     sent += 1
+                    if result.status is not SendStatus.OK:
+                        unsure[result.status.value] += 1
                     if results:
                         _write(_result_line(number, result), sent)
         click.echo(f"sent {sent} messages to {topic}", err=True)
+        if unsure:
+            counts = ", ".join(f"{count} with {status}" for status, count in sorted(unsure.items()))
+            raise click.ClickException(
+                f"of these the broker stored {counts}: they are there unless it fails now; look at its disk, --results names the messages"
+            )
 
     run_client(work())
 
