@@ -34,8 +34,8 @@ def test_commands_run_with_closed_standard_streams(rocketmq: Any, command: str, 
 
 
 def test_servers_started_with_closed_streams_stop_cleanly() -> None:
-    line = "turbopump dev --namesrv-port 0 --broker-port 0 <&- > out & pid=$!; until grep -q ready out; do :; done; kill $pid; wait $pid"
-    done = in_shell(f'cd "$(mktemp -d)"; {line}')
+    served = "turbopump dev --namesrv-port 0 --broker-port 0 <&- >> out & pid=$!"
+    done = in_shell(f'cd "$(mktemp -d)"; : > out; {served}; until grep -q ready out; do :; done; kill $pid; wait $pid')
     assert (done.returncode, done.stderr) == (0, "")
 
 
