@@ -82,7 +82,8 @@ def environment(version: tuple[int, int], python: str) -> Path:
     inside = home / "bin" / "python"
     ready = home / ".ready"
     pins = ROOT / "constraints.txt"
-    if not ready.exists() or ready.stat().st_mtime < max(pins.stat().st_mtime, (ROOT / "pyproject.toml").stat().st_mtime):
+    made_from = (pins, ROOT / "pyproject.toml", ROOT / "src/turbopump/_hot.pyx")
+    if not ready.exists() or ready.stat().st_mtime < max(path.stat().st_mtime for path in made_from):
         print(f"-- making {home.name} with {python}", flush=True)
         subprocess.run([python, "-m", "venv", "--clear", home], check=True)
         pip = [inside, "-m", "pip", "install", "-q", "--disable-pip-version-check", "-c", pins]

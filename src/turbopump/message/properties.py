@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from turbopump.compiled import has_twin
 from turbopump.errors import MessageError
 
 KEYS: Final = "KEYS"
@@ -76,3 +77,18 @@ def value_after(text: str, needle: str) -> str | None:
     end = text.find(PAIR_END, at)
     value = text[at:] if end < 0 else text[at:end]
     return value or decode_properties(text).get(needle[:-1])  # an empty value counts as none: an earlier one may stand
+
+
+_UNIQ_KEY: Final = UNIQ_KEY + NAME_END
+_TAGS: Final = TAGS + NAME_END
+_KEYS: Final = KEYS + NAME_END
+
+
+@has_twin
+def send_properties(text: str, added: bytes) -> tuple[bool, str | None, str | None, str | None, bytes]:
+    """What a send needs of its property text: whether it may ask for more than to be stored (False is sure), UNIQ_KEY, TAGS, KEYS, and
+    the text to be stored: ended, with ``added`` behind. About 1.6 µs, compiled 0.2."""
+    special = "DELAY" in text or "TIMER_D" in text or "TRAN_MSG" in text or "POP_CK" in text
+    ended = text + PAIR_END if text and text[-1] != PAIR_END else text
+    keys = value_after(text, _KEYS) if _KEYS in text else None
+    return special, value_after(text, _UNIQ_KEY), value_after(text, _TAGS), keys, ended.encode() + added

@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from turbopump.errors import MessageError, RoomInMakingError
 from turbopump.message.codec import FIXED_SIZE, HEAD_SIZE, MAGIC_BLANK, entry_fault, head_fault
@@ -38,7 +38,7 @@ _MAGIC_START: Final = b"\xda\xa3\x20"
 
 
 class CommitLog:
-    """The log in the directories ``roots``, and in those that are ``read_only``. ``append`` is the hot path: one copy into the map."""
+    """The log in the directories ``roots``, and in those that are ``read_only``. ``place`` to ``written``: one copy into the map."""
 
     def __init__(self, disk: Disk, roots: Sequence[Path], segment_size: int, read_only: Sequence[Path] = ()) -> None:
         self._disk = disk
@@ -88,14 +88,17 @@ class CommitLog:
             )
         return self._roll()
 
-    def append(self, entry: bytes) -> None:
-        """Write an entry at the offset that ``place`` gave for its size."""
+    @property
+    def room(self) -> tuple[Any, int]:
+        """The map that the offset which ``place`` gave lies in, and the byte of it: where the entry is to be written."""
         current = self._current
         assert current is not None
-        at = self.end - current.start
-        size = len(entry)
-        current.buffer[at : at + size] = entry
-        current.dirty = True
+        return current.buffer, self.end - current.start
+
+    def written(self, size: int) -> None:
+        """The ``size`` bytes that ``place`` was asked for are in their place."""
+        assert self._current is not None
+        self._current.dirty = True
         self.end += size
         if self.end > self._populated - POPULATE_STEP // 2:
             self._populate_ahead()

@@ -16,10 +16,10 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
+from turbopump.compiled import has_twin
 from turbopump.message.java_hash import java_hash
 from turbopump.store.disk import Piece, Segment
 
@@ -119,30 +119,17 @@ class IndexFile:
         self.dirty = True
         return trusted
 
-    def put(self, entries: Sequence[tuple[int, int, int]]) -> int:
-        """Add entries (key hash, commit-log offset, store time) until the file is full; how many were added. About 0.6 µs each."""
-        buffer, number, slots = self._buffer, self.count, self._slots
-        pack_entry, pack_slot, unpack_slot = _ENTRY.pack_into, _SLOT.pack_into, _SLOT.unpack_from
+    def put(self, entries: list[tuple[int, int, int]]) -> int:
+        """Add entries (key hash, commit-log offset, store time) until the file is full; how many were added."""
+        number = self.count
         entries = entries[: self._entries - number]
         if not entries:
             return 0
         if number == 1:
             _, self.begin_offset, self.begin_timestamp = entries[0]
-        begin = self.begin_timestamp
-        at = self._entries_at + number * ENTRY_SIZE
-        for key_hash, offset, stored_ms in entries:
-            slot_at = HEADER_SIZE + key_hash % slots * SLOT_SIZE
-            (previous,) = unpack_slot(buffer, slot_at)
-            if not 0 < previous <= number:
-                previous = 0
-                self._slots_used += 1
-            seconds = (stored_ms - begin) // 1000 if stored_ms > begin > 0 else 0
-            pack_entry(buffer, at, key_hash, offset, seconds if seconds < 0x7FFFFFFF else 0x7FFFFFFF, previous)
-            pack_slot(buffer, slot_at, number)
-            number += 1
-            at += ENTRY_SIZE
+        self._slots_used += put_entries(self._buffer, self._slots, number, self.begin_timestamp, entries)
         _, self.end_offset, self.end_timestamp = entries[-1]
-        self.count = number
+        self.count = number + len(entries)
         self._write_header()
         self.dirty = True
         return len(entries)
@@ -191,13 +178,36 @@ class IndexFile:
         )
 
 
+@has_twin
+def put_entries(buffer: Any, slots: int, number: int, begin_ms: int, entries: list[tuple[int, int, int]]) -> int:
+    """Write entries (key hash, commit-log offset, store time) from entry ``number`` on, and enter them into the slots; how many of
+    these were empty. About 0.55 µs each, compiled 0.07."""
+    pack_entry, pack_slot, unpack_slot = _ENTRY.pack_into, _SLOT.pack_into, _SLOT.unpack_from
+    used = 0
+    at = HEADER_SIZE + slots * SLOT_SIZE + number * ENTRY_SIZE
+    for key_hash, offset, stored_ms in entries:
+        slot_at = HEADER_SIZE + key_hash % slots * SLOT_SIZE
+        (previous,) = unpack_slot(buffer, slot_at)
+        if not 0 < previous <= number:
+            previous = 0
+            used += 1
+        seconds = (stored_ms - begin_ms) // 1000 if stored_ms > begin_ms > 0 else 0
+        pack_entry(buffer, at, key_hash, offset, seconds if seconds < 0x7FFFFFFF else 0x7FFFFFFF, previous)
+        pack_slot(buffer, slot_at, number)
+        number += 1
+        at += ENTRY_SIZE
+    return used
+
+
 def index_hash(text: str) -> int:
     """The hash that index files hold of a ``topic#key``: its absolute Java hash; 0 for the one that has no positive twin."""
     return 0 if (value := java_hash(text)) == -0x8000_0000 else abs(value)
 
 
+@has_twin
 def key_hash(topic: str, key: str) -> int:
-    """``index_hash`` of ``topic#key``, 0.6 µs instead of 4: unique ids differ in their last characters, what is before is remembered."""
+    """``index_hash`` of ``topic#key``, 0.6 µs instead of 4: unique ids differ in their last characters, what is before is remembered.
+    Compiled 0.08."""
     try:
         a, b, c, d = key[-4:].encode("ascii")
     except ValueError:  # fewer than four, or others than ASCII

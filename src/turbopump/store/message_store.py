@@ -12,7 +12,7 @@ from pathlib import Path
 
 from turbopump.clock import Clock
 from turbopump.errors import MessageError, StoreClosedError
-from turbopump.message.codec import CRC_NAME, CRC_SUFFIX_SIZE, FIXED_SIZE, TOPIC_SIZE_MAX_V1, encode_entry, without_crc
+from turbopump.message.codec import CRC_NAME, CRC_SUFFIX_SIZE, FIXED_SIZE, TOPIC_SIZE_MAX_V1, without_crc, write_entry
 from turbopump.message.properties import PROPERTIES_SIZE_MAX
 from turbopump.store.append_latency import SLOW_S, AppendLatency
 from turbopump.store.checkpoint import Checkpoint
@@ -196,25 +196,27 @@ class MessageStore:
             raise self._no_room(error) from None
         now = self._clock.now_ms()
         index = queue.max_index
-        log.append(
-            encode_entry(
-                queue_id,
-                message.flag,
-                index,
-                offset,
-                sys_flag,
-                born_timestamp,
-                born_host,
-                now,
-                store_host,
-                reconsume_times,
-                prepared_transaction_offset,
-                body,
-                name,
-                properties,
-                self._with_crc,
-            )
+        buffer, at = log.room
+        write_entry(
+            buffer,
+            at,
+            queue_id,
+            message.flag,
+            index,
+            offset,
+            sys_flag,
+            born_timestamp,
+            born_host,
+            now,
+            store_host,
+            reconsume_times,
+            prepared_transaction_offset,
+            body,
+            name,
+            properties,
+            self._with_crc,
         )
+        log.written(size)
         self._dispatcher.dispatch(queue, index, offset, size, message.tags_code, sys_flag, now, message.unique, message.keys)
         if (took := self._monotonic() - began) >= SLOW_S:
             self.latency.slow(took)
@@ -247,32 +249,33 @@ class MessageStore:
             raise self._no_room(error) from None
         now = self._clock.now_ms()
         index = first_index = queue.max_index
-        entries = []
         offsets = []
+        buffer, at = self.log.room
         for message, text, size in zip(messages, texts, sizes, strict=True):
-            entries.append(
-                encode_entry(
-                    queue_id,
-                    message.flag,
-                    index,
-                    offset,
-                    sys_flag,
-                    born_timestamp,
-                    born_host,
-                    now,
-                    store_host,
-                    0,
-                    0,
-                    message.body,
-                    name,
-                    text,
-                    self._with_crc,
-                )
+            write_entry(
+                buffer,
+                at,
+                queue_id,
+                message.flag,
+                index,
+                offset,
+                sys_flag,
+                born_timestamp,
+                born_host,
+                now,
+                store_host,
+                0,
+                0,
+                message.body,
+                name,
+                text,
+                self._with_crc,
             )
             offsets.append(offset)
+            at += size
             offset += size
             index += 1
-        self.log.append(b"".join(entries))
+        self.log.written(sum(sizes))
         for number, (message, size) in enumerate(zip(messages, sizes, strict=True)):
             self._dispatcher.dispatch(
                 queue,

@@ -10,15 +10,13 @@ import asyncio
 import contextlib
 import random
 import re
-import struct
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
-import msgspec
-
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.held_answers import HeldAnswers
+from turbopump.broker.send_reply import reply_ends, send_reply
 from turbopump.broker.topics import TopicTable
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig, FlushDiskType
@@ -36,12 +34,12 @@ from turbopump.message.properties import (
     decode_properties,
     encode_properties,
     property_value,
-    value_after,
+    send_properties,
 )
 from turbopump.message.rules import NOT_SENDABLE_TOPICS, RETRY_PREFIX, TOPIC_SIZE_MAX, topic_fault
 from turbopump.message.sysflag import SysFlag
 from turbopump.protocol.bodies.topics import PERM_WRITE, TopicConfig
-from turbopump.protocol.codes import CURRENT_VERSION, FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
+from turbopump.protocol.codes import FLAG_ONEWAY, ResponseCode
 from turbopump.protocol.requests.send import SendMessageReply, SendRequest
 from turbopump.remoting.answers import encode_response
 from turbopump.remoting.router import LATER, Outcome, RequestContext, Response
@@ -56,11 +54,7 @@ _NOT_HOSTS: Final = ~(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 _LATER = re.compile(r"(?:^|\x02)(DELAY|TIMER_DELAY_SEC|TIMER_DELAY_MS|TIMER_DELIVER_MS|TRAN_MSG)\x01([^\x02]*)")
 
 
-_UNIQ_KEY = UNIQ_KEY + NAME_END
-_TAGS = TAGS + NAME_END
-_KEYS = KEYS + NAME_END
 _DO_NOT_WAIT = f"{WAIT_STORE_MSG_OK}{NAME_END}false"
-_pack_frame_head = struct.Struct(">II").pack  # frame.frame_head for a JSON header without a body, inlined
 
 
 class SendHandler:
@@ -91,6 +85,7 @@ class SendHandler:
         self._announce = announce
         self._store_host = encode_host(*store_host)
         self._msg_id_host = offset_msg_id(*store_host, 0)[:-16]
+        self._reply_host = self._msg_id_host.encode()
         self._store_flag = SysFlag.STORE_HOST_V6 if len(self._store_host) == 20 else 0
         self._ids = UniqueIds(clock, ip=store_host[0], token=source.getrandbits(32))
         self._body_size_max = config.max_message_size
@@ -104,7 +99,7 @@ class SendHandler:
             f"CLUSTER\x01{config.broker_cluster_name}\x02"
         )
         self._added = self._added_text.encode()
-        self._reply = _ReplyTemplate(config.region_id, config.trace_on)
+        self._reply_head, self._reply_tail = reply_ends(config.region_id, config.trace_on)
 
     def send(self, request: SendRequest, context: RequestContext, fresh: bool = False) -> Outcome:
         """Store one message or one batch. ``fresh``: its topic has just been made, and the caller cares for that."""
@@ -130,22 +125,21 @@ class SendHandler:
         text = request.properties or ""
         if not body or len(body) > self._body_size_max:
             return self._refuse_body(len(body))
-        if "DELAY" in text or "TIMER_D" in text or "TRAN_MSG" in text or "POP_CK" in text:
+        special, unique, tags, keys, properties = send_properties(text, self._added)
+        if special:
             refused = _refuse_kind(text)
             if refused is not None:
                 return refused
             text = _without_pop_ck(text)
-        unique = value_after(text, _UNIQ_KEY)
-        if not unique:
-            unique = self._ids.next()
-            text = f"{_ended(text)}UNIQ_KEY\x01{unique}\x02"
-        tags = value_after(text, _TAGS)
-        properties = (text if text[-1] == "\x02" else text + "\x02").encode() + self._added
+        if special or unique is None:
+            if unique is None:
+                unique = self._ids.next()
+                text = f"{_ended(text)}UNIQ_KEY\x01{unique}\x02"
+            _, _, tags, keys, properties = send_properties(text, self._added)
         born_host = encode_host(*context.peer.host_pair)
         sys_flag = request.sys_flag & _NOT_HOSTS | self._store_flag
         if len(born_host) == 20:
             sys_flag |= SysFlag.BORN_HOST_V6
-        keys = value_after(text, _KEYS) if self._indexed and _KEYS in text else None
         try:
             placed = self._store.put(
                 request.topic,
@@ -159,9 +153,18 @@ class SendHandler:
             )
         except (OSError, StoreError, MessageError) as error:
             return _refused_by_store(error)
-        msg_id = self._msg_id_host + placed.offset.to_bytes(8).hex().upper()
-        frame = self._reply.frame(context.opaque, queue_id, msg_id, placed.queue_offset, unique)
+        frame = send_reply(
+            self._reply_head,
+            self._reply_tail,
+            self._reply_host,
+            context.opaque,
+            queue_id,
+            placed.offset,
+            placed.queue_offset,
+            unique,
+        )
         if self._sync:
+            msg_id = f"{self._msg_id_host}{placed.offset:016X}"
             late = partial(self._late, queue_id, msg_id, placed.queue_offset, unique)
             return self._when_flushed(placed.log_end, frame, late, context, text)
         return frame
@@ -328,27 +331,6 @@ class SendHandler:
         if request.topic.startswith(RETRY_PREFIX):
             return self._topics.create_retry_topic(request.topic[len(RETRY_PREFIX) :], 1)
         return self._topics.create_by_sending(request.topic, request.default_topic, request.default_topic_queue_nums)
-
-
-class _ReplyTemplate:
-    """The answer to a send, as bytes with holes: 0.4 µs against 4 for building it field by field."""
-
-    def __init__(self, region: str, trace_on: bool) -> None:
-        trace = "true" if trace_on else "false"
-        self._head = (
-            f'{{"code":0,"extFields":{{"MSG_REGION":{msgspec.json.encode(region).decode()},"TRACE_ON":"{trace}","msgId":"'
-        )
-        self._tail = f',"serializeTypeCurrentRPC":"JSON","version":{CURRENT_VERSION}}}'
-
-    def frame(self, opaque: int, queue_id: int, msg_id: str, queue_offset: int, unique: str) -> bytes:
-        if not unique.isalnum():
-            unique = ""
-        header = (
-            f'{self._head}{msg_id}","queueId":"{queue_id}","queueOffset":"{queue_offset}","transactionId":"{unique}"}},'
-            f'"flag":{FLAG_RESPONSE},"language":"PYTHON","opaque":{opaque}{self._tail}'
-        ).encode()
-        size = len(header)
-        return _pack_frame_head(size + 4, size) + header
 
 
 def _ended(text: str) -> str:

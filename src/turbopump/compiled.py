@@ -1,0 +1,50 @@
+"""Which functions run compiled: a plain one is marked ``@has_twin``, and what takes its place is in ``_hot.pyx``, if that was built.
+
+The plain function is the truth: the compiled one has its name and its signature, is handed the plain one, and leaves to it whatever
+is not of the usual kind (other types, numbers out of range, text beyond ASCII, bytes that do not fit), so that errors are the same
+too. ``TURBOPUMP_PURE=1`` in the environment keeps to the plain ones. docs/decisions/0005-compiled-twins.md says why it is so.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeVar
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+
+class Twins(NamedTuple):
+    """A plain function and its compiled twin, None where that is not built or not wanted."""
+
+    plain: Callable[..., Any]
+    compiled: Callable[..., Any] | None
+
+
+def _load() -> tuple[Any, str]:
+    if os.environ.get("TURBOPUMP_PURE", "") not in ("", "0"):
+        return None, "plain Python (TURBOPUMP_PURE is set)"
+    try:
+        return importlib.import_module("turbopump._hot"), "compiled"
+    except ImportError as error:
+        return None, f"plain Python (turbopump._hot: {error})"
+
+
+_hot, KIND = _load()
+"""``KIND`` is for people: which kind runs, and why not the compiled one."""
+
+IS_COMPILED: Final = _hot is not None
+TWINS: Final[dict[str, Twins]] = {}
+"""Every function that may run compiled, by name."""
+
+
+def has_twin(plain: FunctionT) -> FunctionT:
+    """The compiled function of this name if it is to be used, else ``plain``."""
+    name = plain.__name__
+    compiled = None
+    if _hot is not None:
+        compiled = getattr(_hot, name, None)  # None: built from an older source
+        _hot.plain[name] = plain
+    TWINS[name] = Twins(plain, compiled)
+    return compiled or plain
