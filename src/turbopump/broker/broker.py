@@ -32,6 +32,7 @@ from turbopump.broker.store_settings import store_config
 from turbopump.broker.timetable import Timetable
 from turbopump.broker.topics import TopicTable
 from turbopump.clock import Clock, SystemClock
+from turbopump.compiled import KIND
 from turbopump.config.addresses import join_address
 from turbopump.config.broker_config import VIP_OFFSET, BrokerConfig
 from turbopump.errors import ConfigError, NotStartedError
@@ -126,6 +127,7 @@ class Broker:
         store = self._store = MessageStore.open(settings, disk, clock, _report, RecoveryProgress(clock.monotonic).reached)
         store.cold_reads.take_turns(loop.call_soon, loop.time)
         _report_recovery(config.store_path_root_dir, store.recovery)
+        log.info("hot functions: %s", KIND)
 
         paths = settings.paths
         self._files = [

@@ -164,8 +164,7 @@ class SendHandler:
             unique,
         )
         if self._sync:
-            msg_id = f"{self._msg_id_host}{placed.offset:016X}"
-            late = partial(self._late, queue_id, msg_id, placed.queue_offset, unique)
+            late = partial(self._late, queue_id, placed.offset, placed.queue_offset, unique)
             return self._when_flushed(placed.log_end, frame, late, context, text)
         return frame
 
@@ -265,7 +264,9 @@ class SendHandler:
         self._flush_due = False
         self._store.flusher.flush_log()
 
-    def _late(self, queue_id: int, msg_id: str, queue_offset: int, unique: str | None) -> Response:
+    def _late(self, queue_id: int, at: int | str, queue_offset: int, unique: str | None) -> Response:
+        """``at``: offset in the log, or the message ids of a batch."""
+        msg_id = at if isinstance(at, str) else f"{self._msg_id_host}{at:016X}"
         reply = SendMessageReply(msg_id=msg_id, queue_id=queue_id, queue_offset=queue_offset, transaction_id=unique)
         remark = f"the disk has not answered within {self._config.sync_flush_timeout} ms; the message is stored but may be lost"
         return self._answer(reply, code=ResponseCode.FLUSH_DISK_TIMEOUT, remark=remark)
