@@ -19,7 +19,7 @@ from turbopump.store.index_file import IndexFile, index_file_size, index_hash, k
 from turbopump.store.key_walk import KeyWalk
 
 WAITING_MAX: Final = 64
-"""Messages that wait to be written to the files: they are in the log, and a crash brings them back from there."""
+"""Keys that wait to be written to the files: they are in the log, and a crash brings them back from there."""
 
 
 UNWRITTEN_MAX: Final = 100_000
@@ -43,7 +43,7 @@ class KeyIndex:
         self.failed = False
         """Whether a file could not be made: nothing is indexed from then on, and the next start fills the index again."""
         self.files: list[IndexFile] = []
-        self._waiting: list[tuple[str, str | None, str | None, int, int]] = []
+        self._waiting: list[tuple[int, int, int]] = []
         self._unwritten: list[tuple[int, int, int]] = []
 
     def load(self) -> None:
@@ -78,7 +78,10 @@ class KeyIndex:
         if sys_flag & TRANSACTION_MASK == TRANSACTION_MASK or self.failed:  # rolled back
             return
         waiting = self._waiting
-        waiting.append((topic, unique, keys, offset, stored_ms))
+        if unique:
+            waiting.append((key_hash(topic, unique), offset, stored_ms))
+        if keys:
+            waiting.extend([(key_hash(topic, key), offset, stored_ms) for key in keys.split(" ") if key])
         if len(waiting) >= WAITING_MAX:
             self.settle()
 
@@ -87,13 +90,7 @@ class KeyIndex:
         waiting, self._waiting = self._waiting, []
         there = self.files[-1].end_offset if self.files and self.files[-1].count > 1 else -1
         entries = self._unwritten
-        for topic, unique, keys, offset, stored_ms in waiting:
-            if offset <= there:
-                continue
-            if unique:
-                entries.append((key_hash(topic, unique), offset, stored_ms))
-            if keys:
-                entries.extend([(key_hash(topic, key), offset, stored_ms) for key in keys.split(" ") if key])
+        entries.extend([entry for entry in waiting if entry[1] > there])
         try:
             while entries:
                 file = self.files[-1] if self.files else None
