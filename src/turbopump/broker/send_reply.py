@@ -24,7 +24,7 @@ def reply_ends(region: str, trace_on: bool) -> tuple[bytes, bytes]:
 def send_reply(
     head: bytes, tail: bytes, host: bytes, opaque: int, queue_id: int, offset: int, queue_offset: int, unique: str
 ) -> bytes:
-    """The frame: ``host`` and the commit-log ``offset`` make the message id, ``host`` as hexadecimal digits. About 1.1 µs, compiled 0.2;
+    """The frame: ``host`` and the commit-log ``offset`` make the message id, ``host`` as hexadecimal digits. About 1.3 µs, compiled 0.2;
     4 field by field."""
     if not (unique.isascii() and unique.isalnum()):
         unique = ""

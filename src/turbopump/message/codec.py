@@ -165,7 +165,7 @@ def write_entry(
     properties: bytes,
     with_crc: bool,
 ) -> int:
-    """Put one whole entry, as ``encode_entry`` makes it, at byte ``at`` of a map; its size. About 3 µs for 1 KiB, compiled 0.5.
+    """Put one whole entry, as ``encode_entry`` makes it, at byte ``at`` of a map; its size. About 3 µs for 1 KiB, compiled 1.
 
     Raises ValueError if it does not fit there, and what ``encode_entry`` does.
     """

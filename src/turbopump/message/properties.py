@@ -87,7 +87,7 @@ _KEYS: Final = KEYS + NAME_END
 @has_twin
 def send_properties(text: str, added: bytes) -> tuple[bool, str | None, str | None, str | None, bytes]:
     """What a send needs of its property text: whether it may ask for more than to be stored (False is sure), UNIQ_KEY, TAGS, KEYS, and
-    the text to be stored: ended, with ``added`` behind. About 1.6 µs, compiled 0.2."""
+    the text to be stored: ended, with ``added`` behind. About 1.2 µs, compiled 0.3."""
     special = "DELAY" in text or "TIMER_D" in text or "TRAN_MSG" in text or "POP_CK" in text
     ended = text + PAIR_END if text and text[-1] != PAIR_END else text
     keys = value_after(text, _KEYS) if _KEYS in text else None
