@@ -5,7 +5,7 @@ means; what is not of the usual kind is left to that twin, so errors are its err
 Bytes that are read or written through a pointer are inside an object of known length: each function checks that first, and a map is
 written only between its acquired bounds. Cost of the plain twin and of this one, for a message of 1 KiB (docs/decisions/0005):
 
-    write_entry      3.1 µs  1.0 (of it 0.8 the two CRCs)    put_entries  0.59 µs  0.08 an entry
+    write_entry      3.1 µs  1.0 (mostly the two CRCs)       put_entries  0.59 µs  0.08 an entry
     send_properties  1.2     0.3                             key_hash     1.1      0.16
     send_reply       1.4     0.2
 """
