@@ -26,9 +26,7 @@ from turbopump.message.codec import encode_host
 from turbopump.message.ids import UniqueIds, offset_msg_id
 from turbopump.message.java_hash import tags_code
 from turbopump.message.properties import (
-    KEYS,
     NAME_END,
-    TAGS,
     UNIQ_KEY,
     WAIT_STORE_MSG_OK,
     decode_properties,
@@ -76,7 +74,6 @@ class SendHandler:
     ) -> None:
         self._config = config
         self._store = store
-        self._indexed = store.index is not None
         self._topics = topics
         self._unsaved = topics.unsaved
         self._groups = groups
@@ -201,23 +198,17 @@ class SendHandler:
         added = self._added
         messages = []
         for item in items:
-            properties = item.properties
             try:
-                text = properties.decode()
+                text = item.properties.decode()
             except UnicodeDecodeError:
                 return Response(
                     code=ResponseCode.MESSAGE_ILLEGAL, remark="the properties of a message of the batch are no UTF-8 text"
                 )
-            if "DELAY" in text or "TIMER_D" in text or "TRAN_MSG" in text:
+            special, unique, tags, keys, properties = send_properties(text, added)
+            if special:
                 refused = _refuse_kind(text)
                 if refused is not None:
                     return refused
-            tags = property_value(text, TAGS)
-            if properties and properties[-1] != 2:
-                properties += b"\x02"
-            properties += added
-            unique = property_value(text, UNIQ_KEY) if self._indexed else None
-            keys = property_value(text, KEYS) if self._indexed else None
             messages.append(NewMessage(item.body, properties, tags_code(tags) if tags else 0, item.flag, unique, keys))
         born_host = encode_host(*context.peer.host_pair)
         v6 = SysFlag.BORN_HOST_V6 if len(born_host) == 20 else 0
