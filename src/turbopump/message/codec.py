@@ -20,7 +20,6 @@ To change the entry: change this ruler, ``encode_entry``, ``decode_entry``, the 
 
 from __future__ import annotations
 
-import ipaddress
 import struct
 from collections.abc import Iterator
 from functools import lru_cache
@@ -30,7 +29,7 @@ from isal.isal_zlib import crc32
 
 from turbopump.compiled import has_twin
 from turbopump.errors import StoredMessageError
-from turbopump.message.ids import packed_ip
+from turbopump.message.ids import decode_host, packed_ip
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.sysflag import SysFlag
 
@@ -67,12 +66,6 @@ def body_crc32(body: bytes) -> int:
 def encode_host(ip: str, port: int) -> bytes:
     """8 bytes for a v4 address, 20 for v6."""
     return packed_ip(ip) + port.to_bytes(4)
-
-
-@lru_cache(maxsize=65536)
-def decode_host(data: bytes) -> tuple[str, int]:
-    """(ip, port) of 8 or 20 bytes."""
-    return str(ipaddress.ip_address(data[:-4])), int.from_bytes(data[-4:])
 
 
 def encode_entry(

@@ -2,7 +2,8 @@
 
 * Offset message id: upper hex of store host ip (4 or 16 bytes), port (4), commit-log offset (8): where the message is.
 * Unique id (property UNIQ_KEY), made by the producer: upper hex of ip (4 or 16), process id (low 2 bytes), a hash of the
-  generator (4), milliseconds since the start of the month (4), a counter (2).
+  generator (4), milliseconds since the start of the month (4), a counter (2). The month is UTC's, RocketMQ's the local one; readers do
+  not mind.
 
 Source: apache/rocketmq ``MessageDecoder.createMessageId``, ``MessageClientIDSetter``.
 """
@@ -22,6 +23,12 @@ from turbopump.errors import ProtocolError
 def packed_ip(ip: str) -> bytes:
     """4 or 16 bytes. Raises ValueError if ``ip`` is not an address."""
     return ipaddress.ip_address(ip).packed
+
+
+@lru_cache(maxsize=65536)
+def decode_host(data: bytes) -> tuple[str, int]:
+    """(ip, port) of 8 or 20 bytes."""
+    return str(ipaddress.ip_address(data[:-4])), int.from_bytes(data[-4:])
 
 
 @lru_cache(maxsize=64)
@@ -47,26 +54,31 @@ def decode_offset_msg_id(msg_id: str) -> tuple[str, int, int]:
 
 
 class UniqueIds:
-    """Makes unique ids for one process. ``next()`` costs about 0.3 µs.
+    """Makes unique ids for one process. ``next()`` costs about 0.3 µs, 0.7 the first time in a millisecond.
 
     ``ip`` is an address of this host, ``token`` tells generators of one process apart (four bytes).
     """
 
     def __init__(self, clock: Clock, *, ip: str, token: int, pid: int | None = None) -> None:
-        self._clock = clock
+        self._now_ms = clock.now_ms
         process = os.getpid() if pid is None else pid
         self._prefix = (packed_ip(ip) + (process & 0xFFFF).to_bytes(2) + (token & 0xFFFFFFFF).to_bytes(4)).hex().upper()
         self._counter = 0
         self._month_start = 0
         self._next_month = 0
+        self._last_ms = -1
+        self._begin = ""
 
     def next(self) -> str:
         """A new id: 32 characters, 56 for IPv6."""
-        now = self._clock.now_ms()
-        if not self._month_start <= now < self._next_month:
-            self._month_start, self._next_month = _month_of(now)
-        self._counter = (self._counter + 1) & 0xFFFF
-        return f"{self._prefix}{(now - self._month_start) & 0xFFFFFFFF:08X}{self._counter:04X}"
+        now = self._now_ms()
+        if now != self._last_ms:
+            if not self._month_start <= now < self._next_month:
+                self._month_start, self._next_month = _month_of(now)
+            self._last_ms = now
+            self._begin = f"{self._prefix}{(now - self._month_start) & 0xFFFFFFFF:08X}"
+        self._counter = counter = (self._counter + 1) & 0xFFFF
+        return f"{self._begin}{counter:04X}"
 
 
 def _month_of(now_ms: int) -> tuple[int, int]:

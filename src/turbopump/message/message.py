@@ -6,24 +6,33 @@ The stored bytes are in ``codec.py``; the rules for names and sizes are in ``rul
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
 
+from turbopump.errors import MessageError
 from turbopump.message import properties as names
 from turbopump.message.compression import decompress
+from turbopump.message.delivery_time import time_properties
+from turbopump.message.entry_fields import HEAD_FIELDS, body_of, head_field_of, properties_text_of
 from turbopump.message.ids import offset_msg_id
 from turbopump.message.properties import decode_properties
 from turbopump.message.sysflag import SysFlag
 
 BODY_SIZE_MAX: Final = 4 * 1024 * 1024
 """Bytes; Apache's default ``maxMessageSize`` on both sides."""
+FLAG_MIN: Final = -(2**31)
+FLAG_MAX: Final = 2**31 - 1
 
 
 class Message:
     """A message to send.
 
     ``body`` bytes (a str is encoded as UTF-8); ``tags`` one tag for filters; ``keys`` one key or several, for look-ups;
-    ``properties`` your own string pairs; ``flag`` an int of your own that travels along. ``wait_store_ok`` False: the broker need
-    not wait for its disk or slaves before it answers.
+    ``properties`` your own string pairs; ``flag`` an int of your own (32 bits, signed) that travels along. ``wait_store_ok`` False: the
+    broker need not wait for its disk or slaves before it answers. ``delay_level``: it comes later, after the delay that the broker's table
+    has for that level (docs/delayed-messages.md); 0: at once. ``deliver_at``: it comes at that time (ms since 1970 UTC, or a datetime);
+    ``delay``: so much later (seconds, or a timedelta). Raises MessageError for what is none of these, and if more than one of the last
+    three is given.
     """
 
     __slots__ = ("body", "flag", "properties", "topic")
@@ -38,17 +47,32 @@ class Message:
         properties: Mapping[str, str] | None = None,
         flag: int = 0,
         wait_store_ok: bool = True,
+        delay_level: int = 0,
+        deliver_at: int | datetime | None = None,
+        delay: float | timedelta | None = None,
     ) -> None:
         self.topic = topic
-        self.body = body.encode() if isinstance(body, str) else bytes(body)
-        self.flag = flag
-        self.properties: dict[str, str] = dict(properties) if properties else {}
+        self.body = body if type(body) is bytes else body.encode() if isinstance(body, str) else _bytes_of(body)
+        self.flag = _checked_flag(flag) if flag or type(flag) is not int else 0
+        self.properties: dict[str, str] = _checked_properties(properties) if properties else {}
         if tags:
+            if not isinstance(tags, str):
+                raise MessageError(f"tags={tags!r:.80} is no tag: one str is expected, as in tags='paid'")
             self.properties[names.TAGS] = tags
         if keys:
-            self.properties[names.KEYS] = keys if isinstance(keys, str) else names.KEY_SEPARATOR.join(keys)
+            self.properties[names.KEYS] = keys if isinstance(keys, str) else _joined(keys)
         if not wait_store_ok:
             self.properties[names.WAIT_STORE_MSG_OK] = "false"
+        if delay_level:
+            if delay_level.__class__ is not int or not 0 < delay_level < 1000:
+                raise MessageError(
+                    f"delay_level={delay_level!r} is no level: a number from 1 (1 s) to 18 (2 h) is expected, or 0"
+                )
+            self.properties[names.DELAY_TIME_LEVEL] = str(delay_level)
+        if deliver_at is not None or delay is not None:
+            if delay_level or None not in (deliver_at, delay):
+                raise MessageError("more than one of delay_level, deliver_at and delay is given; a message has one time")
+            self.properties.update(time_properties(deliver_at, delay))
 
     def __repr__(self) -> str:
         return f"Message(topic={self.topic!r}, body={len(self.body)} B, tags={self.tags!r}, keys={self.keys!r})"
@@ -70,14 +94,51 @@ class Message:
         return Message(self.topic, self.body, properties={**self.properties, name: value}, flag=self.flag)
 
 
+def _bytes_of(body: object) -> bytes:
+    try:
+        return bytes(memoryview(body))  # type: ignore[arg-type]
+    except TypeError:
+        raise MessageError(
+            f"a body is bytes or a str, not {type(body).__name__}; encode it first, as in json.dumps(value) or str(value)"
+        ) from None
+
+
+def _checked_flag(flag: int) -> int:
+    if not isinstance(flag, int) or isinstance(flag, bool) or not FLAG_MIN <= flag <= FLAG_MAX:
+        raise MessageError(f"flag={flag!r:.80} does not fit: a whole number from {FLAG_MIN} to {FLAG_MAX} is expected")
+    return int(flag)
+
+
+def _checked_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    try:
+        copied = dict(properties)
+    except (TypeError, ValueError):
+        raise MessageError(f"properties={properties!r:.80} is no mapping of names to values") from None
+    for name, value in copied.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise MessageError(
+                f"property {name!r:.80} has the value {value!r:.80}; names and values are text: give str({value!r:.80})"
+            )
+    return copied
+
+
+def _joined(keys: Iterable[str]) -> str:
+    try:
+        return names.KEY_SEPARATOR.join(keys)
+    except TypeError:
+        raise MessageError(f"keys={keys!r:.80} are no keys: one str, or several as in keys=['a', 'b'], are expected") from None
+
+
 class ReceivedMessage:
     """A message as the broker stored it. Offsets: ``queue_offset`` counts messages of its queue, ``commit_log_offset`` bytes.
 
-    Times in ms since 1970 UTC; hosts are (ip, port). Properties and a compressed body are decoded when first asked for.
+    Times in ms since 1970 UTC; hosts are (ip, port). Properties and a compressed body are decoded when first asked for; of one that was
+    pulled (``unread_messages``), so is everything else.
     """
 
     __slots__ = (
         "_body",
+        "_entry",
         "_properties",
         "_properties_text",
         "body_crc",
@@ -97,6 +158,9 @@ class ReceivedMessage:
         "sys_flag",
         "topic",
     )
+
+    _entry: bytes | None
+    """The stored bytes of a message whose fields are read when asked for; None for others."""
 
     def __init__(
         self,
@@ -135,9 +199,27 @@ class ReceivedMessage:
         self.body_crc = body_crc
         self.store_size = store_size
         self.broker_name = broker_name
+        self._entry = None
         self._properties_text = properties_text
         self._properties: dict[str, str] | None = None
         self._body: bytes | None = None
+
+    if not TYPE_CHECKING:  # a name that is not there is still an error to mypy
+
+        def __getattr__(self, name: str) -> Any:
+            """Called for a slot that is empty: of a message that was not read yet."""
+            if name == "stored_body":
+                value = self.stored_body = body_of(self._entry)
+            elif name == "_properties_text":
+                value = self._properties_text = properties_text_of(self._entry)
+            elif name == "broker_name":
+                value = self.broker_name = ""
+            elif name in HEAD_FIELDS and self._entry is not None:
+                value = head_field_of(self._entry, name)
+                setattr(self, name, value)
+            else:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            return value
 
     def __repr__(self) -> str:
         return (
@@ -149,16 +231,22 @@ class ReceivedMessage:
     def body(self) -> bytes:
         """The body as it was sent (decompressed). Raises StoredMessageError if it cannot be decompressed."""
         if self._body is None:
-            compressed = self.sys_flag & SysFlag.COMPRESSED
-            self._body = decompress(self.stored_body, self.sys_flag) if compressed else self.stored_body
+            stored = self.stored_body if self._entry is None else body_of(self._entry)
+            self._body = decompress(stored, self.sys_flag) if self.sys_flag & SysFlag.COMPRESSED else stored
         return self._body
+
+    @property
+    def properties_text(self) -> str:
+        """The property text as it is stored, the CRC of the stored bytes with it."""
+        return self._properties_text
 
     @property
     def properties(self) -> dict[str, str]:
         """Every property, the system's among them (``turbopump.message.properties`` has their names), but for ``__CRC32#``: that one
         belongs to the stored bytes, which are others wherever the message is stored next."""
         if self._properties is None:
-            self._properties = decode_properties(self._properties_text)
+            text = self._properties_text if self._entry is None else properties_text_of(self._entry)
+            self._properties = decode_properties(text)
             self._properties.pop(names.CRC32, None)
         return self._properties
 

@@ -269,6 +269,7 @@ class TypedJsonHeader(msgspec.Struct, Generic[ExtT], rename={"ext": "extFields"}
     flag: Int32 = 0
     version: Int32 = 0
     language: Any = None
+    remark: str | None = None
 
 
 def typed_json_decoder(type_: type[Request[Any]]) -> msgspec.json.Decoder[TypedJsonHeader[Any]]:

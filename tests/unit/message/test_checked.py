@@ -1,8 +1,9 @@
 """The messages of a pull's answer: damage costs the message it hit, wherever it hit it."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.fuzzing import examples
 
 from turbopump.message.checked import DamagedEntry, good_entries
 from turbopump.message.codec import encode_entry, encode_host
@@ -70,7 +71,7 @@ def test_a_stored_message_inside_a_body_is_not_taken_for_one_of_the_answer() -> 
 
 
 @given(st.binary(max_size=400), st.lists(st.integers(0, 4), max_size=4))
-@settings(derandomize=True, max_examples=200, deadline=None)
+@examples(200)
 def test_good_messages_behind_any_bytes_are_found(noise: bytes, numbers: list[int]) -> None:
     wanted = [ENTRIES[number] for number in numbers]
     good, damaged = read(noise + b"".join(wanted))

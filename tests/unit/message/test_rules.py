@@ -2,6 +2,7 @@
 
 import pytest
 
+from turbopump.errors import MessageError
 from turbopump.message.java_hash import java_hash, tags_code
 from turbopump.message.message import Message
 from turbopump.message.message_queue import MessageQueue
@@ -75,3 +76,11 @@ def test_a_message_keeps_tags_and_keys_among_its_properties() -> None:
 def test_queues_sort_by_topic_broker_and_number() -> None:
     queues = [MessageQueue("T", "b", 10), MessageQueue("T", "b", 9), MessageQueue("T", "a", 11), MessageQueue("S", "z", 0)]
     assert [str(queue) for queue in sorted(queues)] == ["S@z:0", "T@a:11", "T@b:9", "T@b:10"]
+
+
+def test_a_delay_level_is_a_property_and_nonsense_is_refused() -> None:
+    assert Message("T", b"x", delay_level=3).properties == {"DELAY": "3"}
+    assert Message("T", b"x", delay_level=0).properties == {}
+    for wrong in (-1, 1000, "3", True, 1.5):
+        with pytest.raises(MessageError, match="delay_level"):
+            Message("T", b"x", delay_level=wrong)  # type: ignore[arg-type]

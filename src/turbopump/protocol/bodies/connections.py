@@ -22,13 +22,15 @@ class Connection(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ConsumerConnection(msgspec.Struct, kw_only=True, rename="camel"):
-    """A consumer group's members and subscriptions, by topic (203)."""
+    """A consumer group's members and subscriptions, by topic (203). ``conflicts``: what is wrong among them, a sentence each; our brokers'
+    own, absent if nothing is."""
 
     connection_set: tuple[Connection, ...] = ()
     subscription_table: dict[str, SubscriptionData] = msgspec.field(default_factory=dict)
     consume_type: ConsumeType | None = None
     message_model: MessageModel | None = None
     consume_from_where: ConsumeFromWhere | None = None
+    conflicts: tuple[str, ...] | None = None
 
 
 class ProducerConnection(msgspec.Struct, kw_only=True, rename="camel"):

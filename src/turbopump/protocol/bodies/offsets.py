@@ -15,11 +15,13 @@ from turbopump.protocol.bodies.topics import DataVersion
 
 class ConsumerOffsetTable(msgspec.Struct, kw_only=True, rename="camel"):
     """The file `consumerOffset.json` and the answer to 43. `group_topic_map` is derived by 5.x brokers and
-    absent in 4.x: written if given, ignored when read."""
+    absent in 4.x: written if given, ignored when read. `pending_resets` is ours, in the file only, absent if there are none: the queues
+    of `topic@group` whose readers have not heard of a reset; Apache's brokers pass over it."""
 
     data_version: DataVersion = DataVersion()
     group_topic_map: dict[str, tuple[str, ...]] | None = None
     offset_table: dict[str, dict[int, Int64]] = msgspec.field(default_factory=dict)
+    pending_resets: dict[str, list[int]] | None = None
 
 
 class DelayOffsetTable(msgspec.Struct, kw_only=True, rename="camel"):

@@ -1,5 +1,5 @@
 """Clients and brokers knowing of each other: 34 HEART_BEAT, 35 UNREGISTER_CLIENT, 38 GET_CONSUMER_LIST_BY_GROUP,
-40 NOTIFY_CONSUMER_IDS_CHANGED."""
+40 NOTIFY_CONSUMER_IDS_CHANGED, 46 CHECK_CLIENT_CONFIG."""
 
 from __future__ import annotations
 
@@ -49,3 +49,9 @@ class NotifyConsumerIdsChanged(Request[None], kw_only=True):
     code: ClassVar[int] = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
 
     consumer_group: str
+
+
+class CheckClientConfig(Request[None], kw_only=True):
+    """Will this subscription be understood? The body is ``bodies.connections.CheckClientRequestBody``."""
+
+    code: ClassVar[int] = RequestCode.CHECK_CLIENT_CONFIG

@@ -1,6 +1,8 @@
 """What brokers and clients ask a name server: 103 REGISTER_BROKER, 104 UNREGISTER_BROKER, 904 BROKER_HEARTBEAT,
-322 QUERY_DATA_VERSION, 105 GET_ROUTEINFO_BY_TOPIC, 106 GET_BROKER_CLUSTER_INFO, 901 GET_BROKER_MEMBER_GROUP, topic lists (206, 224)
-and write permissions (205, 327). Bodies are in ``bodies.register``, ``bodies.route``, ``bodies.topics`` and ``bodies.cluster``."""
+322 QUERY_DATA_VERSION, 105 GET_ROUTEINFO_BY_TOPIC, 106 GET_BROKER_CLUSTER_INFO, 901 GET_BROKER_MEMBER_GROUP, topic lists (206, 224),
+write permissions (205, 327) and the deletion of a topic (216).
+
+Bodies are in ``bodies.register``, ``bodies.route``, ``bodies.topics`` and ``bodies.cluster``."""
 
 from __future__ import annotations
 
@@ -120,6 +122,15 @@ class GetTopicsByCluster(Request[None], kw_only=True):
     code: ClassVar[int] = RequestCode.GET_TOPICS_BY_CLUSTER
 
     cluster: str
+
+
+class DeleteTopicInNamesrv(Request[None], kw_only=True):
+    """Forget the routes of a topic, to the brokers of one cluster or to all. A broker that still has it brings it back."""
+
+    code: ClassVar[int] = RequestCode.DELETE_TOPIC_IN_NAMESRV
+
+    topic: str
+    cluster_name: str | None = None
 
 
 class WipeWritePermReply(Reply, kw_only=True):

@@ -1,4 +1,5 @@
-"""Topics on a broker: 17 UPDATE_AND_CREATE_TOPIC, 21 GET_ALL_TOPIC_CONFIG."""
+"""Topics on a broker: 17 UPDATE_AND_CREATE_TOPIC, 18 UPDATE_AND_CREATE_TOPIC_LIST, 215 DELETE_TOPIC_IN_BROKER, 351 GET_TOPIC_CONFIG,
+21 GET_ALL_TOPIC_CONFIG, 202 GET_TOPIC_STATS_INFO. Bodies are in ``bodies.topics`` and ``bodies.stats``."""
 
 from __future__ import annotations
 
@@ -27,6 +28,36 @@ class CreateTopic(Request[None], kw_only=True):
     order: bool = False
     attributes: str | None = None
     force: bool | None = None
+
+
+class CreateTopicList(Request[None], kw_only=True):
+    """Create or change several; the body is ``bodies.topics.CreateTopicListRequestBody``, attributes in it as ``{"+name": "value"}``."""
+
+    code: ClassVar[int] = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST
+
+
+class DeleteTopic(Request[None], kw_only=True):
+    """Forget a topic on one broker: its settings, queues, and how far groups are in it."""
+
+    code: ClassVar[int] = RequestCode.DELETE_TOPIC_IN_BROKER
+
+    topic: str
+
+
+class GetTopicConfig(Request[None], kw_only=True):
+    """One topic of a broker; the body of the answer is ``bodies.topics.TopicConfigAndQueueMapping``."""
+
+    code: ClassVar[int] = RequestCode.GET_TOPIC_CONFIG
+
+    topic: str
+
+
+class GetTopicStatsInfo(Request[None], kw_only=True):
+    """Where a topic's queues begin and end on a broker; the body of the answer is ``bodies.stats.TopicStatsTable``."""
+
+    code: ClassVar[int] = RequestCode.GET_TOPIC_STATS_INFO
+
+    topic: str
 
 
 class GetAllTopicConfigReply(Reply, kw_only=True):

@@ -1,0 +1,176 @@
+"""Receipts of POP: what a broker tells about popped messages, and the handle with which one of them is acknowledged.
+
+::
+
+    handle (POP_CK)   <start offset> <pop time> <invisible time> <revive queue> <kind> <broker> <queue> [<queue offset>]
+    startOffsetInfo   <kind> <queue> <start offset>                                              joined by ;
+    msgOffsetInfo     <kind> <queue> <offset>,<offset>…                                          joined by ;
+    orderCountInfo    <kind> <queue> <times>   or   <kind> qo<queue>%<queue offset> <times>      joined by ;
+
+Fields are separated by single spaces, times are milliseconds. ``kind`` tells the topic in which the queue is: 0 the topic itself,
+1 and 2 the group's retry topic for it. One rule: text ↔ values. It must not know what a checkpoint is.
+
+Source: apache/rocketmq ``ExtraInfoUtil``, ``KeyBuilder``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+import msgspec
+
+from turbopump.errors import MessageError
+from turbopump.message.rules import RETRY_PREFIX
+
+ORDER_REVIVE_QUEUE: Final = 999
+"""The revive queue that handles of ordered POP name: they have no checkpoint."""
+
+_NUMBER: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+
+
+class QueueKind(StrEnum):
+    """In which topic a popped queue is."""
+
+    NORMAL = "0"
+    RETRY = "1"
+    RETRY_V2 = "2"
+
+
+class QueueKey(NamedTuple):
+    """What the three texts name: a queue id as text, or ``qo<queue>%<queue offset>`` for one message."""
+
+    kind: QueueKind
+    name: str
+
+
+def queue_key(kind: QueueKind, queue_id: int) -> QueueKey:
+    return QueueKey(kind, str(queue_id))
+
+
+def message_key(kind: QueueKind, queue_id: int, queue_offset: int) -> QueueKey:
+    """The key of one message in ``orderCountInfo``."""
+    return QueueKey(kind, f"qo{queue_id}%{queue_offset}")
+
+
+def pop_retry_topic(topic: str, group: str, *, v2: bool = False) -> str:
+    """Where messages of ``topic`` wait that ``group`` popped and did not acknowledge. RocketMQ: ``buildPopRetryTopic``."""
+    return f"{RETRY_PREFIX}{group}{'+' if v2 else '_'}{topic}"
+
+
+def kind_of(topic: str) -> QueueKind:
+    """Of a topic as it is stored. RocketMQ: ``ExtraInfoUtil.getRetry``."""
+    if not topic.startswith(RETRY_PREFIX):
+        return QueueKind.NORMAL
+    return QueueKind.RETRY_V2 if "+" in topic else QueueKind.RETRY
+
+
+def real_topic(kind: QueueKind, topic: str, group: str) -> str:
+    """The topic that holds a queue of ``kind`` of ``topic``."""
+    return topic if kind is QueueKind.NORMAL else pop_retry_topic(topic, group, v2=kind is QueueKind.RETRY_V2)
+
+
+def original_topic(topic: str, group: str) -> str:
+    """The topic for which ``topic`` is the retry topic of ``group``; any other as it is. RocketMQ: ``parseNormalTopic``."""
+    for separator in "+_":
+        start = f"{RETRY_PREFIX}{group}{separator}"
+        if topic.startswith(start):
+            return topic[len(start) :]
+    return topic
+
+
+class PopHandle(msgspec.Struct, frozen=True, kw_only=True):
+    """Names one popped message, or with ``queue_offset`` None all that a pop found in a queue.
+
+    ``start_offset`` is the queue offset at which the pop's checkpoint begins; times are milliseconds since 1970 and a duration."""
+
+    start_offset: int
+    pop_time_ms: int
+    invisible_ms: int
+    revive_queue_id: int
+    kind: QueueKind
+    broker_name: str
+    queue_id: int
+    queue_offset: int | None = None
+
+    @property
+    def ordered(self) -> bool:
+        """Whether it comes of an ordered pop."""
+        return self.revive_queue_id == ORDER_REVIVE_QUEUE
+
+    @property
+    def visible_at_ms(self) -> int:
+        """When the message comes back unless it is acknowledged."""
+        return self.pop_time_ms + self.invisible_ms
+
+    def real_topic(self, topic: str, group: str) -> str:
+        """The topic in whose queue the message is stored; acknowledgements name that one."""
+        return real_topic(self.kind, topic, group)
+
+    def encode(self) -> str:
+        text = (
+            f"{self.start_offset} {self.pop_time_ms} {self.invisible_ms} {self.revive_queue_id} "
+            f"{self.kind.value} {self.broker_name} {self.queue_id}"
+        )
+        return text if self.queue_offset is None else f"{text} {self.queue_offset}"
+
+    @classmethod
+    def decode(cls, text: str) -> PopHandle:
+        """Raises MessageError for text that is none. A kind that is not known counts as normal, as in Apache's reader."""
+        parts = text.split(" ")
+        if len(parts) < 7:
+            raise MessageError(f"pop handle has {len(parts)} fields, not 7 or 8: {text[:128]!r}")
+        kind = QueueKind(parts[4]) if parts[4] in ("0", "1", "2") else QueueKind.NORMAL
+        return cls(
+            start_offset=_number(parts[0], text),
+            pop_time_ms=_number(parts[1], text),
+            invisible_ms=_number(parts[2], text),
+            revive_queue_id=_number(parts[3], text),
+            kind=kind,
+            broker_name=parts[5],
+            queue_id=_number(parts[6], text),
+            queue_offset=_number(parts[7], text) if len(parts) > 7 else None,
+        )
+
+
+def encode_numbers(entries: Iterable[tuple[QueueKey, int]]) -> str:
+    """``startOffsetInfo`` or ``orderCountInfo``."""
+    return ";".join(f"{key.kind.value} {key.name} {number}" for key, number in entries)
+
+
+def decode_numbers(text: str | None) -> dict[QueueKey, int]:
+    """The reverse; empty for none. Raises MessageError for text that is neither, or names a queue twice."""
+    return {key: _number(value, text or "") for key, value in _entries(text).items()}
+
+
+def encode_offsets(entries: Iterable[tuple[QueueKey, Sequence[int]]]) -> str:
+    """``msgOffsetInfo``: the queue offsets of the messages, in the order of the answer's body."""
+    return ";".join(f"{key.kind.value} {key.name} {','.join(map(str, offsets))}" for key, offsets in entries)
+
+
+def decode_offsets(text: str | None) -> dict[QueueKey, list[int]]:
+    """The reverse; empty for none. Raises MessageError as ``decode_numbers``."""
+    return {key: [_number(each, text or "") for each in value.split(",")] for key, value in _entries(text).items()}
+
+
+def _entries(text: str | None) -> Mapping[QueueKey, str]:
+    entries: dict[QueueKey, str] = {}
+    for entry in (text or "").split(";"):
+        if not entry:
+            continue
+        parts = entry.split(" ")
+        if len(parts) != 3 or parts[0] not in ("0", "1", "2"):
+            raise MessageError(f"pop answer has an entry that is none: {entry[:64]!r}")
+        key = QueueKey(QueueKind(parts[0]), parts[1])
+        if key in entries:
+            raise MessageError(f"pop answer names {entry[:64]!r} twice")
+        entries[key] = parts[2]
+    return entries
+
+
+def _number(text: str, whole: str) -> int:
+    if _NUMBER.fullmatch(text) is None:
+        raise MessageError(f"no number {text[:32]!r} in {whole[:128]!r}")
+    return int(text)

@@ -1,0 +1,148 @@
+"""POP: 200050 POP_MESSAGE, 200051 ACK_MESSAGE, 200151 BATCH_ACK_MESSAGE (all in its body, ``bodies.pop.BatchAckBody``),
+200053 CHANGE_MESSAGE_INVISIBLETIME, 200052 PEEK_MESSAGE, 200054 NOTIFICATION, 200055 POLLING_INFO. Times are milliseconds.
+
+``topic`` of 200051 and 200053 is the topic in whose queue the message is (``PopHandle.real_topic``), ``extra_info`` the handle's text.
+
+Source: apache/rocketmq ``PopMessageRequestHeader`` and the other headers of the same names.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import ClassVar
+
+from turbopump.message.integers import Int32, Int64
+from turbopump.protocol.codes import RequestCode
+from turbopump.protocol.request import Reply, Request
+
+
+class InitMode(IntEnum):
+    """Where a group begins in a queue in which it has no place. RocketMQ: ``ConsumeInitMode``."""
+
+    MIN = 0
+    MAX = 1
+
+
+class PopMessageReply(Reply, kw_only=True):
+    """When and for how long the messages of the body were taken; the texts are those of ``message/pop_handle.py``. ``rest_num`` is how
+    many messages are left in the queues that were looked at."""
+
+    pop_time: Int64 = 0
+    invisible_time: Int64 = 0
+    revive_qid: Int32 = 0
+    rest_num: Int64 = 0
+    start_offset_info: str | None = None
+    msg_offset_info: str | None = None
+    order_count_info: str | None = None
+
+
+class PopMessage(Request[PopMessageReply], kw_only=True):
+    """Take up to ``max_msg_nums`` messages of one queue, or with ``queue_id`` −1 of any, for ``invisible_time``; held up to ``poll_time``
+    after ``born_time`` if there are none."""
+
+    code: ClassVar[int] = RequestCode.POP_MESSAGE
+    reply: ClassVar[type[PopMessageReply]] = PopMessageReply
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    max_msg_nums: Int32
+    invisible_time: Int64
+    poll_time: Int64
+    born_time: Int64
+    init_mode: Int32
+    exp_type: str | None = None
+    exp: str | None = None
+    order: bool | None = False
+    attempt_id: str | None = None
+
+
+class AckMessage(Request[None], kw_only=True):
+    """One popped message is done; ``offset`` is its queue offset."""
+
+    code: ClassVar[int] = RequestCode.ACK_MESSAGE
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    extra_info: str
+    offset: Int64
+
+
+class BatchAckMessage(Request[None], kw_only=True):
+    """Many popped messages are done; they stand in the body."""
+
+    code: ClassVar[int] = RequestCode.BATCH_ACK_MESSAGE
+
+
+class ChangeInvisibleTimeReply(Reply, kw_only=True):
+    """What the message's new handle is made of; its start offset is the message's own queue offset."""
+
+    pop_time: Int64 = 0
+    invisible_time: Int64 = 0
+    revive_qid: Int32 = 0
+
+
+class ChangeInvisibleTime(Request[ChangeInvisibleTimeReply], kw_only=True):
+    """A popped message is to come back ``invisible_time`` from now."""
+
+    code: ClassVar[int] = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
+    reply: ClassVar[type[ChangeInvisibleTimeReply]] = ChangeInvisibleTimeReply
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    extra_info: str
+    offset: Int64
+    invisible_time: Int64
+
+
+class PeekMessage(Request[PopMessageReply], kw_only=True):
+    """Look at the messages that a pop would find, without taking them."""
+
+    code: ClassVar[int] = RequestCode.PEEK_MESSAGE
+    reply: ClassVar[type[PopMessageReply]] = PopMessageReply
+
+    topic: str
+    queue_id: Int32
+    max_msg_nums: Int32
+    consumer_group: str
+
+
+class NotificationReply(Reply, kw_only=True):
+    """Whether a pop would find something; ``polling_full``: too many wait already."""
+
+    has_msg: bool = False
+    polling_full: bool = False
+
+
+class Notification(Request[NotificationReply], kw_only=True):
+    """Wait until a pop would find something, at most ``poll_time`` after ``born_time``."""
+
+    code: ClassVar[int] = RequestCode.NOTIFICATION
+    reply: ClassVar[type[NotificationReply]] = NotificationReply
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    poll_time: Int64
+    born_time: Int64
+    order: bool | None = False
+    attempt_id: str | None = None
+
+
+class PollingInfoReply(Reply, kw_only=True):
+    """How many pops wait."""
+
+    polling_num: Int32 = 0
+
+
+class PollingInfo(Request[PollingInfoReply], kw_only=True):
+    """How many pops of a group wait for a queue, or with ``queue_id`` −1 for any queue of the topic."""
+
+    code: ClassVar[int] = RequestCode.POLLING_INFO
+    reply: ClassVar[type[PollingInfoReply]] = PollingInfoReply
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
