@@ -14,7 +14,7 @@ _TEXT: Final = (
     "[<=0ms] [0~10ms] [10~50ms] [50~100ms] [100~200ms] [200~500ms] [500ms~1s] [1~2s] [2~3s] [3~4s] [4~5s] [5~10s] [10s~]"
 )
 NAMES: Final = tuple(_TEXT.split(" "))
-_BOUNDS_MS: Final = (1, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
+BOUNDS_MS: Final = (1, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
 SLOW_S: Final = 0.001
 """From here on an append is counted one by one."""
 
@@ -38,7 +38,7 @@ class AppendLatency:
 
     def slow(self, seconds: float) -> None:
         """An append took ``SLOW_S`` or longer; one of a batch counts once."""
-        self._slow[bisect_right(_BOUNDS_MS, int(seconds * 1000))] += 1
+        self._slow[bisect_right(BOUNDS_MS, int(seconds * 1000))] += 1
         self.longest = max(self.longest, seconds)
         self.on_slow(seconds)
 

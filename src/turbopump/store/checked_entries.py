@@ -1,43 +1,35 @@
 """Entries of a queue, read from the files and each checked before anyone gets it.
 
-Good is what ``codec.entry_fault`` calls good at its place in the log and what belongs to the unit that points to it: a unit may be wrong
-too. One that is not is passed over and told of; one that the system cannot read is another thing: it may be there tomorrow.
+Good is what ``codec.entry_fault`` calls good at its place in the log and what belongs to the unit that points to it. A unit may be wrong
+too: then it is repaired, and its message is given (``unit_repair.py``). A message that is not good is passed over and told of; one that the
+system cannot read is another thing: it may be there tomorrow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-from turbopump.message.codec import CRC_NAME, CRC_SUFFIX_SIZE, FIXED_SIZE, MAGIC_V2, TOPIC_SIZE_MAX_V1, entry_fault
-from turbopump.message.sysflag import SysFlag
-from turbopump.store.cold_reads import Steps
+from turbopump.compiled import IS_COMPILED
+from turbopump.message.codec import CRC_NAME, CRC_SUFFIX_SIZE, FIXED_SIZE, entry_fault
+from turbopump.store.cold_reads import IsLost, Steps
 from turbopump.store.commit_log import ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.consume_queue import ConsumeQueue
 from turbopump.store.disk import Found, Piece
+from turbopump.store.entry_check import entry_belongs, good_entries, topic_field
+from turbopump.store.entry_mark import entry_place
 from turbopump.store.mapped_file import MappedFile
-
-IsLost = Callable[[Path, int], bool]
-"""Whether to pass over what cannot be read at an offset of the files in a directory."""
-
-LMQ_PREFIX: Final = "%LMQ%"
-"""Begins the names of Apache's light queues, whose units point to messages of other topics."""
+from turbopump.store.unit_repair import LMQ_PREFIX, Unit, UnitRepair
 
 _GAP_READ: Final = 32 * 1024
 """Bytes between two wanted entries up to which both are read in one piece: another read costs more."""
 _SLICE: Final = 16
-"""Entries checked in one turn: some 50 µs."""
+"""Entries looked into one by one in one turn: some 50 µs."""
+_QUICK_SLICE: Final = 64 if IS_COMPILED else 16
+"""Entries checked in one call."""
 _PIECE_SIZE_MAX: Final = 512 * 1024
-
-
-class Unit(NamedTuple):
-    """A unit of a queue whose message is wanted: its queue offset, and where in the log it says that the message is."""
-
-    queue_offset: int
-    offset: int
-    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,46 +43,83 @@ class DamagedMessage:
 
 @dataclass(slots=True)
 class Checked:
-    """``good`` entries in order, and what was passed over. ``unread`` is the first unit whose entry the system cannot read now:
-    nothing from there on is in here. ``removed`` counts units whose messages the log no longer has."""
+    """``count`` good entries in order, neighbours in one piece, and what was passed over. ``unread`` is the first unit whose entry the
+    system cannot read now: nothing from there on is in here. ``removed`` counts units whose messages the log no longer has."""
 
     good: list[bytes] = field(default_factory=list)
+    count: int = 0
     damages: list[DamagedMessage] = field(default_factory=list)
     removed: int = 0
     unread: Unit | None = None
     why_unread: str = ""
 
+    def add(self, entry: bytes) -> None:
+        """One more good entry."""
+        self.good.append(entry)
+        self.count += 1
 
-def checked_entries(units: list[Unit], queue: ConsumeQueue, log: CommitLog, is_lost: IsLost) -> Steps[Checked]:
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """The bytes of the log from ``start`` on, or why they cannot be read, and the units whose entries should be in them."""
+
+    start: int
+    data: Found
+    units: list[Unit]
+
+
+def checked_entries(
+    units: list[Unit], queue: ConsumeQueue, log: CommitLog, is_lost: IsLost, repair: UnitRepair
+) -> Steps[Checked]:
     """The entries to which units of ``queue`` point. ``is_lost`` says of what cannot be read whether to pass it over."""
     checked = Checked()
-    start, end = log.start, log.end
-    judged = [(unit, _unit_fault(unit, log, end)) for unit in units if unit.offset >= start]
-    checked.removed = len(units) - len(judged)
-    found = iter((yield from _read([unit for unit, fault in judged if fault is None], log)))
-    belongs = _belonging_to(queue)
-    for number, (unit, fault) in enumerate(judged):
+    start, end, count = log.start, log.end, len(units)
+    if any(unit.offset < start for unit in units) and not _is_trimmed(queue, start):
+        units = [unit for unit in units if not 0 <= unit.offset < start]
+    checked.removed = count - len(units)
+    faults = _unit_faults(units, log, end)
+    spans = yield from _read([unit for unit in units if unit not in faults] if faults else units, log)
+    topic, queue_id = topic_field(queue.topic), queue.queue_id.to_bytes(4)
+    if not faults and (yield from _all_good(spans, queue_id, topic)):
+        checked.count = len(units)
+        for span in spans:
+            checked.good.extend(_stretches(span))
+        return checked
+    found = iter([entry for span in spans for entry in _entries(span)])
+    for number, unit in enumerate(units):
         if number % _SLICE == _SLICE - 1:
             yield []
+        fault = faults.get(unit)
+        there: bytes | None = b""
         if fault is None:
             entry = next(found)
             if isinstance(entry, bytes):
                 fault = entry_fault(entry, unit.offset)
                 if fault is None and entry[-CRC_SUFFIX_SIZE : -CRC_SUFFIX_SIZE + 9] != CRC_NAME:
                     fault = entry_fault(entry, unit.offset, crc_required=log.requires_crc(unit.offset))
-                if fault is None and not belongs(entry, unit.queue_offset):
+                if fault is None and not entry_belongs(entry, unit.queue_offset, queue_id, topic):
                     fault = _stranger(entry, queue, unit)
                 if fault is None:
-                    checked.good.append(entry)
+                    checked.add(entry)
                     continue
+                there = entry
             elif unit.offset < log.start:  # its file was deleted meanwhile
                 checked.removed += 1
                 continue
             elif is_lost(_directory(log, unit.offset), unit.offset):
-                fault = f"it cannot be read ({entry.strerror or entry})"
+                fault, there = f"it cannot be read ({entry.strerror or entry})", None
             else:
                 checked.unread = unit
                 checked.why_unread = unreadable_text(entry, f"the message at {unit.offset} of the commit log")
+                break
+        if there is not None and not _head_is_of(there, queue, unit):
+            repaired = yield from repair.message_of(queue, unit, is_lost)
+            if repaired.entry is not None:
+                checked.add(repaired.entry)
+                continue
+            if repaired.error is not None:
+                checked.unread = unit
+                checked.why_unread = unreadable_text(repaired.error, f"the message of queue offset {unit.queue_offset}")
                 break
         checked.damages.append(DamagedMessage(unit.queue_offset, unit.offset, fault))
     return checked
@@ -107,35 +136,110 @@ def unreadable_text(error: OSError, what: str) -> str:
     return f"{what} cannot be read now ({error.strerror or error}): check the disk"
 
 
-def _read(units: list[Unit], log: CommitLog) -> Steps[list[Found]]:
+def _read(units: list[Unit], log: CommitLog) -> Steps[list[_Span]]:
     """The bytes where each unit's message should be; what lies close together is read in one piece."""
     if not units:
         return []
-    spans: list[tuple[MappedFile, int, int, list[Unit]]] = []
+    groups: list[tuple[MappedFile, int, list[Unit]]] = []
+    pieces: list[Piece] = []
+    file: MappedFile | None = None
+    inside: list[Unit] = []
+    start = end = file_end = -1
     for unit in units:
-        if spans:
-            file, start, end, inside = spans[-1]
-            near = start <= unit.offset <= end + _GAP_READ and unit.offset + unit.size - start <= _PIECE_SIZE_MAX
-            if near and unit.offset < file.end:
-                inside.append(unit)
-                spans[-1] = (file, start, max(end, unit.offset + unit.size), inside)
-                continue
-        found_file = log.files.at(unit.offset)
-        assert found_file is not None, "checked in the same turn"
-        spans.append((found_file, unit.offset, unit.offset + unit.size, [unit]))
-    found: list[Found] = yield [Piece(file.segment, start - file.start, end - start) for file, start, end, _ in spans]
-    entries: list[Found] = []
-    for (file, start, _, inside), data in zip(spans, found, strict=True):
+        _, offset, size = unit
+        if start <= offset <= end + _GAP_READ and offset < file_end and offset + size - start <= _PIECE_SIZE_MAX:
+            inside.append(unit)
+            if offset + size > end:
+                end = offset + size
+            continue
+        if file is not None:
+            pieces.append(Piece(file.segment, start - file.start, end - start))
+        file, inside = log.files.at(offset), [unit]
+        assert file is not None, "checked in the same turn"
+        groups.append((file, offset, inside))
+        start, end, file_end = offset, offset + size, file.end
+    assert file is not None
+    pieces.append(Piece(file.segment, start - file.start, end - start))
+    found: list[Found] = yield pieces
+    read: list[_Span] = []
+    for (file, start, inside), data in zip(groups, found, strict=True):
         if isinstance(data, bytes):
-            entries.extend(data[unit.offset - start : unit.offset - start + unit.size] for unit in inside)
+            read.append(_Span(start, data, inside))
         else:  # some of it cannot be read: now each by itself
-            entries.extend((yield [Piece(file.segment, unit.offset - file.start, unit.size) for unit in inside]))
-    return entries
+            each = yield [Piece(file.segment, unit.offset - file.start, unit.size) for unit in inside]
+            read.extend(_Span(unit.offset, one, [unit]) for unit, one in zip(inside, each, strict=True))
+    return read
+
+
+def _all_good(spans: list[_Span], queue_id: bytes, topic: bytes) -> Steps[bool]:
+    """Whether all of them are good at first sight."""
+    checked = 0
+    for span in spans:
+        start, data, units = span.start, span.data, span.units
+        if not isinstance(data, bytes):
+            return False
+        at, count = 0, len(units)
+        while at < count:
+            if checked >= _QUICK_SLICE:
+                checked = 0
+                yield []
+            end = min(count, at + _QUICK_SLICE - checked)
+            if good_entries(data, start, units, at, end, queue_id, topic) != end:
+                return False
+            checked += end - at
+            at = end
+    return True
+
+
+def _entries(span: _Span) -> Iterator[Found]:
+    """What was found for each unit."""
+    start, data = span.start, span.data
+    if not isinstance(data, bytes):
+        return iter([data] * len(span.units))
+    return iter([data[offset - start : offset - start + size] for _, offset, size in span.units])
+
+
+def _stretches(span: _Span) -> list[bytes]:
+    """The entries of a span, those that lie side by side in one piece."""
+    start, data = span.start, span.data
+    assert isinstance(data, bytes)
+    stretches: list[bytes] = []
+    begun = at = 0
+    for _, offset, size in span.units:
+        if offset - start != at:
+            if at > begun:
+                stretches.append(data[begun:at])
+            begun = offset - start
+        at = offset - start + size
+    stretches.append(data[begun:at])
+    return stretches
+
+
+def _unit_faults(units: list[Unit], log: CommitLog, log_end: int) -> dict[Unit, str]:
+    """What is wrong with where units point, of those with which something is."""
+    start, segment_size = log.start, log.segment_size
+    faults = {}
+    for unit in units:
+        _, offset, size = unit
+        end = offset + size
+        if (
+            FIXED_SIZE <= size <= ENTRY_SIZE_MAX
+            and start <= offset
+            and end <= log_end
+            and offset // segment_size == (end - 1) // segment_size
+        ):
+            continue
+        fault = _unit_fault(unit, log, log_end)
+        if fault is not None:
+            faults[unit] = fault
+    return faults
 
 
 def _unit_fault(unit: Unit, log: CommitLog, log_end: int) -> str | None:
     """What is wrong with where a unit points, before anything is read there."""
     _, offset, size = unit
+    if offset < log.start:
+        return f"its unit in the consume queue points to {offset}, before the first message"
     if not FIXED_SIZE <= size <= ENTRY_SIZE_MAX:
         return f"its unit in the consume queue says that it has {size} bytes"
     end = offset + size
@@ -144,16 +248,23 @@ def _unit_fault(unit: Unit, log: CommitLog, log_end: int) -> str | None:
     return None
 
 
-def _belonging_to(queue: ConsumeQueue) -> Callable[[bytes, int], bool]:
-    """Quickly: whether a good entry is the one of a queue offset. False is no proof that it is not (its hosts may be v6)."""
-    topic, queue_id = queue.topic.encode(), queue.queue_id.to_bytes(4)
-    field = len(topic).to_bytes(2 if len(topic) > TOPIC_SIZE_MAX_V1 else 1) + topic
+def _is_trimmed(queue: ConsumeQueue, log_start: int) -> bool:
+    """Whether the queue begins where the log does: then a unit that points before that is damaged, else its message may be deleted."""
+    first = queue.unit(queue.min_index)
+    return first is not None and first[0] >= log_start
 
-    def belongs(entry: bytes, queue_offset: int) -> bool:
-        at = 88 + int.from_bytes(entry[84:88])
-        return entry[12:16] == queue_id and entry[20:28] == queue_offset.to_bytes(8) and entry.startswith(field, at)
 
-    return belongs
+def _head_is_of(entry: bytes, queue: ConsumeQueue, unit: Unit) -> bool:
+    """Whether what begins where the unit points says that it is the unit's message: then the unit is right, the message is damaged."""
+    return len(entry) >= FIXED_SIZE and (
+        int.from_bytes(entry[:4]),
+        int.from_bytes(entry[12:16]),
+        int.from_bytes(entry[20:28]),
+    ) == (
+        unit.size,
+        queue.queue_id,
+        unit.queue_offset,
+    )
 
 
 def _stranger(entry: bytes, queue: ConsumeQueue, unit: Unit) -> str | None:
@@ -164,13 +275,3 @@ def _stranger(entry: bytes, queue: ConsumeQueue, unit: Unit) -> str | None:
     if place == (queue.topic, queue.queue_id, unit.queue_offset):
         return None
     return f"its unit in the consume queue points to the message of queue offset {queue_offset} of {topic} queue {queue_id}"
-
-
-def entry_place(entry: bytes) -> tuple[str, int, int]:
-    """Topic, queue and queue offset of a good entry."""
-    sys_flag = entry[39]
-    at = 84 + (12 if sys_flag & SysFlag.BORN_HOST_V6 else 0) + (12 if sys_flag & SysFlag.STORE_HOST_V6 else 0)
-    at += 4 + int.from_bytes(entry[at : at + 4])
-    topic_at = at + (2 if entry[7] == MAGIC_V2 & 0xFF else 1)
-    topic = entry[topic_at : topic_at + int.from_bytes(entry[at:topic_at])]
-    return topic.decode(errors="replace"), int.from_bytes(entry[12:16]), int.from_bytes(entry[20:28])

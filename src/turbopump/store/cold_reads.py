@@ -30,10 +30,23 @@ Steps = Generator[list[Piece], list[Found], T]
 """A read in steps: yields pieces, is sent the bytes (or the OSError) of each, returns the outcome. One that has worked for a while
 yields no piece, to let others have their turn."""
 
+IsLost = Callable[[Path, int], bool]
+"""Whether to pass over what cannot be read at an offset of the files in a directory."""
+
 AT_ONCE: Final = 4
 """Reads that threads do at the same time: enough to keep an SSD busy."""
-SHARE: Final = 0.5
-"""Time for reads in a turn of the loop, by the time that the rest of the turn took; at least one step."""
+SHARE: Final = 0.25
+"""Time for reads in a turn of the loop, by the time that the rest of the turn took; at least one step, and no more than ``TURN_S``."""
+TURN_S: Final = 0.000_2
+"""Seconds for reads in a turn of the loop. A turn that took long was preempted: that is no reason to let those who wait now wait more."""
+QUIET_S: Final = 0.02
+"""Somebody writes if something was written so many seconds ago."""
+PAUSE_MIN_S: Final = 0.001
+"""The shortest pause: what loops' timers can do."""
+CREDIT_MAX_S: Final = 0.001
+"""Time that reads may save up while somebody writes."""
+DEBT_MAX_S: Final = 0.005
+"""Time that reads may owe: a turn that took longer was held up (the process stood still), and did not read all that time."""
 WAITING_MAX: Final = 10_000
 """Reads that wait for a thread; more are refused."""
 _PLACES_MAX: Final = 10_000
@@ -55,6 +68,41 @@ class ReadNumbers:
     bytes_from_disk: int = 0
     errors: int = 0
     refused: int = 0
+
+
+class Pace:
+    """How much of the time reads may take while somebody writes: ``share`` of it, from 0 to 1, in pieces with pauses between. While nobody
+    does they may take all. ``written`` grows with what is written, ``later`` calls back after some seconds (``loop.call_later``)."""
+
+    def __init__(self, share: float, written: Callable[[], int], later: Callable[[float, Callable[[], None]], object]) -> None:
+        assert 0 < share <= 1
+        self.later = later
+        self._share = share
+        self._written = written
+        self._seen = written()
+        self._grew = float("-inf")
+        self._counted = self._credit = 0.0
+
+    def took(self, begun: float, ended: float) -> None:
+        """Reads took the time between."""
+        written = self._written()
+        if written != self._seen:
+            self._seen, self._grew = written, ended
+        if ended - self._grew > QUIET_S:
+            self._credit = CREDIT_MAX_S
+        else:
+            self._earn(ended)
+            self._credit = max(self._credit - (ended - begun), -DEBT_MAX_S)
+        self._counted = ended
+
+    def pause(self, now: float) -> float:
+        """Seconds until reads may go on, 0: at once."""
+        self._earn(now)
+        return max(-self._credit / self._share, PAUSE_MIN_S) if self._credit < 0 else 0.0
+
+    def _earn(self, now: float) -> None:
+        self._credit = min(self._credit + self._share * (now - self._counted), CREDIT_MAX_S)
+        self._counted = now
 
 
 @dataclass(slots=True, eq=False)
@@ -81,12 +129,16 @@ class ColdReads:
         self._soon: Callable[[Callable[[], None]], object] | None = None
         self._now: Callable[[], float] = lambda: 0.0
         self._turn_ended = 0.0
+        self._pace: Pace | None = None
         self.numbers = ReadNumbers()
 
-    def take_turns(self, soon: Callable[[Callable[[], None]], object], now: Callable[[], float]) -> None:
-        """From now on work in turns of the owner's loop: ``soon`` calls back in the next (``loop.call_soon``), ``now`` in seconds. Without,
-        everything is done at once."""
-        self._soon, self._now = soon, now
+    def take_turns(
+        self, soon: Callable[[Callable[[], None]], object], now: Callable[[], float], pace: Pace | None = None
+    ) -> None:
+        """From now on work in turns of the owner's loop: ``soon`` calls back in the next (``loop.call_soon``), ``now`` in seconds, to the
+        microsecond (uvloop's clock has whole milliseconds: ten steps). Without, everything is done at once. ``pace`` tells when to pause
+        between turns."""
+        self._soon, self._now, self._pace = soon, now, pace
 
     @property
     def waiting(self) -> int:
@@ -161,22 +213,36 @@ class ColdReads:
         elif not self._closed:
             self._ready.append(read)
             if len(self._ready) == 1:
-                self._turn_ended = self._now()
-                self._soon(self._next_turn)
+                self._turn_ended = now = self._now()
+                self._call_for_turn(now)
+
+    def _call_for_turn(self, now: float) -> None:
+        assert self._soon is not None
+        pause = self._pace.pause(now) if self._pace is not None else 0.0
+        if self._pace is not None and pause:
+            self._pace.later(pause, self._resume)
+        else:
+            self._soon(self._next_turn)
+
+    def _resume(self) -> None:
+        self._turn_ended = self._now()
+        self._next_turn()
 
     def _next_turn(self) -> None:
         """One step, and more for as long as ``SHARE`` of what the others took since the last."""
         begun = self._now()
-        until = begun + SHARE * (begun - self._turn_ended)
+        until = begun + min(SHARE * (begun - self._turn_ended), TURN_S)
         try:
             while self._ready:
                 self._step_first()
                 if self._now() >= until:
                     break
         finally:
-            self._turn_ended = self._now()
-            if self._ready and self._soon is not None:
-                self._soon(self._next_turn)
+            self._turn_ended = ended = self._now()
+            if self._pace is not None:
+                self._pace.took(begun, ended)
+            if self._ready:
+                self._call_for_turn(ended)
 
     def _step_first(self) -> None:
         read = self._ready[0]  # it stays there, so that nobody else calls for a turn

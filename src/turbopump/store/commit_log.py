@@ -26,6 +26,10 @@ from turbopump.store.mapped_file import STEP, MappedFile, MappedFiles, data_step
 BLANK_SIZE_MIN: Final = 8
 POPULATE_STEP: Final = 8 * 1024 * 1024
 """Bytes of fresh pages asked for at a time, ahead of the writes."""
+SMALL_STEP: Final = 1024 * 1024
+"""The same where every send waits for a sync: pages asked for are dirty, and the next sync writes them all."""
+_SPARE_AT: Final = 4 * POPULATE_STEP
+"""The next file is made when the current one has less left than this."""
 
 NOTHING: Final = "nothing is written there"
 """The fault where a log plainly ends: zeros."""
@@ -38,9 +42,19 @@ _MAGIC_START: Final = b"\xda\xa3\x20"
 
 
 class CommitLog:
-    """The log in the directories ``roots``, and in those that are ``read_only``. ``place`` to ``written``: one copy into the map."""
+    """The log in the directories ``roots``, and in those that are ``read_only``. ``place`` to ``written``: one copy into the map.
 
-    def __init__(self, disk: Disk, roots: Sequence[Path], segment_size: int, read_only: Sequence[Path] = ()) -> None:
+    ``synced_often``: a few messages at a time (SYNC_FLUSH); fresh pages then come in small numbers and sizes.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        roots: Sequence[Path],
+        segment_size: int,
+        read_only: Sequence[Path] = (),
+        synced_often: bool = False,
+    ) -> None:
         self._disk = disk
         self._files = MappedFiles(disk, roots, segment_size, read_only=read_only, ahead=True)
         self.segment_size = segment_size
@@ -49,6 +63,8 @@ class CommitLog:
         self._current: MappedFile | None = None
         self._populated = 0
         self._populating = False
+        self._synced_often = synced_often
+        self._step = SMALL_STEP if synced_often else POPULATE_STEP
         self.requires_crc: Callable[[int], bool] = lambda _offset: False
         """Whether the entry at an offset was written with a whole-entry CRC, so that its absence is damage."""
 
@@ -100,7 +116,7 @@ class CommitLog:
         assert self._current is not None
         self._current.dirty = True
         self.end += size
-        if self.end > self._populated - POPULATE_STEP // 2:
+        if self.end > self._populated - self._step // 2:
             self._populate_ahead()
 
     def read(self, offset: int, size: int) -> bytes | None:
@@ -233,16 +249,17 @@ class CommitLog:
         if self._populated >= current.end:
             return
         start = max(self._populated, self.end)
-        size = min(POPULATE_STEP, current.end - start)
+        size = min(self._step, current.end - start)
         self._populating = True
 
         def done(_error: OSError | None) -> None:
             self._populating = False
 
         self._populated = start + size
-        if self._populated >= current.end - 4 * POPULATE_STEP:
+        if self._populated >= current.end - _SPARE_AT:
             self._files.prepare_next()
-        self._disk.start(lambda: current.segment.populate(start - current.start, size), done)
+        small = self._synced_often
+        self._disk.start(lambda: current.segment.populate(start - current.start, size, small=small), done)
 
 
 class _Window:

@@ -16,8 +16,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
+from turbopump.message.codec import FIXED_SIZE
 from turbopump.store.disk import Disk, Piece, Segment
 from turbopump.store.mapped_file import MappedFile, MappedFiles
 from turbopump.store.watermark import Watermark
@@ -25,20 +26,34 @@ from turbopump.store.watermark import Watermark
 UNIT_SIZE: Final = 20
 NO_MESSAGE_SIZE: Final = 0x7FFFFFFF
 """The size in a unit that points to no message: leading units and gaps."""
+EXTENDED_TAGS_MAX: Final = -0x8000_0001
+"""A tagsCode at or below this is an address in one of Apache's ConsumeQueueExt files."""
 
+_OFFSET_MAX: Final = 1 << 60
+"""No log is that long."""
 _UNIT: Final = struct.Struct(">qiq")
 _pack_into = _UNIT.pack_into
+pack_unit: Final = _UNIT.pack
+"""20 bytes from commit-log offset, entry size and tagsCode."""
+unpack_unit: Final = _UNIT.unpack_from
 
 
 class ConsumeQueue:
     """The queue in ``directory``. ``end`` is the watermark of visible units: held pulls wait on it."""
+
+    is_batch: ClassVar[bool] = False
+    """Whether a unit may stand for several messages (``batch_consume_queue.py``)."""
+    unit_size: ClassVar[int] = UNIT_SIZE
+    """Bytes of a unit in its files."""
+    message_size_min: ClassVar[int] = FIXED_SIZE
+    """Bytes of the log that a message of such a queue takes at least."""
 
     __slots__ = ("_file", "_files", "end", "max_index", "min_index", "opened_at", "queue_id", "topic")
 
     def __init__(self, disk: Disk, directory: Path, topic: str, queue_id: int, file_size: int) -> None:
         self.topic = topic
         self.queue_id = queue_id
-        self._files = MappedFiles(disk, (directory,), file_size - file_size % UNIT_SIZE)
+        self._files = MappedFiles(disk, (directory,), file_size - file_size % self.unit_size)
         self._file: MappedFile | None = None
         self.min_index = 0
         """Index of the first unit whose message is still there."""
@@ -61,8 +76,9 @@ class ConsumeQueue:
         self.min_index = self._files.start // UNIT_SIZE
         self._skip_leading()
 
-    def append(self, index: int, physical_offset: int, size: int, tags_code: int) -> bool:
-        """Put the unit ``index``; False if units before it are missing. One that is already there is written again, the same."""
+    def append(self, index: int, physical_offset: int, size: int, tags_code: int, stored_ms: int = 0, count: int = 1) -> bool:
+        """Put the unit ``index``; False if units before it are missing. One that is already there is written again, the same.
+        ``stored_ms`` and ``count`` (of messages) are for batch queues."""
         if index != self.max_index:
             return self._append_elsewhere(index, physical_offset, size, tags_code)
         position = index * UNIT_SIZE
@@ -73,6 +89,24 @@ class ConsumeQueue:
         file.dirty = True
         self.max_index = index + 1
         return True
+
+    def append_many(self, index: int, units: bytes, stored_ms: int = 0) -> bool:
+        """``append`` for units that follow each other, packed: one copy where one file holds them."""
+        position, file = index * UNIT_SIZE, self._file
+        end = position + len(units)
+        if index != self.max_index or file is None or end > file.end:
+            return all(self.append(index + number, *unit) for number, unit in enumerate(_UNIT.iter_unpack(units)))
+        file.buffer[position - file.start : end - file.start] = units
+        file.dirty = True
+        self.max_index = end // UNIT_SIZE
+        return True
+
+    def rewrite(self, index: int, physical_offset: int, size: int, tags_code: int) -> None:
+        """Put another unit in the place of one that is there."""
+        file = self._files.at(index * UNIT_SIZE)
+        assert file is not None
+        _pack_into(file.buffer, index * UNIT_SIZE - file.start, physical_offset, size, tags_code)
+        file.dirty = True
 
     def fill_gap(self, index: int, physical_offset: int) -> None:
         """Mark the units from the end up to ``index`` as gaps: their messages were damaged at ``physical_offset``."""
@@ -112,6 +146,10 @@ class ConsumeQueue:
         raw = self.units(index, 1)
         return _UNIT.unpack(raw) if raw else None
 
+    def begin_of(self, index: int) -> int:
+        """The index of the first message in the entry that holds the message ``index``: itself, where each has an entry of its own."""
+        return index
+
     def cut_at(self, physical_offset: int, is_there: Callable[[ConsumeQueue, int, int, int], bool]) -> None:
         """Cut every unit whose message lies at or after ``physical_offset``, an offset up to which units are known to be on the disk,
         and the last ones for which not ``is_there(queue, index, offset, size)``: after a power cut what is behind may point anywhere.
@@ -137,31 +175,25 @@ class ConsumeQueue:
         return self.max_index * UNIT_SIZE % self._files.file_size == 0
 
     def first_at(self, physical_offset: int) -> int:
-        """The index of the first unit at or after this offset of the log (binary search)."""
-        low, high = self.min_index, self.max_index
-        while low < high:
-            middle = (low + high) // 2
-            unit = self.unit(middle)
-            if unit is None or unit[0] < physical_offset:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        """The index of the first unit at or after this offset of the log (binary search). Damaged ones are passed over, and never a reason
+        to pass over others."""
+        return first_unit_at(physical_offset, self.min_index, self.max_index, self._offset_of)
+
+    def _offset_of(self, index: int) -> int | None:
+        """Where in the log a unit points; None if it is damaged, as far as it shows by itself."""
+        offset, size, _ = self.unit(index) or (0, 0, 0)
+        return possible_offset(offset, size)
 
     def raise_min(self, log_start: int) -> None:
         """Let the queue begin at its first unit whose message is at or after ``log_start``."""
-        first = self.unit(self.min_index)
+        first = self.unit(self.min_index) if log_start > 0 else None
         if first is not None and first[0] < log_start:
             self.min_index = self.first_at(log_start)
 
     def files_before(self, log_start: int) -> list[MappedFile]:
         """The files from the front on whose messages all lie before ``log_start``; never the last, which knows where the queue goes on."""
-        found = []
-        for file in self._files.files[:-1]:
-            if _UNIT.unpack_from(file.buffer, file.end - file.start - UNIT_SIZE)[0] >= log_start:
-                break
-            found.append(file)
-        return found
+        self.raise_min(log_start)
+        return [file for file in self._files.files[:-1] if file.end <= self.min_index * UNIT_SIZE]
 
     def forget_first(self, file: MappedFile) -> None:
         """The first file was removed."""
@@ -190,18 +222,12 @@ class ConsumeQueue:
         if index < self.min_index:
             return True
         if index < self.max_index:
-            self._rewrite(index, physical_offset, size, tags_code)
+            self.rewrite(index, physical_offset, size, tags_code)
             return True
         if self.max_index > 0:
             return False
         self._begin_at(index)  # nothing before it is left: the log no longer has it
         return self.append(index, physical_offset, size, tags_code)
-
-    def _rewrite(self, index: int, physical_offset: int, size: int, tags_code: int) -> None:
-        file = self._files.at(index * UNIT_SIZE)
-        assert file is not None
-        _pack_into(file.buffer, index * UNIT_SIZE - file.start, physical_offset, size, tags_code)
-        file.dirty = True
 
     def _begin_at(self, index: int) -> None:
         """Start an empty queue in the middle: units before ``index`` in its first file are marked as leading."""
@@ -247,6 +273,29 @@ def _units_used(file: MappedFile) -> int:
         offset, size, _ = _UNIT.unpack_from(file.buffer, middle * UNIT_SIZE)
         if offset >= 0 and size > 0:
             low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def possible_offset(offset: int, size: int) -> int | None:
+    """Where in the log a unit points; None if it is damaged, as far as it shows by itself."""
+    return offset if 0 <= offset < _OFFSET_MAX and size > 0 else None
+
+
+def first_unit_at(physical_offset: int, low: int, high: int, offset_of: Callable[[int], int | None]) -> int:
+    """The number of the first unit, of those from ``low`` to ``high``, at or after this offset of the log. ``offset_of`` says where a unit
+    points; damaged ones (None) are passed over, and never a reason to pass over others."""
+    first = low
+    while low < high:
+        middle = at = (low + high) // 2
+        offset = offset_of(at)
+        while offset is None and at + 1 < high:
+            at += 1
+            offset = offset_of(at)
+        before = offset_of(at - 1) if at > first else None
+        if offset is not None and offset < physical_offset and (before is None or before < physical_offset):
+            low = at + 1
         else:
             high = middle
     return low

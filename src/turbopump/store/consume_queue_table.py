@@ -1,46 +1,78 @@
-"""Every consume queue of a store: topic, then queue id. Queues come into being with their first unit."""
+"""Every consume queue of a store: topic, then queue id. Queues come into being with their first unit.
+
+Of which kind a queue is, its topic says (``queue.type``); where the topic is not known (it was deleted), its directory or its messages.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from turbopump.errors import StoreDamagedError
+from turbopump.store.batch_consume_queue import BATCH_UNIT_SIZE, BatchConsumeQueue
 from turbopump.store.consume_queue import UNIT_SIZE, ConsumeQueue
 from turbopump.store.disk import Disk
 from turbopump.store.files import StorePaths
 
 
 class ConsumeQueueTable:
-    """The queues below ``paths.consume_queues``; ``file_size`` in bytes."""
+    """The queues of the store at ``paths``; file sizes in bytes. ``is_batch`` tells whether a topic has ``queue.type=BatchCQ``; None: the
+    topic is not known."""
 
-    def __init__(self, disk: Disk, paths: StorePaths, file_size: int) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        paths: StorePaths,
+        file_size: int,
+        batch_file_size: int = 300_000 * BATCH_UNIT_SIZE,
+        is_batch: Callable[[str], bool | None] = lambda _topic: None,
+    ) -> None:
         self._disk = disk
         self._paths = paths
         self._file_size = max(file_size, UNIT_SIZE)
+        self._batch_file_size = max(batch_file_size, BATCH_UNIT_SIZE)
+        self.is_batch = is_batch
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self.damaged = False
         """Whether there are files that do not belong together: then every queue must be rebuilt."""
 
     def load(self) -> None:
-        """Open the queues that are on disk. Directories that are not queues are passed over."""
-        root = self._paths.consume_queues
-        for topic in self._disk.list_directory(root):
-            for name in self._disk.list_directory(root / topic):
-                if name.isascii() and name.isdigit():
-                    queue = self._make(topic, int(name))
-                    try:
-                        queue.load()
-                    except StoreDamagedError:
-                        self.damaged = True
+        """Open the queues that are on disk. Directories that are not queues are passed over; those of another kind than their topic now has
+        are removed, and all queues are rebuilt."""
+        for batch, root in ((False, self._paths.consume_queues), (True, self._paths.batch_consume_queues)):
+            for topic in self._disk.list_directory(root):
+                for name in self._disk.list_directory(root / topic):
+                    if name.isascii() and name.isdigit():
+                        self._load(topic, int(name), batch=batch)
+
+    def _load(self, topic: str, queue_id: int, *, batch: bool) -> None:
+        other = self._queues.get((topic, queue_id))
+        queue = self._make(topic, queue_id, batch=batch)
+        wanted = self.is_batch(topic)
+        if wanted is not None and wanted != batch:
+            self.damaged = True
+            queue.remove()
+            self._queues[topic, queue_id] = other or self._make(topic, queue_id, batch=wanted)
+            return
+        if other is not None:
+            self.damaged = True
+            other.remove()
+        try:
+            queue.load()
+        except StoreDamagedError:
+            self.damaged = True
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue if it has ever had a message."""
         return self._queues.get((topic, queue_id))
 
-    def find_or_make(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue; a new, empty one has no files yet."""
+    def find_or_make(self, topic: str, queue_id: int, *, batch: bool = False) -> ConsumeQueue:
+        """The queue; a new, empty one has no files yet. ``batch`` is its kind if the topic is not known."""
         queue = self._queues.get((topic, queue_id))
-        return queue if queue is not None else self._make(topic, queue_id)
+        if queue is not None:
+            return queue
+        known = self.is_batch(topic)
+        return self._make(topic, queue_id, batch=batch if known is None else known)
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(self._queues.values())
@@ -50,21 +82,40 @@ class ConsumeQueueTable:
         """The sum of all queues' ends: less than it was, if a queue or the last of its files is lost."""
         return sum(queue.max_index for queue in self)
 
+    def delete(self, topic: str) -> int:
+        """Delete a topic's queues with their files; how many there were. Its messages stay in the log until that is trimmed.
+
+        In one piece, so that a queue made anew finds its place empty. Raises OSError.
+        """
+        gone = [queue for queue in self if queue.topic == topic]
+        for queue in gone:
+            del self._queues[topic, queue.queue_id]
+            queue.remove()
+        for root in {self._root(batch=queue.is_batch) for queue in gone}:
+            if not self._disk.list_directory(root / topic):
+                self._disk.remove(root / topic)
+        return len(gone)
+
     def rebuild(self) -> None:
         """Delete every queue's files: the dispatcher will fill them again from the log."""
         self.damaged = False
         for key, queue in list(self._queues.items()):
             queue.remove()
-            self._queues[key] = ConsumeQueue(
-                self._disk, self._paths.consume_queue(queue.topic, queue.queue_id), queue.topic, queue.queue_id, self._file_size
-            )
+            self._make(*key, batch=queue.is_batch)
 
     def close(self) -> None:
         for queue in self._queues.values():
             queue.close()
 
-    def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
-        directory = self._paths.consume_queue(topic, queue_id)
-        queue = ConsumeQueue(self._disk, directory, topic, queue_id, self._file_size)
+    def _root(self, *, batch: bool) -> Path:
+        return self._paths.batch_consume_queues if batch else self._paths.consume_queues
+
+    def _make(self, topic: str, queue_id: int, *, batch: bool) -> ConsumeQueue:
+        directory = self._paths.consume_queue(topic, queue_id, batch=batch)
+        queue: ConsumeQueue
+        if batch:
+            queue = BatchConsumeQueue(self._disk, directory, topic, queue_id, self._batch_file_size)
+        else:
+            queue = ConsumeQueue(self._disk, directory, topic, queue_id, self._file_size)
         self._queues[topic, queue_id] = queue
         return queue

@@ -23,6 +23,7 @@ from pathlib import Path
 from turbopump.errors import StoreError, StoreLockedError
 from turbopump.store.disk_protocol import Disk, Done, Found, Lock, Piece, Post, Segment, Space
 from turbopump.store.fresh_pages import populate_write
+from turbopump.store.kernel_syncs import KernelSyncs, Loop
 
 __all__ = ["Disk", "Done", "Found", "Lock", "MappedSegment", "Piece", "Post", "Segment", "Space", "SystemDisk"]
 
@@ -85,8 +86,8 @@ class MappedSegment:
                 return None
             return at  # a file system that cannot tell
 
-    def populate(self, at: int, size: int) -> None:
-        populate_write(self.buffer, at, min(size, self.size - at))
+    def populate(self, at: int, size: int, *, small: bool = False) -> None:
+        populate_write(self.buffer, at, min(size, self.size - at), small=small)
 
     def sync(self) -> None:
         _fdatasync(self._fd)
@@ -150,15 +151,17 @@ def _locked_text(path: Path) -> str:
 
 
 class SystemDisk:
-    """The real file system. ``post`` brings results of ``start`` back into the owner's thread."""
+    """The real file system. ``post`` brings results of ``start`` back into the owner's thread. ``loop``: where somebody waits for every
+    sync of a single file, the kernel makes it, if it can, and the owner's loop is told."""
 
-    def __init__(self, post: Post | None = None) -> None:
+    def __init__(self, post: Post | None = None, loop: Loop | None = None) -> None:
         self._post = post
         self._finished: deque[Callable[[], None]] = deque()
         self._threads: ThreadPoolExecutor | None = None
         self._syncers: ThreadPoolExecutor | None = None
         self._readers: ThreadPoolExecutor | None = None
         self._closed = False
+        self._kernel = KernelSyncs(loop) if loop is not None else None
         if post is not None:
             self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="turbopump-disk")
             self._syncers = ThreadPoolExecutor(max_workers=_SYNCERS, thread_name_prefix="turbopump-sync")
@@ -274,6 +277,10 @@ class SystemDisk:
                 segment.release()
             done(error)
 
+        if self._kernel is not None and len(batch) == 1:
+            assert isinstance(batch[0], MappedSegment)
+            if self._kernel.start(batch[0]._fd, tell):
+                return
         self._run(self._syncers, lambda: partial(tell, _outcome(sync)))
 
     def start_remove(self, segments: Sequence[Segment], done: Callable[[int, OSError | None], None]) -> None:
@@ -319,6 +326,9 @@ class SystemDisk:
     def close(self) -> None:
         pools = (self._threads, self._syncers, self._readers)
         self._threads = self._syncers = self._readers = None
+        kernel, self._kernel = self._kernel, None
+        if kernel is not None:
+            kernel.close()
         for threads in pools:
             if threads is not None:
                 threads.shutdown(wait=True)

@@ -50,8 +50,9 @@ class Segment(Protocol):
     def data_from(self, at: int) -> int | None:
         """The first offset at or after ``at`` where bytes may not be zero; None: the rest is a hole."""
 
-    def populate(self, at: int, size: int) -> None:
-        """Make the pages of a range present and writable ahead of need; changes nothing. Runs in a thread."""
+    def populate(self, at: int, size: int, *, small: bool = False) -> None:
+        """Make the pages of a range present and writable ahead of need; changes nothing. Runs in a thread. ``small``: so that a sync
+        writes the pages that were written to, and not all the neighbours that the system may keep in one piece with them."""
 
     def sync(self) -> None:
         """fdatasync; raises OSError, after which the file must not be trusted or synced again."""

@@ -79,12 +79,21 @@ class SpaceWatch:
     """``look`` now and then; ``refusal`` says why messages are not taken, None while they are.
 
     ``level`` is how pressing it is, ``full_roots`` are those in which no new file should be made. ``report`` gets a line when sends
-    begin to be refused and when the system does not tell how much room there is, ``on_room`` one when sends are taken again.
+    begin to be refused and when the system does not tell how much room there is, ``on_room`` one when sends are taken again. ``forcibly``
+    says whether the oldest files go while space is short: whoever reads the refusal is not told to switch on what is on.
     """
 
     def __init__(
-        self, disk: Disk, log_roots: Sequence[Path], others: Sequence[Path], limits: SpaceLimits, report: Callable[[str], None]
+        self,
+        disk: Disk,
+        log_roots: Sequence[Path],
+        others: Sequence[Path],
+        limits: SpaceLimits,
+        report: Callable[[str], None],
+        *,
+        forcibly: bool = True,
     ) -> None:
+        self._forcibly = forcibly
         self._disk = disk
         self._log_roots = log_roots
         self._others = others
@@ -187,8 +196,7 @@ class SpaceWatch:
             space = self.figures[self._full]
             self.refusal = (
                 f"the disk of {self._full} is full: {space.used_percent} % used, {space.free} of {space.total} bytes free; "
-                f"{self.limits.describe()}: free some space there, keep messages for less time (fileReservedTime), or let the oldest "
-                "be deleted whatever their age (cleanFileForciblyEnable)"
+                f"{self.limits.describe()}: {self._advice()}"
             )
         else:
             self.refusal = None
@@ -196,6 +204,14 @@ class SpaceWatch:
             self._report(f"sends are refused: {self.refusal}")
         elif before is not None and self.refusal is None:
             self.on_room("there is room again: sends are taken")
+
+    def _advice(self) -> str:
+        if self._forcibly:
+            return "free some space there; whatever of the oldest messages can go is deleted already (cleanFileForciblyEnable=true)"
+        return (
+            "free some space there, keep messages for less time (fileReservedTime), or let the oldest be deleted whatever their age "
+            "(cleanFileForciblyEnable)"
+        )
 
 
 def _measured(space: Space | None) -> str:

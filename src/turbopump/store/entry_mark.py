@@ -13,12 +13,14 @@ import msgspec
 from isal.isal_zlib import crc32
 
 from turbopump.message.codec import CRC_SUFFIX_SIZE, ENTRY_HEAD, FIXED_SIZE, MAGIC_V1, MAGIC_V2
+from turbopump.message.properties import INNER_NUM, NAME_END, value_after
 from turbopump.message.sysflag import SysFlag
 from turbopump.store.files import is_directory_name
 
 _V6: Final = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 _BODY_AT: Final = ENTRY_HEAD.size
 _CRC_NAME: Final = b"__CRC32#\x01"
+_INNER_NUM: Final = INNER_NUM + NAME_END
 
 
 class EntryMark(msgspec.Struct, frozen=True, gc=False):
@@ -59,6 +61,40 @@ def read_mark(entry: bytes, position: int) -> EntryMark | None:
         store_timestamp,
         entry[topic_end + 2 :].decode(errors="replace"),  # odd text is no reason to end the log here
     )
+
+
+def inner_count(mark: EntryMark) -> int:
+    """How many messages the entry holds: more than one in an inner batch. RocketMQ: ``CommitLog.setBatchSizeIfNeeded``."""
+    if not mark.sys_flag & SysFlag.INNER_BATCH:
+        return 1
+    return batch_size(mark.properties)
+
+
+def batch_size(properties: str) -> int:
+    """The number of messages that the property text of an inner batch names; 1 if it names none that can be."""
+    number = value_after(properties, _INNER_NUM) or ""
+    return int(number) if number.isascii() and number.isdigit() and 1 <= int(number) <= 0x7FFF else 1
+
+
+def messages_in(entries: bytes) -> int:
+    """How many messages good entries hold, one behind the other."""
+    messages = at = 0
+    while at < len(entries):
+        entry = entries[at : at + int.from_bytes(entries[at : at + 4])]
+        mark = read_mark(entry, 0) if entry[39] & SysFlag.INNER_BATCH else None
+        messages += inner_count(mark) if mark is not None else 1
+        at += len(entry)
+    return messages
+
+
+def entry_place(entry: bytes) -> tuple[str, int, int]:
+    """Topic, queue and queue offset of a good entry."""
+    sys_flag = entry[39]
+    at = 84 + (12 if sys_flag & SysFlag.BORN_HOST_V6 else 0) + (12 if sys_flag & SysFlag.STORE_HOST_V6 else 0)
+    at += 4 + int.from_bytes(entry[at : at + 4])
+    topic_at = at + (2 if entry[7] == MAGIC_V2 & 0xFF else 1)
+    topic = entry[topic_at : topic_at + int.from_bytes(entry[at:topic_at])]
+    return topic.decode(errors="replace"), int.from_bytes(entry[12:16]), int.from_bytes(entry[20:28])
 
 
 def quick_marks(

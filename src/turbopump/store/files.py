@@ -4,8 +4,11 @@
 
     <root>/commitlog/00000000000000000000         segments, named by the offset of their first byte, 20 digits
     <root>/consumequeue/<topic>/<queueId>/00…     queue files, named likewise
+    <root>/batchconsumequeue/<topic>/<queueId>/00…    those of topics with queue.type=BatchCQ
     <root>/index/<yyyyMMddHHmmssSSS>              key indexes
     <root>/config/<table>.json                    topics, consumerOffset, subscriptionGroup, delayOffset, …
+    <root>/timerwheel  <root>/timerlog/00…        messages that wait for their time
+    <root>/config/timercheck                      how far their two files go
     <root>/checkpoint  <root>/abort  <root>/lock
     <root>/turbopump.json                         ours: provenance.py
 
@@ -47,6 +50,10 @@ class StorePaths:
         return self.consume_queue_directory or self.root / "consumequeue"
 
     @property
+    def batch_consume_queues(self) -> Path:
+        return self.root / "batchconsumequeue"
+
+    @property
     def index(self) -> Path:
         return self.index_directory or self.root / "index"
 
@@ -70,11 +77,23 @@ class StorePaths:
     def lock(self) -> Path:
         return self.root / "lock"
 
-    def consume_queue(self, topic: str, queue_id: int) -> Path:
+    @property
+    def timer_wheel(self) -> Path:
+        return self.root / "timerwheel"
+
+    @property
+    def timer_log(self) -> Path:
+        return self.root / "timerlog"
+
+    @property
+    def timer_checkpoint(self) -> Path:
+        return self.config / "timercheck"
+
+    def consume_queue(self, topic: str, queue_id: int, *, batch: bool = False) -> Path:
         """The directory of one queue. Raises StoreError for a topic name that would lead out of the store."""
         if not is_directory_name(topic):
             raise StoreError(f"topic name {topic!r} cannot be a directory name")
-        return self.consume_queues / topic / str(queue_id)
+        return (self.batch_consume_queues if batch else self.consume_queues) / topic / str(queue_id)
 
     def table(self, name: str) -> Path:
         """A JSON table, for example ``topics`` or ``consumerOffset``."""

@@ -53,6 +53,7 @@ class IndexFile:
         self.end_timestamp: int
         self.begin_offset: int
         self.end_offset: int
+        self._slots_used: int
         self.count: int
         (
             self.begin_timestamp,
@@ -65,6 +66,58 @@ class IndexFile:
         if self.count < 1:
             self.count = 1
         self.dirty = False
+        self.damaged = False
+        """Whether it is to be filled again from the log; until then it answers nothing."""
+
+    def header_fault(self) -> str | None:
+        """What contradicts what in the header, and the header and the entries it speaks of; None: nothing. A few bytes are read."""
+        count, begin = self.count, self.begin_timestamp
+        if count > self._entries or not 0 <= self._slots_used <= min(self._slots, count - 1):
+            return f"its head says {count - 1} entries in {self._slots_used} slots; there are {self._entries - 1} and {self._slots}"
+        if count == 1:
+            return None
+        _, first, _, _ = self._read_entry(1)
+        key_hash, last, seconds, _ = self._read_entry(count - 1)
+        if first != self.begin_offset or last != self.end_offset:
+            said = f"offsets {self.begin_offset} to {self.end_offset}"
+            return f"its head says that it has {said} of the log; its entries have {first} to {last}"
+        (head,) = _SLOT.unpack(self.segment.read_cold(HEADER_SIZE + key_hash % self._slots * SLOT_SIZE, SLOT_SIZE))
+        if head != count - 1:
+            return f"its newest entry, {count - 1}, is not the first of its slot; {head} is"
+        whole = (self.end_timestamp - begin) // 1000 if self.end_timestamp > begin else 0
+        if count > 2 and seconds != min(whole, 0x7FFFFFFF):
+            return f"its head says that it ends {whole} s after its begin; its newest entry says {seconds} s"
+        return None
+
+    def set_apart(self) -> None:
+        """Believe nothing of it any more."""
+        self.damaged = True
+        self.count, self.end_offset = 1, _OFFSET_MAX
+
+    def _read_entry(self, number: int) -> tuple[int, int, int, int]:
+        entry: tuple[int, int, int, int] = _ENTRY.unpack(self.segment.read_cold(self._entry_at(number), ENTRY_SIZE))
+        return entry
+
+    def _entry_at(self, number: int) -> int:
+        return self._entries_at + number * ENTRY_SIZE
+
+    @property
+    def slots(self) -> int:
+        return self._slots
+
+    @property
+    def slots_used(self) -> int:
+        return self._slots_used
+
+    def entries_piece(self, number: int, count: int) -> Piece:
+        """Where some entries are."""
+        return Piece(self.segment, self._entry_at(number), count * ENTRY_SIZE)
+
+    def seconds_of(self, stored_ms: int) -> int:
+        """How an entry holds a store time."""
+        begin = self.begin_timestamp
+        seconds = (stored_ms - begin) // 1000 if stored_ms > begin > 0 else 0
+        return min(seconds, 0x7FFFFFFF)
 
     @property
     def name(self) -> str:
@@ -72,7 +125,7 @@ class IndexFile:
 
     @property
     def full(self) -> bool:
-        return self.count >= self._entries
+        return self.damaged or self.count >= self._entries
 
     def inherit(self, end_offset: int, end_timestamp: int) -> None:
         """Begin where the file before ended: that is what a fresh header says until its first entry."""
@@ -149,7 +202,7 @@ class IndexFile:
 
     def entry_piece(self, number: int) -> Piece:
         """Where an entry is; ``judge`` reads it."""
-        return Piece(self.segment, self._entries_at + number * ENTRY_SIZE, ENTRY_SIZE)
+        return Piece(self.segment, self._entry_at(number), ENTRY_SIZE)
 
     def judge(self, number: int, entry: bytes, key_hash: int, begin_ms: int, end_ms: int) -> tuple[int | None, int]:
         """The commit-log offset of a message that may have a key of this hash and may be stored within the times, else None; and the
@@ -164,6 +217,18 @@ class IndexFile:
         stored_ms = self.begin_timestamp + seconds * 1000
         fits = stored_hash == key_hash and begin_ms <= stored_ms + 999 and (stored_ms <= end_ms or seconds == 0)
         return offset if fits else None, previous if 0 < previous < number else 0  # chains lead back; anything else is damage
+
+    @property
+    def header(self) -> bytes:
+        """What the file should begin with."""
+        return _HEADER.pack(
+            self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset, self._slots_used, self.count
+        )
+
+    def write_header(self) -> None:
+        """Write it again, if it is not what is there."""
+        self._write_header()
+        self.dirty = True
 
     def _write_header(self) -> None:
         _HEADER.pack_into(

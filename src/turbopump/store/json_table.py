@@ -29,13 +29,15 @@ FAILURES_PER_REPORT: Final = 60
 
 
 class JsonTable:
-    """The file at ``path``. ``report`` gets a sentence for whoever runs the broker."""
+    """The file at ``path``. ``report`` gets a sentence for whoever runs the broker when something is wrong, ``on_recovered`` one when it
+    no longer is."""
 
     def __init__(self, disk: Disk, path: Path, report: Callable[[str], None]) -> None:
         self._disk = disk
         self._path = path
         self._backup = path.with_name(path.name + ".bak")
         self._report = report
+        self.on_recovered = report
         self._saving = False
         self._next: bytes | None = None
         self._unsaved: bytes | None = None
@@ -49,6 +51,11 @@ class JsonTable:
     def saving(self) -> bool:
         """Whether a ``save`` is under way."""
         return self._saving
+
+    @property
+    def damaged(self) -> bool:
+        """Whether ``load`` did not find the file as it was saved, and took what it could find; until the next save."""
+        return self._torn
 
     def load(self, decode: Callable[[bytes], T], empty: Callable[[], T]) -> T:
         """The table from its file, else from ``.bak``, else what can be rescued of them, else ``empty()``. Raises OSError only."""
@@ -90,8 +97,7 @@ class JsonTable:
                 self._failed(error)
                 self._unsaved = data
             elif self._failures:
-                self._report(f"{self._path} is saved again, after {self._failures} failures")
-                self._failures = 0
+                self._recovered()
             if following is not None:
                 self.save(following)
             else:
@@ -113,9 +119,12 @@ class JsonTable:
             except OSError as error:
                 self._failed(error)
             else:
-                self._unsaved = None
-                return
-        self._replace(data)
+                break
+        else:
+            self._replace(data)
+        self._unsaved = None
+        if self._failures:
+            self._recovered()
 
     def _replace(self, data: bytes) -> None:
         self._disk.make_directory(self._path.parent)
@@ -131,6 +140,10 @@ class JsonTable:
         if self._failures % FAILURES_PER_REPORT == 0:
             self._report(f"{self._path} could not be saved ({error.strerror or error}); it is tried again")
         self._failures += 1
+
+    def _recovered(self) -> None:
+        self.on_recovered(f"{self._path} is saved again, after {self._failures} failures")
+        self._failures = 0
 
     def _rescue(self, faults: str, damaged: list[bytes], decode: Callable[[bytes], T], empty: Callable[[], T]) -> T:
         """No copy is whole: keep them for who can repair them, and begin with what stands before the damage of the newest."""

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Final
 
 from turbopump.clock import Clock
+from turbopump.message.properties import KEYS, NAME_END, UNIQ_KEY, value_after
 from turbopump.message.sysflag import TRANSACTION_MASK
 from turbopump.store.disk import Disk, Segment
 from turbopump.store.disk_space import NO_ROOM
+from turbopump.store.entry_mark import EntryMark
 from turbopump.store.index_file import IndexFile, index_file_size, index_hash, key_hash
 from turbopump.store.key_walk import KeyWalk
 
@@ -40,6 +42,8 @@ class KeyIndex:
         self.on_failure: Callable[[OSError], None] = lambda _error: None
         self.on_no_room: Callable[[OSError], None] = lambda _error: None
         """Called when a file finds no room: whoever can should see to it that nothing more is added until there is."""
+        self.on_damage: Callable[[str], None] = lambda _text: None
+        """Called with a line for each file that is found damaged."""
         self.failed = False
         """Whether a file could not be made: nothing is indexed from then on, and the next start fills the index again."""
         self.files: list[IndexFile] = []
@@ -57,6 +61,45 @@ class KeyIndex:
                 continue
             self.files.append(IndexFile(self._disk.open_segment(path), self._slots, self._entries))
 
+    def check_headers(self) -> None:
+        """Set files apart whose headers cannot be right: a few bytes of each are read. They are filled again by ``index_scrub.py``."""
+        for file in self.files:
+            fault = None if file.damaged else _header_fault(file)
+            if fault is not None:
+                self.set_apart(file, fault)
+
+    def set_apart(self, file: IndexFile, fault: str) -> None:
+        """Ask a file no more; it keeps its place until another takes it (``replace``)."""
+        file.set_apart()
+        self.on_damage(
+            f"index file {file.segment.path} is damaged ({fault}): its messages are not found by key until the scrub has filled it again "
+            "from the log (scrubBytesPerSecond); a start without the file does that too"
+        )
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether a damaged file has still to be filled again."""
+        return any(file.damaged for file in self.files)
+
+    def begin_file(self) -> None:
+        """Let what is added from now on go into a new file. Raises OSError."""
+        self.settle()
+        self._new_file()
+
+    def make_spare(self) -> Segment:
+        """A blank file beside the directory (Apache's broker knows no other names within). Blocks; raises OSError."""
+        path = self._directory.with_name(self._directory.name + ".new")
+        self._disk.remove(path)
+        return self._disk.create_segment(path, self._size)
+
+    def open_spare(self, segment: Segment) -> IndexFile:
+        return IndexFile(segment, self._slots, self._entries)
+
+    def replace(self, damaged: IndexFile, fresh: IndexFile) -> None:
+        """Ask ``fresh``, which has taken the name of ``damaged``, in its place."""
+        self.files[self.files.index(damaged)] = fresh
+        damaged.segment.close()
+
     @property
     def lacking(self) -> bool:
         """Whether entries wait for a file that has found no room; each ``settle`` tries again."""
@@ -71,7 +114,12 @@ class KeyIndex:
     def end_offset(self) -> int:
         """The commit-log offset of the newest message that is indexed; −1 if there is none."""
         self.settle()
-        return self.files[-1].end_offset if self.files and self.files[-1].count > 1 else -1
+        return self._there
+
+    @property
+    def _there(self) -> int:
+        last = next((file for file in reversed(self.files) if not file.damaged), None)
+        return last.end_offset if last is not None and last.count > 1 else -1
 
     def add(self, topic: str, unique: str | None, keys: str | None, sys_flag: int, offset: int, stored_ms: int) -> None:
         """Index one message by its unique id and its keys (separated by spaces), soon. Never fails: see ``failed``."""
@@ -85,12 +133,21 @@ class KeyIndex:
         if len(waiting) >= WAITING_MAX:
             self.settle()
 
+    def add_many(self, entries: list[tuple[int, int, int]], sys_flag: int) -> None:
+        """Index messages of one kind by (``key_hash``, offset, store time) of each of their keys, soon."""
+        if sys_flag & TRANSACTION_MASK == TRANSACTION_MASK or self.failed:
+            return
+        self._waiting.extend(entries)
+        if len(self._waiting) >= WAITING_MAX:
+            self.settle()
+
     def settle(self) -> None:
         """Write to the files what was added and waits: together it costs half. Whoever reads or syncs the files settles first."""
         waiting, self._waiting = self._waiting, []
-        there = self.files[-1].end_offset if self.files and self.files[-1].count > 1 else -1
-        entries = self._unwritten
-        entries.extend([entry for entry in waiting if entry[1] > there])
+        there, entries = self._there, self._unwritten
+        if waiting and waiting[0][1] <= there:  # they come in the order of the log, some of them perhaps again
+            waiting = [entry for entry in waiting if entry[1] > there]
+        entries.extend(waiting)
         try:
             while entries:
                 file = self.files[-1] if self.files else None
@@ -109,6 +166,11 @@ class KeyIndex:
     def end_timestamp(self) -> int:
         """The store time (ms) of the newest message that is indexed; 0 if there is none."""
         return self.files[-1].end_timestamp if self.end_offset >= 0 else 0
+
+    @property
+    def full_timestamp(self) -> int:
+        """The store time (ms) of the newest message of the files that nothing is added to any more; 0 if there is none."""
+        return next((file.end_timestamp for file in reversed(self.files[:-1]) if not file.damaged), 0)
 
     def walk(self, topic: str, key: str, begin_ms: int, end_ms: int) -> KeyWalk:
         """The way through every entry of this key or unique id."""
@@ -182,8 +244,9 @@ class KeyIndex:
             now += 1
             path = self._directory / _file_name(now)
         fresh = IndexFile(self._disk.create_segment(path, self._size), self._slots, self._entries)
-        if self.files:
-            fresh.inherit(self.files[-1].end_offset, self.files[-1].end_timestamp)
+        before = [file for file in self.files if not file.damaged]
+        if before:
+            fresh.inherit(before[-1].end_offset, before[-1].end_timestamp)
         self.files.append(fresh)
         self.on_new_file()
         return fresh
@@ -191,6 +254,22 @@ class KeyIndex:
     def _drop(self, file: IndexFile) -> None:
         file.segment.close()
         self._disk.remove(file.segment.path)
+
+
+def keys_of(mark: EntryMark) -> list[tuple[int, int, int]]:
+    """What ``KeyIndex.add`` makes of an entry: (key hash, commit-log offset, store time) for each of its keys."""
+    if mark.sys_flag & TRANSACTION_MASK == TRANSACTION_MASK:  # rolled back
+        return []
+    unique, keys = value_after(mark.properties, UNIQ_KEY + NAME_END), value_after(mark.properties, KEYS + NAME_END)
+    texts = [*([unique] if unique else []), *(key for key in (keys or "").split(" ") if key)]
+    return [(key_hash(mark.topic, text), mark.offset, mark.store_timestamp) for text in texts]
+
+
+def _header_fault(file: IndexFile) -> str | None:
+    try:
+        return file.header_fault()
+    except OSError as error:
+        return f"it cannot be read: {error.strerror or error}"
 
 
 def _file_name(now_ms: int) -> str:

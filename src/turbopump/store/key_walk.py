@@ -47,10 +47,10 @@ class KeyWalk:
 
     def _begin(self, file: IndexFile) -> Question[None]:
         slot = yield from read_piece(file.slot_piece(self._key_hash))
-        if isinstance(slot, OSError):
-            self.errors.append(slot)
-        else:
+        if not isinstance(slot, OSError):
             self._number = file.newest(slot)
+        elif file in self._files:  # else it was removed while the read waited for its turn
+            self.errors.append(slot)
 
     def _step(self) -> Question[int | None]:
         file, number, self._number = self._file, self._number, 0
@@ -61,7 +61,8 @@ class KeyWalk:
             return None
         entry = yield from read_piece(file.entry_piece(number))
         if isinstance(entry, OSError):
-            self.errors.append(entry)
+            if file in self._files:
+                self.errors.append(entry)
             return None
         offset, self._number = file.judge(number, entry, self._key_hash, self._begin_ms, self._end_ms)
         return offset

@@ -15,12 +15,15 @@ from turbopump.message.codec import FIXED_SIZE, HEAD_SIZE, decode_entry, entry_f
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY
 from turbopump.message.sysflag import SysFlag
+from turbopump.store.batch_consume_queue import BatchConsumeQueue
 from turbopump.store.commit_log import ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE, ConsumeQueue
 from turbopump.store.consume_queue_table import ConsumeQueueTable
 from turbopump.store.disk import Found, Piece
+from turbopump.store.entry_mark import entry_place
 from turbopump.store.key_index import KeyIndex
 from turbopump.store.question import Question, answer, read_piece
+from turbopump.store.unit_repair import LMQ_PREFIX, Unit, UnitRepair
 
 COUNT_MAX: Final = 64
 """Messages that a question by key gives at most, as many as RocketMQ's ``maxMsgsNumBatch``."""
@@ -63,12 +66,18 @@ class Lookup:
     """
 
     def __init__(
-        self, log: CommitLog, queues: ConsumeQueueTable, index: KeyIndex | None, visible_end: Callable[[], int] | None = None
+        self,
+        log: CommitLog,
+        queues: ConsumeQueueTable,
+        index: KeyIndex | None,
+        visible_end: Callable[[], int],
+        repair: UnitRepair,
     ) -> None:
         self._log = log
         self._queues = queues
         self._index = index
-        self._visible_end = visible_end or (lambda: log.end)
+        self._visible_end = visible_end
+        self._repair = repair
 
     @property
     def index_end(self) -> tuple[int, int]:
@@ -83,6 +92,10 @@ class Lookup:
             return "this broker keeps no index (messageIndexEnable=false)"
         if self._index.failed:
             return "the index could not grow: what was stored since is found by key after the next start"
+        if self._index.incomplete:
+            return (
+                "a part of the index is damaged: its messages are found by key again when the scrub has filled it from the log"
+            )
         return None
 
     # --- answered at once ----------------------------------------------------------------------------------------------------
@@ -124,6 +137,8 @@ class Lookup:
         data = yield from self._read(offset, size)
         if isinstance(data, OSError):
             return StoredEntry(offset, head, _unreadable(data))
+        if data is None and offset < self._log.start:
+            return None
         if data is None:
             return StoredEntry(offset, head, f"totalSize {size} goes past the end of the segment")
         return StoredEntry(offset, data, entry_fault(data, offset, crc_required=self._log.requires_crc(offset)))
@@ -133,13 +148,27 @@ class Lookup:
         queue = self._queues.find(topic, queue_id)
         if queue is None or not queue.min_index <= index < queue.end.value:
             return None
+        index = queue.begin_of(index)
         piece = queue.piece(index, 1)
         unit = (yield from read_piece(piece)) if piece is not None else b""
         if isinstance(unit, OSError):
-            return StoredEntry(-1, b"", _unreadable(unit))
+            return StoredEntry(-1, b"", _unreadable(unit)) if index >= queue.min_index else None
         if not unit or int.from_bytes(unit[8:12]) == NO_MESSAGE_SIZE:
             return None
-        return (yield from self.entry_at(int.from_bytes(unit[:8])))
+        offset, size = int.from_bytes(unit[:8], signed=True), int.from_bytes(unit[8:12], signed=True)
+        entry = yield from self.entry_at(offset)
+        if entry is not None and entry.fault is None and _is_of(entry.data, queue, index):
+            return entry
+        if entry is not None and entry.fault is not None and (not entry.data or _may_be_of(entry.data, queue, index)):
+            return entry  # the unit is right, or not to blame
+        if 0 <= offset < self._log.start:
+            return None
+        repaired = yield from self._repair.message_of(queue, Unit(index, offset, size))
+        if repaired.entry is not None:
+            return StoredEntry(repaired.offset, repaired.entry)
+        if entry is None or entry.fault is None:
+            return StoredEntry(offset, b"", "its unit in the consume queue is damaged, and the log has no such message")
+        return entry
 
     def by_key(
         self,
@@ -166,8 +195,8 @@ class Lookup:
             offset = yield from walk.next()
             if offset is None:
                 break
-            if offset == last:  # a key twice, or two keys of one hash
-                continue
+            if offset == last or any(entry.offset == offset for entry in found):
+                continue  # a key twice, two keys of one hash, or a file of which a part was written twice
             last = offset
             looked += 1
             if looked % _PAUSE_EVERY == 0:
@@ -229,7 +258,7 @@ class Lookup:
                     break
                 found.append(entry)
                 left -= len(entry.data)
-            index -= 1
+            index = queue.begin_of(index) - 1
         return found
 
     def earliest_time(self, topic: str, queue_id: int) -> Question[int]:
@@ -240,27 +269,38 @@ class Lookup:
         found = yield from self._first_with_time(queue.min_index, queue.end.value, queue)
         return found[1] if found is not None else -1
 
+    def newest_time(self, topic: str, queue_id: int) -> Question[int]:
+        """When the last message of a queue was stored (ms); 0 if it has none."""
+        queue = self._queues.find(topic, queue_id)
+        if queue is None:
+            return 0
+        end = queue.end.value
+        found = yield from self._first_with_time(max(end - 1, queue.min_index), end, queue)
+        return found[1] if found is not None else 0
+
     def _first_with_time(self, index: int, end: int, queue: ConsumeQueue) -> Question[tuple[int, int] | None]:
         """The first message of a queue from ``index`` on, before ``end``, whose store time can be read: (index, time).
 
         Raises StoreError if there is none because the system cannot read them.
         """
         error: OSError | None = None
+        if isinstance(queue, BatchConsumeQueue):
+            return _first_batch_with_time(index, end, queue)
         while index < end:
             piece = queue.piece(index, min(end - index, _UNITS_AT_ONCE))
             units = (yield from read_piece(piece)) if piece is not None else b""
-            if isinstance(units, OSError):
+            if isinstance(units, OSError) and index >= queue.min_index:
                 raise _not_read(queue, units)
-            if not units:
+            if not isinstance(units, bytes) or not units:
                 index = max(index + 1, queue.min_index)  # deleted meanwhile
                 continue
             for at in range(0, len(units), UNIT_SIZE):
                 if int.from_bytes(units[at + 8 : at + 12]) != NO_MESSAGE_SIZE:
-                    offset = int.from_bytes(units[at : at + 8])
+                    offset = int.from_bytes(units[at : at + 8], signed=True)
                     head = yield from self._read(offset, _TIME_HEAD)
                     if isinstance(head, OSError):
                         error = head
-                    elif head is not None and head_fault(head, offset) is None:
+                    elif head is not None and head_fault(head, offset) is None and _may_be_of(head, queue, index):
                         return index, _store_time(head)
                 index += 1
             yield None
@@ -270,10 +310,34 @@ class Lookup:
 
     def _read(self, offset: int, size: int) -> Question[Found | None]:
         """Bytes of the log; None if there are none at this offset, or they go past the end of their segment."""
-        file = self._log.files.at(offset)
+        file = self._log.files.at(offset) if offset >= 0 else None
         if file is None or offset + size > file.end:
             return None
-        return (yield from read_piece(Piece(file.segment, offset - file.start, size)))
+        found = yield from read_piece(Piece(file.segment, offset - file.start, size))
+        if isinstance(found, OSError) and self._log.files.at(offset) is not file:
+            return None  # deleted while the read waited for its turn
+        return found
+
+
+def _first_batch_with_time(index: int, end: int, queue: BatchConsumeQueue) -> tuple[int, int] | None:
+    """The same for a queue whose units hold the time."""
+    while index < end:
+        unit = queue.unit_of(index)
+        if unit is None or unit.stored_ms:
+            return (index, unit.stored_ms) if unit is not None else None
+        index = unit.end
+    return None
+
+
+def _is_of(entry: bytes, queue: ConsumeQueue, index: int) -> bool:
+    """Whether a good entry is the one that a unit should point to."""
+    return entry_place(entry) == (queue.topic, queue.queue_id, index) or queue.topic.startswith(LMQ_PREFIX)
+
+
+def _may_be_of(head: bytes, queue: ConsumeQueue, index: int) -> bool:
+    """The same by its head alone, which does not name the topic."""
+    place = (int.from_bytes(head[12:16]), int.from_bytes(head[20:28]))
+    return place == (queue.queue_id, index) or queue.topic.startswith(LMQ_PREFIX)
 
 
 def _store_time(head: bytes) -> int:

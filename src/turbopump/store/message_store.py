@@ -7,18 +7,19 @@ directory. Synchronous, one thread, no network; flushing is begun here by whoeve
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from turbopump.clock import Clock
 from turbopump.errors import MessageError, StoreClosedError
 from turbopump.message.codec import CRC_NAME, CRC_SUFFIX_SIZE, FIXED_SIZE, TOPIC_SIZE_MAX_V1, without_crc, write_entry
+from turbopump.message.delay_levels import SCHEDULE_TOPIC
 from turbopump.message.properties import PROPERTIES_SIZE_MAX
 from turbopump.store.append_latency import SLOW_S, AppendLatency
 from turbopump.store.checkpoint import Checkpoint
 from turbopump.store.cold_reads import ColdReads
 from turbopump.store.commit_log import CommitLog
-from turbopump.store.consume_queue import ConsumeQueue
+from turbopump.store.consume_queue import UNIT_SIZE, ConsumeQueue, unpack_unit
 from turbopump.store.consume_queue_table import ConsumeQueueTable
 from turbopump.store.disk import Disk, Lock
 from turbopump.store.disk_space import SpaceWatch
@@ -29,19 +30,29 @@ from turbopump.store.key_index import KeyIndex
 from turbopump.store.lookup import Lookup
 from turbopump.store.new_message import NewMessage as NewMessage
 from turbopump.store.new_message import Placed as Placed
+from turbopump.store.packed_batch import PackedBatch, write_batch
 from turbopump.store.provenance import ABORT_MARK, APACHE_LOCK_MARK, LOCK_MARK, Provenance
 from turbopump.store.queue_reader import GetResult, QueueReader
 from turbopump.store.recovery import Recovery, RecoveryReport
 from turbopump.store.retention import Retention
 from turbopump.store.roots import LogRoots, lock_root, make_directories
 from turbopump.store.store_config import StoreConfig
+from turbopump.store.unit_repair import UnitRepair
 from turbopump.store.watermark import Watermark
 
 
 class MessageStore:
     """An open store directory. Make one with ``MessageStore.open``."""
 
-    def __init__(self, config: StoreConfig, disk: Disk, clock: Clock, on_failure: Callable[[str], None], lock: Lock) -> None:
+    def __init__(
+        self,
+        config: StoreConfig,
+        disk: Disk,
+        clock: Clock,
+        on_failure: Callable[[str], None],
+        lock: Lock,
+        is_batch: Callable[[str], bool | None],
+    ) -> None:
         self._config = config
         self._disk = disk
         self._clock = clock
@@ -54,24 +65,27 @@ class MessageStore:
         """Bytes of property text that a message may have: its CRC is one more property."""
         self.on_failure = on_failure
         paths = config.paths
-        self.log = CommitLog(disk, paths.commit_logs, config.segment_size, paths.read_only_commit_logs)
-        self.queues = ConsumeQueueTable(disk, config.paths, config.queue_file_size)
+        self.log = CommitLog(disk, paths.commit_logs, config.segment_size, paths.read_only_commit_logs, config.flushed_only)
+        self.queues = ConsumeQueueTable(disk, config.paths, config.queue_file_size, config.batch_queue_file_size, is_batch)
         self.index: KeyIndex | None = None
         if config.index_entries:
             self.index = KeyIndex(disk, clock, config.paths.index, config.index_slots, config.index_entries)
         self.flushed = Watermark()
         self.cold_reads = ColdReads(disk)
-        self.reader = QueueReader(self.log, self.queues, config.limits, self.cold_reads)
         self.latency = AppendLatency(lambda: self.queues.units)
-        self.lookup = Lookup(self.log, self.queues, self.index, self._visible_end if config.flushed_only else None)
-        self._dispatcher = Dispatcher(self.index, self.flushed if config.flushed_only else None)
+        self._dispatcher = Dispatcher(self.index, self.flushed if config.flushed_only else None, config.delay_levels)
+        self.unit_repair = UnitRepair(self.log, self._dispatcher.unit_tags, on_failure)
+        self.reader = QueueReader(self.log, self.queues, config.limits, self.cold_reads, self.unit_repair)
+        visible_end = (lambda: self.flushed.value) if config.flushed_only else (lambda: self.log.end)
+        self.lookup = Lookup(self.log, self.queues, self.index, visible_end, self.unit_repair)
         self._provenance = Provenance(disk, config.paths.provenance)
         self.log.requires_crc = self._provenance.requires_crc
         self._checkpoint = Checkpoint(disk, config.paths.checkpoint)
         self.flusher = Flusher(
             disk, self.log, self.queues, self.index, self._dispatcher, self._checkpoint, self.flushed, on_failure
         )
-        self.space = SpaceWatch(disk, paths.commit_logs, (paths.consume_queues, paths.index), config.space, on_failure)
+        others, forcibly = (paths.consume_queues, paths.index), config.retention.forcibly
+        self.space = SpaceWatch(disk, paths.commit_logs, others, config.space, on_failure, forcibly=forcibly)
         self.log.files.full = lambda: self.space.full_roots
         synced, note = lambda: min(self.flusher.queues_synced, self.flushed.value), self._note_indexes
         self.retention = Retention(
@@ -89,9 +103,10 @@ class MessageStore:
         clock: Clock,
         on_failure: Callable[[str], None],
         on_progress: Callable[[int, int], None] = lambda _offset, _end: None,
+        is_batch: Callable[[str], bool | None] = lambda _topic: None,
     ) -> MessageStore:
         """Lock the directory, recover it, and leave an abort file until ``close``. ``on_progress`` gets what
-        ``Recovery`` says of its progress.
+        ``Recovery`` says of its progress. ``is_batch`` tells whether a topic has ``queue.type=BatchCQ`` (None: it is not known).
 
         Raises StoreLockedError if another store has it, StoreDamagedError for files that are missing or cannot belong together,
         StoreError for a directory that cannot be used, OSError.
@@ -100,7 +115,7 @@ class MessageStore:
         lock = lock_root(disk, paths)
         try:
             make_directories(disk, paths)
-            store = cls(config, disk, clock, on_failure, lock)
+            store = cls(config, disk, clock, on_failure, lock, is_batch)
             abort = disk.read_file(paths.abort)
             clean = abort is None and (lock.found.startswith(APACHE_LOCK_MARK) or not store._provenance.unfinished())
             crashed_here = not clean and (abort is None or (abort.endswith(ABORT_MARK) and lock.found == LOCK_MARK))
@@ -118,7 +133,7 @@ class MessageStore:
             store.flushed.advance(store.log.end)
             store.latency.begin()
             store._dispatcher.show_flushed()
-            store.reader.opened_at = store.log.end
+            store.reader.open_at(store.log.end, after_crash=not clean)
             for queue in store.queues:
                 queue.opened_at = queue.max_index
             if store.index is not None:
@@ -138,6 +153,7 @@ class MessageStore:
             complete = known and not provenance.index_incomplete
             index.on_failure = self._stop_indexing
             index.on_no_room = self._no_room_for_index
+            index.on_damage = self.on_failure
         recovery = Recovery(
             self.log,
             self.queues,
@@ -170,8 +186,9 @@ class MessageStore:
         store_host: bytes,
         reconsume_times: int = 0,
         prepared_transaction_offset: int = 0,
+        count: int = 1,
     ) -> Placed:
-        """Append one message and dispatch it.
+        """Append one message, or an inner batch of ``count``, and dispatch it.
 
         Raises StoreClosedError if the store takes no writes (a full disk is one reason), MessageError if no file can hold it, OSError
         if a new file fails.
@@ -217,7 +234,8 @@ class MessageStore:
             self._with_crc,
         )
         log.written(size)
-        self._dispatcher.dispatch(queue, index, offset, size, message.tags_code, sys_flag, now, message.unique, message.keys)
+        tags = message.tags_code if topic != SCHEDULE_TOPIC else self._dispatcher.delayed_tags(message, now)
+        self._dispatcher.dispatch(queue, index, offset, size, tags, sys_flag, now, message.unique, message.keys, count)
         if (took := self._monotonic() - began) >= SLOW_S:
             self.latency.slow(took)
         return Placed(index, offset, log.end)
@@ -226,71 +244,60 @@ class MessageStore:
         self,
         topic: str,
         queue_id: int,
-        messages: Sequence[NewMessage],
+        batch: PackedBatch,
         *,
         sys_flag: int,
         born_timestamp: int,
         born_host: bytes,
         store_host: bytes,
-    ) -> tuple[Placed, list[int]]:
-        """Append messages side by side in one segment, all or none; where the first is, and the physical offset of each."""
+    ) -> tuple[Placed, bytes]:
+        """Append messages side by side in one segment, all or none; where the first is, and the unit of each, back to back.
+
+        Raises what ``put`` does. Cost: about 0.9 µs a message of 1 KiB in a batch of 32, with CRC and key index.
+        """
         if self._closed or self.flushed.error is not None or self.space.refusal is not None:
             self._refuse()
         began = self._monotonic()
         queue = self.queues.find_or_make(topic, queue_id)
         name = topic.encode()
+        if batch.properties_size_max > self.properties_size_max:
+            raise self._too_long(batch.properties_size_max)
         fixed = self._overhead + len(born_host) + len(store_host) + len(name) + (len(name) > TOPIC_SIZE_MAX_V1)
-        texts = [self._storable(message.properties) for message in messages]
-        sizes = [fixed + len(message.body) + len(text) for message, text in zip(messages, texts, strict=True)]
+        count = batch.count
+        size = batch.size + count * fixed
+        log = self.log
         try:
-            queue.make_room(len(messages))
-            first = offset = self.log.place(sum(sizes))
+            queue.make_room(count)
+            offset = log.place(size)
         except OSError as error:
             raise self._no_room(error) from None
         now = self._clock.now_ms()
-        index = first_index = queue.max_index
-        offsets = []
-        buffer, at = self.log.room
-        for message, text, size in zip(messages, texts, sizes, strict=True):
-            write_entry(
-                buffer,
-                at,
-                queue_id,
-                message.flag,
-                index,
-                offset,
-                sys_flag,
-                born_timestamp,
-                born_host,
-                now,
-                store_host,
-                0,
-                0,
-                message.body,
-                name,
-                text,
-                self._with_crc,
-            )
-            offsets.append(offset)
-            at += size
-            offset += size
-            index += 1
-        self.log.written(sum(sizes))
-        for number, (message, size) in enumerate(zip(messages, sizes, strict=True)):
-            self._dispatcher.dispatch(
-                queue,
-                first_index + number,
-                offsets[number],
-                size,
-                message.tags_code,
-                sys_flag,
-                now,
-                message.unique,
-                message.keys,
-            )
+        index = queue.max_index
+        buffer, at = log.room
+        units, keys = write_batch(
+            buffer,
+            at,
+            batch.data,
+            batch.spans,
+            batch.added,
+            batch.keys,
+            queue_id,
+            index,
+            offset,
+            sys_flag,
+            born_timestamp,
+            born_host,
+            now,
+            store_host,
+            name,
+            self._with_crc,
+        )
+        assert sum(unpack_unit(units, -UNIT_SIZE)[:2]) == offset + size
+        log.written(size)
+        self._dispatcher.dispatch_batch(queue, index, units, keys, log.end, sys_flag, now)
         if (took := self._monotonic() - began) >= SLOW_S:
             self.latency.slow(took)
-        return Placed(first_index, first, self.log.end), offsets
+        return Placed(index, offset, log.end), units
 
     def get(
         self,
@@ -321,9 +328,6 @@ class MessageStore:
         queue = self.queues.find(topic, queue_id)
         unit = queue.unit(index) if queue is not None else None
         return unit is None or self.log.end - unit[0] <= self._config.limits.hot_size
-
-    def _visible_end(self) -> int:
-        return self.flushed.value
 
     def finish_background(self) -> None:
         """Wait for what runs beside this thread (syncs, saves of tables) and start no more: the first step of closing."""
@@ -367,11 +371,13 @@ class MessageStore:
         if self._with_crc and properties and not properties.endswith(b"\x02"):
             properties += b"\x02"
         if len(properties) > self.properties_size_max:
-            raise MessageError(
-                f"the message properties take {len(properties)} bytes, with those the broker adds; "
-                f"{self.properties_size_max} are allowed"
-            )
+            raise self._too_long(len(properties))
         return properties
+
+    def _too_long(self, size: int) -> MessageError:
+        return MessageError(
+            f"the message properties take {size} bytes with those the broker adds; {self.properties_size_max} are allowed"
+        )
 
     def _note_indexes(self) -> None:
         """Write down which index files there are."""
@@ -385,8 +391,7 @@ class MessageStore:
 
     def _no_room(self, error: OSError) -> Exception:
         """What to raise where a new file cannot be made."""
-        in_log = error.filename is not None and Path(error.filename).parent in self._config.paths.commit_logs
-        if in_log:
+        if error.filename is not None and Path(error.filename).parent in self._config.paths.commit_logs:
             return self.space.no_room(error, Path(error.filename).parent, self.log.segment_size)
         return self.space.no_room(error, self._config.paths.consume_queues, self._config.queue_file_size)
 

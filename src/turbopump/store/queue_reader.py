@@ -11,15 +11,22 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final, Literal
 
-from turbopump.store.checked_entries import DamagedMessage, IsLost, Unit, checked_entries, unreadable_text
-from turbopump.store.cold_reads import ColdReads, Later, Steps
-from turbopump.store.commit_log import CommitLog
+from turbopump.message.codec import FIXED_SIZE
+from turbopump.store.batch_consume_queue import BatchConsumeQueue
+from turbopump.store.batch_queue_reader import read_batch_queue
+from turbopump.store.checked_entries import checked_entries, unreadable_text
+from turbopump.store.cold_reads import ColdReads, IsLost, Later, Steps
+from turbopump.store.commit_log import ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE, ConsumeQueue
 from turbopump.store.consume_queue_table import ConsumeQueueTable
 from turbopump.store.disk import Found
+from turbopump.store.get_result import GetResult as GetResult
+from turbopump.store.get_result import GetStatus as GetStatus
+from turbopump.store.matching import Wanted, read_matching
+from turbopump.store.read_limits import ReadLimits as ReadLimits
+from turbopump.store.unit_repair import Unit, UnitRepair
 
 SCAN_SIZE: Final = 16_000
 """Bytes of queue units that one filtered read looks at, at least."""
@@ -27,7 +34,7 @@ SCAN_SIZE: Final = 16_000
 GAP_SCAN: Final = 10_000
 """Units of damaged messages that one read passes over at most."""
 
-_UNITS_HOT: Final = 100_000
+_UNITS_HOT: Final = 2_000_000
 """Units at the end of a queue that count as in memory, if this process wrote them."""
 
 Accept = Callable[[int], bool] | None
@@ -36,57 +43,23 @@ Accept = Callable[[int], bool] | None
 _UNIT = struct.Struct(">qiq")
 
 
-class GetStatus(Enum):
-    """Apache's names; they are the remarks of answers."""
-
-    FOUND = "FOUND"
-    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
-    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
-    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
-    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
-    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
-    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
-    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
-    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
-
-
-@dataclass(slots=True)
-class GetResult:
-    """Messages back to back in ``data`` (``count`` of them), and queue offsets."""
-
-    status: GetStatus
-    next_offset: int
-    min_offset: int
-    max_offset: int
-    data: bytes = b""
-    count: int = 0
-    gaps: int = 0
-    """Queue offsets passed over because their messages are damaged in the log; ``damages`` says what is wrong with those found now."""
-    damages: tuple[DamagedMessage, ...] = ()
-    unreadable: str | None = None
-    """Why nothing could be read at the offset although something is there; the same read may work later."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReadLimits:
-    """How much one read may give: messages and bytes, while data is hot and when it is cold (more than ``hot_size`` bytes back)."""
-
-    count_hot: int = 32
-    bytes_hot: int = 256 * 1024
-    count_cold: int = 8
-    bytes_cold: int = 64 * 1024
-    hot_size: int = 1 << 32
-
-
 class QueueReader:
     """Reads the queues of one store. What lies before ``opened_at`` in the log was not written by this process."""
 
-    def __init__(self, log: CommitLog, queues: ConsumeQueueTable, limits: ReadLimits, reads: ColdReads) -> None:
+    def __init__(
+        self, log: CommitLog, queues: ConsumeQueueTable, limits: ReadLimits, reads: ColdReads, repair: UnitRepair
+    ) -> None:
         self._log = log
         self._queues = queues
         self._limits = limits
         self._reads = reads
+        self._repair = repair
         self.opened_at = 0
+        self._after_crash = False
+
+    def open_at(self, log_end: int, *, after_crash: bool) -> None:
+        """What lies before ``log_end`` in the log was not written by this process; ``after_crash``: more may have been, and is lost."""
+        self.opened_at, self._after_crash = log_end, after_crash
 
     def get(self, topic: str, queue_id: int, offset: int, count_max: int, accept: Accept = None) -> GetResult:
         """See ``read_queue``. Waits for the disk where messages are not in memory."""
@@ -101,9 +74,17 @@ class QueueReader:
         accept: Accept,
         done: Callable[[GetResult], None],
         wanted: Callable[[], bool],
+        matches: Wanted | None = None,
     ) -> GetResult | Literal[Later.PENDING, Later.REFUSED]:
-        """The same without waiting: what is not in memory is read in a thread, and ``done`` gets the result if it is still ``wanted``."""
-        return self._reads.run(self._steps(topic, queue_id, offset, count_max, accept), done, wanted)
+        """The same without waiting: what is not in memory is read in a thread, and ``done`` gets the result if it is still ``wanted``.
+        ``matches`` judges properties, a few messages a turn."""
+        if matches is None:
+            return self._reads.run(self._steps(topic, queue_id, offset, count_max, accept), done, wanted)
+
+        def part(at: int) -> Steps[GetResult]:
+            return self._steps(topic, queue_id, at, self._limits.count_hot, accept)
+
+        return self._reads.run(read_matching(part, offset, min(count_max, self._limits.count_hot), matches), done, wanted)
 
     def is_cold(self, offset: int) -> bool:
         """Whether to expect that what lies at this offset of the log is not in memory."""
@@ -112,7 +93,16 @@ class QueueReader:
     def _steps(self, topic: str, queue_id: int, offset: int, count_max: int, accept: Accept) -> Steps[GetResult]:
         queue, reads = self._queues.find(topic, queue_id), self._reads
         return read_queue(
-            queue, self._log, offset, count_max, self._limits, accept, opened_at=self.opened_at, is_lost=reads.is_lost
+            queue,
+            self._log,
+            offset,
+            count_max,
+            self._limits,
+            self._repair,
+            accept,
+            self.opened_at,
+            reads.is_lost,
+            after_crash=self._after_crash,
         )
 
 
@@ -122,10 +112,12 @@ def read_queue(
     offset: int,
     count_max: int,
     limits: ReadLimits,
+    repair: UnitRepair,
     accept: Accept = None,
-    *,
     opened_at: int = 0,
     is_lost: IsLost = lambda _directory, _offset: False,
+    *,
+    after_crash: bool = False,
 ) -> Steps[GetResult]:
     """Messages from queue offset ``offset`` on; ``accept`` judges tag codes. Never splits a message, always gives one if it can.
 
@@ -136,15 +128,19 @@ def read_queue(
         return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
     count_max = min(max(count_max, 1), max(limits.count_hot, limits.count_cold))
     scan = count_max if accept is None else max(SCAN_SIZE // UNIT_SIZE, count_max)
-    outside = _outside(queue, offset)
+    outside = _outside(queue, offset, after_crash=after_crash)
     if outside is not None:
         return outside
-    scan = min(scan, queue.end.value - offset)
     hot_from = max(log.end - limits.hot_size, opened_at)
+    if isinstance(queue, BatchConsumeQueue):
+        return (yield from read_batch_queue(queue, log, offset, count_max, limits, hot_from, repair, accept, is_lost))
+    scan = min(scan, queue.end.value - offset)
     if _is_hot(queue, offset, hot_from):
-        return _read_hot(queue, offset, scan, log, count_max, limits, accept)
+        result = _read_hot(queue, offset, scan, log, count_max, limits, accept)
+        if result.status is not GetStatus.MESSAGE_WAS_REMOVING:
+            return result  # else its units point nowhere: they are looked into as cold ones are
     units = yield from _units(queue, offset, scan)
-    outside = _outside(queue, offset)  # retention may have been at work meanwhile
+    outside = _outside(queue, offset, after_crash=after_crash)  # retention may have been at work meanwhile
     if outside is not None:
         return outside
     low, high = queue.min_index, queue.end.value
@@ -152,8 +148,8 @@ def read_queue(
         return GetResult(GetStatus.OFFSET_FOUND_NULL, offset, low, high, unreadable=unreadable_text(units, "the queue"))
     if not units:
         return GetResult(GetStatus.OFFSET_FOUND_NULL, offset, low, high)
-    choice = _choose(units, offset, queue, hot_from, log.end - limits.hot_size, count_max, limits, accept)
-    result = yield from _read_cold(choice, queue, log, is_lost)
+    choice = _choose(units, offset, queue, hot_from, log.end, count_max, limits, accept)
+    result = yield from _read_cold(choice, queue, log, is_lost, repair)
     if result.gaps and not result.count and result.unreadable is None and result.status is not GetStatus.FOUND:
         behind = yield from _behind_gaps(queue, result.next_offset, high)
         result.status, result.gaps = GetStatus.MESSAGE_WAS_REMOVING, result.gaps + behind - result.next_offset
@@ -161,16 +157,19 @@ def read_queue(
     return result
 
 
-def _outside(queue: ConsumeQueue, offset: int) -> GetResult | None:
-    """The answer for an offset that the queue does not have."""
+def _outside(queue: ConsumeQueue, offset: int, *, after_crash: bool) -> GetResult | None:
+    """The answer for an offset that the queue does not have. Whoever comes from beyond its end after a crash has read what was lost in it:
+    what has taken the lost offsets since is new to him."""
     low, high = queue.min_index, queue.end.value
     if high == 0:
         return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
     if offset < low:
         return GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
-    if offset >= high:
-        status = GetStatus.OFFSET_OVERFLOW_ONE if offset == high else GetStatus.OFFSET_OVERFLOW_BADLY
-        return GetResult(status, high, low, high)
+    if offset == high:
+        return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, high, low, high)
+    if offset > high:
+        end = max(min(queue.opened_at, high), low) if after_crash else high
+        return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, end, low, high)
     return None
 
 
@@ -222,7 +221,7 @@ def _read_hot(
 
 
 def _add_run(log: CommitLog, at: int, size: int, pieces: list[bytes]) -> bool:
-    data = log.read(at, size)
+    data = log.read(at, size) if size > 0 <= at else None
     if data is None:
         return False
     pieces.append(data)
@@ -251,32 +250,34 @@ def _choose(
     index: int,
     queue: ConsumeQueue,
     hot_from: int,
-    in_memory_from: int,
+    log_end: int,
     count_max: int,
     limits: ReadLimits,
     accept: Accept,
 ) -> _Choice:
-    """Which of the units' messages one read gives; it ends before the first that is hot."""
+    """Which of the units' messages one read gives; it ends before the first that is hot. What a unit that cannot be says of tags does not
+    count: it is repaired by being read."""
     chosen: list[Unit] = []
     choice = _Choice(chosen, index)
-    taken, opened_at = 0, queue.opened_at
+    taken, opened_at, in_memory_from = 0, queue.opened_at, log_end - limits.hot_size
     for offset, size, tags in _UNIT.iter_unpack(units):
         if size == NO_MESSAGE_SIZE:
             index += 1
             choice.gaps += 1
             continue
-        if accept is not None and not accept(tags):
+        can_be = FIXED_SIZE <= size <= ENTRY_SIZE_MAX and 0 <= offset < log_end
+        if can_be and accept is not None and not accept(tags):
             index += 1
             continue
         in_memory = offset >= in_memory_from
         if chosen and (
             (offset >= hot_from and index >= opened_at)
-            or taken + size > (limits.bytes_hot if in_memory else limits.bytes_cold)
+            or (can_be and taken + size > (limits.bytes_hot if in_memory else limits.bytes_cold))
             or len(chosen) >= (limits.count_hot if in_memory else limits.count_cold)
         ):
             break
         chosen.append(Unit(index, offset, size))
-        taken += size
+        taken += size if can_be else 0
         index += 1
         if len(chosen) >= count_max:
             break
@@ -284,9 +285,9 @@ def _choose(
     return choice
 
 
-def _read_cold(choice: _Choice, queue: ConsumeQueue, log: CommitLog, is_lost: IsLost) -> Steps[GetResult]:
+def _read_cold(choice: _Choice, queue: ConsumeQueue, log: CommitLog, is_lost: IsLost, repair: UnitRepair) -> Steps[GetResult]:
     """From the files, every message checked."""
-    checked = yield from checked_entries(choice.units, queue, log, is_lost)
+    checked = yield from checked_entries(choice.units, queue, log, is_lost, repair)
     result = GetResult(GetStatus.NO_MATCHED_MESSAGE, choice.next_index, queue.min_index, queue.end.value, gaps=choice.gaps)
     result.gaps += len(checked.damages)
     result.damages = tuple(checked.damages)
@@ -295,7 +296,8 @@ def _read_cold(choice: _Choice, queue: ConsumeQueue, log: CommitLog, is_lost: Is
         if not checked.good:
             result.unreadable = checked.why_unread
     if checked.good:
-        result.status, result.count, result.data = GetStatus.FOUND, len(checked.good), b"".join(checked.good)
+        result.status, result.count = GetStatus.FOUND, checked.count
+        result.data = checked.good[0] if len(checked.good) == 1 else b"".join(checked.good)
     elif checked.removed or checked.damages:
         result.status = GetStatus.MESSAGE_WAS_REMOVING
     return result

@@ -24,7 +24,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from turbopump.message.codec import FIXED_SIZE
 from turbopump.message.sysflag import SysFlag
 from turbopump.store.checkpoint import Checkpoint
 from turbopump.store.commit_log import NOTHING, CommitLog
@@ -38,6 +37,7 @@ PROGRESS_STEP: Final = 8 * 1024 * 1024
 """Bytes of log between two calls of ``on_progress``."""
 _LOOK: Final = 4096
 _PREPARED: Final = int(SysFlag.TRANSACTION_PREPARED)
+_INNER_BATCH: Final = int(SysFlag.INNER_BATCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +89,13 @@ class Recovery:
     def run(self) -> RecoveryReport:
         """Bring log, queues and indexes to one consistent end. Raises OSError and StoreDamagedError."""
         log, index = self.log, self.index
+        if index is not None and self.clean:  # else its newest file may well be odd, and is rewound first
+            index.check_headers()
         begin = self._begin_after_clean_stop() if self.clean else self._begin_after_crash()
         if index is not None and not self.clean:
             begin = index.rewind(begin if self.index_synced else max(min(begin, index.end_offset), 0))
             begin = max(begin, log.start)
+            self._lower_index_time(index)
         rebuilt = not self._derived_reach(begin)
         if not rebuilt:
             try:
@@ -117,6 +120,9 @@ class Recovery:
             queue.end.advance(queue.max_index)
         if index is not None and index.end_offset >= end:
             index.rewind(end)
+            self._lower_index_time(index)
+        if index is not None:
+            index.check_headers()
         return RecoveryReport(self.clean, begin, end, entries, rebuilt, tuple(self.damages), torn)
 
     def _redispatch(self, begin: int, *, rebuilding: bool) -> tuple[int, str | None]:
@@ -164,7 +170,10 @@ class Recovery:
 
     def _dispatch(self, mark: EntryMark, begin: int, rebuilding: bool) -> str | None:
         """Hand on an entry; what is wrong with it if its place in its queue cannot be."""
-        queue = self.queues.find_or_make(mark.topic, mark.queue_id)
+        inner = mark.sys_flag & _INNER_BATCH != 0
+        queue = self.queues.find_or_make(mark.topic, mark.queue_id, batch=inner)
+        if inner and not queue.is_batch:
+            return None  # of a topic that was deleted, and made again as another kind
         index, expected = mark.queue_offset, queue.max_index
         if index != expected and not mark.sys_flag & _PREPARED:
             if index > expected and self._explained(queue, index - expected, begin, rebuilding):
@@ -185,7 +194,7 @@ class Recovery:
             return False  # the files behind may have been taken away: the messages may all be there
         unit = queue.unit(queue.max_index - 1)
         after = unit[0] if unit is not None else begin
-        room = missing * FIXED_SIZE
+        room = missing * queue.message_size_min
         for damage in reversed(self.damages):
             if damage.start < after or room <= 0:
                 break
@@ -220,7 +229,16 @@ class Recovery:
         self.queues.rebuild()
         if self.index is not None:
             self.index.remove_all()
+            self._lower_index_time(self.index)
         return self.log.start
+
+    def _lower_index_time(self, index: KeyIndex) -> None:
+        """Files are written anew, and may end elsewhere. RocketMQ: after a kill ``IndexService.load`` removes each that ends later than
+        this, and fills it again from the segment that was begun before it on; keys of earlier messages in such a file would be lost.
+        """
+        if index.full_timestamp < self.checkpoint.index_timestamp:
+            self.checkpoint.index_timestamp = index.full_timestamp
+            self.checkpoint.write()
 
     def _derived_reach(self, begin: int) -> bool:
         """Whether queues and indexes have what is in the log before the place where reading begins."""

@@ -4,7 +4,8 @@
    written ``fileReservedTime`` ago go; where space is so short that it forces, the oldest go whatever their age.
 2. One segment at a time, in order, each removal made durable before the next begins, so that whatever a crash leaves is a log without
    its front, never one with a hole. Never the last one, and never one whose queue units are not known to be on the disk: a queue whose
-   messages are all gone still knows at which offset it goes on.
+   messages are all gone still knows at which offset it goes on. Nor one that somebody still has to deliver from (``needed_from``), however
+   short space is.
 3. Then queues begin at their first unit that the log still has; files whose units all lie before go, never a queue's last. Index files
    likewise; which ones there are is noted before they are removed, so that their absence is no damage.
 
@@ -90,6 +91,8 @@ class Retention:
         self.on_deleted: Callable[[str], None] = lambda _text: None
         self.before_deleting: Callable[[MappedFile], None] = lambda _file: None
         """Called in a thread before a segment goes; an OSError keeps it."""
+        self.needed_from: list[Callable[[], int | None]] = []
+        """Each tells from which offset of the log on messages wait that it has still to deliver (delays, timers); None: there are none."""
         self._manual_rounds = 0
         self._deleted = 0
         self._forced = False
@@ -112,7 +115,7 @@ class Retention:
         """Delete the first segment of the log if it is its turn."""
         files = self._log.files.files
         self._forced = self.rules.forcibly and self._space.level >= Level.CRAMPED
-        if len(files) < 2 or self._deleted >= self.rules.batch_max or files[0].end > self._synced():
+        if len(files) < 2 or self._deleted >= self.rules.batch_max or files[0].end > min(self._synced(), self._needed()):
             then(Next.NOTHING)
             return
         first, due = files[0], self._clock.now_ms() - self.rules.reserved_ms
@@ -144,6 +147,9 @@ class Retention:
             then(Next.AFTER_A_PAUSE if gone and error is None else Next.NOTHING)
 
         self._disk.start(look, looked)
+
+    def _needed(self) -> int:
+        return min((offset for ask in self.needed_from if (offset := ask()) is not None), default=self._log.end)
 
     def trim_next(self, then: Then) -> None:
         """Trim a number of queues to what the log still has, and at the end the indexes."""

@@ -1,24 +1,30 @@
 """Reading the whole log again and again, slowly, so that damage is found while there may still be a copy of what it took.
 
-Every entry gets the check that recovery and cold reads use, and its unit in the consume queue is compared with it. The rule: it holds
-nobody up. ``step`` looks at a slice of what is in its hands, or asks a thread for more, and says when it wants to be called again; what was
-not in memory before it came is let go again. It repairs nothing.
+Every entry gets the check that recovery and cold reads use, and its unit in the consume queue is compared with it: one that is wrong is
+written again. The log is left as it is. The rule: it holds nobody up. ``step`` looks at a slice of what is in its hands, or asks a thread
+for more, and says when it wants to be called again; what was not in memory before it came is let go again.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Final
 
 from turbopump.message.codec import FIXED_SIZE, MAGIC_BLANK, entry_fault
+from turbopump.message.delay_levels import SCHEDULE_TOPIC
 from turbopump.message.sysflag import SysFlag
-from turbopump.store.checked_entries import entry_place
+from turbopump.store.batch_consume_queue import BatchConsumeQueue
 from turbopump.store.commit_log import BLANK_SIZE_MIN, ENTRY_SIZE_MAX, CommitLog
-from turbopump.store.consume_queue import UNIT_SIZE
+from turbopump.store.consume_queue import EXTENDED_TAGS_MAX, UNIT_SIZE
 from turbopump.store.consume_queue_table import ConsumeQueueTable
 from turbopump.store.disk import Disk, Found, Piece
+from turbopump.store.entry_mark import entry_place
+from turbopump.store.index_scrub import IndexScrub
+from turbopump.store.key_index import KeyIndex
 from turbopump.store.mapped_file import MappedFile
+from turbopump.store.unit_repair import UnitRepair
 
 SLICE: Final = 64 * 1024
 """Bytes checked in one step, about: 0.1 ms for messages of 1 KiB."""
@@ -37,6 +43,8 @@ _LOOK_AGAIN_S: Final = 60.0
 _SECTOR: Final = 4096
 _UNITS_AT_ONCE: Final = 200
 _QUEUES_MAX: Final = 1000
+_UNIT: Final = struct.Struct(">qiq")
+_TAGS: Final = b"TAGS\x01"
 _MAGIC_START: Final = b"\xda\xa3\x20"
 
 Work = Generator[list[Piece] | None, list[Found]]
@@ -46,7 +54,7 @@ Work = Generator[list[Piece] | None, list[Found]]
 @dataclass(slots=True)
 class ScrubNumbers:
     """Since the start: what was checked (bytes of the log, entries), whole passes, and what was found. ``position`` is where in the log
-    the pass under way is; ``damaged_bytes`` of the ranges found, each counted once."""
+    the pass under way is; ``damaged_bytes`` of the ranges found, each counted once; ``wrong_units`` are repaired, if they can be read."""
 
     bytes_checked: int = 0
     entries_checked: int = 0
@@ -55,6 +63,7 @@ class ScrubNumbers:
     damaged_ranges: int = 0
     damaged_bytes: int = 0
     wrong_units: int = 0
+    damaged_indexes: int = 0
 
 
 class Scrub:
@@ -69,6 +78,8 @@ class Scrub:
         settled: Callable[[], int],
         bytes_per_second: int,
         on_finding: Callable[[str], None],
+        repair: UnitRepair,
+        index: KeyIndex | None = None,
     ) -> None:
         assert bytes_per_second > 0
         self._disk = disk
@@ -77,6 +88,7 @@ class Scrub:
         self._settled = settled
         self._interval = SLICE / bytes_per_second
         self._on_finding = on_finding
+        self._repair = repair
         self._told: set[tuple[str, int, int]] = set()
         self._work: Work | None = None
         self._found: list[Found] | None = []
@@ -84,6 +96,7 @@ class Scrub:
         self._window: tuple[MappedFile | None, int, bytes] = (None, 0, b"")
         self._units: dict[tuple[str, int], tuple[int, bytes]] = {}
         self.numbers = ScrubNumbers()
+        self.indexes = IndexScrub(disk, log, index, self._good_entries, on_finding) if index is not None else None
 
     def step(self, now: float) -> float:
         """Check a slice; after how many seconds to come again. ``now`` in monotonic seconds."""
@@ -93,7 +106,7 @@ class Scrub:
             if now < self._next_pass:
                 return min(self._next_pass - now, _LOOK_AGAIN_S)
             self._next_pass = now + REST_S
-            self._work = self._pass(self._settled())
+            self._work = self._whole_pass(self._settled())
             self._found = []
         if self._found is None:  # a thread is reading
             return self._interval
@@ -124,6 +137,16 @@ class Scrub:
 
     # --- one pass ------------------------------------------------------------------------------------------------------------
 
+    def _whole_pass(self, end: int) -> Work:
+        index = self.indexes
+        if index is not None:
+            yield from index.fill()  # what the start has found
+        yield from self._pass(end)
+        if index is not None:
+            yield from index.check()
+            self.numbers.damaged_indexes = index.damaged
+            yield from index.fill()
+
     def _pass(self, end: int) -> Work:
         log, numbers = self._log, self.numbers
         position = log.start
@@ -152,6 +175,28 @@ class Scrub:
                 yield None
                 entries, slice_end = 0, position + SLICE
         numbers.position = end
+
+    def _good_entries(
+        self, start: int, end: int, take: Callable[[bytes, int], None]
+    ) -> Generator[list[Piece] | None, list[Found], int]:
+        """Hand on every good entry of a range of the log; where the next one begins."""
+        position, entries, slice_end = start, 0, start + SLICE
+        while position < end:
+            file = self._log.files.at(position)
+            if file is None:
+                position = max(position + 1, self._log.start)
+                continue
+            following, entry, fault = yield from self._entry(file, position)
+            if entry is not None:
+                take(entry, position)
+            elif fault is not None:
+                following = yield from self._next_good(file, following)
+            position = following
+            entries += 1
+            if entries >= SLICE_ENTRIES or position >= slice_end:
+                yield None
+                entries, slice_end = 0, position + SLICE
+        return position
 
     def _entry(
         self, file: MappedFile, position: int
@@ -217,20 +262,25 @@ class Scrub:
         return data[start : start + size]
 
     def _check_unit(self, entry: bytes, position: int) -> Work:
-        """Whether the entry's unit points to it."""
+        """See that the entry's unit points to it."""
         sys_flag = int.from_bytes(entry[36:40])
         if sys_flag & SysFlag.TRANSACTION_PREPARED:
             return
         topic, queue_id, index = entry_place(entry)
         queue = self._queues.find(topic, queue_id)
+        if isinstance(queue, BatchConsumeQueue):
+            yield from self._check_batch_unit(entry, position, queue, index)
+            return
         piece = queue.piece(index, _UNITS_AT_ONCE) if queue is not None else None
-        if piece is None:  # trimmed, or of a topic that was deleted
+        if queue is None or piece is None:  # trimmed, or of a topic that was deleted
             return
         key = (topic, queue_id)
         first, units = self._units.get(key, (0, b""))
         at = (index - first) * UNIT_SIZE
         if not 0 <= at < len(units):
             (found,) = yield [piece]
+            if isinstance(found, OSError) and index < queue.min_index:
+                return  # trimmed meanwhile
             if isinstance(found, OSError):
                 self._tell_of_unit(topic, queue_id, index, f"cannot be read ({found.strerror or found})", position)
                 return
@@ -238,17 +288,42 @@ class Scrub:
                 self._units.clear()
             self._units[key] = (index, found)
             units, at = found, 0
-        offset, size = int.from_bytes(units[at : at + 8], signed=True), int.from_bytes(units[at + 8 : at + 12])
-        if (offset, size) != (position, len(entry)) and not (
-            yield from self._is_namesake(offset, position, (topic, queue_id, index))
-        ):
-            self._tell_of_unit(topic, queue_id, index, f"points to {offset}, {size} bytes", position)
+        offset, size, tags = unit = _UNIT.unpack_from(units, at)
+        if (offset, size) == (position, len(entry)):
+            if (tags == 0 and _TAGS not in entry) or tags <= EXTENDED_TAGS_MAX or topic == SCHEDULE_TOPIC:
+                return
+        elif (yield from self._is_namesake(offset, (topic, queue_id, index))):
+            return
+        right, queue = self._repair.unit_of(entry, position), self._queues.find(topic, queue_id)
+        if right is None or right == unit or queue is None or queue.unit(index) != unit:
+            return  # it is right, or no longer what it was when it was read
+        queue.rewrite(index, *right)
+        self.numbers.wrong_units += 1
+        if self._is_new(topic, queue_id, index):
+            claim = f"points to {offset}, {size} bytes" if (offset, size) != right[:2] else f"holds the tags code {tags}"
+            truth = f"its message is at {position}" if (offset, size) != right[:2] else f"that of its message is {right[2]}"
+            self._on_finding(f"the scrub found that {_unit_name(topic, queue_id, index)} {claim}, {truth}: it is repaired")
 
-    def _is_namesake(
-        self, offset: int, position: int, place: tuple[str, int, int]
-    ) -> Generator[list[Piece] | None, list[Found], bool]:
-        """Whether a later entry has the same place: the topic was deleted and made again."""
-        file = self._log.files.at(offset) if offset > position else None
+    def _check_batch_unit(self, entry: bytes, position: int, queue: BatchConsumeQueue, index: int) -> Work:
+        """The same in a queue whose units stand for several messages."""
+        first, number = queue.unit_at(queue.first_number), queue.number_of(index)
+        unit, right = queue.unit_at(number), self._repair.batch_unit_of(entry, position)
+        if first is None or position < first.offset or not queue.min_index <= index < queue.max_index:
+            return  # trimmed, or of a topic that was deleted
+        if unit == right or right is None:
+            return
+        place = (queue.topic, queue.queue_id, index)
+        if unit is not None and unit.offset != position and (yield from self._is_namesake(unit.offset, place)):
+            return
+        repaired = yield from self._repair.mend(queue, number=max(number, queue.first_number))
+        self.numbers.wrong_units += repaired
+        if repaired and self._is_new(queue.topic, queue.queue_id, index):
+            name = _unit_name(queue.topic, queue.queue_id, index)
+            self._on_finding(f"the scrub found that {name} is damaged, its message is at {position}: it is repaired")
+
+    def _is_namesake(self, offset: int, place: tuple[str, int, int]) -> Generator[list[Piece] | None, list[Found], bool]:
+        """Whether the entry there has the same place: the topic was deleted and made again."""
+        file = self._log.files.at(offset) if offset >= 0 else None
         if file is None:
             return False
         window = self._window
@@ -268,8 +343,8 @@ class Scrub:
         if self._is_new(topic, queue_id, index):
             self.numbers.wrong_units += 1
             self._on_finding(
-                f"the scrub found that unit {index} of the consume queue of {topic} queue {queue_id} {what}, its message is at {position}: "
-                "consumers do not get it; stop the broker and remove that queue's directory, the next start writes it again"
+                f"the scrub found that {_unit_name(topic, queue_id, index)} {what}, its message is at {position}: consumers do not get it; "
+                "stop the broker and remove that queue's directory, the next start writes it again"
             )
 
     def _is_new(self, topic: str, queue_id: int, place: int) -> bool:
@@ -278,6 +353,10 @@ class Scrub:
             return False
         self._told.add((topic, queue_id, place))
         return True
+
+
+def _unit_name(topic: str, queue_id: int, index: int) -> str:
+    return f"unit {index} of the consume queue of {topic} queue {queue_id}"
 
 
 def _cached(pieces: list[Piece]) -> list[Found] | None:

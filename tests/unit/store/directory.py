@@ -6,11 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from turbopump.message.batch import encode_item
 from turbopump.message.codec import decode_entries
 from turbopump.message.java_hash import tags_code
+from turbopump.store.consume_queue import UNIT_SIZE, unpack_unit
 from turbopump.store.disk import SystemDisk
 from turbopump.store.files import StorePaths
 from turbopump.store.message_store import MessageStore, NewMessage, Placed
+from turbopump.store.packed_batch import pack_batch
 from turbopump.store.store_config import StoreConfig
 
 HOST = bytes([127, 0, 0, 1]) + (10911).to_bytes(4)
@@ -62,9 +65,14 @@ def put(store: MessageStore, body: bytes, topic: str = "T", queue_id: int = 0, *
     return store.put(topic, queue_id, message, **fields)
 
 
-def put_batch(store: MessageStore, bodies: Iterable[bytes], topic: str = "T", queue_id: int = 0) -> tuple[Placed, list[int]]:
-    messages = [NewMessage(body, b"", 0) for body in bodies]
-    return store.put_batch(topic, queue_id, messages, sys_flag=0, born_timestamp=0, born_host=HOST, store_host=HOST)
+def put_batch(
+    store: MessageStore, bodies: Iterable[bytes], topic: str = "T", queue_id: int = 0, properties: bytes = b""
+) -> tuple[Placed, list[int]]:
+    """Where the batch is, and the physical offset of each message."""
+    batch = pack_batch(b"".join([encode_item(0, body, properties) for body in bodies]), topic, b"")
+    facts: dict[str, Any] = {"sys_flag": 0, "born_timestamp": 0, "born_host": HOST, "store_host": HOST}
+    placed, units = store.put_batch(topic, queue_id, batch, **facts)
+    return placed, [unpack_unit(units, at)[0] for at in range(0, len(units), UNIT_SIZE)]
 
 
 def bodies(

@@ -92,8 +92,8 @@ def test_a_message_with_a_flipped_bit_is_passed_over_and_the_others_come(reopene
 @pytest.mark.parametrize(
     ("at", "data", "fault"),
     [
-        (0, (0).to_bytes(8), None),
-        (0, (-5).to_bytes(8, signed=True), None),
+        (0, (0).to_bytes(8), "its unit in the consume queue points to the message of queue offset 0"),
+        (0, (-5).to_bytes(8, signed=True), "points to -5, before the first message"),
         (0, (1 << 40).to_bytes(8), "where no message can be"),
         (0, ((1 << 20) - 50).to_bytes(8), "where no message can be"),
         (0, (200).to_bytes(8), "magic"),
@@ -103,16 +103,35 @@ def test_a_message_with_a_flipped_bit_is_passed_over_and_the_others_come(reopene
         (8, (100).to_bytes(4), "totalSize"),
     ],
 )
-def test_a_unit_that_points_to_the_wrong_place_is_noticed(reopened: Reopened, at: int, data: bytes, fault: str | None) -> None:
+@pytest.mark.parametrize("message_good", [True, False])
+def test_a_unit_that_points_to_the_wrong_place_hides_no_good_message_and_is_repaired(
+    reopened: Reopened, at: int, data: bytes, fault: str, *, message_good: bool
+) -> None:
+    queue = reopened.store.queue("T", 0)
+    assert queue is not None
+    whole = queue.unit(4)
+    assert whole is not None
     reopened.unit(4, data, at)
-    assert bodies_from(reopened, 0) == without(4)
-    if fault is not None:
+    damaged = queue.unit(4)
+    assert damaged is not None
+    if message_good:
+        assert bodies_from(reopened, 0) == without()
+        assert queue.unit(4) == whole
+        assert reopened.directory.failures == [
+            f"unit 4 of the consume queue of T queue 0 was damaged: it pointed to {damaged[0]}, {damaged[1]} bytes; "
+            f"it is repaired, its message is at {whole[0]}"
+        ]
+    else:
+        reopened.flip(whole[0] + 90)
+        assert bodies_from(reopened, 0) == without(4)
         (damage,) = reopened.get(4).damages
         assert fault in damage.fault
         assert damage.queue_offset == 4
+        assert queue.unit(4) == damaged
+        assert reopened.directory.failures == []
 
 
-def test_a_unit_that_points_to_a_good_message_of_another_place_is_noticed(reopened: Reopened) -> None:
+def test_units_that_point_to_good_messages_of_other_places_are_repaired(reopened: Reopened) -> None:
     queue = reopened.store.queue("T", 0)
     other = reopened.store.queue("T", 1)
     assert queue is not None
@@ -120,10 +139,10 @@ def test_a_unit_that_points_to_a_good_message_of_another_place_is_noticed(reopen
     reopened.unit(3, queue.units(8, 1))
     reopened.unit(5, other.units(5, 1))
     result = reopened.get()
-    assert offsets(result) == without(3, 5)
-    assert [one.fault for one in result.damages] == [
-        "its unit in the consume queue points to the message of queue offset 8 of T queue 0",
-        "its unit in the consume queue points to the message of queue offset 5 of T queue 1",
+    assert (offsets(result), result.damages) == (without(), ())
+    assert [one.partition(" was damaged")[0] for one in reopened.directory.failures] == [
+        "unit 3 of the consume queue of T queue 0",
+        "unit 5 of the consume queue of T queue 0",
     ]
 
 
@@ -162,7 +181,9 @@ def test_every_form_of_entry_is_found_to_belong_to_its_unit(tmp_path: Path, topi
 def test_retention_may_trim_a_queue_while_its_units_are_read(reopened: Reopened) -> None:
     queue = reopened.store.queue("T", 0)
     assert queue is not None
-    steps = read_queue(queue, reopened.store.log, 2, 32, ReadLimits(), opened_at=reopened.store.log.end)
+    steps = read_queue(
+        queue, reopened.store.log, 2, 32, ReadLimits(), reopened.store.unit_repair, opened_at=reopened.store.log.end
+    )
     (piece,) = next(steps)
     units = piece.segment.read(piece.at, piece.size)
     queue.raise_min(reopened.placed[5].offset)

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import math
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from turbopump.store import cold_reads
-from turbopump.store.cold_reads import ColdReads, Later, Steps
+from turbopump.store.cold_reads import ColdReads, Later, Pace, Steps
 from turbopump.store.disk import Found, MappedSegment, Piece, SystemDisk
 
 
@@ -236,7 +237,18 @@ class Loop:
     def __init__(self, reads: ColdReads) -> None:
         self.soon: list[Callable[[], None]] = []
         self.now = 0.0
+        self.reads = reads
+        self.written = 0
+        self.pauses: list[float] = []
         reads.take_turns(self.soon.append, lambda: self.now)
+
+    def with_pace(self, share: float) -> None:
+        self.reads.take_turns(self.soon.append, lambda: self.now, Pace(share, lambda: self.written, self.later))
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+        self.soon.append(call)
 
     def turn(self, others: float = 0.0) -> None:
         """Others work so many seconds, then what was to be done soon is done."""
@@ -284,13 +296,89 @@ def test_where_others_are_busy_reads_get_their_share_of_the_time(
     reads: ColdReads, segment: MappedSegment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_memory(monkeypatch)
+    monkeypatch.setattr(cold_reads, "TURN_S", 7.0)
     loop, log = Loop(reads), list[int]()
     reads.run(loop.working(segment, log, 0, slices=100), lambda _number: None)
     loop.turn()
     for _ in range(5):
         before = len(log)
         loop.turn(others=10.0)
-        assert len(log) - before == 10 * cold_reads.SHARE
+        assert len(log) - before == math.ceil(10 * cold_reads.SHARE)
+    before = len(log)
+    loop.turn(others=4000.0)
+    assert len(log) - before == 7, "a turn in which the loop stood still is not made up for"
+
+
+def test_while_somebody_writes_reads_get_a_share_of_the_time_in_small_pieces(
+    reads: ColdReads, segment: MappedSegment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_memory(monkeypatch)
+    loop, log = Loop(reads), list[int]()
+    loop.with_pace(0.25)
+
+    def reading() -> Steps[None]:
+        yield [Piece(segment, 0, 1)]
+        while True:
+            log.append(1)
+            loop.now += 0.000_05
+            yield []
+
+    reads.run(reading(), lambda _none: None)
+    for _ in range(1000):
+        loop.turn()
+    assert (len(log), loop.pauses) == (999, []), "nobody writes"
+
+    log.clear()
+    begun = loop.now
+    while loop.now < begun + 1.0:
+        loop.written += 1
+        loop.turn(others=0.000_01)
+    assert len(log) * 0.000_05 == pytest.approx(0.25, rel=0.05)
+    assert min(loop.pauses) >= cold_reads.PAUSE_MIN_S
+    assert max(loop.pauses) <= 2 * cold_reads.PAUSE_MIN_S
+
+    log.clear()
+    loop.now += cold_reads.QUIET_S
+    loop.pauses.clear()
+    for _ in range(1000):
+        loop.turn()
+    assert len(log) >= 1000, "the writer has gone"
+    assert loop.pauses == []
+
+
+def test_a_turn_in_which_the_process_stood_still_is_not_paid_back() -> None:
+    written = 0
+    pace = Pace(0.25, lambda: written, lambda _seconds, _call: None)
+    for turn in range(3):
+        written += 1
+        pace.took(turn * 2.0, turn * 2.0 + 1.5)
+        assert 0 < pace.pause(turn * 2.0 + 1.5) <= cold_reads.DEBT_MAX_S / 0.25
+
+
+def test_a_pause_holds_for_reads_that_come_in_it(
+    reads: ColdReads, segment: MappedSegment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_memory(monkeypatch)
+    loop, done = Loop(reads), list[int]()
+    loop.with_pace(0.1)
+
+    def long() -> Steps[int]:
+        yield [Piece(segment, 0, 1)]
+        loop.now += 0.004
+        return 1
+
+    loop.written += 1
+    reads.run(long(), done.append)
+    while loop.soon:
+        loop.turn()
+    assert (done, loop.pauses) == ([1], [])
+    begun = loop.now
+    loop.written += 1
+    reads.run(long(), done.append)
+    assert loop.now - begun == pytest.approx(0.004 / 0.1, abs=0.011)
+    while loop.soon:
+        loop.turn()
+    assert done == [1, 1]
 
 
 def test_a_read_that_fails_does_not_hold_up_the_others(

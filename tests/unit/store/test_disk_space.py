@@ -31,10 +31,10 @@ class AskedDisk(SystemDisk):
 
 
 class Watched:
-    def __init__(self, *, limits: SpaceLimits | None = None) -> None:
+    def __init__(self, *, limits: SpaceLimits | None = None, forcibly: bool = True) -> None:
         self.disk = AskedDisk()
         self.said: list[str] = []
-        self.watch = SpaceWatch(self.disk, (A, B), (QUEUES,), limits or SpaceLimits(), self.said.append)
+        self.watch = SpaceWatch(self.disk, (A, B), (QUEUES,), limits or SpaceLimits(), self.said.append, forcibly=forcibly)
         self.watch.on_room = self.said.append
 
     def look(self, **answers: Space | OSError) -> Level:
@@ -102,6 +102,16 @@ def test_sends_are_refused_from_one_level_on_and_taken_from_another_and_each_cha
         "sends are refused",
         "there is room again",
     ]
+
+
+@pytest.mark.parametrize(
+    ("forcibly", "advice"),
+    [(True, "deleted already (cleanFileForciblyEnable=true)"), (False, "whatever their age (cleanFileForciblyEnable)")],
+)
+def test_a_refusal_does_not_advise_what_is_switched_on(*, forcibly: bool, advice: str) -> None:
+    watched = Watched(forcibly=forcibly)
+    watched.look(a=used(95), b=used(95), queues=used(0))
+    assert (watched.watch.refusal or "").endswith(advice)
 
 
 def test_a_path_that_cannot_be_asked_changes_nothing_and_is_told_once() -> None:

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.fuzzing import examples
 from tests.unit.store.directory import Directory, put
 
 from turbopump.message.codec import encode_entry, encode_host, entry_fault
@@ -69,7 +70,7 @@ def one_by_one(data: bytes, *, crc_required: bool) -> Iterator[EntryMark]:
     st.integers(0, 200),
     st.booleans(),
 )
-@settings(derandomize=True, max_examples=600, deadline=None)
+@examples(600)
 def test_what_the_quick_way_takes_the_careful_one_takes_and_reads_the_same(
     parts: list[dict[str, Any]], flips: list[tuple[int, int]], cut: int, crc_required: bool
 ) -> None:

@@ -13,6 +13,7 @@ from tests.unit.store.directory import HOST, Directory, bodies
 
 from turbopump.message.java_hash import java_hash
 from turbopump.message.sysflag import SysFlag
+from turbopump.store.checkpoint import Checkpoint
 from turbopump.store.disk import Segment, SystemDisk
 from turbopump.store.index_file import index_file_size, index_hash, key_hash
 from turbopump.store.key_index import WAITING_MAX
@@ -324,3 +325,35 @@ def test_an_index_that_cannot_grow_refuses_no_message_and_is_filled_at_the_next_
         again = each.open()
         assert len(again.lookup.find_by_key("T", "every", *ALWAYS)) == 30
         again.close()
+
+
+def test_after_a_crash_no_file_reaches_across_the_time_from_which_apache_s_broker_fills_the_index_again(tmp_path: Path) -> None:
+    """Its own index, after a crash of its own, has messages twice; ours has not, so that all files behind end elsewhere."""
+    directory = indexed(tmp_path)
+    store = directory.open()
+    assert store.index is not None
+    fill(directory, store)
+    store.index.settle()
+    newest = store.index.files[-1]
+    newest.put([(1, newest.end_offset, newest.end_timestamp)])
+    fill(directory, store, start=60)
+    store.index.settle()
+    full = [file.end_timestamp for file in store.index.files[:-1]]
+    store.index.dirty_segments()
+    twin = directory.copy(tmp_path.with_name(tmp_path.name + "-crashed"))
+    store.close()
+    point = Checkpoint(SystemDisk(), twin.paths.checkpoint)
+    point.index_timestamp = full[-1]
+    point.write()
+    point.close()
+
+    store = twin.open()
+
+    assert store.index is not None
+    store.index.settle()
+    point = Checkpoint(SystemDisk(), twin.paths.checkpoint)
+    assert 0 <= point.index_timestamp < full[-1]
+    for file in store.index.files:
+        assert file.begin_timestamp >= point.index_timestamp or file.end_timestamp <= point.index_timestamp
+    point.close()
+    store.close()

@@ -319,6 +319,37 @@ def test_a_crash_is_noticed_and_a_store_that_was_killed_is_whole(tmp_path: Path)
     assert result.messages == COUNT + 9
 
 
+def test_after_a_crash_queues_may_be_behind_the_log_or_ahead_of_it(tmp_path: Path) -> None:
+    directory = numbered_store(tmp_path / "store", COUNT)
+    store = directory.open()
+    put_numbers(store, COUNT, COUNT + 8)
+    put_numbers(store, COUNT + 8, COUNT + 9, topic="New")
+    killed = directory.copy(tmp_path / "killed").paths.root
+    store.close()
+    for queue_id in (0, 1):
+        queue_files = sorted((killed / "consumequeue/T" / str(queue_id)).iterdir())
+        units = COUNT // 2 + 4
+        data = bytearray(queue_files[-1].read_bytes())
+        at = (units * 20 - int(queue_files[-1].name)) - 2 * 20
+        data[at:] = bytes(len(data) - at)
+        queue_files[-1].write_bytes(data)
+    shutil.rmtree(killed / "consumequeue/New")
+    (killed / "abort").write_bytes(b"1 turbopump")
+    result = verified(killed)
+    assert result.clean
+    assert result.findings.counts == {"unclean_stop": 1, "queue_behind": 5}
+    behind = [one for one in result.findings.kept if one.kind == "queue_behind"]
+    assert [(one.topic, one.queue_id, one.index, one.count) for one in sorted(behind, key=lambda one: one.where)] == [
+        ("New", 0, 0, 1),
+        ("T", 0, COUNT // 2 + 2, 2),
+        ("T", 1, COUNT // 2 + 2, 2),
+    ]
+    assert {one.what for one in behind} == {f"behind: {count} units will be rebuilt at the next start" for count in (1, 2)}
+    (killed / "abort").unlink()
+    (killed / "turbopump.json").unlink()
+    assert not verified(killed).clean, "after a clean stop it is damage"
+
+
 def test_a_crash_excuses_only_the_few_last_messages_from_the_index(tmp_path: Path) -> None:
     directory = numbered_store(tmp_path / "store", COUNT)
     store = directory.open()
@@ -404,11 +435,7 @@ def test_two_segments_of_one_offset_are_an_overlap(root: Path, tmp_path: Path) -
 
 
 def test_queues_of_other_kinds_are_said_not_to_be_checked(root: Path) -> None:
-    (root / "batchconsumequeue" / "T").mkdir(parents=True)
     shutil.rmtree(root / "consumequeue")
-    result = verified(root)
-    assert (result.clean, result.findings.counts) == (True, {"not_checked": 1})
-    (root / "batchconsumequeue" / "T").rmdir()
     (root / "consumequeue_rocksdb").mkdir()
     result = verified(root)
     assert (result.clean, result.findings.counts) == (True, {"not_checked": 1})

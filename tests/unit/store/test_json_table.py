@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.fuzzing import examples
 
 from turbopump.store.disk import SystemDisk
 from turbopump.store.json_rescue import before_the_damage
@@ -132,7 +133,7 @@ def test_a_file_of_ours_cut_at_any_byte_has_a_backup_from_its_first_save_on(tmp_
     st.integers(0, 10_000),
     st.sampled_from([b"", b"\0\0\0"]),
 )
-@settings(derandomize=True, max_examples=300)
+@examples(300)
 def test_what_stands_before_a_cut_is_what_was_there(content: Any, cut: int, rest: bytes) -> None:
     whole = {"first": 7, "content": content, "last": 1}
     text = json.dumps(whole).encode()
@@ -212,8 +213,9 @@ def test_a_power_cut_in_the_first_save_after_a_fall_back_loses_nothing(nth: int)
 def test_a_save_that_fails_is_reported_once_and_repeated_until_it_succeeds() -> None:
     async def scenario(simulation: Simulation) -> None:
         disk = simulation.disk("h")
-        path, reports = Path("/c/t.json"), list[str]()
+        path, reports, recovered = Path("/c/t.json"), list[str](), list[str]()
         one = JsonTable(disk.mount(), path, reports.append)
+        one.on_recovered = recovered.append
         one.load(json.loads, dict)
         one.save(b'{"n":1}')
         await asyncio.sleep(1)
@@ -226,9 +228,8 @@ def test_a_save_that_fails_is_reported_once_and_repeated_until_it_succeeds() -> 
         await asyncio.sleep(1)
         one.repeat()
         assert disk.files[path].content == b'{"n":2}'
-        assert len(reports) == 2
-        assert "could not be saved (Input/output error); it is tried again" in reports[0]
-        assert "is saved again, after 3 failures" in reports[1]
+        assert reports == [f"{path} could not be saved (Input/output error); it is tried again"]
+        assert recovered == [f"{path} is saved again, after 3 failures"]
 
     simulate(1, scenario)
 
@@ -256,10 +257,13 @@ def test_a_save_at_the_end_is_tried_three_times(failures: int) -> None:
         disk = simulation.disk("h")
         path = Path("/c/t.json")
         one = JsonTable(disk.mount(), path, list[str]().append)
+        recovered = list[str]()
+        one.on_recovered = recovered.append
         one.load(json.loads, dict)
         disk.fail("sync", errno.EIO, times=failures)
         if failures < 3:
             one.save_now(b'{"n":1}')
+            assert recovered == [f"{path} is saved again, after 2 failures"]
             assert disk.files[path].content == b'{"n":1}'
         else:
             with pytest.raises(OSError, match="Input/output error"):

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.fuzzing import examples
 from tests.unit.store.directory import HOST, Directory
 
 from turbopump.errors import StoreError
@@ -268,7 +269,7 @@ def brute_place(times: list[int | None], low: int, timestamp: int, *, upper: boo
     return min((n for n, time in known if time >= timestamp), default=len(times))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     steps=st.lists(st.sampled_from([0, 0, 1, 5, 1000]), min_size=1, max_size=12),
     holes=st.sets(st.integers(0, 11)),

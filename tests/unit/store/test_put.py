@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.store.directory import HOST, Directory
+from tests.unit.store.directory import HOST, Directory, put_batch
 
 from turbopump.errors import MessageError
 from turbopump.message.codec import CRC_SUFFIX_SIZE, decode_entry, entry_fault
@@ -17,11 +17,10 @@ LONG_TOPIC = "t" * 200
 def stored(store: MessageStore, properties: bytes, topic: str = "T", *, batch: bool = False) -> bytes:
     """The entry that a message with these properties becomes."""
     facts: dict[str, Any] = {"sys_flag": 0, "born_timestamp": 0, "born_host": HOST, "store_host": HOST}
-    message = NewMessage(b"body", properties, 0)
     if batch:
-        placed, _ = store.put_batch(topic, 0, [message], **facts)
+        placed, _ = put_batch(store, [b"body"], topic, properties=properties)
     else:
-        placed = store.put(topic, 0, message, **facts)
+        placed = store.put(topic, 0, NewMessage(b"body", properties, 0), **facts)
     entry = store.log.read(placed.offset, placed.log_end - placed.offset)
     assert entry is not None
     return entry

@@ -50,6 +50,30 @@ def test_an_offset_outside_a_queue_says_where_to_go_on(
     store.close()
 
 
+@pytest.mark.parametrize("crashed", [True, False])
+def test_who_comes_from_beyond_a_recovered_queue_gets_what_took_the_lost_offsets(tmp_path: Path, *, crashed: bool) -> None:
+    directory = Directory(tmp_path / "store")
+    store = directory.open()
+    for number in range(3):
+        put(store, b"%d" % number)
+    directory = directory.copy(tmp_path / "left") if crashed else directory
+    store.close()
+    store = directory.open()
+    put(store, b"3")
+    put(store, b"4")
+    put(store, b"0", topic="New")
+    beyond = store.get("T", 0, 9, 32)
+    assert (beyond.status, beyond.next_offset) == (GetStatus.OFFSET_OVERFLOW_BADLY, 3 if crashed else 5)
+    assert (beyond.min_offset, beyond.max_offset) == (0, 5)
+    assert store.get("New", 0, 9, 32).next_offset == (0 if crashed else 1)
+    assert store.get("T", 0, 5, 32).next_offset == 5
+    queue = store.queue("T", 0)
+    assert queue is not None
+    queue.min_index = 4
+    assert store.get("T", 0, 9, 32).next_offset == (4 if crashed else 5)
+    store.close()
+
+
 def test_a_queue_whose_first_messages_are_gone_starts_at_its_first_one_left(directory: Directory) -> None:
     store = directory.open()
     placed = [put(store, b"%d" % number) for number in range(5)]
@@ -142,7 +166,7 @@ def test_messages_of_several_queues_and_segments_are_read_each_in_its_order(tmp_
     store.close()
 
 
-def test_a_unit_that_points_nowhere_ends_the_read_before_it(directory: Directory) -> None:
+def test_a_hot_unit_that_points_nowhere_ends_the_read_before_it_and_is_repaired_by_the_next(directory: Directory) -> None:
     store = directory.open()
     for number in range(3):
         put(store, b"%d" % number)
@@ -151,10 +175,10 @@ def test_a_unit_that_points_nowhere_ends_the_read_before_it(directory: Directory
     queue.append(1, 1 << 40, 50, 0)
     first = store.get("T", 0, 0, 32)
     assert ([message.body for message in decode_entries(first.data)], first.next_offset) == ([b"0"], 1)
-    lost = store.get("T", 0, 1, 32)
-    assert lost.status is GetStatus.MESSAGE_WAS_REMOVING
-    assert lost.next_offset == 2, "a client that tries again does not come back to it for ever"
-    assert [message.body for message in decode_entries(store.get("T", 0, 2, 32).data)] == [b"2"]
+    assert bodies(store) == [b"0", b"1", b"2"]
+    assert "unit 1 of the consume queue of T queue 0 was damaged" in directory.failures[0]
+    queue.append(1, -3, -50, 0)
+    assert bodies(store) == [b"0", b"1", b"2"]
     store.close()
 
 

@@ -5,12 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.unit.store.directory import HOST, Directory, bodies, put
+from tests.unit.store.directory import Directory, bodies, put, put_batch
 
 from turbopump.errors import RoomInMakingError
-from turbopump.message.java_hash import tags_code
 from turbopump.store.disk import Done, MappedSegment, SystemDisk
-from turbopump.store.message_store import MessageStore, NewMessage
+from turbopump.store.message_store import MessageStore
 
 
 class Later(SystemDisk):
@@ -57,9 +56,8 @@ def test_a_message_that_needs_a_file_in_the_making_is_refused_until_it_is_there(
     told: list[str] = []
     store.log.files.on_spare = lambda: told.append("there is room")
     count = fill(store)
-    batch = [NewMessage(b"x" * 900, b"", tags_code("a"))] * 2
     with pytest.raises(RoomInMakingError):
-        store.put_batch("T", 0, batch, sys_flag=0, born_timestamp=0, born_host=HOST, store_host=HOST)
+        put_batch(store, [b"x" * 900] * 2)
     assert told == []
     disk.run()
     assert told == ["there is room"]

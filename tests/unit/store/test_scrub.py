@@ -8,9 +8,10 @@ import pytest
 from tests.unit.store.directory import Directory, put
 
 from turbopump.message.codec import CRC_SUFFIX_SIZE
+from turbopump.message.java_hash import tags_code
 from turbopump.message.sysflag import SysFlag
 from turbopump.store import scrub as scrub_module
-from turbopump.store.consume_queue import UNIT_SIZE
+from turbopump.store.consume_queue import EXTENDED_TAGS_MAX, UNIT_SIZE
 from turbopump.store.disk import Found, MappedSegment, Piece, SystemDisk
 from turbopump.store.message_store import MessageStore
 from turbopump.store.scrub import FIRST_REST_S, REST_S, Scrub
@@ -41,7 +42,9 @@ class Scrubbed:
 
     def make(self) -> Scrub:
         store = self.store
-        return Scrub(SystemDisk(), store.log, store.queues, lambda: store.flushed.value, RATE, self.found.append)
+        return Scrub(
+            SystemDisk(), store.log, store.queues, lambda: store.flushed.value, RATE, self.found.append, store.unit_repair
+        )
 
     def passed(self) -> int:
         """Run one whole pass; how many steps it took."""
@@ -123,15 +126,44 @@ def test_a_log_without_crc_that_should_have_one_is_damage(tmp_path: Path) -> Non
         (bytes(20), "points to 0, 0 bytes"),
     ],
 )
-def test_a_unit_that_does_not_point_to_its_message_is_found_once(scrubbed: Scrubbed, unit: bytes, what: str) -> None:
+def test_a_unit_that_does_not_point_to_its_message_is_repaired(scrubbed: Scrubbed, unit: bytes, what: str) -> None:
+    queue = scrubbed.store.queue("T", 1)
+    assert queue is not None
+    whole = queue.units(0, 30)
     scrubbed.unit(1, 7, unit)
     scrubbed.passed()
     scrubbed.passed()
     (found,) = scrubbed.found
     assert f"unit 7 of the consume queue of T queue 1 {what}" in found
-    assert f"its message is at {scrubbed.placed[15].offset}" in found
+    assert f"its message is at {scrubbed.placed[15].offset}: it is repaired" in found
+    assert queue.units(0, 30) == whole
     assert scrubbed.scrub.numbers.wrong_units == 1
     assert scrubbed.scrub.numbers.damaged_ranges == 0
+
+
+def test_a_tags_code_that_is_not_the_message_s_is_repaired(scrubbed: Scrubbed) -> None:
+    put(scrubbed.store, b"tagged", tag="a")
+    scrubbed.store.flusher.flush_all_now()
+    queue = scrubbed.store.queue("T", 0)
+    assert queue is not None
+    whole = queue.units(0, 31)
+    for index, tags in ((3, 77), (30, 0), (30, tags_code("b"))):
+        right = queue.unit(index)
+        assert right is not None
+        queue.rewrite(index, *right[:2], tags)
+        scrubbed.passed()
+        assert queue.units(0, 31) == whole
+    assert scrubbed.found == [
+        f"the scrub found that unit {index} of the consume queue of T queue 0 holds the tags code {tags}, "
+        f"that of its message is {right}: it is repaired"
+        for index, tags, right in ((3, 77, 0), (30, 0, tags_code("a")))
+    ], "told once, whatever else becomes of it"
+    assert scrubbed.scrub.numbers.wrong_units == 3
+    extended = queue.unit(5)
+    assert extended is not None
+    queue.rewrite(5, *extended[:2], EXTENDED_TAGS_MAX)
+    scrubbed.passed()
+    assert queue.unit(5) == (*extended[:2], EXTENDED_TAGS_MAX), "Apache's way to say that more is known elsewhere"
 
 
 def test_a_topic_that_was_made_anew_has_no_wrong_units(scrubbed: Scrubbed) -> None:
@@ -291,7 +323,7 @@ def test_a_segment_without_a_good_message_is_searched_through_and_the_next_one_i
     file = store.log.files.files[0]
     file.buffer[:] = b"\xda\xa3\x20\xa7" * 75_000
     found: list[str] = []
-    scrub = Scrub(SystemDisk(), store.log, store.queues, lambda: store.flushed.value, RATE, found.append)
+    scrub = Scrub(SystemDisk(), store.log, store.queues, lambda: store.flushed.value, RATE, found.append, store.unit_repair)
     now = 0.0
     while not scrub.numbers.passes:
         now += scrub.step(now)
@@ -317,7 +349,7 @@ def test_a_bad_sector_costs_the_messages_on_it(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(MappedSegment, "read_cold", read)
     found: list[str] = []
-    scrub = Scrub(SystemDisk(), store.log, store.queues, lambda: store.flushed.value, RATE, found.append)
+    scrub = Scrub(SystemDisk(), store.log, store.queues, lambda: store.flushed.value, RATE, found.append, store.unit_repair)
     now = 0.0
     while not scrub.numbers.passes:
         now += scrub.step(now)
@@ -336,7 +368,7 @@ def test_many_queues_are_compared_with_bounded_memory(tmp_path: Path, monkeypatc
         put(store, b"x", f"T{number % 5}", number % 3)
     store.flusher.flush_all_now()
     found: list[str] = []
-    scrub = Scrub(SystemDisk(), store.log, store.queues, lambda: store.flushed.value, RATE, found.append)
+    scrub = Scrub(SystemDisk(), store.log, store.queues, lambda: store.flushed.value, RATE, found.append, store.unit_repair)
     now = 0.0
     while not scrub.numbers.passes:
         now += scrub.step(now)

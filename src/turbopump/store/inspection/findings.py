@@ -38,6 +38,10 @@ KINDS: Final = {
     "unit_beyond_log": Kind(True, "a unit points beyond the end of the log"),
     "unit_empty": Kind(True, "a hole: an empty unit before the end of its queue"),
     "unit_gap": Kind(False, "a unit marked as a gap: its message was found damaged before"),
+    "queue_behind": Kind(False, "after a crash the last messages of a queue have no units yet: the next start writes them"),
+    "queue_ahead": Kind(
+        False, "after a crash the last units of a queue point beyond the end of the log: the next start cuts them"
+    ),
     "queue_file": Kind(True, "a queue's file is missing or has another size"),
     # indexes
     "index_missing": Kind(True, "a message cannot be found by a key it has"),

@@ -11,42 +11,39 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-from turbopump.store.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE
+from turbopump.message.delay_levels import SCHEDULE_TOPIC
+from turbopump.store.consume_queue import EXTENDED_TAGS_MAX, NO_MESSAGE_SIZE, UNIT_SIZE
 from turbopump.store.inspection.store_files import QueueFiles, StoreFile
 from turbopump.store.read_only_disk import ReadOnlyDisk, ReadOnlyFile
 
 UNIT: Final = struct.Struct(">qiq")
-DELAYED_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-"""Its units hold the time of delivery where others hold the tags' hash."""
-
-EXTENDED_TAGS_MAX: Final = -0x8000_0001
-"""A tagsCode at or below this is an address in a ConsumeQueueExt file."""
-
 _SCAN_SIZE: Final = 1 << 20
 _pack = UNIT.pack
 
 
 class QueueUnits:
-    """The units of a queue, read window by window. ``max_index`` is one past the last unit that is not zero."""
+    """The units of a queue, read window by window. ``max_index`` is one past the last unit that is not zero. ``unit_size`` in bytes: those
+    of batch queues begin as others do, and indexes are numbers of units there."""
 
-    def __init__(self, disk: ReadOnlyDisk, queue: QueueFiles, window_units: int = 4096) -> None:
+    def __init__(self, disk: ReadOnlyDisk, queue: QueueFiles, window_units: int = 4096, unit_size: int = UNIT_SIZE) -> None:
         self._disk = disk
         self._files = queue.files
-        self._window_size = window_units * UNIT_SIZE
+        self._unit_size = unit_size
+        self._window_size = window_units * unit_size
         self.window = b""
         """Whole units from the index ``first`` on."""
         self.first = self._end = 0
         self.unreadable: OSError | None = None
         """Why units could not be read: they count as missing."""
-        self.min_index = queue.min_index
+        self.min_index = queue.files[0].start // unit_size if queue.files else 0
         self.max_index = self._find_end()
 
     def read(self, index: int) -> bytes:
-        """The 20 bytes of a unit; empty where no file holds it, or where it cannot be read."""
+        """The bytes of a unit; empty where no file holds it, or where it cannot be read."""
         if not self.first <= index < self._end:
             self._move_window(index)
-        at = (index - self.first) * UNIT_SIZE
-        return self.window[at : at + UNIT_SIZE]
+        at = (index - self.first) * self._unit_size
+        return self.window[at : at + self._unit_size]
 
     def first_at(self, log_start: int) -> int:
         """The index of the first unit whose message is at or after ``log_start``: the queue's smallest offset (binary search)."""
@@ -54,7 +51,7 @@ class QueueUnits:
         while low < high:
             middle = (low + high) // 2
             unit = self.read(middle)
-            offset, size, _ = UNIT.unpack(unit) if unit else (0, NO_MESSAGE_SIZE, 0)
+            offset, size, _ = UNIT.unpack_from(unit) if unit else (0, NO_MESSAGE_SIZE, 0)
             if offset < log_start or (offset, size) == (0, NO_MESSAGE_SIZE):
                 low = middle + 1
             else:
@@ -62,21 +59,21 @@ class QueueUnits:
         return low
 
     def _move_window(self, index: int) -> None:
-        position = index * UNIT_SIZE
+        position = index * self._unit_size
         self.first, self._end, self.window = index, index, b""
         for file in self._files:
             if file.start <= position < file.end:
                 with self._disk.open_file(file.path) as opened:
                     data = self._try(opened, position - file.start, min(self._window_size, file.end - position))
-                count = len(data) // UNIT_SIZE
-                self.window, self._end = data[: count * UNIT_SIZE], index + count
+                count = len(data) // self._unit_size
+                self.window, self._end = data[: count * self._unit_size], index + count
                 return
 
     def _find_end(self) -> int:
         for file in reversed(self._files):
             used = self._bytes_used(file)
             if used:
-                return (file.start + used + UNIT_SIZE - 1) // UNIT_SIZE
+                return (file.start + used + self._unit_size - 1) // self._unit_size
         return self.min_index
 
     def _bytes_used(self, file: StoreFile) -> int:
@@ -132,19 +129,22 @@ class IndexRuns:
 class QueueCheck:
     """A queue under check. ``end`` is its max index when the check began: what comes later is not judged."""
 
-    __slots__ = ("_any_tags", "end", "matched", "queue_id", "runs", "topic", "units")
+    __slots__ = ("_delayed", "end", "matched", "queue_id", "runs", "topic", "units")
 
     def __init__(self, topic: str, queue_id: int, units: QueueUnits) -> None:
         self.topic = topic
         self.queue_id = queue_id
         self.units = units
         self.end = units.max_index
-        self._any_tags = topic == DELAYED_TOPIC
+        self._delayed = topic == SCHEDULE_TOPIC
         self.matched = 0
         self.runs = IndexRuns()
 
-    def claim(self, index: int, offset: int, size: int, tags: int) -> str | None:
-        """An entry of the log says that this is its unit: what is wrong with it, or None. Empty text: there is no unit."""
+    def claim(self, index: int, offset: int, size: int, tags: int, stored_ms: int = 0) -> str | None:
+        """An entry of the log says that this is its unit: what is wrong with it, or None. Empty text: there is no unit.
+
+        A unit of the schedule topic holds the time of delivery: some delay after ``stored_ms``, and every delay is a number of seconds.
+        """
         units, runs = self.units, self.runs
         at = (index - units.first) * UNIT_SIZE
         unit = units.window[at : at + UNIT_SIZE] if at >= 0 else b""
@@ -161,9 +161,13 @@ class QueueCheck:
             return ""
         found_offset, found_size, found_tags = UNIT.unpack(unit)
         if (found_offset, found_size) == (offset, size):
-            if self._any_tags or found_tags <= EXTENDED_TAGS_MAX:
+            if found_tags <= EXTENDED_TAGS_MAX or (
+                self._delayed and found_tags >= stored_ms and (found_tags - stored_ms) % 1000 == 0
+            ):
                 self.matched += 1
                 return None
+            if self._delayed:
+                return f"its time of delivery is {found_tags}, which is no delay level after {stored_ms}, when the message was stored"
             return f"its tagsCode is {found_tags}, the message's {tags}"
         return f"it holds offset {found_offset} size {found_size}; the message is at offset {offset} size {size}"
 

@@ -1,4 +1,4 @@
-"""Messages picked out of a log, in its order: by topic, queue, place and key.
+"""Messages picked out of a log, in its order: by topic, queue, place and key. Those of an inner batch are picked one by one.
 
 The log alone decides what there is; a queue's units only say where to begin, so that a damaged queue hides nothing but costs a longer walk.
 """
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from turbopump.errors import StoredMessageError
 from turbopump.message.codec import decode_entry, entry_fault
+from turbopump.message.inner_batch import is_wrapped, unwrapped
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import UNIQ_KEY
 from turbopump.store.consume_queue import NO_MESSAGE_SIZE
@@ -44,17 +45,20 @@ def select_messages(
             continue
         if wanted.queue_id is not None and int.from_bytes(entry[12:16]) != wanted.queue_id:
             continue
-        if topic is not None and int.from_bytes(entry[20:28]) < wanted.start:
+        if topic is not None and int.from_bytes(entry[20:28]) < wanted.start and not is_wrapped(entry[39]):
             continue
         if needles and not any(key in entry for key in needles):
             continue
         try:
-            message = decode_entry(entry)
+            messages = [decode_entry(one) for one in unwrapped(entry)]
         except StoredMessageError as error:  # texts that are not UTF-8, in an entry without a whole-entry CRC
             on_bad(BadRange(offset, offset + len(entry), str(error), store.segments[0]))
             continue
-        if not needles or wanted_keys & {message.properties.get(UNIQ_KEY), *message.keys}:
-            yield message
+        for message in messages:
+            if topic is not None and message.queue_offset < wanted.start:
+                continue
+            if not needles or wanted_keys & {message.properties.get(UNIQ_KEY), *message.keys}:
+                yield message
 
 
 def read_raw(disk: ReadOnlyDisk, store: StoreFiles, offset: int, size_max: int) -> tuple[bytes, str | None]:

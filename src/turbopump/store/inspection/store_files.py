@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from turbopump.errors import StoreError
+from turbopump.store.batch_consume_queue import BATCH_UNIT_SIZE
 from turbopump.store.consume_queue import UNIT_SIZE
 from turbopump.store.files import StorePaths, segment_offset
 from turbopump.store.inspection.findings import Finding, Findings
@@ -40,22 +41,17 @@ class QueueFiles:
     queue_id: int
     files: list[StoreFile]
 
-    @property
-    def min_index(self) -> int:
-        """Index of the first unit that the files hold."""
-        return self.files[0].start // UNIT_SIZE if self.files else 0
-
 
 @dataclass(slots=True)
 class StoreFiles:
-    """Everything found below a store's root. ``batch_topics`` have queues of another kind, which are not read."""
+    """Everything found below a store's root. ``batch_queues`` are those of topics with ``queue.type=BatchCQ``."""
 
     paths: StorePaths
     segments: list[StoreFile] = field(default_factory=list)
     queues: dict[tuple[str, int], QueueFiles] = field(default_factory=dict)
     indexes: list[Path] = field(default_factory=list)
     tables: list[Path] = field(default_factory=list)
-    batch_topics: list[str] = field(default_factory=list)
+    batch_queues: dict[tuple[str, int], QueueFiles] = field(default_factory=dict)
     unit_files_elsewhere: bool = False
 
     def relative(self, path: Path) -> str:
@@ -82,18 +78,26 @@ def list_store(disk: ReadOnlyDisk, paths: StorePaths, findings: Findings, log_ro
     store.segments = sorted(rows)
     _judge_segments(store, findings)
     _judge_roots(disk, store, findings)
-    for topic in disk.list_directory(paths.consume_queues):
-        for name in disk.list_directory(paths.consume_queues / topic):
-            if name.isascii() and name.isdigit():
-                files = _row(disk, paths.consume_queues / topic / name, findings, store)
-                _judge_queue_files(store, topic, int(name), files, findings)
-                store.queues[topic, int(name)] = QueueFiles(topic, int(name), files)
+    store.queues = _queues(disk, paths.consume_queues, UNIT_SIZE, findings, store)
+    store.batch_queues = _queues(disk, paths.batch_consume_queues, BATCH_UNIT_SIZE, findings, store)
     index = paths.index
     store.indexes = [index / name for name in disk.list_directory(index) if len(name) == 17 and name.isdigit()]
     store.tables = [paths.config / name for name in disk.list_directory(paths.config) if name.endswith(".json")]
-    store.batch_topics = disk.list_directory(paths.root / "batchconsumequeue")
     store.unit_files_elsewhere = not store.queues and disk.is_directory(paths.root / "consumequeue_rocksdb")
     return store
+
+
+def _queues(
+    disk: ReadOnlyDisk, root: Path, unit_size: int, findings: Findings, store: StoreFiles
+) -> dict[tuple[str, int], QueueFiles]:
+    queues = {}
+    for topic in disk.list_directory(root):
+        for name in disk.list_directory(root / topic):
+            if name.isascii() and name.isdigit():
+                files = _row(disk, root / topic / name, findings, store)
+                _judge_queue_files(store, topic, int(name), files, unit_size, findings)
+                queues[topic, int(name)] = QueueFiles(topic, int(name), files)
+    return queues
 
 
 def _refuse_wrong_directory(disk: ReadOnlyDisk, paths: StorePaths, log_roots: Sequence[Path]) -> None:
@@ -162,14 +166,16 @@ def _judge_roots(disk: ReadOnlyDisk, store: StoreFiles, findings: Findings) -> N
             findings.add(Finding("log_root_missing", text, offset=start))
 
 
-def _judge_queue_files(store: StoreFiles, topic: str, queue_id: int, files: list[StoreFile], findings: Findings) -> None:
+def _judge_queue_files(
+    store: StoreFiles, topic: str, queue_id: int, files: list[StoreFile], unit_size: int, findings: Findings
+) -> None:
     usual = Counter(file.size for file in files).most_common(1)
     for number, file in enumerate(files):
         fault = None
         if file.size != usual[0][0]:
             fault = f"it has {file.size} bytes, the other files of the queue {usual[0][0]}"
-        elif file.size == 0 or file.size % UNIT_SIZE:
-            fault = f"its {file.size} bytes are not whole units of {UNIT_SIZE}"
+        elif file.size == 0 or file.size % unit_size:
+            fault = f"its {file.size} bytes are not whole units of {unit_size}"
         elif number and files[number - 1].end != file.start:
             fault = f"it does not follow {files[number - 1].path.name}: a file between them is missing"
         if fault is not None:

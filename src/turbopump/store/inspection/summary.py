@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from turbopump.store.consume_queue import NO_MESSAGE_SIZE
 from turbopump.store.files import StorePaths
+from turbopump.store.inspection.batch_queue_check import BatchQueueCheck
 from turbopump.store.inspection.entry_facts import entry_stored_ms
 from turbopump.store.inspection.findings import Finding, Findings
 from turbopump.store.inspection.index_layout import IndexHeader, read_headers
@@ -132,6 +133,12 @@ def _queues(disk: ReadOnlyDisk, store: StoreFiles) -> tuple[int, list[QueueSumma
             if size != NO_MESSAGE_SIZE:
                 newest = max(newest, offset)
         queues.append(QueueSummary(files.topic, files.queue_id, first, units.max_index, len(files.files)))
+    for files in store.batch_queues.values():
+        check = BatchQueueCheck(disk, files, window_units=64)
+        unit = check.unit_at(check.units.max_index - 1)
+        if unit is not None and unit.size != NO_MESSAGE_SIZE:
+            newest = max(newest, unit.offset)
+        queues.append(QueueSummary(files.topic, files.queue_id, check.begin(store.log_start), check.end, len(files.files)))
     return newest, queues
 
 

@@ -30,6 +30,7 @@ _MAIN_MEMBERS: Final = {
     "subscriptionGroup": "subscriptionGroupTable",
     "consumerOffset": "offsetTable",
     "delayOffset": "offsetTable",
+    "queueLocks": "locks",
     "consumerFilter": "filterDataByTopic",
     "topicQueueMapping": "topicQueueMappingDetailMap",
     "consumerOrderInfo": "table",

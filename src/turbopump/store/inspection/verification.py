@@ -15,9 +15,12 @@ from typing import Final
 from turbopump.message.codec import entry_fault
 from turbopump.message.properties import property_value
 from turbopump.message.sysflag import TRANSACTION_MASK, SysFlag
-from turbopump.store.consume_queue import NO_MESSAGE_SIZE
+from turbopump.store.batch_consume_queue import BATCH_UNIT_SIZE, BatchUnit
+from turbopump.store.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE
+from turbopump.store.entry_mark import batch_size
 from turbopump.store.files import StorePaths
 from turbopump.store.index_file import key_hash
+from turbopump.store.inspection.batch_queue_check import BatchQueueCheck
 from turbopump.store.inspection.entry_facts import MULTI_DISPATCH, MULTI_QUEUE_OFFSET, entry_facts, entry_topic
 from turbopump.store.inspection.findings import FINDINGS_MAX, Finding, Findings
 from turbopump.store.inspection.index_check import IndexCheck
@@ -81,7 +84,12 @@ class _Snapshot:
     store: StoreFiles
     end: int
     queues: dict[tuple[str, int], QueueCheck] = field(default_factory=dict)
+    batch_queues: dict[tuple[str, int], BatchQueueCheck] = field(default_factory=dict)
     headers: list[IndexHeader] = field(default_factory=list)
+
+    @property
+    def all_queues(self) -> list[QueueCheck | BatchQueueCheck]:
+        return [*self.queues.values(), *self.batch_queues.values()]
 
 
 class _Check:
@@ -99,16 +107,17 @@ class _Check:
         window = min(max(WINDOWS_SIZE // 20 // max(len(store.queues), 1), 64), 4096)
         for key, files in store.queues.items():
             now.queues[key] = QueueCheck(*key, QueueUnits(disk, files, window))
+        for key, files in store.batch_queues.items():
+            now.batch_queues[key] = BatchQueueCheck(disk, files, window)
         now.headers = read_headers(disk, store.indexes)
-        self._batch_topics = frozenset(store.batch_topics)
         self._units_checked = not store.unit_files_elsewhere
-        self._ordinal = 0
+        self._behind: dict[tuple[str, int], Finding] = {}
         self.result = Verification(
             paths.root,
             findings,
             log_start=store.log_start,
             segments=len(store.segments),
-            queues=len(now.queues),
+            queues=len(now.queues) + len(now.batch_queues),
             index_files=len(store.indexes),
             running=now.state.running,
         )
@@ -116,7 +125,7 @@ class _Check:
     def tables(self, read_table: ReadTable) -> None:
         tables = read_tables(self._disk, self._now.store, read_table, self._findings)
         self.result.tables = len(tables)
-        ends = {key: queue.end for key, queue in self._now.queues.items()}
+        ends = {(queue.topic, queue.queue_id): queue.end for queue in self._now.all_queues}
         for table in tables:
             if table.path.stem == "consumerOffset" and not self._now.state.running:
                 judge_offsets(table, ends, self._findings)
@@ -143,6 +152,7 @@ class _Check:
             on_bad=self._bad_range,
             on_progress=lambda offset: on_progress(offset - store.log_start, size),
         )
+        self._behind.clear()
         queues, prepared = now.queues, SysFlag.TRANSACTION_PREPARED
         messages = total = newest = 0
         for offset, entry in walk.entries(end=now.end):
@@ -158,8 +168,13 @@ class _Check:
                 newest = stored_ms
             if not sys_flag & prepared:
                 queue = queues.get((topic, queue_id))
-                fault = queue.claim(queue_offset, offset, entry_size, tags) if queue is not None else ""
-                if fault is not None and (queue is not None or self._has_units(topic)):
+                if queue is not None:
+                    fault = queue.claim(queue_offset, offset, entry_size, tags, stored_ms)
+                else:
+                    fault = self._claim_elsewhere(
+                        (topic, queue_id), offset, entry_size, tags, stored_ms, queue_offset, sys_flag, properties
+                    )
+                if fault is not None:
                     self._claim_failed(topic, queue_id, queue_offset, offset, fault)
                 if MULTI_DISPATCH in properties:
                     self._claim_light_queues(properties, offset, entry_size, tags)
@@ -171,6 +186,9 @@ class _Check:
                     topic,
                 )
         on_progress(size, size)
+        for finding in self._behind.values():
+            finding.what = f"behind: {finding.count} units will be rebuilt at the next start"
+            self._findings.add(finding)
         result.messages, result.message_bytes, result.newest_ms, result.log_end = messages, total, newest, walk.end
         if index is not None:
             if not now.state.running:
@@ -184,7 +202,7 @@ class _Check:
 
     def unclaimed_units(self) -> None:
         """Judge the units that no entry of the log claimed."""
-        for queue in self._now.queues.values():
+        for queue in self._now.all_queues:
             self.result.units += queue.matched
             if queue.units.unreadable is not None:
                 finding = Finding("unreadable", str(queue.units.unreadable), topic=queue.topic, queue_id=queue.queue_id)
@@ -193,8 +211,6 @@ class _Check:
             for indexes in queue.unclaimed():
                 for index in indexes:
                     self._judge_unclaimed(queue, index, leading=first_claimed is None or index < first_claimed)
-        for topic in sorted(self._batch_topics):
-            self._findings.add(Finding("not_checked", "its queue files are of another kind (batch)", topic=topic))
         if not self._units_checked:
             self._findings.add(
                 Finding("not_checked", "its queues are in RocksDB (consumequeue_rocksdb)", "consumequeue_rocksdb")
@@ -224,11 +240,34 @@ class _Check:
             except OSError as error:
                 self._findings.add(Finding("unreadable", str(error), file))
 
-    def _has_units(self, topic: str) -> bool:
-        """Whether the messages of a topic should have units in files that are read here."""
-        return self._units_checked and topic not in self._batch_topics
+    def _claim_elsewhere(
+        self,
+        key: tuple[str, int],
+        offset: int,
+        size: int,
+        tags: int,
+        stored_ms: int,
+        index: int,
+        sys_flag: int,
+        properties: str,
+    ) -> str | None:
+        """What is wrong with the unit of an entry that no plain queue has."""
+        batches = self._now.batch_queues.get(key)
+        if batches is None:
+            return "" if self._units_checked else None
+        messages = batch_size(properties) if sys_flag & SysFlag.INNER_BATCH else 1
+        return batches.claim(BatchUnit(offset, size, tags, stored_ms, index, messages))
 
     def _claim_failed(self, topic: str, queue_id: int, index: int, offset: int, fault: str) -> None:
+        queue: QueueCheck | BatchQueueCheck | None = self._now.queues.get((topic, queue_id))
+        queue = queue or self._now.batch_queues.get((topic, queue_id))
+        if not fault and self._now.state.crashed and (queue is None or index >= queue.end):
+            finding = self._behind.get((topic, queue_id))
+            if finding is None:
+                self._behind[topic, queue_id] = Finding("queue_behind", "", topic=topic, queue_id=queue_id, index=index)
+            else:
+                finding.count += 1
+            return
         kind, what = ("unit_wrong", fault) if fault else ("unit_missing", "there is no unit")
         finding = Finding(kind, what, offset=offset, topic=topic, queue_id=queue_id, index=index)
         self._findings.add(finding, run=((kind, topic, queue_id), index))
@@ -244,11 +283,11 @@ class _Check:
                 if fault is not None:
                     self._claim_failed(name, 0, int(index), offset, fault)
 
-    def _judge_unclaimed(self, queue: QueueCheck, index: int, *, leading: bool) -> None:
+    def _judge_unclaimed(self, queue: QueueCheck | BatchQueueCheck, index: int, *, leading: bool) -> None:
         unit = queue.units.read(index)
         if not unit:
             return  # no file holds it: reported with the files
-        offset, size, _ = UNIT.unpack(unit)
+        offset, size, _ = UNIT.unpack_from(unit)
         if leading and (offset < self.result.log_start or (offset, size) == (0, NO_MESSAGE_SIZE)):
             return  # its message was deleted with an old segment
         if offset >= self._now.end:
@@ -258,7 +297,8 @@ class _Check:
         elif size == NO_MESSAGE_SIZE:
             kind, what = "unit_gap", f"marked as a gap; the log was damaged at offset {offset}"
         elif offset >= self.result.log_end:
-            kind, what = "unit_beyond_log", f"it points to offset {offset}; the log ends at {self.result.log_end}"
+            kind = "queue_ahead" if self._now.state.crashed else "unit_beyond_log"
+            what = f"it points to offset {offset}; the log ends at {self.result.log_end}"
         else:
             kind, what = "unit_wrong", f"it points to offset {offset} size {size}: {self._what_is_at(offset, size)}"
         finding = Finding(kind, what, topic=queue.topic, queue_id=queue.queue_id, index=index)
@@ -301,10 +341,14 @@ def _segment_at(segments: Sequence[StoreFile], offset: int) -> StoreFile | None:
 def _dispatched(disk: ReadOnlyDisk, store: StoreFiles) -> int:
     """The end of the newest message that any queue has: everything before it has been dispatched."""
     newest = store.log_start
-    for files in store.queues.values():
-        units = QueueUnits(disk, files, window_units=1)
+    rows = [
+        *((files, UNIT_SIZE) for files in store.queues.values()),
+        *((f, BATCH_UNIT_SIZE) for f in store.batch_queues.values()),
+    ]
+    for files, unit_size in rows:
+        units = QueueUnits(disk, files, 1, unit_size)
         unit = units.read(units.max_index - 1)
         if unit:
-            offset, size, _ = UNIT.unpack(unit)
+            offset, size, _ = UNIT.unpack_from(unit)
             newest = max(newest, offset + size if size != NO_MESSAGE_SIZE else offset)
     return newest

@@ -1,0 +1,296 @@
+"""One queue of a topic with ``queue.type=BatchCQ``: a unit stands for an entry of the log, which may hold several messages.
+
+::
+
+    unit, 46 bytes:   8 commit-log offset   4 entry size   8 tagsCode   8 store time (ms)   8 base: index of the entry's first message
+                      2 count of its messages   4 compacted offset (−1)   4 reserved (0)            300,000 units a file by default
+    gap (ours):       size 7FFFFFFF, store time 0
+    end of the queue: a unit of size 0
+
+An ``index`` counts messages and is what clients call the queue offset; a ``number`` counts units, and says where in the files one lies.
+Units follow each other without holes: the base of one is base + count of the one before. A queue whose first messages are gone begins
+with number 0 all the same, where it is written anew. Source: apache/rocketmq ``BatchConsumeQueue``. Derived data, as all queues are.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar, Final, NamedTuple
+
+from turbopump.store.consume_queue import NO_MESSAGE_SIZE, ConsumeQueue, first_unit_at, pack_unit, possible_offset
+from turbopump.store.disk import Disk, Piece
+from turbopump.store.mapped_file import MappedFile
+
+BATCH_UNIT_SIZE: Final = 46
+COUNT_MAX: Final = 0x7FFF
+"""Messages of one entry: the count is a signed short."""
+
+_UNIT: Final = struct.Struct(">qiqqqhii")
+_SIMPLE: Final = struct.Struct(">qiq")
+_NOT_COMPACTED: Final = -1
+
+
+class BatchUnit(NamedTuple):
+    """A unit: where its entry lies in the log, what filters and times need of it, and which messages it holds."""
+
+    offset: int
+    size: int
+    tags_code: int
+    stored_ms: int
+    base: int
+    messages: int
+
+    @property
+    def end(self) -> int:
+        """The index behind its last message."""
+        return self.base + self.messages
+
+    @property
+    def can_be(self) -> bool:
+        """Whether it may be a unit, as far as it shows by itself."""
+        return possible_offset(self.offset, self.size) is not None and self.base >= 0 and self.messages > 0
+
+
+def pack_batch_unit(unit: BatchUnit) -> bytes:
+    """Its 46 bytes."""
+    return _UNIT.pack(*unit, _NOT_COMPACTED, 0)
+
+
+def batch_units(raw: bytes) -> list[BatchUnit]:
+    """The whole units in ``raw``."""
+    return [BatchUnit(*fields[:6]) for fields in _UNIT.iter_unpack(raw[: len(raw) - len(raw) % BATCH_UNIT_SIZE])]
+
+
+class BatchConsumeQueue(ConsumeQueue):
+    """The queue in ``directory``. What takes an ``index`` answers for the entry that holds that message."""
+
+    is_batch: ClassVar[bool] = True
+    unit_size: ClassVar[int] = BATCH_UNIT_SIZE
+    message_size_min: ClassVar[int] = 22
+
+    __slots__ = ("first_number", "next_number")
+
+    def __init__(self, disk: Disk, directory: Path, topic: str, queue_id: int, file_size: int) -> None:
+        super().__init__(disk, directory, topic, queue_id, file_size)
+        self.first_number = 0
+        """Number of the first unit whose entry is still there."""
+        self.next_number = 0
+        """Number of the next unit."""
+
+    def load(self) -> None:
+        """Map the files and find the last unit."""
+        self._files.load()
+        self.first_number = self.next_number = self._files.start // BATCH_UNIT_SIZE
+        for file in reversed(self._files.files):
+            count = _units_used(file)
+            if count:
+                self.next_number = file.start // BATCH_UNIT_SIZE + count
+                break
+        self._file = self._files.at(self.next_number * BATCH_UNIT_SIZE)
+        first, last = self.unit_at(self.first_number), self.unit_at(self.next_number - 1)
+        self.min_index = first.base if first is not None else 0
+        self.max_index = last.end if last is not None else 0
+
+    # --- units by number -----------------------------------------------------------------------------------------------------
+
+    def unit_at(self, number: int) -> BatchUnit | None:
+        """The unit with this number, if it is there."""
+        piece = self.numbered_piece(number, 1)
+        return batch_units(piece.segment.read(piece.at, piece.size))[0] if piece is not None else None
+
+    def numbered_piece(self, number: int, count: int) -> Piece | None:
+        """Where up to ``count`` units lie from this number on, as many as one file holds; None where there are none."""
+        count = min(count, self.next_number - number)
+        file = self._files.at(number * BATCH_UNIT_SIZE) if count > 0 and number >= self.first_number else None
+        if file is None:
+            return None
+        at = number * BATCH_UNIT_SIZE - file.start
+        return Piece(file.segment, at, min(count * BATCH_UNIT_SIZE, file.segment.size - at))
+
+    def number_of(self, index: int) -> int:
+        """The number of the unit that holds the message ``index`` (binary search): the last whose base is not behind it."""
+        low, high = self.first_number, self.next_number
+        while low < high:
+            middle = (low + high) // 2
+            unit = self.unit_at(middle)
+            if unit is not None and unit.base <= index:
+                low = middle + 1
+            else:
+                high = middle
+        return low - 1
+
+    def rewrite_at(self, number: int, unit: BatchUnit) -> None:
+        """Put another unit in the place of one that is there."""
+        file = self._files.at(number * BATCH_UNIT_SIZE)
+        assert file is not None
+        _UNIT.pack_into(file.buffer, number * BATCH_UNIT_SIZE - file.start, *unit, _NOT_COMPACTED, 0)
+        file.dirty = True
+
+    # --- units by the messages in them ---------------------------------------------------------------------------------------
+
+    def append(self, index: int, physical_offset: int, size: int, tags_code: int, stored_ms: int = 0, count: int = 1) -> bool:
+        """Put the unit of ``count`` messages from ``index`` on; False if messages before it are missing. A unit that is already there is
+        written again, the same; if another is there (the topic was deleted and made again), it goes, with all behind it."""
+        if index != self.max_index:
+            return self._append_apart(index, physical_offset, size, tags_code, stored_ms, count)
+        self._write(BatchUnit(physical_offset, size, tags_code, stored_ms, index, count))
+        return True
+
+    def append_many(self, index: int, units: bytes, stored_ms: int = 0) -> bool:
+        """``append`` for entries of one message each; ``units`` as a plain queue has them."""
+        numbered = enumerate(_SIMPLE.iter_unpack(units), index)
+        return all(self.append(at, offset, size, tags, stored_ms) for at, (offset, size, tags) in numbered)
+
+    def fill_gap(self, index: int, physical_offset: int) -> None:
+        """Mark the messages from the end up to ``index`` as gaps: they were damaged at ``physical_offset``."""
+        while self.max_index < index:
+            count = min(index - self.max_index, COUNT_MAX)
+            self._write(BatchUnit(physical_offset, NO_MESSAGE_SIZE, 0, 0, self.max_index, count))
+
+    def make_room(self, count: int) -> None:
+        """Make the files that the next ``count`` units need, so that appending them cannot fail. Raises OSError."""
+        end = (self.next_number + count) * BATCH_UNIT_SIZE
+        while not self._files or self._files.files[-1].end < end:
+            self._files.append_file(self._files.files[-1].end if self._files else 0)
+
+    def units(self, index: int, count: int) -> bytes:
+        """The units of up to ``count`` messages from ``index`` on, as a plain queue would have them: one for each message, so that what
+        only looks at sizes need not know. The size is that of the entry in the unit of its first message, 0 in the others."""
+        parts: list[bytes] = []
+        end = min(index + count, self.max_index)
+        number = self.number_of(index) if self.min_index <= index < end else self.next_number
+        while index < end and (unit := self.unit_at(number)) is not None and unit.base <= index < unit.end:
+            if index == unit.base:
+                parts.append(pack_unit(*unit[:3]))
+                index += 1
+            more = min(unit.end, end) - index
+            parts.append(pack_unit(unit.offset, 0, unit.tags_code) * more)
+            index += more
+            number += 1
+        return b"".join(parts)
+
+    def piece(self, index: int, count: int) -> Piece | None:
+        """Where the unit of the message ``index`` lies, and those behind it; None where there is none."""
+        return self.numbered_piece(self.number_of(index), count) if self.min_index <= index < self.max_index else None
+
+    def unit(self, index: int) -> tuple[int, int, int] | None:
+        """(commit-log offset, size, tagsCode) of the entry that holds a message."""
+        unit = self.unit_of(index)
+        return unit[:3] if unit is not None else None
+
+    def unit_of(self, index: int) -> BatchUnit | None:
+        """The unit of the message ``index``; None if there is none, or the units round it are damaged."""
+        unit = self.unit_at(self.number_of(index)) if self.min_index <= index < self.max_index else None
+        return unit if unit is not None and unit.base <= index < unit.end else None
+
+    def begin_of(self, index: int) -> int:
+        """The index of the first message in the entry that holds the message ``index``."""
+        unit = self.unit_of(index)
+        return unit.base if unit is not None else index
+
+    # --- where the log begins and ends ---------------------------------------------------------------------------------------
+
+    def cut_at(self, physical_offset: int, is_there: Callable[[ConsumeQueue, int, int, int], bool]) -> None:
+        number = self._number_at(physical_offset)
+        while number > self.first_number:
+            unit = self.unit_at(number - 1)
+            if (
+                unit is not None
+                and unit.can_be
+                and unit.offset < physical_offset
+                and (unit.size == NO_MESSAGE_SIZE or is_there(self, unit.base, unit.offset, unit.size))
+            ):
+                break
+            number -= 1
+        self._cut_to(number)
+
+    @property
+    def ends_with_a_file(self) -> bool:
+        return self.next_number * BATCH_UNIT_SIZE % self._files.file_size == 0
+
+    def first_at(self, physical_offset: int) -> int:
+        """The index of the first message in an entry at or after this offset of the log."""
+        unit = self.unit_at(self._number_at(physical_offset))
+        return unit.base if unit is not None else self.max_index
+
+    def raise_min(self, log_start: int) -> None:
+        """Let the queue begin at its first unit whose entry is at or after ``log_start``."""
+        first = self.unit_at(self.first_number) if log_start > 0 else None
+        if first is not None and first.offset < log_start:
+            number = self._number_at(log_start)
+            unit = self.unit_at(number)
+            self.min_index = unit.base if unit is not None else self.max_index
+            self.first_number = number
+
+    def files_before(self, log_start: int) -> list[MappedFile]:
+        """The files from the front on whose entries all lie before ``log_start``; never the last, which knows where the queue goes on."""
+        self.raise_min(log_start)
+        kept = min(self.first_number, self.next_number - 1) * BATCH_UNIT_SIZE
+        return [file for file in self._files.files[:-1] if file.end <= kept]
+
+    @property
+    def last_unit(self) -> tuple[int, int, int] | None:
+        """(commit-log offset, size, tagsCode) of the last entry; None for an empty queue."""
+        unit = self.unit_at(self.next_number - 1)
+        return unit[:3] if unit is not None and unit.size != NO_MESSAGE_SIZE else None
+
+    def _append_apart(self, index: int, physical_offset: int, size: int, tags_code: int, stored_ms: int, count: int) -> bool:
+        if index < self.min_index:
+            return True
+        if index > self.max_index:
+            if self.max_index > 0:
+                return False
+            self.min_index = index  # nothing before it is left: the log no longer has it
+        else:
+            number = self.number_of(index)
+            there = self.unit_at(number)
+            if there is not None and (there.base, there.messages) == (index, count):
+                self.rewrite_at(number, BatchUnit(physical_offset, size, tags_code, stored_ms, index, count))
+                return True
+            self._cut_to(number)
+            self.fill_gap(index, physical_offset)
+        self._write(BatchUnit(physical_offset, size, tags_code, stored_ms, index, count))
+        return True
+
+    def _write(self, unit: BatchUnit) -> None:
+        position, file = self.next_number * BATCH_UNIT_SIZE, self._file
+        if file is None or not file.start <= position < file.end:
+            self.make_room(1)
+            file = self._file = self._files.at(position)
+            assert file is not None
+        _UNIT.pack_into(file.buffer, position - file.start, *unit, _NOT_COMPACTED, 0)
+        file.dirty = True
+        self.next_number += 1
+        self.max_index = unit.end
+
+    def _cut_to(self, number: int) -> None:
+        """Let the queue end before the unit of this number."""
+        self.next_number = number
+        last = self.unit_at(number - 1)
+        self.max_index = last.end if last is not None else self.min_index
+        if self._files:
+            self._files.truncate(number * BATCH_UNIT_SIZE)
+        self._file = self._files.at(number * BATCH_UNIT_SIZE)
+
+    def _number_at(self, physical_offset: int) -> int:
+        """The number of the first unit whose entry lies at or after this offset of the log."""
+
+        def offset_of(number: int) -> int | None:
+            unit = self.unit_at(number)
+            return possible_offset(unit.offset, unit.size) if unit is not None else None
+
+        return first_unit_at(physical_offset, self.first_number, self.next_number, offset_of)
+
+
+def _units_used(file: MappedFile) -> int:
+    """How many units from the start of a file on are written (binary search: a unit of size 0 is the end)."""
+    low, high = 0, (file.end - file.start) // BATCH_UNIT_SIZE
+    while low < high:
+        middle = (low + high) // 2
+        if BatchUnit(*_UNIT.unpack_from(file.buffer, middle * BATCH_UNIT_SIZE)[:6]).can_be:
+            low = middle + 1
+        else:
+            high = middle
+    return low

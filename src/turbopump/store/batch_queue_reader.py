@@ -1,0 +1,189 @@
+"""Reading a queue whose units stand for several messages: entries are given whole, also the one in whose middle the reader stands.
+
+What this process wrote, and not long ago, is copied out of the map; everything else is read and checked as in any queue. A filter of tags
+lets through what has none: a batch has none of its own, but its messages may, and clients look at the tags of each message anyway. Source
+of the rules: apache/rocketmq ``DefaultMessageStore.getMessage``, which compares no tags like any others, so that batches pass no filter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from turbopump.message.codec import FIXED_SIZE
+from turbopump.store.batch_consume_queue import BatchConsumeQueue, BatchUnit, batch_units
+from turbopump.store.checked_entries import checked_entries, unreadable_text
+from turbopump.store.cold_reads import IsLost, Steps
+from turbopump.store.commit_log import ENTRY_SIZE_MAX, CommitLog
+from turbopump.store.consume_queue import NO_MESSAGE_SIZE
+from turbopump.store.disk import Found
+from turbopump.store.entry_mark import messages_in
+from turbopump.store.get_result import GetResult, GetStatus
+from turbopump.store.read_limits import ReadLimits
+from turbopump.store.unit_repair import Unit, UnitRepair
+
+UNITS_AT_ONCE: Final = 348
+"""Units that one filtered read looks at: 16,000 bytes of them."""
+
+UNITS_IN_A_TURN: Final = 2000
+"""Units that are looked at in one turn for one that is not damaged."""
+_UNITS_HOT: Final = 2_000_000
+"""Units at the end of a queue that count as in memory, if this process wrote their messages."""
+
+
+@dataclass(slots=True)
+class _Choice:
+    """What one read is to give, and where it goes on."""
+
+    next_index: int
+    units: list[BatchUnit] = field(default_factory=list)
+    messages: int = 0
+    gaps: int = 0
+
+
+def read_batch_queue(
+    queue: BatchConsumeQueue,
+    log: CommitLog,
+    offset: int,
+    count_max: int,
+    limits: ReadLimits,
+    hot_from: int,
+    repair: UnitRepair,
+    accept: Callable[[int], bool] | None,
+    is_lost: IsLost,
+) -> Steps[GetResult]:
+    """Entries from the message ``offset`` on, which the queue has: of ``count_max`` messages together, but always one entry. ``hot_from``:
+    what lies there in the log or behind is in memory."""
+    result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, queue.min_index, queue.end.value)
+    number = queue.number_of(offset)
+    sound: list[BatchUnit] = []
+    for attempt in range(2):
+        hot = offset >= queue.opened_at and number >= queue.next_number - _UNITS_HOT
+        found = yield from _units(queue, number, UNITS_AT_ONCE if accept is not None else count_max + 1, cold=not hot)
+        if isinstance(found, OSError):
+            result.status, result.unreadable = GetStatus.OFFSET_FOUND_NULL, unreadable_text(found, "the queue")
+            return result
+        sound = _sound(found, queue.max_index, queue.unit_at(number + len(found)))
+        if _begins_with(sound, offset) or attempt:
+            break
+        yield from repair.mend(queue, is_lost)
+        number = queue.number_of(offset)
+    result.min_offset, result.max_offset = queue.min_index, queue.end.value
+    if not _begins_with(sound, offset):
+        sound, following = yield from _search(queue, offset, result.max_offset, repair, is_lost)
+        if not sound:
+            result.status, result.next_offset, result.gaps = GetStatus.MESSAGE_WAS_REMOVING, following, following - offset
+            return result
+    in_memory = sound[0].offset >= log.end - limits.hot_size
+    count_max = min(count_max, limits.count_hot if in_memory else limits.count_cold)
+    bytes_max = limits.bytes_hot if in_memory else limits.bytes_cold
+    choice = _choose(sound, result.max_offset, log.end, count_max, bytes_max, accept)
+    result.next_offset, result.gaps = choice.next_index, choice.gaps
+    if not choice.units:
+        if choice.gaps:
+            result.status = GetStatus.MESSAGE_WAS_REMOVING
+        return result
+    if hot and choice.units[0].offset >= hot_from:
+        entries = [log.read(unit.offset, unit.size) for unit in choice.units]
+        if None not in entries:
+            result.status, result.count = GetStatus.FOUND, choice.messages
+            result.data = b"".join(entry for entry in entries if entry is not None)
+            return result
+    wanted = [Unit(unit.base, unit.offset, unit.size) for unit in choice.units]
+    checked = yield from checked_entries(wanted, queue, log, is_lost, repair)
+    result.damages = tuple(checked.damages)
+    damaged = {damage.queue_offset for damage in checked.damages}
+    result.gaps += sum(unit.messages for unit in choice.units if unit.base in damaged)
+    if checked.unread is not None:
+        result.next_offset = max(checked.unread.queue_offset, offset)
+        if not checked.good:
+            result.unreadable = checked.why_unread
+    if checked.good:
+        result.status, result.data = GetStatus.FOUND, b"".join(checked.good)
+        result.count = sum(map(messages_in, checked.good))
+    elif checked.removed or checked.damages:
+        result.status = GetStatus.MESSAGE_WAS_REMOVING
+    return result
+
+
+def _begins_with(units: list[BatchUnit], offset: int) -> bool:
+    """Whether the first of the units holds the message ``offset``."""
+    return bool(units) and units[0].base <= offset < units[0].end
+
+
+def _sound(units: list[BatchUnit], end: int, behind: BatchUnit | None = None) -> list[BatchUnit]:
+    """The units up to the first that cannot be, or that the next one does not follow; ``behind`` is the one after the last. None may go
+    beyond the ``end`` of the queue."""
+    for number, unit in enumerate(units):
+        following = units[number + 1].base if number + 1 < len(units) else behind.base if behind is not None else unit.end
+        if not unit.can_be or unit.end != following or unit.end > end:
+            return units[:number]
+    return units
+
+
+def _units(queue: BatchConsumeQueue, number: int, count: int, *, cold: bool) -> Steps[list[BatchUnit] | OSError]:
+    piece = queue.numbered_piece(number, count)
+    if piece is None:
+        return []
+    if not cold:
+        return batch_units(piece.segment.read(piece.at, piece.size))
+    found: Found
+    (found,) = yield [piece]
+    return batch_units(found) if isinstance(found, bytes) else found
+
+
+def _search(
+    queue: BatchConsumeQueue, offset: int, end: int, repair: UnitRepair, is_lost: IsLost
+) -> Steps[tuple[list[BatchUnit], int]]:
+    """Look for the unit of a message where units are damaged, so that a binary search may lead astray: (that unit, if the log has its
+    entry; else where to go on, which is the first message behind that may be there)."""
+    number, following = queue.first_number, end
+    candidates: list[int] = []
+    while number < queue.next_number:
+        found = yield from _units(queue, number, UNITS_IN_A_TURN, cold=True)
+        units = found if isinstance(found, list) else []
+        for at, unit in enumerate(units):
+            if unit.can_be and unit.base <= offset < unit.end:
+                candidates.append(number + at)
+            elif offset < unit.base < following and _sound(units[at : at + 2], queue.max_index):
+                following = unit.base
+        number += len(units) or UNITS_IN_A_TURN
+    for candidate in candidates:
+        good = yield from repair.good_unit(queue, candidate, is_lost)
+        if good is not None and good.base <= offset < good.end:
+            return [good], offset
+    return [], following
+
+
+def _choose(
+    units: list[BatchUnit],
+    end: int,
+    log_end: int,
+    count_max: int,
+    bytes_max: int,
+    accept: Callable[[int], bool] | None,
+) -> _Choice:
+    """Which of the units' entries one read gives. What a unit that cannot be says of tags does not count: it is repaired by being read."""
+    choice, taken = _Choice(units[0].base), 0
+    for unit in units:
+        if unit.base >= end:
+            break
+        if unit.size == NO_MESSAGE_SIZE:
+            choice.gaps += unit.messages
+            choice.next_index = unit.end
+            continue
+        can_be = FIXED_SIZE <= unit.size <= ENTRY_SIZE_MAX and unit.offset < log_end
+        if can_be and accept is not None and not accept(unit.tags_code) and unit.tags_code:
+            choice.next_index = unit.end
+            continue
+        size = unit.size if can_be else 0
+        if choice.units and (choice.messages + unit.messages > count_max or taken + size > bytes_max):
+            break
+        choice.units.append(unit)
+        choice.messages += unit.messages
+        choice.next_index = unit.end
+        taken += size
+        if choice.messages >= count_max:
+            break
+    return choice

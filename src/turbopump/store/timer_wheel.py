@@ -1,0 +1,150 @@
+"""The timer wheel: for every second of two weeks, where in the timer log its newest unit is.
+
+::
+
+    slot, 32 bytes:   8 time / precision   8 position of its first unit   8 position of its last unit   4 units   4 magic (0)
+    file:             slots × 2 of them, 7 × 86,400 × 2 by default: 38,707,200 bytes; slot of a time = time / precision mod their number
+
+A slot is written over when its time comes round again, not when its units have been delivered: which of them still matter is for whoever
+knows up to which time all is delivered. Derived data: it can be made again from the timer log. Source: apache/rocketmq ``TimerWheel``,
+``Slot``.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from turbopump.store.disk import Disk, Segment
+from turbopump.store.mapped_file import STEP, data_steps
+
+SLOT_SIZE: Final = 32
+SLOTS: Final = 7 * 86_400
+"""The slots of one round, whatever the precision; the file has two rounds. RocketMQ: ``TIMER_WHEEL_TTL_DAY``."""
+
+_SLOT: Final = struct.Struct(">qqqii")
+_COUNT_MAX: Final = 0x7FFFFFFF
+_OCCUPIED: Final = b"\x01"
+
+
+class Slot(NamedTuple):
+    """``time`` in ms; ``first`` and ``last`` are positions in the timer log; ``units`` of them, recalls counted against it."""
+
+    time: int
+    first: int
+    last: int
+    units: int
+
+
+def wheel_size(slots: int) -> int:
+    """Bytes of the file."""
+    return slots * 2 * SLOT_SIZE
+
+
+class TimerWheel:
+    """The file at ``path``, made if it is not there. Times in ms, multiples of ``precision_ms``.
+
+    Which slots hold units that are not delivered yet is known beside the file, one byte a slot, so that the next one is found at once.
+    Raises OSError, StoreError.
+    """
+
+    def __init__(self, disk: Disk, path: Path, slots: int, precision_ms: int) -> None:
+        self.total = slots * 2
+        self.precision_ms = precision_ms
+        if disk.file_size(path) is None:
+            disk.make_directory(path.parent)
+            self.segment: Segment = disk.create_segment(path, wheel_size(slots))
+        else:
+            self.segment = disk.open_segment(path)
+        assert self.segment.size == wheel_size(slots)
+        self._buffer = self.segment.buffer
+        self._occupied = bytearray(self.total)
+        self.dirty = False
+
+    @property
+    def span_ms(self) -> int:
+        """How far ahead of the oldest pending slot another may be, without taking its place."""
+        return self.total * self.precision_ms
+
+    def slot(self, time: int) -> Slot | None:
+        """The slot of a time; None if nothing was ever put there, or only for another time."""
+        number = time // self.precision_ms
+        found, first, last, count, _ = _SLOT.unpack_from(self._buffer, number % self.total * SLOT_SIZE)
+        return Slot(time, first, last, count) if found == number and last >= 0 else None
+
+    def last(self, time: int) -> int:
+        """The position of the newest unit of a time; −1 if it has none."""
+        number = time // self.precision_ms
+        found, _, last, _, _ = _SLOT.unpack_from(self._buffer, number % self.total * SLOT_SIZE)
+        return int(last) if found == number else -1
+
+    def put(self, time: int, position: int, change: int) -> None:
+        """The unit at ``position`` is now the newest of a time; ``change`` is what it does to the count."""
+        number = time // self.precision_ms
+        index = number % self.total
+        found, first, _, count, magic = _SLOT.unpack_from(self._buffer, index * SLOT_SIZE)
+        if found != number:
+            first, count = -1, 0
+        count = max(min(count + change, _COUNT_MAX), -_COUNT_MAX)
+        _SLOT.pack_into(self._buffer, index * SLOT_SIZE, number, position if first < 0 else first, position, count, magic)
+        self._occupied[index] = 1
+        self.dirty = True
+
+    def set_last(self, time: int, last: int, count: int) -> None:
+        """Let the chain of a time end at ``last``; −1 empties the slot."""
+        number = time // self.precision_ms
+        index = number % self.total
+        _, first, _, _, magic = _SLOT.unpack_from(self._buffer, index * SLOT_SIZE)
+        _SLOT.pack_into(self._buffer, index * SLOT_SIZE, number, first if last >= 0 else -1, last, count, magic)
+        self._occupied[index] = last >= 0
+        self.dirty = True
+
+    def passed(self, time: int) -> None:
+        """All that a slot held is delivered."""
+        self._occupied[time // self.precision_ms % self.total] = 0
+
+    def next_pending(self, time: int) -> int | None:
+        """The first slot from ``time`` on that holds what is not delivered. Some 0.1 ms if none does."""
+        number = time // self.precision_ms
+        index = number % self.total
+        found = self._occupied.find(_OCCUPIED, index)
+        if found < 0:
+            found = self._occupied.find(_OCCUPIED, 0, index)
+            if found < 0:
+                return None
+            found += self.total
+        return (number + found - index) * self.precision_ms
+
+    def mark_pending(self, time: int) -> list[Slot]:
+        """Take every slot from ``time`` on, for one span, as not delivered; those are the answer. Reads the whole file; about 0.3 s if
+        it is full."""
+        pending = []
+        number, total = time // self.precision_ms, self.total
+        self._occupied = bytearray(total)
+        for start in data_steps(self.segment, 0):
+            size = min(STEP, self.segment.size - start)
+            piece = self.segment.read_cold(start, size - size % SLOT_SIZE)
+            index = start // SLOT_SIZE
+            for found, first, last, count, _ in _SLOT.iter_unpack(piece):
+                if number <= found < number + total and found % total == index and last >= 0:
+                    self._occupied[index] = 1
+                    pending.append(Slot(found * self.precision_ms, first, last, count))
+                index += 1
+        return pending
+
+    def clear(self) -> None:
+        """Empty every slot."""
+        for start in data_steps(self.segment, 0):
+            size = min(STEP, self.segment.size - start)
+            self._buffer[start : start + size] = bytes(size)
+        self._occupied = bytearray(self.total)
+        self.dirty = True
+
+    def dirty_segments(self) -> list[Segment]:
+        """The file, if it was written since this was last asked; it counts as clean from now on."""
+        dirty, self.dirty = self.dirty, False
+        return [self.segment] if dirty else []
+
+    def close(self) -> None:
+        self.segment.close()

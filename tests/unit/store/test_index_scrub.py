@@ -1,0 +1,295 @@
+"""Damaged index files: noticed at the start or by the scrub, told, and filled again from the log while the store is in use."""
+
+import errno
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.unit.store.directory import Directory
+from tests.unit.store.test_index import ALWAYS, ENTRIES, SLOTS, answers, fill, indexed, put
+
+from turbopump.store import index_scrub
+from turbopump.store.disk import MappedSegment, SystemDisk
+from turbopump.store.index_file import ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE
+from turbopump.store.key_index import KeyIndex
+from turbopump.store.message_store import MessageStore
+from turbopump.store.scrub import Scrub
+
+ENTRIES_AT = HEADER_SIZE + SLOTS * SLOT_SIZE
+Damage = Callable[[bytearray], None]
+
+
+@pytest.fixture(autouse=True)
+def every_entry_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_scrub, "SAMPLE", 1)
+
+
+def index_paths(directory: Directory) -> list[Path]:
+    return sorted(directory.paths.index.iterdir())
+
+
+def index_of(store: MessageStore) -> KeyIndex:
+    assert store.index is not None
+    return store.index
+
+
+def harm(path: Path, damage: Damage) -> None:
+    data = bytearray(path.read_bytes())
+    damage(data)
+    path.write_bytes(data)
+
+
+def scrub_of(store: MessageStore, found: list[str]) -> Scrub:
+    return Scrub(
+        SystemDisk(), store.log, store.queues, lambda: store.log.end, 1 << 20, found.append, store.unit_repair, store.index
+    )
+
+
+def run(scrub: Scrub, on_step: Callable[[], None] = lambda: None) -> None:
+    """One whole pass."""
+    now, passes = 0.0, scrub.numbers.passes
+    while scrub.numbers.passes == passes:
+        now += scrub.step(now)
+        on_step()
+
+
+def entry_at(number: int) -> int:
+    return ENTRIES_AT + number * ENTRY_SIZE
+
+
+def set_bytes(at: int, value: bytes) -> Damage:
+    def damage(data: bytearray) -> None:
+        data[at : at + len(value)] = value
+
+    return damage
+
+
+HEADERS = {
+    "begin time": set_bytes(2, b"\x77"),
+    "end time": set_bytes(10, b"\x77"),
+    "begin offset": set_bytes(20, b"\x77"),
+    "end offset": set_bytes(28, b"\x77"),
+    "slots used": set_bytes(32, (99).to_bytes(4)),
+    "too many entries": set_bytes(36, (ENTRIES + 1).to_bytes(4)),
+    "negative slots": set_bytes(32, (-1).to_bytes(4, signed=True)),
+    "fewer entries": set_bytes(36, (5).to_bytes(4)),
+    "zeros at the front": set_bytes(0, bytes(8)),
+    "everything": lambda data: set_bytes(0, random.Random(4).randbytes(len(data)))(data),
+}
+WITHIN = {
+    "a slot": set_bytes(HEADER_SIZE + SLOT_SIZE, (3).to_bytes(4)),
+    "every slot": set_bytes(HEADER_SIZE, bytes(SLOTS * SLOT_SIZE)),
+    "a hash": set_bytes(entry_at(4), b"\x01\x02\x03\x04"),
+    "a negative hash": set_bytes(entry_at(4), b"\xff"),
+    "an offset": set_bytes(entry_at(4) + 4, (1 << 50).to_bytes(8)),
+    "an offset a little": lambda data: set_bytes(entry_at(4) + 11, bytes([data[entry_at(4) + 11] + 1]))(data),
+    "a time": set_bytes(entry_at(4) + 12, (7000).to_bytes(4)),
+    "a link": set_bytes(entry_at(9) + 16, (1).to_bytes(4)),
+    "the middle": lambda data: set_bytes(entry_at(3), bytes(ENTRY_SIZE * 20))(data),
+}
+
+
+@pytest.mark.parametrize("which", [0, 1, 2, -1])
+@pytest.mark.parametrize("damage", HEADERS)
+def test_a_header_that_cannot_be_right_is_noticed_at_the_start_and_the_file_is_filled_again(
+    tmp_path: Path, damage: str, which: int
+) -> None:
+    directory = indexed(tmp_path)
+    store = directory.open()
+    fill(directory, store)
+    expected = answers(store)
+    store.close()
+    path = index_paths(directory)[which]
+    harm(path, HEADERS[damage])
+    store = directory.open()
+    (told,) = directory.failures
+    assert told.startswith(f"index file {path} is damaged (")
+    assert store.lookup.no_index_because is not None
+    assert not store.recovery or not store.recovery.rebuilt
+    fill(directory, store, 5, start=60)
+    found: list[str] = []
+    run(scrub_of(store, found))
+    assert found[0].startswith(f"index file {path} is filled again from the log: ")
+    assert store.lookup.no_index_because is None
+    after = answers(store)
+    for number in range(60):
+        assert after[f"ID{number:04d}"] == expected[f"ID{number:04d}"]
+    for second in range(0, 24, 3):
+        assert after[f"every at {second}"] == expected[f"every at {second}"]
+    store.close()
+    directory.failures.clear()
+    again = directory.open()
+    assert answers(again) == after
+    assert directory.failures == []
+    again.close()
+    assert {one.name for one in index_paths(directory)} == {one.name for one in directory.paths.index.iterdir()}
+    assert not list(tmp_path.glob("index.new"))
+
+
+@pytest.mark.parametrize("which", [0, 1, -1])
+@pytest.mark.parametrize("damage", {**WITHIN, **HEADERS})
+def test_the_scrub_notices_whatever_is_wrong_in_a_file_and_fills_it_again(tmp_path: Path, damage: str, which: int) -> None:
+    directory = indexed(tmp_path)
+    store = directory.open()
+    fill(directory, store)
+    expected = answers(store)
+    file = index_of(store).files[which]
+    whole = bytes(file.segment.buffer)
+    data = bytearray(whole)
+    {**WITHIN, **HEADERS}[damage](data)
+    file.segment.buffer[:] = bytes(data)
+    found: list[str] = []
+    scrub = scrub_of(store, found)
+    run(scrub)
+    run(scrub)
+    assert answers(store) == expected
+    if damage in WITHIN:
+        assert scrub.numbers.damaged_indexes == 1
+        assert directory.failures[0].startswith(f"index file {file.segment.path} is damaged (")
+        assert len(found) == 1
+    elif damage != "everything":
+        assert found == [f"the head of index file {file.segment.path} was damaged, it is written again"]
+    store.close()
+    directory.failures.clear()
+    again = directory.open()
+    assert answers(again) == expected
+    assert directory.failures == []
+    again.close()
+
+
+def test_files_side_by_side_are_filled_again_one_after_the_other_while_messages_come(tmp_path: Path) -> None:
+    directory = indexed(tmp_path)
+    store = directory.open()
+    fill(directory, store, 40)
+    for file in index_of(store).files[1:]:
+        file.segment.buffer[ENTRIES_AT:] = bytes(file.segment.size - ENTRIES_AT)
+    found: list[str] = []
+    scrub = scrub_of(store, found)
+    more = iter(range(40, 80))
+
+    def send() -> None:
+        number = next(more, None)
+        if number is not None:
+            fill(directory, store, 1, start=number)
+
+    run(scrub, send)
+    for number in more:
+        fill(directory, store, 1, start=number)
+    assert scrub.numbers.damaged_indexes >= 2
+    plain = indexed(tmp_path / "plain")
+    plain.clock.now = 1_700_000_000_000
+    other = plain.open()
+    fill(plain, other, 80)
+    assert answers(store) == answers(other)
+    other.close()
+    store.close()
+
+
+def test_a_whole_index_is_left_as_it_is_and_so_is_one_that_grows_meanwhile(tmp_path: Path) -> None:
+    directory = indexed(tmp_path)
+    store = directory.open()
+    fill(directory, store, 20)
+    found: list[str] = []
+    numbers = iter(range(20, 60))
+    run(scrub_of(store, found), lambda: fill(directory, store, 1, start=next(numbers, 60)))
+    assert (found, directory.failures) == ([], [])
+    store.close()
+
+
+def test_messages_that_are_gone_or_damaged_are_no_fault_of_the_index(tmp_path: Path) -> None:
+    directory = indexed(tmp_path, with_crc=True)
+    store = directory.open()
+    fill(directory, store, 60)
+    hit = store.lookup.find_by_key("T", "ID0050", *ALWAYS)[0]
+    file = store.log.files.at(hit.offset)
+    assert file is not None
+    file.buffer[hit.offset - file.start + 90] ^= 1
+    store.log.files.forget_first()
+    found: list[str] = []
+    run(scrub_of(store, found))
+    assert [text for text in found if "index" in text] == []
+    assert directory.failures == []
+    store.close()
+
+
+@pytest.mark.parametrize("where", ["slots", "entries", "log"])
+def test_a_file_that_cannot_be_read_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    directory = indexed(tmp_path)
+    store = directory.open()
+    fill(directory, store, 60)
+    expected = answers(store)
+    bad = index_of(store).files[1].segment
+    plain = MappedSegment.read_cold
+    monkeypatch.setattr(MappedSegment, "read_cached", lambda _self, _at, _size: None)
+
+    def read(segment: MappedSegment, at: int, size: int) -> bytes:
+        if segment is bad and (at < ENTRIES_AT if where == "slots" else at >= ENTRIES_AT) and where != "log":
+            raise OSError(errno.EIO, "Input/output error")
+        if where == "log" and segment.path.parent.name == "commitlog" and size < 4096:
+            raise OSError(errno.EIO, "Input/output error")
+        return plain(segment, at, size)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MappedSegment, "read_cold", read)
+        run(scrub_of(store, []))
+    told = [text for text in directory.failures if "cannot be read: Input/output error" in text]
+    assert len(told) == (0 if where == "log" else 1)
+    assert answers(store) == expected
+    store.close()
+
+
+@pytest.mark.parametrize("fails", ["create", "rename", "new file"])
+def test_without_room_for_another_file_it_is_tried_again_with_the_next_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    directory = indexed(tmp_path)
+    store = directory.open()
+    fill(directory, store, 60)
+    expected = answers(store)
+    index = index_of(store)
+    file = index.files[-1 if fails == "new file" else 1]
+    file.segment.buffer[entry_at(2) : entry_at(3)] = b"\xff" * ENTRY_SIZE
+    found: list[str] = []
+    scrub = scrub_of(store, found)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        if fails == "new file":
+            patched.setattr(index, "begin_file", refuse)
+        else:
+            patched.setattr(SystemDisk, "create_segment" if fails == "create" else "rename_segment", refuse)
+        run(scrub)
+    assert found == [f"index file {file.segment.path} cannot be filled again now (No space left on device)"]
+    assert index.incomplete
+    index.failed = True
+    run(scrub)
+    assert len(found) == 1, "an index that is given up is filled again by the next start"
+    index.failed = False
+    run(scrub)
+    assert not index.incomplete
+    assert answers(store) == expected
+    store.close()
+
+
+def test_a_header_that_cannot_be_read_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = indexed(tmp_path)
+    store = directory.open()
+    fill(directory, store, 60)
+    index = index_of(store)
+
+    def refuse(*_: object) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MappedSegment, "read_cold", refuse)
+        index.check_headers()
+    assert all("cannot be read: Input/output error" in text for text in directory.failures)
+    assert len(directory.failures) == len(index.files)
+    put(store, b"late", "late", "LATE")
+    assert len(store.lookup.find_by_key("T", "late", *ALWAYS)) == 1
+    run(scrub_of(store, []))
+    assert len(store.lookup.find_by_key("T", "ID0001", *ALWAYS)) == 1
+    store.close()
