@@ -12,48 +12,46 @@ import random
 import socket
 
 from turbopump.broker.cleaning import SPACE_INTERVAL_S, Cleaning
+from turbopump.broker.cold_flow import ColdFlow
 from turbopump.broker.consumers import ClientTable
-from turbopump.broker.groups import GroupTable
+from turbopump.broker.dead_letters import late_retries
+from turbopump.broker.detours import Detours, refuse_unknown_kinds
+from turbopump.broker.flush_wait import FlushWait
+from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.handlers.clients import ClientsHandler
-from turbopump.broker.handlers.offsets import OffsetsHandler
-from turbopump.broker.handlers.pull import PullHandler
-from turbopump.broker.handlers.queries import QueriesHandler
-from turbopump.broker.handlers.send import SendHandler
-from turbopump.broker.handlers.topics import TopicsHandler
 from turbopump.broker.held_pulls import HeldPulls
-from turbopump.broker.offsets import ConsumerOffsets
-from turbopump.broker.questions import Questions
+from turbopump.broker.inner_batches import refuse_false_inner_batch
+from turbopump.broker.pop.pop import Pop
+from turbopump.broker.queue_kinds import QueueKinds
+from turbopump.broker.reception import Parts, add_handlers
 from turbopump.broker.recovery_progress import RecoveryProgress
 from turbopump.broker.registration import Registration
+from turbopump.broker.request_modes import RequestModes
+from turbopump.broker.runtime_info import RuntimeInfo
+from turbopump.broker.schedule.delay_levels import by_level
+from turbopump.broker.schedule.delays import Delays
+from turbopump.broker.schedule.timer_detour import by_time
+from turbopump.broker.schedule.timers import Timers, timers_of
+from turbopump.broker.schedule.timetable import Timetable
 from turbopump.broker.scrubbing import Scrubbing
 from turbopump.broker.send_queue import SendQueue
 from turbopump.broker.stalls import LOOK_INTERVAL_S, StallWatch
+from turbopump.broker.statistics import Statistics
 from turbopump.broker.store_settings import store_config
-from turbopump.broker.timetable import Timetable
-from turbopump.broker.topics import TopicTable
+from turbopump.broker.tables import SAVE_AGAIN_S, Tables
+from turbopump.broker.topic_routes import TopicRoutes
+from turbopump.broker.transactions.half_messages import HalfMessageDetour
+from turbopump.broker.transactions.transactions import Transactions
 from turbopump.clock import Clock, SystemClock
 from turbopump.compiled import KIND
 from turbopump.config.addresses import join_address
-from turbopump.config.broker_config import VIP_OFFSET, BrokerConfig
+from turbopump.config.broker_config import VIP_OFFSET, BrokerConfig, FlushDiskType
 from turbopump.errors import ConfigError, NotStartedError
-from turbopump.protocol.bodies.topics import PERM_INHERIT, PERM_READ, PERM_WRITE
-from turbopump.protocol.requests.clients import GetConsumerListByGroup, Heartbeat, UnregisterClient
-from turbopump.protocol.requests.offsets import (
-    GetMaxOffset,
-    GetMinOffset,
-    QueryConsumerOffset,
-    SearchOffset,
-    UpdateConsumerOffset,
-)
-from turbopump.protocol.requests.pull import LitePullMessage, PullMessage
-from turbopump.protocol.requests.queries import GetEarliestMsgStoreTime, QueryMessage, ViewMessageById
-from turbopump.protocol.requests.send import SendBatchMessage, SendMessage, SendMessageV2
-from turbopump.protocol.requests.topics import CreateTopic, GetAllTopicConfig
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Router
 from turbopump.remoting.server import RemotingServer
+from turbopump.store.cold_reads import Pace
 from turbopump.store.disk import Disk, SystemDisk
-from turbopump.store.json_table import JsonTable
 from turbopump.store.message_store import MessageStore
 from turbopump.store.recovery import RecoveryReport
 
@@ -63,10 +61,8 @@ CLIENT_CHECK_S = 10.0
 LATENCY_LINE_S = 60.0
 FIRST_REGISTRATION_S = 3.0
 """Longest that a start waits for name servers; a silent one must not keep the broker from serving those who know it."""
-SAVE_AGAIN_S = 1.0
-"""After how long a table that could not be saved is tried again."""
 DAMAGES_LOGGED = 100
-"""Damaged ranges, and offsets set back, that get a line each at the start; all of them are counted."""
+"""Damaged ranges that get a line each at the start; all of them are counted."""
 
 
 class Broker:
@@ -90,12 +86,16 @@ class Broker:
         self._random = source or random.Random()
         self._timetable = Timetable()
         self._cleaning: Cleaning | None = None
+        self._delays: Delays | None = None
+        self._timers: Timers | None = None
         self._held = HeldPulls()
+        self._pop: Pop | None = None
+        self._transactions: Transactions | None = None
         self._store: MessageStore | None = None
         self._server: RemotingServer | None = None
         self._registration: Registration | None = None
-        self._files: list[JsonTable] = []
-        self._tables: list[TopicTable | GroupTable | ConsumerOffsets] = []
+        self._routes: TopicRoutes | None = None
+        self._tables: Tables | None = None
         self.scrubbing: Scrubbing | None = None
         self.host = config.bind_address
         self.port = config.listen_port
@@ -122,36 +122,22 @@ class Broker:
     async def _start(self) -> None:
         config, clock = self.config, self._clock
         loop = asyncio.get_running_loop()
-        disk = self._disk or SystemDisk(lambda call: loop.call_soon_threadsafe(call))
         settings = store_config(config)
-        store = self._store = MessageStore.open(settings, disk, clock, _report, RecoveryProgress(clock.monotonic).reached)
-        store.cold_reads.take_turns(loop.call_soon, loop.time)
+        disk = self._disk or SystemDisk(loop.call_soon_threadsafe, loop if settings.flushed_only else None)
+        progress, kinds = RecoveryProgress(clock.monotonic), QueueKinds(disk, settings.paths)
+        store = self._store = MessageStore.open(settings, disk, clock, _report, progress.reached, kinds.is_batch)
+        pace = Pace(config.cold_read_share / 100, lambda: store.log.end, loop.call_later)
+        store.cold_reads.take_turns(loop.call_soon, clock.monotonic, pace)
         _report_recovery(config.store_path_root_dir, store.recovery)
         log.info("hot functions: %s", KIND)
 
-        paths = settings.paths
-        self._files = [
-            JsonTable(disk, paths.table(name), _report) for name in ("topics", "subscriptionGroup", "consumerOffset")
-        ]
-        topics, groups, offsets = self._files
-        self._topics = TopicTable(topics, clock, auto_create=config.auto_create_topic_enable)
-        self._groups = GroupTable(groups, clock, auto_create=config.auto_create_subscription_group)
-        self._offsets = ConsumerOffsets(offsets, clock)
-        for table in (self._topics, self._groups, self._offsets):
-            table.load()
-            self._tables.append(table)
-        self._set_back_offsets()
-        self._topics.add_system_topics(
-            cluster=config.broker_cluster_name,
-            broker=config.broker_name,
-            default_queues=config.default_topic_queue_nums,
-            cluster_perm=PERM_READ | PERM_WRITE | PERM_INHERIT if config.cluster_topic_enable else PERM_INHERIT,
-            broker_perm=PERM_READ | PERM_WRITE if config.broker_topic_enable else PERM_INHERIT,
-        )
+        tables = self._tables = Tables(config, store, settings.paths, disk, clock, _report, _tell)
+        self._topics, self._groups, self._offsets = tables.topics, tables.groups, tables.offsets
 
         self._sends = sends = SendQueue(config)
         store.latency.on_slow = sends.append_took
-        store.log.files.on_spare = sends.backlog.release
+        self.statistics = Statistics(store.queues, clock, config.broker_cluster_name, detail=config.enable_detail_stat)
+        self.runtime_info = RuntimeInfo(config, settings.paths, store, self.statistics, sends, clock)
         clients: ClientTable[Connection] = ClientTable()
         self._clients_handler = ClientsHandler(config, clients, self._topics, self._groups)
         self._server = RemotingServer(
@@ -162,6 +148,28 @@ class Broker:
         )
         router, vip_router = Router(), Router()
         await self._listen(router, vip_router)
+        self._flush_wait = FlushWait(store.flusher, sync=config.flush_disk_type == FlushDiskType.SYNC_FLUSH)
+        self._forwarding = Forwarding(store, clock, self._store_host, self._flush_wait)
+        store.log.files.on_spare = self._room_made
+        self._transactions = Transactions(
+            config, store, self._forwarding, self._flush_wait, self._offsets, self._topics, clients, clock
+        )
+        kinds.table = tables.topics
+        self._detours = Detours()
+        self._detours.add(refuse_false_inner_batch)
+        self._detours.add(HalfMessageDetour(config))
+        self._detours.add(
+            late_retries(self._topics, self._groups, lambda group: tables.locks.locks.any_held(group, clock.monotonic()))
+        )
+        self._detours.add(by_time(config, clock))
+        self._detours.add(by_level(settings.delay_levels))
+        self._detours.add(refuse_unknown_kinds)
+        self._delays = Delays(tables.delay_offsets, store, self._forwarding, settings.delay_levels, clock)
+        self._delays.load()
+        tables.save_too(self._delays)
+        self._timers = timers_of(config, settings.paths, store, disk, self._forwarding, clock)
+        tables.save_too(self._timers)
+        self._pop = Pop(config, store, tables, self._timers, self._forwarding, self.statistics, clock)
 
         self._registration = Registration(
             config.namesrv_addresses,
@@ -173,9 +181,49 @@ class Broker:
             ha_address=join_address(config.broker_ip2 or self._advertised_host, config.ha_listen_port or self.port + 1),
             timeout=config.register_broker_timeout_mills / 1000,
         )
-        self._add_handlers(router, clients, pulls=True)
-        self._add_handlers(vip_router, clients, pulls=False)
+        self._routes = TopicRoutes(
+            *(config.namesrv_addresses, self._topics, config.broker_name, clock),
+            config.load_balance_poll_name_server_interval / 1000,
+        )
+        request_modes = RequestModes(config, tables.request_modes)
+        request_modes.load()
+        tables.save_too(request_modes)
+        parts = Parts(
+            config=config,
+            clock=clock,
+            random=self._random,
+            store=store,
+            store_host=self._store_host,
+            tables=tables,
+            clients=clients,
+            clients_handler=self._clients_handler,
+            held=self._held,
+            detours=self._detours,
+            forwarding=self._forwarding,
+            flush_wait=self._flush_wait,
+            timers=self._timers,
+            pop=self._pop,
+            transactions=self._transactions,
+            statistics=self.statistics,
+            runtime_info=self.runtime_info,
+            announce=self._registration.now,
+            request_modes=request_modes,
+            routes=self._routes,
+            cold=ColdFlow(
+                clock,
+                enabled=config.cold_data_flow_control_enable,
+                group_max=config.cg_cold_read_threshold,
+                total_max=config.global_cold_read_threshold,
+            ),
+        )
+        add_handlers(router, parts, pulls=True)
+        add_handlers(vip_router, parts, pulls=False)
         self._begin_repeating(disk)
+        self._delays.start()
+        self._timers.start()
+        self._pop.start()
+        self._transactions.start()
+        self._timetable.every(config.flush_delay_offset_interval / 1000, self._delays.save)
         if not config.namesrv_addresses:
             log.warning("no name server is given (namesrvAddr, -n): clients will not find this broker")
         await self._registration.now(within=FIRST_REGISTRATION_S)
@@ -186,20 +234,32 @@ class Broker:
         self._timetable.close()
         if self._cleaning is not None:
             self._cleaning.close()
+        if self._delays is not None:
+            await self._delays.stop()
+        if self._timers is not None:
+            await self._timers.stop()
         if self._registration is not None:
             registration, self._registration = self._registration, None
             self._topics.on_change = lambda: None
             await registration.close()
+        if self._routes is not None:
+            await self._routes.close()
         self._held.expire_all()
+        if self._pop is not None:
+            self._pop.held.expire_all()
         if self._server is not None:
             server, self._server = self._server, None
             await server.close()
+        if self._transactions is not None:
+            await self._transactions.close()
         if self._store is not None:
             store, self._store = self._store, None
+            if self._pop is not None:
+                await self._pop.stop()
             try:
                 store.finish_background()
-                for table in self._tables:
-                    table.save_now()
+                if self._tables is not None:
+                    self._tables.save_now()
             finally:
                 store.close()
 
@@ -222,53 +282,16 @@ class Broker:
         self.address = join_address(self._advertised_host, config.advertised_port or self.port)
         self._store_host = (await _numeric(self._advertised_host, self.host), config.advertised_port or self.port)
 
-    def _set_back_offsets(self) -> None:
-        """No group may stand beyond what recovery found: it would miss what takes the lost offsets, also after the next crash."""
-        queues = self.store.queues
+    def _save_offsets(self) -> None:
+        """With what pops note in them before."""
+        assert self._pop is not None
+        self._pop.save()
+        self._offsets.save()
 
-        def end_of(topic: str, queue_id: int) -> int:
-            queue = queues.find(topic, queue_id)
-            return queue.max_index if queue is not None else 0
-
-        moved = self._offsets.set_back(end_of)
-        for one in moved[:DAMAGES_LOGGED]:
-            log.warning("offset set back to the end of its recovered queue group=%s topic=%s queue=%d offset=%d end=%d", *one)
-        if moved:
-            log.warning("offsets set back to the ends of their recovered queues count=%d", len(moved))
-            try:
-                self._offsets.save_now()
-            except OSError as error:  # the repeating save goes on trying
-                _report(f"the offsets that were set back could not be saved ({error.strerror or error})")
-
-    def _add_handlers(self, router: Router, clients: ClientTable[Connection], *, pulls: bool) -> None:
-        assert self._registration is not None
-        config, store = self.config, self.store
-        announce = self._registration.now
-        send = SendHandler(config, store, self._topics, self._groups, self._clock, self._random, self._store_host, announce)
-        router.add(SendMessage, send.send, may_wait=True)
-        router.add(SendMessageV2, send.send, may_wait=True)
-        router.add(SendBatchMessage, send.send, may_wait=True)
-        if pulls:
-            pull = PullHandler(config, store, self._topics, self._groups, self._offsets, clients, self._held)
-            router.add(PullMessage, pull.pull)
-            router.add(LitePullMessage, pull.pull)
-        questions = Questions(store.cold_reads)
-        offsets = OffsetsHandler(store, self._topics, self._groups, self._offsets, questions)
-        router.add(QueryConsumerOffset, offsets.query)
-        router.add(UpdateConsumerOffset, offsets.update)
-        router.add(GetMaxOffset, offsets.maximum)
-        router.add(GetMinOffset, offsets.minimum)
-        router.add(SearchOffset, offsets.at_time)
-        queries = QueriesHandler(config, store.lookup, questions)
-        router.add(QueryMessage, queries.by_key)
-        router.add(ViewMessageById, queries.by_offset)
-        router.add(GetEarliestMsgStoreTime, queries.earliest)
-        router.add(Heartbeat, self._clients_handler.heartbeat)
-        router.add(UnregisterClient, self._clients_handler.unregister)
-        router.add(GetConsumerListByGroup, self._clients_handler.consumer_list)
-        topics = TopicsHandler(config, self._topics, announce)
-        router.add(CreateTopic, topics.create)
-        router.add(GetAllTopicConfig, topics.list_all)
+    def _room_made(self) -> None:
+        """The log has a new file. What is stored already goes first: it is older."""
+        self._forwarding.room_made()
+        self._sends.backlog.release()
 
     def _begin_repeating(self, disk: Disk) -> None:
         assert self._registration is not None
@@ -276,8 +299,9 @@ class Broker:
         loop = asyncio.get_running_loop()
         every(config.flush_interval_commit_log / 1000, self.store.flusher.flush_log)
         every(config.flush_interval_consume_queue / 1000, self.store.flusher.flush_queues)
-        every(config.flush_consumer_offset_interval / 1000, self._offsets.save)
-        for file in self._files:
+        every(config.flush_consumer_offset_interval / 1000, self._save_offsets)
+        assert self._tables is not None
+        for file in self._tables.files:
             every(SAVE_AGAIN_S, file.repeat)
         every(min(max(config.register_name_server_period, 10_000), 60_000) / 1000, self._registration.soon)
         every(LOOK_INTERVAL_S, StallWatch(loop.time, self._sends.stood_still).look)
@@ -288,6 +312,7 @@ class Broker:
         cleaning.look()
         every(SPACE_INTERVAL_S, cleaning.look)
         every(config.clean_resource_interval / 1000, cleaning.round)
+        self._timetable.at_its_pace(self.statistics.step)
         every(LATENCY_LINE_S, lambda: log.info("%s", self.store.latency.end_minute()))
         silence = config.channel_expired_timeout / 1000
         every(CLIENT_CHECK_S, lambda: self._clients_handler.close_silent(loop.time(), silence))
@@ -326,3 +351,7 @@ def _report_recovery(directory: str, report: RecoveryReport | None) -> None:
 
 def _report(text: str) -> None:
     log.error("store: %s", text)
+
+
+def _tell(text: str) -> None:
+    log.info("store: %s", text)

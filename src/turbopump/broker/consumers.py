@@ -9,20 +9,41 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
+from turbopump.filtering.sql92 import SqlError, compile_sql
 from turbopump.filtering.tag import code_filter, parse_tags, tag_codes
-from turbopump.protocol.bodies.heartbeat import ConsumerData, ConsumeType, MessageModel, SubscriptionData
+from turbopump.message.rules import RETRY_PREFIX
+from turbopump.protocol.bodies.heartbeat import (
+    ConsumeFromWhere,
+    ConsumerData,
+    ConsumeType,
+    MessageModel,
+    SubscriptionData,
+)
+from turbopump.protocol.codes import ResponseCode
+from turbopump.remoting.router import Response
+from turbopump.store.matching import Wanted
+
+TAG: Final = "TAG"
+SQL92: Final = "SQL92"
+"""Kinds of subscription expressions."""
+
+Wants = frozenset[tuple[str, str, str]]
+"""What one member subscribes: topic, kind and expression, in a form that is equal for equal meanings."""
 
 PeerT = TypeVar("PeerT", bound=Hashable)
 
 
 @dataclass(slots=True)
 class Subscription:
-    """What a group wants of one topic; ``codes`` empty: everything."""
+    """What a group wants of one topic: messages with one of the tag ``codes`` (none: all of them) that ``matches``, if it is given.
+    ``fault``: why nothing can be given."""
 
     data: SubscriptionData
     codes: frozenset[int]
+    matches: Wanted | None = None
+    fault: str | None = None
 
     @property
     def accept(self) -> object:
@@ -31,11 +52,15 @@ class Subscription:
 
 @dataclass(slots=True)
 class Member:
-    """One client in a group. ``seen`` on the monotonic clock, seconds."""
+    """One client in a group. ``seen`` last and known ``since``, on the monotonic clock, seconds; ``language`` by its number
+    (``LanguageCode``); ``wants``: its own subscriptions."""
 
     client_id: str
     version: int
     seen: float
+    language: int = 0
+    since: float = 0.0
+    wants: Wants = frozenset()
 
 
 @dataclass(slots=True)
@@ -45,6 +70,7 @@ class ConsumerGroup(Generic[PeerT]):
     name: str
     consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
     message_model: MessageModel = MessageModel.CLUSTERING
+    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     members: dict[PeerT, Member] = field(default_factory=dict)
     fingerprint: int = 0
@@ -56,8 +82,12 @@ class ClientTable(Generic[PeerT]):
     def __init__(self) -> None:
         self.groups: dict[str, ConsumerGroup[PeerT]] = {}
         self.producers: dict[str, dict[PeerT, Member]] = {}
+        self._producing: dict[str, PeerT] = {}
+        """By client id, the connection of its last heartbeat as a producer."""
 
-    def add_consumer(self, peer: PeerT, client_id: str, version: int, data: ConsumerData, now: float) -> bool:
+    def add_consumer(
+        self, peer: PeerT, client_id: str, version: int, data: ConsumerData, now: float, language: int = 0
+    ) -> bool:
         """Note a heartbeat of a consumer; True if the group's members or subscriptions have changed by it.
 
         Raises ValueError for a tag expression that cannot be read.
@@ -70,6 +100,9 @@ class ClientTable(Generic[PeerT]):
         }
         group = self.groups.setdefault(data.group_name, ConsumerGroup(data.group_name))
         changed = self._note_member(group, peer, client_id, version, now)
+        group.members[peer].language = language
+        group.members[peer].wants = wants(data)
+        group.consume_from_where = data.consume_from_where or group.consume_from_where
         group.consume_type = data.consume_type or group.consume_type
         group.message_model = data.message_model or group.message_model
         for topic, new in subscriptions.items():
@@ -88,8 +121,17 @@ class ClientTable(Generic[PeerT]):
         group = self.groups.setdefault(group_name, ConsumerGroup(group_name))
         return self._note_member(group, peer, client_id, version, now)
 
-    def add_producer(self, peer: PeerT, client_id: str, version: int, group: str, now: float) -> None:
-        self.producers.setdefault(group, {})[peer] = Member(client_id, version, now)
+    def add_producer(self, peer: PeerT, client_id: str, version: int, group: str, now: float, language: int = 0) -> None:
+        members = self.producers.setdefault(group, {})
+        before = members.get(peer)
+        members[peer] = Member(client_id, version, now, language)
+        self._producing[client_id] = peer
+        if before is not None and before.client_id != client_id:
+            self._forget_producing(before.client_id, peer)
+
+    def find_producer(self, client_id: str) -> PeerT | None:
+        """The connection of the client that produces under this id."""
+        return self._producing.get(client_id)
 
     def remove_consumer(self, peer: PeerT, group_name: str) -> bool:
         """True if the peer was a member."""
@@ -102,8 +144,19 @@ class ClientTable(Generic[PeerT]):
 
     def remove_producer(self, peer: PeerT, group: str) -> None:
         members = self.producers.get(group)
-        if members is not None and members.pop(peer, None) is not None and not members:
+        left = None if members is None else members.pop(peer, None)
+        if left is None:
+            return
+        if not members:
             del self.producers[group]
+        self._forget_producing(left.client_id, peer)
+
+    def _forget_producing(self, client_id: str, peer: PeerT) -> None:
+        if self._producing.get(client_id) is not peer:
+            return
+        known = (members.get(peer) for members in self.producers.values())
+        if not any(member is not None and member.client_id == client_id for member in known):
+            del self._producing[client_id]
 
     def remove_peer(self, peer: PeerT) -> list[str]:
         """Forget a connection; the consumer groups that it leaves."""
@@ -126,15 +179,61 @@ class ClientTable(Generic[PeerT]):
         group = self.groups.get(group_name)
         return list(group.members) if group else []
 
+    def find_consumer(self, group_name: str, client_id: str) -> PeerT | None:
+        """The connection of one member of a group."""
+        group = self.groups.get(group_name)
+        members = group.members.items() if group is not None else ()
+        return next((peer for peer, member in members if member.client_id == client_id), None)
+
+    def subscribers(self, topic: str) -> list[str]:
+        """The groups that subscribe a topic now."""
+        return [name for name, group in self.groups.items() if topic in group.subscriptions]
+
     def _note_member(self, group: ConsumerGroup[PeerT], peer: PeerT, client_id: str, version: int, now: float) -> bool:
         member = group.members.get(peer)
-        group.members[peer] = Member(client_id, version, now)
-        return member is None or member.client_id != client_id
+        if member is None or member.client_id != client_id:
+            group.members[peer] = Member(client_id, version, now, since=now)
+            return True
+        member.version, member.seen = version, now
+        return False
+
+
+def wants(data: ConsumerData) -> Wants:
+    """What a consumer subscribes, the retry topic aside, which every member has or, to some brokers, has not."""
+    return frozenset(
+        (one.topic, one.expression_type or TAG, _expression(one))
+        for one in data.subscription_data_set
+        if one.topic and not one.topic.startswith(RETRY_PREFIX)
+    )
+
+
+def _expression(data: SubscriptionData) -> str:
+    if data.expression_type not in (None, "", TAG):
+        return (data.sub_string or "").strip()
+    return " || ".join(sorted(frozenset(data.tags_set) or parse_tags(data.sub_string))) or "*"
 
 
 def read_subscription(data: SubscriptionData) -> Subscription:
-    """A subscription with its tag codes. C++ clients send no codes: they are made from the tags or the expression."""
-    if data.expression_type not in (None, "", "TAG"):
-        return Subscription(data, frozenset())
+    """A subscription with its tag codes or its compiled filter. C++ clients send no codes: they are made from the tags or the expression.
+
+    Raises ValueError for a tag expression that cannot be read; a filter that cannot be is the subscription's ``fault``.
+    """
+    if data.expression_type == SQL92:
+        try:
+            return Subscription(data, frozenset(), matches=compile_sql(data.sub_string or ""))
+        except SqlError as error:
+            return Subscription(data, frozenset(), fault=str(error))
+    if data.expression_type not in (None, "", TAG):
+        return Subscription(
+            data, frozenset(), fault=f"expression type {data.expression_type!r} is unknown; there are TAG and SQL92"
+        )
     tags = frozenset(data.tags_set) or parse_tags(data.sub_string)
     return Subscription(data, tag_codes(tags) | frozenset(data.code_set))
+
+
+def no_property_filter(kind: str | None) -> Response:
+    """The answer to a consumer that filters by properties, where the broker is told not to."""
+    return Response(
+        code=ResponseCode.SYSTEM_ERROR,
+        remark=f"The broker does not support consumer to filter message by {kind} (enablePropertyFilter=false)",
+    )

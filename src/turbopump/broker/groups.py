@@ -61,5 +61,18 @@ class GroupTable:
         self._saved.data_version = self._saved.data_version.next(self._clock.now_ms())
         self._table.save(fastjson.encode_indented(self._saved))
 
+    def delete(self, group: str) -> bool:
+        """Forget a group; False if there is none."""
+        if self._saved.subscription_group_table.pop(group, None) is None:
+            return False
+        self._saved.forbidden_table.pop(group, None)
+        self._saved.data_version = self._saved.data_version.next(self._clock.now_ms())
+        self._table.save(fastjson.encode_indented(self._saved))
+        return True
+
+    def wrapper(self) -> SubscriptionGroupWrapper:
+        """The whole table with its version."""
+        return self._saved
+
     def save_now(self) -> None:
         self._table.save_now(fastjson.encode_indented(self._saved))

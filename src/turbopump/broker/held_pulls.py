@@ -16,10 +16,11 @@ from turbopump.store.watermark import Waiter
 class HeldPull:
     """One waiting pull: ``again`` is called, once, with True if its time is up."""
 
-    __slots__ = ("_holder", "again", "timer", "waiter")
+    __slots__ = ("_holder", "again", "queue", "timer", "waiter")
 
-    def __init__(self, holder: HeldPulls, again: Callable[[bool], None]) -> None:
+    def __init__(self, holder: HeldPulls, queue: ConsumeQueue, again: Callable[[bool], None]) -> None:
         self._holder = holder
+        self.queue = queue
         self.again = again
         self.waiter: Waiter | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -44,7 +45,7 @@ class HeldPulls:
 
     def hold(self, queue: ConsumeQueue, offset: int, seconds: float, again: Callable[[bool], None]) -> HeldPull:
         """Wait until ``queue`` has a message at ``offset``, or ``seconds`` are over."""
-        held = HeldPull(self, again)
+        held = HeldPull(self, queue, again)
         held.waiter = queue.end.when(offset + 1, held.arrived)
         held.timer = asyncio.get_running_loop().call_later(seconds, held.expired)
         self._held[held] = None
@@ -60,6 +61,11 @@ class HeldPulls:
         if held.timer is not None:
             held.timer.cancel()
         return True
+
+    def expire_topic(self, topic: str) -> None:
+        """Answer everyone who waits for a topic: it was deleted, and what comes under its name comes into other queues."""
+        for held in [held for held in self._held if held.queue.topic == topic]:
+            held.expired()
 
     def expire_all(self) -> None:
         """Answer everyone now: the broker stops."""

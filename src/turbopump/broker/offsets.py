@@ -1,12 +1,13 @@
 """Where each group stands in each queue: ``config/consumerOffset.json``, saved every few seconds and at the end.
 
 The rule: the broker itself moves an offset back in one case only, at its start, when recovery has left the queue shorter than the group
-had come; a client goes where it likes. Source: apache/rocketmq ``ConsumerOffsetManager``.
+had come; a client goes where it likes; and an operator's reset wins over what clients say until they have heard of it.
+Source: apache/rocketmq ``ConsumerOffsetManager``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import NamedTuple
 
 from turbopump.clock import Clock
@@ -35,12 +36,18 @@ class ConsumerOffsets:
         self._offsets: dict[str, dict[int, int]] = {}
         self._version = DataVersion()
         self._dirty = False
+        self._resets: dict[tuple[str, str, int], Hashable] = {}
+        """Queues of a group that were reset and whose reader does not know yet; the reader that was told last, if there is one. Saved, for
+        what readers say after a restart may be older than the reset."""
 
     def load(self) -> None:
         """Read the file. Raises OSError."""
         saved = self._table.load(lambda data: fastjson.decode(data, ConsumerOffsetTable), ConsumerOffsetTable)
         self._offsets = {key: dict(queues) for key, queues in saved.offset_table.items()}
         self._version = saved.data_version
+        for key, queue_ids in (saved.pending_resets or {}).items():
+            topic, _, group = key.partition("@")
+            self._resets.update(dict.fromkeys((group, topic, queue_id) for queue_id in queue_ids))
 
     def set_back(self, end_of: Callable[[str, int], int]) -> list[SetBack]:
         """Set every offset beyond ``end_of(topic, queue_id)`` to it; which were. To be called once, between recovery and the first
@@ -61,10 +68,96 @@ class ConsumerOffsets:
         queues = self._offsets.get(f"{topic}@{group}")
         return queues.get(queue_id) if queues is not None else None
 
-    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Note where a group stands. A client may also go back: that is how it seeks."""
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
+        """Note where a group stands. A client may also go back: that is how it seeks. False: not noted, for a reset came before it that
+        the client had not heard of when it spoke."""
+        if self._resets and (group, topic, queue_id) in self._resets:
+            return False
         self._offsets.setdefault(f"{topic}@{group}", {})[queue_id] = offset
         self._dirty = True
+        return True
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """An operator says where the group stands. No commit counts before a reader of the queue has heard of it."""
+        self._offsets.setdefault(f"{topic}@{group}", {})[queue_id] = offset
+        self._resets[group, topic, queue_id] = None
+        self._dirty = True
+
+    def reset_for(self, group: str, topic: str, queue_id: int, offset: int, reader: Hashable) -> int | None:
+        """A ``reader`` pulls at ``offset``: where it must go on instead; None: there.
+
+        Who pulls where the reset leads to has heard of it, and who insists, being told, has its way: a program that keeps its own
+        places. RocketMQ tells one pull, and a commit on its way then undoes the reset.
+        """
+        key = (group, topic, queue_id)
+        if key not in self._resets:
+            return None
+        place = self._offsets.get(f"{topic}@{group}", {}).get(queue_id)
+        if place is None or place == offset or self._resets[key] == reader:
+            del self._resets[key]
+            self._dirty = True
+            return None
+        self._resets[key] = reader
+        return place
+
+    def is_reset(self, group: str, topic: str, queue_id: int) -> bool:
+        """Whether a reset waits for the next reader of a queue."""
+        return (group, topic, queue_id) in self._resets
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The broker itself reads the queue for the group (POP): where a reset leads to, of which it has heard now; None: nowhere."""
+        if (group, topic, queue_id) not in self._resets:
+            return None
+        del self._resets[group, topic, queue_id]
+        self._dirty = True
+        return self.find(group, topic, queue_id)
+
+    @property
+    def any_reset(self) -> bool:
+        """Whether a reader must be told of a reset."""
+        return bool(self._resets)
+
+    def of_group(self, group: str, topic: str) -> Mapping[int, int]:
+        """Where a group stands in a topic, by queue id."""
+        return self._offsets.get(f"{topic}@{group}", {})
+
+    def topics_of(self, group: str) -> list[str]:
+        """The topics in which a group has come anywhere."""
+        return [key.partition("@")[0] for key in self._offsets if key.endswith(f"@{group}")]
+
+    def clone(self, source: str, target: str, topic: str) -> bool:
+        """Put ``target`` where ``source`` stands; False if that is nowhere."""
+        places = self._offsets.get(f"{topic}@{source}")
+        for queue_id, offset in (places or {}).items():
+            self.reset(target, topic, queue_id, offset)
+        return bool(places)
+
+    def lowest(self, topic: str, without: Collection[str]) -> dict[int, int]:
+        """The lowest place of all groups but these, by queue id."""
+        found: dict[int, int] = {}
+        for group in self.groups_of(topic):
+            if group not in without:
+                for queue_id, offset in self.of_group(group, topic).items():
+                    found[queue_id] = min(offset, found.get(queue_id, offset))
+        return found
+
+    def forget_group(self, group: str) -> None:
+        """The group was deleted."""
+        for topic in self.topics_of(group):
+            del self._offsets[f"{topic}@{group}"]
+            self._dirty = True
+        self._resets = {key: reader for key, reader in self._resets.items() if key[0] != group}
+
+    def groups_of(self, topic: str) -> list[str]:
+        """The groups that have come anywhere in a topic."""
+        return [key.partition("@")[2] for key in self._offsets if key.startswith(f"{topic}@")]
+
+    def forget_topic(self, topic: str) -> None:
+        """The topic was deleted."""
+        for group in self.groups_of(topic):
+            del self._offsets[f"{topic}@{group}"]
+            self._dirty = True
+        self._resets = {key: reader for key, reader in self._resets.items() if key[1] != topic}
 
     def save(self) -> None:
         """Write the file, beside the loop, if anything has changed."""
@@ -82,8 +175,15 @@ class ConsumerOffsets:
                 data_version=self._version,
                 group_topic_map=self._topics_of_groups(),
                 offset_table=self._offsets,
+                pending_resets=self._pending() or None,
             )
         )
+
+    def _pending(self) -> dict[str, list[int]]:
+        pending: dict[str, list[int]] = {}
+        for group, topic, queue_id in self._resets:
+            pending.setdefault(f"{topic}@{group}", []).append(queue_id)
+        return pending
 
     def _topics_of_groups(self) -> dict[str, tuple[str, ...]]:
         topics: dict[str, list[str]] = {}

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Generic, TypeVar
 
+from turbopump.errors import StoreError
 from turbopump.protocol.codes import ResponseCode
 from turbopump.remoting.answers import failure
 from turbopump.remoting.router import RequestContext, Response
@@ -29,6 +31,18 @@ class Questions:
     def ask(self, question: Question[T], respond: Callable[[T], Response], context: RequestContext) -> Response | None:
         """The response, which ``respond`` makes from the answer; None: it is sent later, or never, if the peer has gone."""
         return _Asked(self._reads, question, respond, context).go_on()
+
+    async def answer(self, question: Question[T]) -> T:
+        """The answer, for the broker's own use. Raises what the question does, and StoreError if too many reads wait for the disk."""
+        while True:
+            found: asyncio.Future[_Answer[T] | None] = asyncio.get_running_loop().create_future()
+            outcome = self._reads.run(_until_pause(question), partial(_settle, found))
+            if outcome is Later.REFUSED:
+                raise StoreError("too many reads wait for the broker's disk")
+            settled = await found if outcome is Later.PENDING else outcome
+            if settled is not None:
+                return settled.value()
+            await asyncio.sleep(0)
 
 
 class _Asked(Generic[T]):
@@ -82,6 +96,11 @@ class _Answer(Generic[T]):
 
     def __init__(self, value: Callable[[], T]) -> None:
         self.value = value
+
+
+def _settle(found: asyncio.Future[T], outcome: T) -> None:
+    if not found.done():  # else whoever asked has gone
+        found.set_result(outcome)
 
 
 def _until_pause(question: Question[T]) -> Steps[_Answer[T] | None]:

@@ -23,7 +23,11 @@ class Scrubbing:
             lambda: store.flushed.value,
             bytes_per_second,
             lambda text: log.error("store: %s", text),
+            store.unit_repair,
+            store.index,
         )
+        if self._scrub.indexes is not None:
+            self._scrub.indexes.on_filled = lambda text: log.info("store: %s", text)
         self._now = now
         self._passes = 0
 
@@ -37,8 +41,15 @@ class Scrubbing:
         if numbers.passes > self._passes:
             self._passes = numbers.passes
             log.info(
-                "scrub passed through the commit log passes=%d bytes=%d entries=%d damaged_ranges=%d damaged_bytes=%d wrong_units=%d",
-                *(numbers.passes, numbers.bytes_checked, numbers.entries_checked),
-                *(numbers.damaged_ranges, numbers.damaged_bytes, numbers.wrong_units),
+                "scrub passed through the commit log passes=%d bytes=%d entries=%d damaged_ranges=%d damaged_bytes=%d "
+                "wrong_units=%d damaged_indexes=%d",
+                *(
+                    numbers.passes,
+                    numbers.bytes_checked,
+                    numbers.entries_checked,
+                    numbers.damaged_ranges,
+                    numbers.damaged_bytes,
+                ),
+                *(numbers.wrong_units, numbers.damaged_indexes),
             )
         return pause

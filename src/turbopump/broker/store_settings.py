@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from turbopump.config.broker_config import BrokerConfig, FlushDiskType
+from turbopump.message.delay_levels import DelayLevels
 from turbopump.store.disk_space import SpaceLimits
 from turbopump.store.files import StorePaths
 from turbopump.store.queue_reader import ReadLimits
@@ -21,10 +22,12 @@ def store_config(config: BrokerConfig) -> StoreConfig:
         paths=_paths(config),
         segment_size=config.mapped_file_size_commit_log,
         queue_file_size=config.mapped_file_size_consume_queue,
+        batch_queue_file_size=config.mapper_file_size_batch_consume_queue,
         flushed_only=config.flush_disk_type == FlushDiskType.SYNC_FLUSH,
         with_crc=config.enabled_append_prop_crc,
         index_slots=config.max_hash_slot_num,
         index_entries=config.max_index_num if config.message_index_enable else 0,
+        delay_levels=DelayLevels(config.delay_levels_ms),
         limits=ReadLimits(
             count_hot=config.max_transfer_count_on_message_in_memory,
             bytes_hot=config.max_transfer_bytes_on_message_in_memory,

@@ -10,8 +10,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from turbopump.broker.topic_attributes import needs_a_look
 from turbopump.clock import Clock
-from turbopump.message.rules import DEFAULT_TOPIC, RETRY_PREFIX
+from turbopump.message.rules import DEFAULT_TOPIC, NOT_SENDABLE_TOPICS, RETRY_PREFIX
 from turbopump.protocol import fastjson
 from turbopump.protocol.bodies.topics import (
     PERM_INHERIT,
@@ -40,6 +41,8 @@ class TopicTable:
         self.on_change: Callable[[], None] = lambda: None
         self.unsaved: set[str] = set()
         """New topics that a crash could still take, and with them the way to their messages."""
+        self.watched: set[str] = set()
+        """Topics whose sends must pass ``send_checks.py`` one by one: new ones, those of the broker, those with certain attributes."""
         self._waiting: list[asyncio.Future[bool]] = []
         table.on_settled = self._settled
 
@@ -49,10 +52,13 @@ class TopicTable:
         self._topics = dict(saved.topic_config_table)
         for name, topic in self._topics.items():
             topic.topic_name = name
+            self._watch(name)
         self.version = saved.data_version
 
-    def add_system_topics(self, *, cluster: str, broker: str, default_queues: int, cluster_perm: int, broker_perm: int) -> None:
-        """The topics that every broker has from its start."""
+    def add_system_topics(
+        self, *, cluster: str, broker: str, default_queues: int, cluster_perm: int, broker_perm: int, trace: str | None
+    ) -> None:
+        """The topics that every broker has from its start; ``trace`` is that of traces, if it is one of them."""
         wanted = [
             ("SELF_TEST_TOPIC", 1, READ_WRITE),
             ("BenchmarkTest", BENCHMARK_QUEUES, READ_WRITE),
@@ -63,13 +69,17 @@ class TopicTable:
             (f"{cluster}_REPLY_TOPIC", 1, READ_WRITE),
             ("RMQ_SYS_TRANS_HALF_TOPIC", 1, READ_WRITE),
             ("RMQ_SYS_TRANS_OP_HALF_TOPIC", 1, READ_WRITE),
+            ("rmq_sys_wheel_timer", 1, READ_WRITE),
         ]
+        if trace is not None:
+            wanted.append((trace, 1, READ_WRITE))
         if self._auto_create:
             wanted.insert(1, (DEFAULT_TOPIC, default_queues, READ_WRITE | PERM_INHERIT))
         changed = False
         for name, queues, perm in wanted:
             if name not in self._topics:
                 self._topics[name] = TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+                self._watch(name)
                 changed = True
         if changed:
             self._changed()
@@ -87,7 +97,17 @@ class TopicTable:
         if config.topic_name not in self._topics:
             self.unsaved.add(config.topic_name)
         self._topics[config.topic_name] = config
+        self._watch(config.topic_name)
         self._changed()
+
+    def delete(self, topic: str) -> bool:
+        """Forget a topic; False if there is none."""
+        if self._topics.pop(topic, None) is None:
+            return False
+        self.unsaved.discard(topic)
+        self.watched.discard(topic)
+        self._changed()
+        return True
 
     def create_by_sending(self, topic: str, default_topic: str, queues: int) -> TopicConfig | None:
         """What a send to an unknown topic makes of it: a copy of the default topic, if that lets itself be inherited.
@@ -130,11 +150,20 @@ class TopicTable:
 
     def _settled(self, good: bool) -> None:
         if good:
+            saved = list(self.unsaved)
             self.unsaved.clear()
+            for name in saved:
+                self._watch(name)
         waiting, self._waiting = self._waiting, []
         for waiter in waiting:
             if not waiter.done():
                 waiter.set_result(good)
+
+    def _watch(self, name: str) -> None:
+        if name in self.unsaved or name in NOT_SENDABLE_TOPICS or name[0] == "%" or needs_a_look(self._topics[name]):
+            self.watched.add(name)
+        else:
+            self.watched.discard(name)
 
     def save_now(self) -> None:
         self._table.save_now(self._encode())

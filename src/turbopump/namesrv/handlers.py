@@ -27,6 +27,7 @@ from turbopump.protocol.requests.namesrv import (
     AddWritePerm,
     AddWritePermReply,
     BrokerHeartbeat,
+    DeleteTopicInNamesrv,
     GetAllTopicList,
     GetBrokerClusterInfo,
     GetBrokerMemberGroup,
@@ -69,6 +70,7 @@ class NamesrvHandlers:
         router.add(GetTopicsByCluster, self.topics_by_cluster)
         router.add(WipeWritePerm, self.wipe_write_perm)
         router.add(AddWritePerm, self.add_write_perm)
+        router.add(DeleteTopicInNamesrv, self.delete_topic)
 
     def register_broker(self, request: RegisterBroker, context: RequestContext) -> Response:
         if request.body_crc32 and body_crc32(context.body) != request.body_crc32:
@@ -179,6 +181,11 @@ class NamesrvHandlers:
         count = self._table.add_write_perm(request.broker_name)
         log.info("write permission given broker=%s topics=%d peer=%s", request.broker_name, count, context.peer.peer)
         return Response(AddWritePermReply(add_topic_count=count))
+
+    def delete_topic(self, request: DeleteTopicInNamesrv, context: RequestContext) -> Response:
+        count = self._table.delete_topic(request.topic, request.cluster_name or None)
+        log.info("topic forgotten topic=%s brokers=%d peer=%s", request.topic, count, context.peer.peer)
+        return Response()
 
     def _why_no_route(self, topic: str) -> str:
         start = f"No topic route info in name server for the topic: {topic[:128]}. "

@@ -154,6 +154,17 @@ class RouteTable:
         """Give every topic of a broker read and write permission; returns how many topics it has."""
         return self._change_perms(name, lambda perm: PERM_READ | PERM_WRITE)
 
+    def delete_topic(self, topic: str, cluster: str | None = None) -> int:
+        """Forget the routes of a topic to the brokers of a cluster, or to all; how many it had."""
+        names = [
+            name
+            for name in self._queues.get(topic, {})
+            if cluster is None or (name in self._brokers and self._brokers[name].cluster == cluster)
+        ]
+        for name in names:
+            self._drop_queues(topic, name)
+        return len(names)
+
     # How the parts are kept together.
 
     def _newer_owner(self, broker: BrokerIdentity, addresses: dict[int, str], version: DataVersion) -> str | None:

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.broker.talking import SMALL, Talk, converse, pull, talking, two_free_ports, until, watched
 
 from turbopump.broker.broker import Broker
-from turbopump.broker.timetable import Timetable
+from turbopump.broker.schedule.timetable import Timetable
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import ConfigError, NotStartedError
 from turbopump.message.batch import encode_batch

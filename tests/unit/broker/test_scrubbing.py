@@ -6,7 +6,7 @@ import logging
 import pytest
 from tests.unit.broker.talking import Talk, in_virtual_time
 
-from turbopump.broker.timetable import Timetable
+from turbopump.broker.schedule.timetable import Timetable
 from turbopump.store import scrub
 from turbopump.store.scrub import FIRST_REST_S
 from turbopump.testing.simulation import Simulation, simulate
@@ -65,3 +65,29 @@ def test_an_action_at_its_own_pace_comes_when_it_said_and_ends_if_it_fails(caplo
         assert -1 not in times
 
     simulate(1, scenario)
+
+
+def test_a_damaged_index_file_and_a_damaged_unit_are_repaired_while_the_broker_serves(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene(talk: Talk, _simulation: Simulation) -> None:
+        with caplog.at_level(logging.INFO, "turbopump.broker"):
+            for number in range(20):
+                await talk.client.send(b"%d" % number, properties=f"KEYS\x01k{number}\x02")
+            store = talk.broker.store
+            queue = store.queue("T", 0)
+            assert queue is not None
+            assert store.index is not None
+            queue.rewrite(7, 5, 5, 5)
+            store.index.settle()
+            file = store.index.files[0]
+            at = file.entries_piece(3, 1).at
+            file.segment.buffer[at : at + 4] = bytes(4)
+            await asyncio.sleep(FIRST_REST_S + 5)
+            assert [len(store.lookup.find_by_key("T", f"k{number}", 0, 1 << 60)) for number in range(20)] == [1] * 20
+            assert await talk.client.all_bodies() == [b"%d" % number for number in range(20)]
+            told = [(record.levelno, record.getMessage()) for record in caplog.records if "store: " in record.getMessage()]
+            assert [level for level, _ in told] == [logging.ERROR, logging.ERROR, logging.INFO]
+            assert "unit 7 of the consume queue of T queue 0 points to 5, 5 bytes" in told[0][1]
+            assert f"index file {file.segment.path} is damaged" in told[1][1]
+            assert f"index file {file.segment.path} is filled again from the log: 40 entries" in told[2][1]
+
+    in_virtual_time(scene)

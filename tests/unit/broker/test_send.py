@@ -109,9 +109,8 @@ def send(topic: str = "T", queue_id: int = 0, **fields: Any) -> SendMessageV2:
         (send("%RETRY%g", batch=True), encode_batch([Message("T", b"x")]), ResponseCode.MESSAGE_ILLEGAL, "retry group"),
         (send(properties="p\x01" + "v" * 32_767), b"x", ResponseCode.MESSAGE_ILLEGAL, "32747 are allowed"),
         (send(properties="p\x01" + "v" * 32_700), b"x", ResponseCode.MESSAGE_ILLEGAL, "with those the broker adds"),
-        (send(properties="DELAY\x013\x02"), b"x", ResponseCode.MESSAGE_ILLEGAL, "delayed messages (property DELAY)"),
-        (send(properties="a\x01b\x02TIMER_DELAY_SEC\x013"), b"x", ResponseCode.MESSAGE_ILLEGAL, "delayed"),
-        (send(properties="TRAN_MSG\x01true\x02"), b"x", ResponseCode.MESSAGE_ILLEGAL, "transactional"),
+        (send(properties="DELAY\x01soon\x02"), b"x", ResponseCode.MESSAGE_ILLEGAL, "a number from 1 to 18"),
+        (send(properties="TRAN_MSG\x01true\x02"), b"x", ResponseCode.MESSAGE_ILLEGAL, "names no producer group"),
         (send(sys_flag=2**31), b"x", ResponseCode.SUCCESS, ""),
     ],
 )  # fmt: skip
@@ -155,7 +154,10 @@ def test_a_receipt_handle_among_the_properties_is_dropped(tmp_path: Path) -> Non
 def test_sends_before_the_opening_time_are_refused(tmp_path: Path) -> None:
     async def scene(talk: Talk) -> None:
         answer = await talk.client.code(send(), b"x")
-        assert answer == (1, "broker unable to service, until 9999999999999 (startAcceptSendRequestTimeStamp)")
+        assert answer[0] == 1
+        assert answer[1].startswith(
+            "broker unable to service, until 2286-11-20 17:46:39 UTC (startAcceptSendRequestTimeStamp=99999"
+        )
 
     converse(tmp_path, scene, start_accept_send_request_time_stamp=9_999_999_999_999)
 

@@ -308,3 +308,16 @@ def test_a_route_does_not_change_under_its_reader() -> None:
     before = addresses_of(table, "T")
     table.register(registration(SLAVE), "c2", 0.0)
     assert before == {0: MASTER.address}
+
+
+def test_a_deleted_topic_has_no_route_until_a_broker_that_has_it_says_so_again() -> None:
+    table = RouteTable()
+    table.register(registration(MASTER), "c1", 0.0)
+    table.register(registration(BrokerIdentity("d", "broker-d", 0, "10.0.0.7:10911")), "c2", 0.0)
+    assert table.delete_topic("T", "d") == 1
+    assert (queues_of(table, "T"), queues_of(table, "U")) == ({"broker-a": 4}, {"broker-a": 4, "broker-d": 4})
+    assert table.delete_topic("T") == 1
+    assert "T" not in table.topics()
+    assert (table.delete_topic("T"), table.delete_topic("U", "nowhere")) == (0, 0)
+    table.register(registration(MASTER, version=2), "c1", 1.0)
+    assert queues_of(table, "T") == {"broker-a": 4}

@@ -23,6 +23,7 @@ from turbopump.protocol.request import Request
 from turbopump.protocol.requests.namesrv import (
     AddWritePerm,
     BrokerHeartbeat,
+    DeleteTopicInNamesrv,
     GetAllTopicList,
     GetBrokerClusterInfo,
     GetBrokerMemberGroup,
@@ -341,6 +342,8 @@ def test_write_permission_is_wiped_and_added() -> None:
         assert route is not None
         assert route.queue_datas[0].perm == 4
         assert (await operator.ask(AddWritePerm(broker_name="broker-a"))).ext == {"addTopicCount": "2"}
+        assert (await operator.ask(DeleteTopicInNamesrv(topic="T", cluster_name=""))).code == 0
+        assert await operator.route("T") is None
 
     play(scene)
 

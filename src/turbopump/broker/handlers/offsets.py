@@ -68,7 +68,8 @@ class OffsetsHandler:
             return Response(code=ResponseCode.INVALID_PARAMETER, remark="QueueId is null, topic is " + request.topic)
         if request.commit_offset is None:
             return Response(code=ResponseCode.INVALID_PARAMETER, remark="Offset is null, topic is " + request.topic)
-        self._offsets.commit(request.consumer_group, request.topic, request.queue_id, request.commit_offset)
+        if not self._offsets.commit(request.consumer_group, request.topic, request.queue_id, request.commit_offset):
+            return Response(remark="Offset has been previously reset")
         return Response()
 
     def maximum(self, request: GetMaxOffset, _context: RequestContext) -> Response:

@@ -1,30 +1,35 @@
 """Answers to 11 and 361: messages of one queue, or a place to wait for them.
 
 Order of checks and codes: apache/rocketmq ``PullMessageProcessor``. A pull that finds nothing and may be suspended is held until its
-queue grows (``held_pulls.py``); messages that its tags do not want move its place on without waking the client.
+queue grows (``held_pulls.py``); messages that it does not want move its place on without waking the client.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
-from turbopump.broker.consumers import ClientTable, Subscription, read_subscription
+from turbopump.broker.cold_flow import ColdFlow
+from turbopump.broker.consumers import TAG, ClientTable, Subscription, no_property_filter, read_subscription
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.held_pulls import HeldPulls
 from turbopump.broker.offsets import ConsumerOffsets
+from turbopump.broker.statistics import Statistics
 from turbopump.broker.topics import TopicTable
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.filtering.tag import code_filter
-from turbopump.protocol.bodies.heartbeat import MessageModel, SubscriptionData
+from turbopump.protocol.bodies.heartbeat import ConsumeType, MessageModel, SubscriptionData
 from turbopump.protocol.bodies.topics import PERM_READ
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.frame import JSON, Frame
 from turbopump.protocol.requests.pull import PullMessage, PullMessageReply, PullSysFlag
 from turbopump.remoting.answers import failure
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Outcome, RequestContext, Response
 from turbopump.store.cold_reads import Later
+from turbopump.store.matching import Wanted
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queue_reader import Accept, GetResult, GetStatus
 
@@ -35,6 +40,10 @@ FORBIDDEN_BROADCAST: Final = 4
 
 SUSPEND_MAX_S: Final = 120.0
 """Longest that a pull is held, whatever it asks for."""
+
+COLD_HOLD_S: Final = 3.0
+"""For how long a consumer that pulls by itself is kept waiting (``coldHoldTimeoutMillis``), and COLD_HELD_MAX how many at most."""
+COLD_HELD_MAX: Final = 10_000
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +58,42 @@ _CODES: Final = {
 }
 
 
+_READ: Final = Frame(JSON, b"", b"")
+"""Stands for the frame of a pull that was decoded and is held."""
+
+
+class Wants(NamedTuple):
+    """Which messages a pull is to be given: judges of tag codes and of properties, None where everything will do."""
+
+    accept: Accept
+    matches: Wanted | None
+
+
+class _Waiting:
+    """A held pull: one small object, no closures, for there may be tens of thousands. ``deadline`` in the loop's seconds."""
+
+    __slots__ = ("context", "deadline", "handler", "offset", "request", "wants")
+
+    def __init__(
+        self,
+        handler: PullHandler,
+        request: PullMessage,
+        context: RequestContext,
+        wants: Wants,
+        offset: int,
+        deadline: float,
+    ) -> None:
+        self.handler = handler
+        self.request = request
+        self.context = context
+        self.wants = wants
+        self.offset = offset
+        self.deadline = deadline
+
+    def again(self, expired: bool) -> None:
+        self.handler._again(self, expired)
+
+
 class PullHandler:
     """Reads queues for consumers."""
 
@@ -61,6 +106,8 @@ class PullHandler:
         offsets: ConsumerOffsets,
         clients: ClientTable[Connection],
         held: HeldPulls,
+        statistics: Statistics,
+        cold: ColdFlow,
     ) -> None:
         self._config = config
         self._store = store
@@ -69,31 +116,74 @@ class PullHandler:
         self._offsets = offsets
         self._clients = clients
         self._held = held
+        self._statistics = statistics
+        self._cold = cold
+        self._cold_held = 0
 
     def pull(self, request: PullMessage, context: RequestContext) -> Outcome:
         """Answer with messages, or hold."""
         refused = self._refusal(request)
         if refused is not None:
             return refused
-        accept = self._accept_of(request)
-        if isinstance(accept, Response):
-            return accept
+        wants = self._wants_of(request)
+        if isinstance(wants, Response):
+            return wants
+        if self._offsets.any_reset:
+            group, topic, queue_id = request.consumer_group, request.topic, request.queue_id
+            place = self._offsets.reset_for(group, topic, queue_id, request.queue_offset, context.peer)
+            if place is not None:
+                return self._moved(request, place)
         flags = request.sys_flag
         if flags & PullSysFlag.COMMIT_OFFSET:
             self._offsets.commit(request.consumer_group, request.topic, request.queue_id, request.commit_offset)
+        if self._cold.enabled and not self._store.is_hot(request.topic, request.queue_id, request.queue_offset):
+            return self._read_cold(request, context, wants)
         return self._read(
             request,
             context,
-            accept,
+            wants,
             request.queue_offset,
-            lambda result: self._judge(request, context, accept, request.queue_offset, result),
+            lambda result: self._judge(request, context, wants, request.queue_offset, result),
         )
+
+    # --- readers of a backlog ------------------------------------------------------------------------------------------------
+
+    def _read_cold(self, request: PullMessage, context: RequestContext, wants: Wants) -> Response | None:
+        """A pull of what may not be in memory: a group that has read too much of it comes again later, or gets one message, later."""
+        if not self._cold.must_wait(request.consumer_group):
+            return self._count_cold(request, context, wants)
+        group = self._clients.groups.get(request.consumer_group)
+        if group is not None and group.consume_type is ConsumeType.CONSUME_PASSIVELY:
+            remark = "This consumer group is reading cold data. It has been flow control"
+            return Response(code=ResponseCode.SYSTEM_BUSY, remark=remark)
+        request.max_msg_nums = 1
+        if self._cold_held >= COLD_HELD_MAX:
+            return self._count_cold(request, context, wants)
+        self._cold_held += 1
+        asyncio.get_running_loop().call_later(COLD_HOLD_S, self._read_held_cold, request, context, wants)
+        return None
+
+    def _read_held_cold(self, request: PullMessage, context: RequestContext, wants: Wants) -> None:
+        self._cold_held -= 1
+        if not context.peer.closed:
+            response = self._count_cold(request, context, wants)
+            if response is not None:
+                context.answer(response)
+
+    def _count_cold(self, request: PullMessage, context: RequestContext, wants: Wants) -> Response | None:
+        def judge(result: GetResult) -> Response | None:
+            self._cold.read(request.consumer_group, len(result.data))
+            return self._judge(request, context, wants, request.queue_offset, result)
+
+        return self._read(request, context, wants, request.queue_offset, judge)
+
+    # --- reading -------------------------------------------------------------------------------------------------------------
 
     def _read(
         self,
         request: PullMessage,
         context: RequestContext,
-        accept: Accept,
+        wants: Wants,
         offset: int,
         judge: Callable[[GetResult], Response | None],
     ) -> Response | None:
@@ -112,8 +202,9 @@ class PullHandler:
             request.queue_id,
             offset,
             request.max_msg_nums,
-            accept,
+            wants.accept,
             later,
+            matches=wants.matches,
             wanted=lambda: not context.peer.closed,
         )
         if result is Later.PENDING:
@@ -125,7 +216,7 @@ class PullHandler:
         return judge(result)
 
     def _judge(
-        self, request: PullMessage, context: RequestContext, accept: Accept, offset: int, result: GetResult
+        self, request: PullMessage, context: RequestContext, wants: Wants, offset: int, result: GetResult
     ) -> Response | None:
         """The answer to the first read of a pull; None if it is held."""
         code = _code_of(result, offset)
@@ -135,7 +226,7 @@ class PullHandler:
             and result.unreadable is None
             and not context.peer.closed
         ):
-            return self._hold(request, context, accept, offset, self._suspend_seconds(request))
+            return self._hold(request, context, wants, offset, self._suspend_seconds(request))
         return self._answer(request, offset, result)
 
     def _answer(self, request: PullMessage, offset: int, result: GetResult) -> Response:
@@ -146,6 +237,10 @@ class PullHandler:
                 *(request.consumer_group, request.topic, request.queue_id, offset, result.unreadable),
             )
             return Response(code=ResponseCode.SYSTEM_ERROR, remark=result.unreadable)
+        if result.count:
+            self._statistics.got(request.consumer_group, request.topic, result.count, len(result.data))
+        else:
+            self._statistics.missed += 1
         for damage in result.damages:
             log.error(
                 "damaged message topic=%s queue=%d offset=%d log_offset=%d cause=%s",
@@ -158,40 +253,58 @@ class PullHandler:
             )
         return _response(result, _code_of(result, offset))
 
+    def _moved(self, request: PullMessage, place: int) -> Response:
+        """An operator has reset the group's place. RocketMQ: ``GetMessageStatus.OFFSET_RESET``."""
+        first = self._store.min_offset(request.topic, request.queue_id)
+        end = self._store.max_offset(request.topic, request.queue_id)
+        reply = PullMessageReply(next_begin_offset=place, min_offset=first, max_offset=end)
+        return Response(reply, code=ResponseCode.PULL_OFFSET_MOVED, remark="OFFSET_RESET")
+
     # --- holding -------------------------------------------------------------------------------------------------------------
 
     def _hold(
-        self, request: PullMessage, context: RequestContext, accept: Accept, offset: int, seconds: float
+        self, request: PullMessage, context: RequestContext, wants: Wants, offset: int, seconds: float
     ) -> Response | None:
         """Hold the pull; or its answer, if messages have come since it was read."""
         queue = self._store.queues.find_or_make(request.topic, request.queue_id)
-        loop_time = context.peer.now
-        deadline = loop_time() + seconds
-
-        def again(expired: bool) -> None:
-            if context.peer.closed:
-                return
-            response = self._read(request, context, accept, offset, lambda result: after(expired, result))
-            if response is not None:
-                context.answer(response)
-
-        def after(expired: bool, result: GetResult) -> Response | None:
-            code = _code_of(result, offset)
-            left = deadline - loop_time()
-            nothing = code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
-            if not expired and left > 0 and nothing and not result.gaps and result.unreadable is None:
-                return self._hold(request, context, accept, result.next_offset, left)
-            return self._answer(request, offset, result)
-
-        def grown(result: GetResult) -> Response | None:
-            if result.status is GetStatus.NO_MATCHED_MESSAGE and result.next_offset > offset:
-                return self._hold(request, context, accept, result.next_offset, seconds)
-            return self._answer(request, offset, result)
-
         if queue.end.value > offset:  # it grew, or its messages did not match, since it was read
-            return self._read(request, context, accept, offset, grown)
-        self._held.hold(queue, offset, seconds, again)
+            return self._read(
+                request, context, wants, offset, lambda result: self._grown(request, context, wants, offset, seconds, result)
+            )
+        context.frame = _READ  # half a KiB that nobody asks for again
+        waiting = _Waiting(self, request, context, wants, offset, context.peer.now() + seconds)
+        self._held.hold(queue, offset, seconds, waiting.again)
         return None
+
+    def _grown(
+        self, request: PullMessage, context: RequestContext, wants: Wants, offset: int, seconds: float, result: GetResult
+    ) -> Response | None:
+        if result.status is GetStatus.NO_MATCHED_MESSAGE and result.next_offset > offset:
+            return self._hold(request, context, wants, result.next_offset, seconds)
+        return self._answer(request, offset, result)
+
+    def _again(self, waiting: _Waiting, expired: bool) -> None:
+        """Read once more for a pull that was held."""
+        context = waiting.context
+        if context.peer.closed:
+            return
+        response = self._read(
+            waiting.request,
+            context,
+            waiting.wants,
+            waiting.offset,
+            lambda result: self._judge_again(waiting, expired, result),
+        )
+        if response is not None:
+            context.answer(response)
+
+    def _judge_again(self, waiting: _Waiting, expired: bool, result: GetResult) -> Response | None:
+        request, offset = waiting.request, waiting.offset
+        left = waiting.deadline - waiting.context.peer.now()
+        nothing = _code_of(result, offset) in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
+        if not expired and left > 0 and nothing and not result.gaps and result.unreadable is None:
+            return self._hold(request, waiting.context, waiting.wants, result.next_offset, left)
+        return self._answer(request, offset, result)
 
     def _suspend_seconds(self, request: PullMessage) -> float:
         ms = request.suspend_timeout_millis if self._config.long_polling_enable else self._config.short_polling_time_mills
@@ -231,8 +344,8 @@ class PullHandler:
             )
         return None
 
-    def _accept_of(self, request: PullMessage) -> Accept | Response:
-        """The judge of tag codes for this pull: from the request itself, or from the group's heartbeat."""
+    def _wants_of(self, request: PullMessage) -> Wants | Response:
+        """What this pull is to be given: from the request itself, or from the group's heartbeat."""
         if request.sys_flag & PullSysFlag.SUBSCRIPTION:
             data = SubscriptionData(
                 topic=request.topic, sub_string=request.subscription, expression_type=request.expression_type
@@ -243,7 +356,7 @@ class PullHandler:
                 return Response(
                     code=ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark=f"parse the consumer's subscription failed: {error}"
                 )
-            return _accept(subscription)
+            return self._wants(subscription, ResponseCode.SUBSCRIPTION_PARSE_FAILED)
         group = self._clients.groups.get(request.consumer_group)
         if group is None:
             return Response(
@@ -263,17 +376,18 @@ class PullHandler:
             )
         if known.data.sub_version < request.sub_version:
             return Response(code=ResponseCode.SUBSCRIPTION_NOT_LATEST, remark="the consumer's subscription not latest")
-        return _accept(known)
+        return self._wants(known, ResponseCode.FILTER_DATA_NOT_EXIST)
 
-
-def _accept(subscription: Subscription) -> Accept | Response:
-    kind = subscription.data.expression_type
-    if kind not in (None, "", "TAG"):
-        return Response(
-            code=ResponseCode.SYSTEM_ERROR,
-            remark=f"The broker does not support consumer to filter message by {kind}; use tags",
-        )
-    return code_filter(subscription.codes)
+    def _wants(self, subscription: Subscription, fault_code: int) -> Wants | Response:
+        kind = subscription.data.expression_type
+        if kind not in (None, "", TAG) and not self._config.enable_property_filter:
+            return no_property_filter(kind)
+        if subscription.fault is not None:
+            return Response(
+                code=fault_code,
+                remark=f"parse the consumer's subscription failed, your expression may be wrong: {subscription.fault}",
+            )
+        return Wants(code_filter(subscription.codes), subscription.matches)
 
 
 def _code_of(result: GetResult, offset: int) -> int:

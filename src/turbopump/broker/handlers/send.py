@@ -1,6 +1,6 @@
 """Answers to 10, 310, 320: check, store, say where. The hottest way through the broker: everything here runs once per message.
 
-Order of checks and codes: apache/rocketmq ``AbstractSendMessageProcessor.msgCheck``, ``SendMessageProcessor``,
+What a send must pass first is in ``send_checks.py``. Order of checks and codes: apache/rocketmq ``SendMessageProcessor``,
 ``HookUtils.checkBeforePutMessage``.
 """
 
@@ -9,23 +9,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import re
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
+import msgspec
+
+from turbopump.broker.detours import Detours, Parcel, kind_in_batch
+from turbopump.broker.flush_wait import FlushWait
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.held_answers import HeldAnswers
-from turbopump.broker.send_reply import reply_ends, send_reply
+from turbopump.broker.inner_batches import inner_batch, refuse_false_inner_batch
+from turbopump.broker.send_checks import SendChecks, body_refusal, store_refusal
+from turbopump.broker.send_reply import batch_msg_ids, batch_reply, reply_ends, send_reply
+from turbopump.broker.topic_attributes import is_batch_cq
 from turbopump.broker.topics import TopicTable
 from turbopump.clock import Clock
-from turbopump.config.broker_config import BrokerConfig, FlushDiskType
+from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import MessageError, ProtocolError, RoomInMakingError, StoreError
-from turbopump.message.batch import decode_batch
 from turbopump.message.codec import encode_host
 from turbopump.message.ids import UniqueIds, offset_msg_id
 from turbopump.message.java_hash import tags_code
 from turbopump.message.properties import (
+    INNER_NUM,
     NAME_END,
     UNIQ_KEY,
     WAIT_STORE_MSG_OK,
@@ -34,23 +40,19 @@ from turbopump.message.properties import (
     property_value,
     send_properties,
 )
-from turbopump.message.rules import NOT_SENDABLE_TOPICS, RETRY_PREFIX, TOPIC_SIZE_MAX, topic_fault
 from turbopump.message.sysflag import SysFlag
-from turbopump.protocol.bodies.topics import PERM_WRITE, TopicConfig
 from turbopump.protocol.codes import FLAG_ONEWAY, ResponseCode
 from turbopump.protocol.requests.send import SendMessageReply, SendRequest
 from turbopump.remoting.answers import encode_response
 from turbopump.remoting.router import LATER, Outcome, RequestContext, Response
 from turbopump.store.message_store import MessageStore, NewMessage
+from turbopump.store.packed_batch import pack_batch
 
 ANNOUNCE_WAIT_S: Final = 1.0
 """How long the answer to a first send waits for name servers that do not take the new topic."""
 
 _NOT_HOSTS: Final = ~(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 """These bits say how long the hosts in the entry are: they are ours to set, whatever a client claims."""
-
-_LATER = re.compile(r"(?:^|\x02)(DELAY|TIMER_DELAY_SEC|TIMER_DELAY_MS|TIMER_DELIVER_MS|TRAN_MSG)\x01([^\x02]*)")
-
 
 _DO_NOT_WAIT = f"{WAIT_STORE_MSG_OK}{NAME_END}false"
 
@@ -71,14 +73,14 @@ class SendHandler:
         source: random.Random,
         store_host: tuple[str, int],
         announce: Callable[[], Awaitable[None]],
+        detours: Detours,
+        flush: FlushWait,
     ) -> None:
         self._config = config
         self._store = store
         self._topics = topics
         self._unsaved = topics.unsaved
-        self._groups = groups
-        self._clock = clock
-        self._random = source
+        self._watched = topics.watched
         self._announce = announce
         self._store_host = encode_host(*store_host)
         self._msg_id_host = offset_msg_id(*store_host, 0)[:-16]
@@ -86,11 +88,13 @@ class SendHandler:
         self._store_flag = SysFlag.STORE_HOST_V6 if len(self._store_host) == 20 else 0
         self._ids = UniqueIds(clock, ip=store_host[0], token=source.getrandbits(32))
         self._body_size_max = config.max_message_size
-        self._guarded = bool(config.start_accept_send_request_time_stamp) or not config.broker_permission & PERM_WRITE
-        """Whether every send must pass ``_check``, not only those to new or special topics."""
-        self._sync = config.flush_disk_type == FlushDiskType.SYNC_FLUSH
+        checks = SendChecks(config, topics, groups, clock, source)
+        self.check = checks.check
+        self._guarded = checks.all
+        self._detours = detours
+        self._flush = flush
+        self._sync = flush.sync
         self._held = HeldAnswers(store.flushed, config.sync_flush_timeout / 1000)
-        self._flush_due = False
         self._added_text = (
             f"MSG_REGION\x01{config.region_id}\x02TRACE_ON\x01{'true' if config.trace_on else 'false'}\x02"
             f"CLUSTER\x01{config.broker_cluster_name}\x02"
@@ -105,42 +109,42 @@ class SendHandler:
         if (
             topic is None
             or not 0 <= queue_id < topic.write_queue_nums
-            or request.topic in NOT_SENDABLE_TOPICS
-            or request.topic[0] == "%"
+            or request.topic in self._watched
             or self._guarded
-            or request.topic in self._unsaved
+            or request.sys_flag & SysFlag.INNER_BATCH
         ):
-            checked = self._check(request, topic)
+            checked = self.check(request, topic)
             if isinstance(checked, Response):
                 return checked
             if not fresh and (topic is None or request.topic in self._unsaved):
                 return self._to_new_topic(request, context)
             queue_id = checked
-        if request.batch:
+        if request.batch or request.sys_flag & SysFlag.INNER_BATCH:
             return self._send_batch(request, queue_id, context)
         body = context.body
         text = request.properties or ""
         if not body or len(body) > self._body_size_max:
-            return self._refuse_body(len(body))
+            return body_refusal(len(body), self._body_size_max, self._store)
         special, unique, tags, keys, properties = send_properties(text, self._added)
-        if special:
-            refused = _refuse_kind(text)
-            if refused is not None:
-                return refused
-            text = _without_pop_ck(text)
+        name, place, sys_flag, recall_handle = request.topic, queue_id, request.sys_flag, None
         if special or unique is None:
             if unique is None:
                 unique = self._ids.next()
                 text = f"{_ended(text)}UNIQ_KEY\x01{unique}\x02"
+            if special:
+                parcel = self._detours.find(request, Parcel(name, queue_id, _without_pop_ck(text), sys_flag))
+                if isinstance(parcel, Response):
+                    return parcel
+                name, place, text, sys_flag, recall_handle = msgspec.structs.astuple(parcel)
             _, _, tags, keys, properties = send_properties(text, self._added)
         born_host = encode_host(*context.peer.host_pair)
-        sys_flag = request.sys_flag & _NOT_HOSTS | self._store_flag
+        sys_flag = sys_flag & _NOT_HOSTS | self._store_flag
         if len(born_host) == 20:
             sys_flag |= SysFlag.BORN_HOST_V6
         try:
             placed = self._store.put(
-                request.topic,
-                queue_id,
+                name,
+                place,
                 NewMessage(body, properties, tags_code(tags) if tags else 0, request.flag, unique, keys),
                 sys_flag=sys_flag,
                 born_timestamp=request.born_timestamp,
@@ -149,7 +153,7 @@ class SendHandler:
                 reconsume_times=request.reconsume_times or 0,
             )
         except (OSError, StoreError, MessageError) as error:
-            return _refused_by_store(error)
+            return LATER if isinstance(error, RoomInMakingError) else store_refusal(error)
         frame = send_reply(
             self._reply_head,
             self._reply_tail,
@@ -160,6 +164,10 @@ class SendHandler:
             placed.queue_offset,
             unique,
         )
+        if recall_handle is not None:
+            frame = encode_response(
+                context.opaque, self._answer(self._reply(queue_id, placed.offset, placed.queue_offset, unique, recall_handle))
+            )
         if self._sync:
             late = partial(self._late, queue_id, placed.offset, placed.queue_offset, unique)
             return self._when_flushed(placed.log_end, frame, late, context, text)
@@ -180,69 +188,98 @@ class SendHandler:
         return outcome
 
     def _send_batch(self, request: SendRequest, queue_id: int, context: RequestContext) -> Outcome:
-        if len(request.topic) > TOPIC_SIZE_MAX:
-            return Response(
-                code=ResponseCode.MESSAGE_ILLEGAL,
-                remark=f"message topic length too long {len(request.topic)}; a batch allows {TOPIC_SIZE_MAX}",
-            )
-        if request.topic.startswith(RETRY_PREFIX):
-            return Response(
-                code=ResponseCode.MESSAGE_ILLEGAL, remark="batch request does not support retry group " + request.topic
-            )
-        if not context.body or len(context.body) > self._config.max_message_size:
-            return self._refuse_body(len(context.body))
+        if not context.body or len(context.body) > self._body_size_max:
+            return body_refusal(len(context.body), self._body_size_max, self._store)
+        header_text = request.properties or ""
+        unique = property_value(header_text, UNIQ_KEY)
+        if request.topic in self._watched and self._is_inner(request, unique):
+            return self._send_inner_batch(request, queue_id, context)
+        if INNER_NUM in header_text:
+            parcel = refuse_false_inner_batch(request, Parcel(request.topic, queue_id, header_text, 0))
+            if isinstance(parcel, Response):
+                return parcel
         try:
-            items = decode_batch(context.body)
+            batch = pack_batch(context.body, request.topic, self._added)
         except ProtocolError as error:
             return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=str(error))
-        added = self._added
-        messages = []
-        for item in items:
-            try:
-                text = item.properties.decode()
-            except UnicodeDecodeError:
-                return Response(
-                    code=ResponseCode.MESSAGE_ILLEGAL, remark="the properties of a message of the batch are no UTF-8 text"
-                )
-            special, unique, tags, keys, properties = send_properties(text, added)
-            if special:
-                refused = _refuse_kind(text)
-                if refused is not None:
-                    return refused
-            messages.append(NewMessage(item.body, properties, tags_code(tags) if tags else 0, item.flag, unique, keys))
+        for text in batch.special:
+            refused = kind_in_batch(text)
+            if refused is not None:
+                return refused
         born_host = encode_host(*context.peer.host_pair)
         v6 = SysFlag.BORN_HOST_V6 if len(born_host) == 20 else 0
         try:
-            placed, offsets = self._store.put_batch(
+            placed, units = self._store.put_batch(
                 request.topic,
                 queue_id,
-                messages,
+                batch,
                 sys_flag=request.sys_flag & _NOT_HOSTS | self._store_flag | v6,
                 born_timestamp=request.born_timestamp,
                 born_host=born_host,
                 store_host=self._store_host,
             )
         except (OSError, StoreError, MessageError) as error:
-            return _refused_by_store(error)
-        host = self._msg_id_host
-        msg_id = ",".join([f"{host}{offset:016X}" for offset in offsets])
-        header_text = request.properties or ""
-        unique = property_value(header_text, UNIQ_KEY)
-        reply = SendMessageReply(msg_id=msg_id, queue_id=queue_id, queue_offset=placed.queue_offset, transaction_id=unique)
+            return LATER if isinstance(error, RoomInMakingError) else store_refusal(error)
+        if unique is None:
+            frame = encode_response(context.opaque, self._answer(self._reply(queue_id, units, placed.queue_offset, None)))
+        else:
+            frame = batch_reply(
+                self._reply_head,
+                self._reply_tail,
+                self._reply_host,
+                context.opaque,
+                queue_id,
+                units,
+                placed.queue_offset,
+                unique,
+            )
         if self._sync:
-            frame = encode_response(context.opaque, self._answer(reply))
-            late = partial(self._late, queue_id, msg_id, placed.queue_offset, unique)
+            late = partial(self._late, queue_id, units, placed.queue_offset, unique)
             return self._when_flushed(placed.log_end, frame, late, context, header_text)
-        return self._answer(reply)
+        return frame
+
+    def _is_inner(self, request: SendRequest, unique: str | None) -> bool:
+        topic = self._topics.find(request.topic)
+        return topic is not None and is_batch_cq(topic) and (unique is not None or not request.batch)
+
+    def _send_inner_batch(self, request: SendRequest, queue_id: int, context: RequestContext) -> Outcome:
+        """Store a batch as one entry; its own id tells the producer that it did."""
+        base = self._store.queues.find_or_make(request.topic, queue_id).max_index
+        inner = inner_batch(request, context.body, self._added_text, base)
+        if isinstance(inner, Response):
+            return inner
+        born_host = encode_host(*context.peer.host_pair)
+        v6 = SysFlag.BORN_HOST_V6 if len(born_host) == 20 else 0
+        try:
+            placed = self._store.put(
+                request.topic,
+                queue_id,
+                inner.message,
+                sys_flag=inner.sys_flag & _NOT_HOSTS | self._store_flag | v6,
+                born_timestamp=request.born_timestamp,
+                born_host=born_host,
+                store_host=self._store_host,
+                reconsume_times=request.reconsume_times or 0,
+                count=inner.count,
+            )
+        except (OSError, StoreError, MessageError) as error:
+            return LATER if isinstance(error, RoomInMakingError) else store_refusal(error)
+        unique = inner.message.unique
+        reply = self._reply(queue_id, placed.offset, placed.queue_offset, unique)
+        if request.batch:
+            reply = msgspec.structs.replace(reply, batch_uniq_id=unique)
+        frame = encode_response(context.opaque, self._answer(reply))
+        if self._sync:
+            late = partial(self._late, queue_id, placed.offset, placed.queue_offset, unique)
+            return self._when_flushed(placed.log_end, frame, late, context, request.properties or "")
+        return frame
 
     # --- waiting for the disk ------------------------------------------------------------------------------------------------
 
     def _when_flushed(
         self, log_end: int, frame: bytes, late: Callable[[], Response], context: RequestContext, properties: str
     ) -> Outcome:
-        if not self._flush_due:  # one sync for all that this turn stores
-            self._flush_due = True
-            asyncio.get_running_loop().call_soon(self._flush)
+        self._flush.begin_soon()
         if _DO_NOT_WAIT in properties and property_value(properties, WAIT_STORE_MSG_OK) == "false":
             return frame
         if self._unsaved:
@@ -251,97 +288,32 @@ class SendHandler:
             self._held.hold(log_end, context, frame, late)
         return None
 
-    def _flush(self) -> None:
-        self._flush_due = False
-        self._store.flusher.flush_log()
-
-    def _late(self, queue_id: int, at: int | str, queue_offset: int, unique: str | None) -> Response:
-        """``at``: offset in the log, or the message ids of a batch."""
-        msg_id = at if isinstance(at, str) else f"{self._msg_id_host}{at:016X}"
-        reply = SendMessageReply(msg_id=msg_id, queue_id=queue_id, queue_offset=queue_offset, transaction_id=unique)
+    def _late(self, queue_id: int, at: int | bytes, queue_offset: int, unique: str | None) -> Response:
+        reply = self._reply(queue_id, at, queue_offset, unique)
         remark = f"the disk has not answered within {self._config.sync_flush_timeout} ms; the message is stored but may be lost"
         return self._answer(reply, code=ResponseCode.FLUSH_DISK_TIMEOUT, remark=remark)
 
     # --- answers -------------------------------------------------------------------------------------------------------------
 
+    def _reply(
+        self, queue_id: int, at: int | bytes, queue_offset: int, unique: str | None, recall_handle: str | None = None
+    ) -> SendMessageReply:
+        """``at``: offset in the log, or the queue's units of a batch."""
+        return SendMessageReply(
+            msg_id=batch_msg_ids(self._reply_host, at).decode() if isinstance(at, bytes) else f"{self._msg_id_host}{at:016X}",
+            queue_id=queue_id,
+            queue_offset=queue_offset,
+            transaction_id=unique,
+            recall_handle=recall_handle,
+        )
+
     def _answer(self, reply: SendMessageReply, code: int = ResponseCode.SUCCESS, remark: str | None = None) -> Response:
         trace = "true" if self._config.trace_on else "false"
         return Response(reply, code=code, remark=remark, ext={"MSG_REGION": self._config.region_id, "TRACE_ON": trace})
 
-    def _refuse_body(self, size: int) -> Response:
-        if not size:
-            return Response(code=ResponseCode.SYSTEM_ERROR, remark="the message body is empty; send at least one byte")
-        return Response(
-            code=ResponseCode.MESSAGE_ILLEGAL,
-            remark=f"the message body has {size} bytes; {self._config.max_message_size} are allowed (maxMessageSize of the broker)",
-        )
-
-    # --- the checks that a known topic and a plain queue id pass without coming here ------------------------------------------
-
-    def _check(self, request: SendRequest, topic: TopicConfig | None) -> int | Response:
-        """The queue id to use, or why not."""
-        opens = self._config.start_accept_send_request_time_stamp
-        if self._clock.now_ms() < opens:
-            return Response(
-                code=ResponseCode.SYSTEM_ERROR,
-                remark=f"broker unable to service, until {opens} (startAcceptSendRequestTimeStamp)",
-            )
-        if not self._config.broker_permission & PERM_WRITE and topic is not None and topic.order:
-            return Response(code=ResponseCode.NO_PERMISSION, remark="the broker's brokerPermission forbids writing")
-        fault = topic_fault(request.topic)
-        if fault is not None:
-            return Response(code=ResponseCode.INVALID_PARAMETER, remark=fault)
-        if request.topic in NOT_SENDABLE_TOPICS:
-            return Response(
-                code=ResponseCode.NO_PERMISSION,
-                remark=f"Sending message to topic [{request.topic}] is forbidden: the broker keeps it for itself",
-            )
-        if topic is None:
-            topic = self._create(request)
-            if topic is None:
-                return Response(
-                    code=ResponseCode.TOPIC_NOT_EXIST,
-                    remark=f"topic[{request.topic}] not exist, apply first please! Create it (turbopump topic create), "
-                    "or set autoCreateTopicEnable=true on the broker",
-                )
-        if request.topic.startswith(RETRY_PREFIX) and self._groups.find(request.topic[len(RETRY_PREFIX) :]) is None:
-            return Response(
-                code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                remark=f"subscription group not exist, {request.topic[len(RETRY_PREFIX) :]}",
-            )
-        queues = max(topic.write_queue_nums, topic.read_queue_nums)
-        if request.queue_id >= queues:
-            return Response(
-                code=ResponseCode.INVALID_PARAMETER,
-                remark=f"request queueId[{request.queue_id}] is illegal, topic {request.topic} has {queues} queues (0 to {queues - 1})",
-            )
-        if request.queue_id < 0:
-            return self._random.randrange(max(topic.write_queue_nums, 1))
-        return request.queue_id
-
-    def _create(self, request: SendRequest) -> TopicConfig | None:
-        if request.topic.startswith(RETRY_PREFIX):
-            return self._topics.create_retry_topic(request.topic[len(RETRY_PREFIX) :], 1)
-        return self._topics.create_by_sending(request.topic, request.default_topic, request.default_topic_queue_nums)
-
 
 def _ended(text: str) -> str:
     return text if not text or text[-1] == "\x02" else text + "\x02"
-
-
-def _refuse_kind(text: str) -> Response | None:
-    """Kinds of messages that this broker cannot treat as they ask: refused, not delivered as if they were plain."""
-    for name, value in _LATER.findall(text):
-        if name == "TRAN_MSG" and value.lower() != "true":
-            continue
-        if name == "DELAY" and value.strip() in ("", "0"):
-            continue
-        kind = "transactional" if name == "TRAN_MSG" else "delayed"
-        return Response(
-            code=ResponseCode.MESSAGE_ILLEGAL,
-            remark=f"{kind} messages (property {name}) are not supported by this broker yet; send a plain message",
-        )
-    return None
 
 
 def _without_pop_ck(text: str) -> str:
@@ -349,16 +321,3 @@ def _without_pop_ck(text: str) -> str:
     if properties.pop("POP_CK", None) is None:
         return text
     return encode_properties(properties)
-
-
-def _refused_by_store(error: Exception) -> Outcome:
-    if isinstance(error, RoomInMakingError):
-        return LATER
-    if isinstance(error, MessageError):
-        return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=str(error))
-    if isinstance(error, OSError):
-        return Response(
-            code=ResponseCode.SERVICE_NOT_AVAILABLE,
-            remark=f"the store cannot make a new file: {error.strerror or error} ({error.filename or 'no path'}); free some disk space",
-        )
-    return Response(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(error))

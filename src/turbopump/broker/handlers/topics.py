@@ -1,41 +1,91 @@
-"""Answers to 17 (create or change a topic) and 21 (every topic of this broker).
+"""Answers to 17 and 18 (create or change topics), 215 (delete one), 351 and 21 (one topic, all of them) and 202 (its queues).
 
-Source: apache/rocketmq ``AdminBrokerProcessor``. Better than Apache's: 17 is answered once the name servers know the topic.
+Source: apache/rocketmq ``AdminBrokerProcessor``. Better than Apache's: 17 and 18 are answered once the name servers know the topics, and of
+a list either all are made or none.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
 
+import msgspec
+
+from turbopump.broker.held_pulls import HeldPulls
+from turbopump.broker.offsets import ConsumerOffsets
+from turbopump.broker.questions import Questions
+from turbopump.broker.send_checks import topic_name_fault
+from turbopump.broker.statistics import TOPIC_PUT_NUMS, Statistics
+from turbopump.broker.topic_attributes import MESSAGE_TYPE, MIXED, change_attributes, parse_changes
 from turbopump.broker.topics import TopicTable
 from turbopump.config.broker_config import BrokerConfig
-from turbopump.message.rules import is_system_topic, topic_fault
+from turbopump.message.message_queue import MessageQueue
+from turbopump.message.rules import RETRY_PREFIX, is_system_topic
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.topics import TopicConfig, TopicFilterType
+from turbopump.protocol.bodies.stats import TopicOffset, TopicStatsTable
+from turbopump.protocol.bodies.topics import (
+    CreateTopicListRequestBody,
+    TopicConfig,
+    TopicConfigAndQueueMapping,
+    TopicFilterType,
+)
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.topics import CreateTopic, GetAllTopicConfig, GetAllTopicConfigReply
-from turbopump.remoting.router import RequestContext, Response
+from turbopump.protocol.requests.topics import (
+    CreateTopic,
+    CreateTopicList,
+    DeleteTopic,
+    GetAllTopicConfig,
+    GetAllTopicConfigReply,
+    GetTopicConfig,
+    GetTopicStatsInfo,
+)
+from turbopump.remoting.router import Outcome, RequestContext, Response
+from turbopump.store.message_store import MessageStore
+from turbopump.store.question import Question
 
-QUEUES_MAX = 65535
-ANNOUNCE_WAIT_S = 2.0
+QUEUES_MAX: Final = 65535
+ANNOUNCE_WAIT_S: Final = 2.0
 """How long the answer waits for name servers that do not take the topic."""
+LIST_MAX: Final = 10_000
+"""Topics in one request."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecords:
+    """Everything in which a broker keeps something of a topic."""
+
+    topics: TopicTable
+    offsets: ConsumerOffsets
+    store: MessageStore
+    statistics: Statistics
+    held: HeldPulls
 
 
 class TopicsHandler:
-    """Creates and lists topics. ``announce`` registers with the name servers and returns when that is done."""
+    """Creates, deletes and tells of topics. ``announce`` registers with the name servers and returns when that is done."""
 
-    def __init__(self, config: BrokerConfig, topics: TopicTable, announce: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, config: BrokerConfig, records: TopicRecords, questions: Questions, announce: Callable[[], Awaitable[None]]
+    ) -> None:
         self._config = config
-        self._topics = topics
+        self._records = records
+        self._topics = records.topics
+        self._questions = questions
         self._announce = announce
 
     async def create(self, request: CreateTopic, _context: RequestContext) -> Response:
-        fault = _fault(request) or self._system_fault(request.topic)
-        if fault is not None:
-            return Response(code=ResponseCode.INVALID_PARAMETER, remark=fault)
-        config = TopicConfig(
+        """Create a topic, or change it."""
+        changes = parse_changes(request.attributes)
+        if request.topic_filter_type not in (kind.value for kind in TopicFilterType):
+            remark = f"topicFilterType is {request.topic_filter_type[:32]!r}; give SINGLE_TAG or MULTI_TAG"
+            return Response(code=ResponseCode.INVALID_PARAMETER, remark=remark)
+        wanted = TopicConfig(
             topic_name=request.topic,
             read_queue_nums=request.read_queue_nums,
             write_queue_nums=request.write_queue_nums,
@@ -44,20 +94,120 @@ class TopicsHandler:
             topic_sys_flag=request.topic_sys_flag or 0,
             order=request.order,
         )
-        old = self._topics.find(request.topic)
-        attributes = _attributes(request.attributes, dict(old.attributes) if old is not None else {})
-        if isinstance(attributes, str):
-            return Response(code=ResponseCode.INVALID_PARAMETER, remark=attributes)
-        config.attributes = attributes
-        if config != old:
-            self._topics.put(config)
+        return await self._put([(wanted, changes)])
+
+    async def create_list(self, _request: CreateTopicList, context: RequestContext) -> Response:
+        """The same for several: all or none. RocketMQ: after one that changes nothing, the rest is not looked at."""
+        try:
+            wanted = fastjson.decode(context.body, CreateTopicListRequestBody).topic_config_list
+        except fastjson.FastjsonError as error:
+            return Response(code=ResponseCode.INVALID_PARAMETER, remark=f"the list of topics cannot be read: {error}")
+        if len(wanted) > LIST_MAX:
+            remark = f"{len(wanted)} topics are too many for one request; send at most {LIST_MAX} at once"
+            return Response(code=ResponseCode.INVALID_PARAMETER, remark=remark)
+        return await self._put([(topic, topic.attributes or {}) for topic in wanted])
+
+    async def _put(self, wanted: list[tuple[TopicConfig, Mapping[str, str] | str]]) -> Response:
+        """Each topic with the changes of its attributes."""
+        topics = []
+        for topic, changes in wanted:
+            made = self._judge(topic, changes)
+            if isinstance(made, Response):
+                return made
+            topics.append(made)
+        for topic in topics:
+            assert topic.topic_name is not None
+            if topic != self._topics.find(topic.topic_name):
+                self._topics.put(topic)
         with contextlib.suppress(TimeoutError):  # whoever asks waits 3 to 5 s
             await asyncio.wait_for(asyncio.gather(self._announce(), self._topics.saved()), ANNOUNCE_WAIT_S)
         return Response()
 
+    def _judge(self, topic: TopicConfig, changes: Mapping[str, str] | str) -> TopicConfig | Response:
+        """The topic as it is to be, or why not. Codes and their order: ``AdminBrokerProcessor.updateAndCreateTopic``."""
+        name = topic.topic_name or ""
+        fault = topic_name_fault(name) or self._system_fault(name) or _number_fault(topic)
+        if fault is not None:
+            return Response(code=ResponseCode.INVALID_PARAMETER, remark=fault)
+        if isinstance(changes, str):
+            return Response(code=ResponseCode.SYSTEM_ERROR, remark=changes)
+        if changes.get(f"+{MESSAGE_TYPE}") == MIXED and not self._config.enable_mixed_message_type:
+            remark = (
+                "MIXED message type is not supported. Set enableMixedMessageType=true on the broker, or choose another type"
+            )
+            return Response(code=ResponseCode.INVALID_PARAMETER, remark=remark)
+        old = self._topics.find(name)
+        attributes = change_attributes(old.attributes if old is not None else None, changes)
+        if isinstance(attributes, str):
+            return Response(code=ResponseCode.SYSTEM_ERROR, remark=attributes)
+        return msgspec.structs.replace(topic, attributes=attributes)
+
+    async def delete(self, request: DeleteTopic, _context: RequestContext) -> Response:
+        """Forget a topic; one that does not exist is forgotten already. Its messages go with the log, as files of that are deleted."""
+        topic = request.topic
+        fault = topic_name_fault(topic) or self._system_fault(topic)
+        if fault is not None:
+            return Response(code=ResponseCode.INVALID_PARAMETER, remark=fault)
+        names = [topic]
+        if self._config.clear_retry_topic_when_delete_topic:
+            for group in self._records.offsets.groups_of(topic):
+                names += [f"{RETRY_PREFIX}{group}{mark}{topic}" for mark in "_+"]  # POP retry topics, v1 and v2
+        for name in names:
+            try:
+                queues = self._records.store.queues.delete(name)
+            except OSError as error:
+                remark = f"the queues of topic {name} cannot be deleted: {error}; repair that and restart the broker"
+                return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+            self._records.offsets.forget_topic(name)
+            self._records.statistics.forget_topic(name)
+            self._records.held.expire_topic(name)
+            if self._topics.delete(name):
+                log.info("topic deleted topic=%s queues=%d", name, queues)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._announce(), ANNOUNCE_WAIT_S)
+        return Response()
+
+    def one(self, request: GetTopicConfig, _context: RequestContext) -> Response:
+        """The settings of one topic."""
+        topic = self._topics.find(request.topic)
+        if topic is None:
+            return Response(
+                code=ResponseCode.TOPIC_NOT_EXIST,
+                remark=f"No topic in this broker. topic: {request.topic}; create it (turbopump topic create)",
+            )
+        return Response(body=fastjson.encode(TopicConfigAndQueueMapping(**msgspec.structs.asdict(topic))))
+
     def list_all(self, _request: GetAllTopicConfig, _context: RequestContext) -> Response:
+        """The settings of every topic."""
         wrapper = self._topics.wrapper()
         return Response(GetAllTopicConfigReply(total_topic_num=len(wrapper.topic_config_table)), body=fastjson.encode(wrapper))
+
+    def queues(self, request: GetTopicStatsInfo, context: RequestContext) -> Outcome:
+        """Where each queue of a topic begins and ends, when it last got a message, and messages a second over the last minute."""
+        topic = self._topics.find(request.topic)
+        if topic is None:
+            return Response(
+                code=ResponseCode.TOPIC_NOT_EXIST,
+                remark=f"topic[{request.topic}] not exist; create it (turbopump topic create)",
+            )
+        tps = self._records.statistics.tps(TOPIC_PUT_NUMS, request.topic)
+        count = max(topic.write_queue_nums, topic.read_queue_nums)
+
+        def respond(offsets: dict[MessageQueue, TopicOffset]) -> Response:
+            return Response(body=fastjson.encode(TopicStatsTable(topic_put_tps=tps, offset_table=offsets)))
+
+        return self._questions.ask(self._offsets_of(request.topic, count), respond, context)
+
+    def _offsets_of(self, topic: str, count: int) -> Question[dict[MessageQueue, TopicOffset]]:
+        store, found = self._records.store, {}
+        for queue_id in range(count):
+            queue = store.queues.find(topic, queue_id)
+            begin, end = (queue.min_index, queue.end.value) if queue is not None else (0, 0)
+            newest = yield from store.lookup.newest_time(topic, queue_id)
+            found[MessageQueue(topic, self._config.broker_name, queue_id)] = TopicOffset(
+                min_offset=begin, max_offset=end, last_update_timestamp=newest
+            )
+        return found
 
     def _system_fault(self, topic: str) -> str | None:
         if self._config.validate_system_topic_when_update_topic and is_system_topic(topic):
@@ -65,31 +215,10 @@ class TopicsHandler:
         return None
 
 
-def _fault(request: CreateTopic) -> str | None:
-    fault = topic_fault(request.topic)
-    if fault is not None:
-        return fault
-    for name, value in (("readQueueNums", request.read_queue_nums), ("writeQueueNums", request.write_queue_nums)):
+def _number_fault(topic: TopicConfig) -> str | None:
+    for name, value in (("readQueueNums", topic.read_queue_nums), ("writeQueueNums", topic.write_queue_nums)):
         if not 0 <= value <= QUEUES_MAX:
             return f"{name} is {value}; give a number from 0 to {QUEUES_MAX}"
-    if not 0 <= request.perm <= 15:
-        return f"perm is {request.perm}; give the sum of 4 (read), 2 (write), 1 (inherit), 8 (priority)"
-    if request.topic_filter_type not in (kind.value for kind in TopicFilterType):
-        return f"topicFilterType is {request.topic_filter_type[:32]!r}; give SINGLE_TAG or MULTI_TAG"
+    if not 0 <= topic.perm <= 15:
+        return f"perm is {topic.perm}; give the sum of 4 (read), 2 (write), 1 (inherit), 8 (priority)"
     return None
-
-
-def _attributes(text: str | None, attributes: dict[str, str]) -> dict[str, str] | str:
-    """``+key=value,-key`` applied to ``attributes``; a sentence if it cannot be read."""
-    for change in (text or "").split(","):
-        change = change.strip()
-        if not change:
-            continue
-        key, _, value = change[1:].partition("=")
-        if change[0] == "+" and value:
-            attributes[key] = value
-        elif change[0] == "-":
-            attributes.pop(key, None)
-        else:
-            return f"attribute change {change[:64]!r} cannot be read; write +key=value or -key"
-    return attributes

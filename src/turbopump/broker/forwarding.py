@@ -1,0 +1,139 @@
+"""What the broker itself appends: messages that are stored already and go on to another queue, and entries of its own.
+
+Delays and timers that are due, committed transactions, letters to dead-letter topics, marks of operation queues: all go in by this door.
+It waits for room where a send would stand in the line, and it must not know why a message goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from turbopump.broker.flush_wait import FlushWait
+from turbopump.clock import Clock
+from turbopump.errors import RoomInMakingError
+from turbopump.message.codec import encode_host
+from turbopump.message.java_hash import tags_code
+from turbopump.message.message import ReceivedMessage
+from turbopump.message.properties import KEYS, TAGS, UNIQ_KEY, property_value
+from turbopump.message.sysflag import SysFlag
+from turbopump.store.message_store import MessageStore
+from turbopump.store.new_message import NewMessage, Placed
+
+_OUR_BITS = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
+
+
+class Forwarding:
+    """Appends to the store. ``store_host`` is (ip, port) as written into entries."""
+
+    def __init__(self, store: MessageStore, clock: Clock, store_host: tuple[str, int], flush: FlushWait) -> None:
+        self._store = store
+        self._clock = clock
+        self._store_host = encode_host(*store_host)
+        self._host_pair = store_host
+        self._flush = flush
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def forward(
+        self,
+        message: ReceivedMessage,
+        topic: str,
+        queue_id: int,
+        *,
+        properties: str | None = None,
+        sys_flag: int | None = None,
+        reconsume_times: int | None = None,
+        prepared_transaction_offset: int = 0,
+    ) -> Placed:
+        """Store a stored message again, in another place. What is not given is as it was: body (compressed or not), birth, flag,
+        property text and so on. Raises what ``MessageStore.put`` does, but for RoomInMakingError, which it waits for.
+        """
+        return await self._put(
+            topic,
+            queue_id,
+            message.stored_body,
+            message.properties_text if properties is None else properties,
+            flag=message.flag,
+            sys_flag=message.sys_flag if sys_flag is None else sys_flag,
+            born_timestamp=message.born_timestamp,
+            born_host=message.born_host,
+            reconsume_times=message.reconsume_times if reconsume_times is None else reconsume_times,
+            prepared_transaction_offset=prepared_transaction_offset,
+        )
+
+    async def append(self, topic: str, queue_id: int, body: bytes, properties: str, *, sys_flag: int = 0) -> Placed:
+        """Store a message of the broker's own, born here and now. Raises as ``forward`` does."""
+        return await self._put(
+            topic,
+            queue_id,
+            body,
+            properties,
+            flag=0,
+            sys_flag=sys_flag,
+            born_timestamp=self._clock.now_ms(),
+            born_host=self._host_pair,
+            reconsume_times=0,
+            prepared_transaction_offset=0,
+        )
+
+    async def flushed(self, placed: Placed) -> None:
+        """Wait until what was placed is on the disk, at once under ASYNC_FLUSH: whoever writes down that a message has gone on does so
+        only then. Raises StoreError if the disk has failed."""
+        await self._flush.flushed(placed.log_end)
+
+    def room_made(self) -> None:
+        """The log has a new file: those who wait try again, in the order in which they came."""
+        waiting, self._waiting = self._waiting, deque()
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def _put(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes,
+        properties: str,
+        *,
+        flag: int,
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: tuple[str, int],
+        reconsume_times: int,
+        prepared_transaction_offset: int,
+    ) -> Placed:
+        host = encode_host(*born_host)
+        flags = sys_flag & ~_OUR_BITS
+        if len(host) == 20:
+            flags |= SysFlag.BORN_HOST_V6
+        if len(self._store_host) == 20:
+            flags |= SysFlag.STORE_HOST_V6
+        tags = property_value(properties, TAGS)
+        message = NewMessage(
+            body,
+            properties.encode(),
+            tags_code(tags) if tags else 0,
+            flag,
+            property_value(properties, UNIQ_KEY),
+            property_value(properties, KEYS),
+        )
+        while True:
+            try:
+                placed = self._store.put(
+                    topic,
+                    queue_id,
+                    message,
+                    sys_flag=flags,
+                    born_timestamp=born_timestamp,
+                    born_host=host,
+                    store_host=self._store_host,
+                    reconsume_times=reconsume_times,
+                    prepared_transaction_offset=prepared_transaction_offset,
+                )
+            except RoomInMakingError:
+                waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._waiting.append(waiter)
+                await waiter
+            else:
+                self._flush.begin_soon()
+                return placed

@@ -1,0 +1,100 @@
+"""Answers to 400 (a consumer asks for its queues) and 401 (an operator says whether a group pulls or pops a topic).
+
+Order of checks and codes: apache/rocketmq ``QueryAssignmentProcessor``.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from turbopump.broker.assignment import STRATEGIES, allocate_for_pop
+from turbopump.broker.consumers import ClientTable
+from turbopump.broker.groups import GroupTable
+from turbopump.broker.request_modes import RequestModes
+from turbopump.broker.topic_routes import TopicRoutes
+from turbopump.broker.topics import TopicTable
+from turbopump.config.broker_config import BrokerConfig
+from turbopump.errors import BodyError, ProtocolError
+from turbopump.message.message_queue import MessageQueue
+from turbopump.message.rules import RETRY_PREFIX
+from turbopump.protocol import fastjson
+from turbopump.protocol.bodies.assignment import (
+    MessageQueueAssignment,
+    MessageRequestMode,
+    QueryAssignmentRequestBody,
+    QueryAssignmentResponseBody,
+    SetMessageRequestModeRequestBody,
+)
+from turbopump.protocol.bodies.heartbeat import MessageModel
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.assignment import QueryAssignment, SetMessageRequestMode
+from turbopump.remoting.connection import Connection
+from turbopump.remoting.router import RequestContext, Response
+
+BodyT = TypeVar("BodyT")
+
+
+class AssignmentHandler:
+    """Shares queues out."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        topics: TopicTable,
+        groups: GroupTable,
+        modes: RequestModes,
+        routes: TopicRoutes,
+        clients: ClientTable[Connection],
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._groups = groups
+        self._modes = modes
+        self._routes = routes
+        self._clients = clients
+
+    async def query(self, _request: QueryAssignment, context: RequestContext) -> Response:
+        """The queues of one client, each with the way to read it; nothing where that cannot be said: the client keeps what it has."""
+        body = _body(context, QueryAssignmentRequestBody)
+        topic, group = body.topic or "", body.consumer_group or ""
+        mode = self._modes.find(topic, group)
+        queues = await self._share(body, topic, group, mode)
+        assignments = None
+        if queues is not None:
+            assignments = tuple(MessageQueueAssignment(message_queue=queue, mode=mode.mode) for queue in queues)
+        return Response(body=fastjson.encode(QueryAssignmentResponseBody(message_queue_assignments=assignments)))
+
+    async def _share(
+        self, body: QueryAssignmentRequestBody, topic: str, group: str, mode: SetMessageRequestModeRequestBody
+    ) -> list[MessageQueue] | None:
+        queues = await self._routes.queues(topic)
+        broadcast = body.message_model is MessageModel.BROADCASTING
+        if queues is None or broadcast or not self._config.server_load_balancer_enable:
+            return queues
+        clients = sorted(self._clients.client_ids(group))
+        strategy = STRATEGIES.get(body.strategy_name or "")
+        if not clients or strategy is None or not queues or not body.client_id:
+            return None
+        if mode.mode is MessageRequestMode.POP:
+            return allocate_for_pop(strategy, queues, clients, body.client_id, mode.pop_share_queue_num)
+        return strategy(queues, clients, body.client_id)
+
+    def set_mode(self, _request: SetMessageRequestMode, context: RequestContext) -> Response:
+        """Note how a group reads a topic; its consumers hear of it when they ask next."""
+        body = _body(context, SetMessageRequestModeRequestBody)
+        topic, group = body.topic or "", body.consumer_group or ""
+        if topic.startswith(RETRY_PREFIX):
+            return Response(code=ResponseCode.NO_PERMISSION, remark="retry topic is not allowed to set mode")
+        if self._topics.find(topic) is None:
+            return Response(code=ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{topic}] not exist")
+        if self._groups.find(group) is None:
+            return Response(code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark="subscription group does not exist")
+        self._modes.put(topic, group, body)
+        return Response()
+
+
+def _body(context: RequestContext, type_: type[BodyT]) -> BodyT:
+    try:
+        return fastjson.decode(context.body, type_)
+    except ProtocolError as error:
+        raise BodyError(f"the body cannot be read as {type_.__name__}: {error}") from None

@@ -1,0 +1,160 @@
+"""Answers to 203, 204, 208, 300, 343 and 303: who is connected, and how far groups are.
+
+Source: apache/rocketmq ``AdminBrokerProcessor.getConsumeStats`` and its neighbours.
+"""
+
+from __future__ import annotations
+
+from turbopump.broker.consumer_conflicts import conflicts
+from turbopump.broker.consumers import ClientTable, Member
+from turbopump.broker.offsets import ConsumerOffsets
+from turbopump.broker.questions import Questions
+from turbopump.broker.statistics import Statistics
+from turbopump.broker.topics import TopicTable
+from turbopump.clock import Clock
+from turbopump.message.message_queue import MessageQueue
+from turbopump.protocol import fastjson
+from turbopump.protocol.bodies import connections, stats
+from turbopump.protocol.bodies.groups import GroupList
+from turbopump.protocol.bodies.topics import TopicList
+from turbopump.protocol.codes import LanguageCode, ResponseCode
+from turbopump.protocol.requests.consumers import (
+    GetConsumerConnectionList,
+    GetConsumeStats,
+    GetProducerConnectionList,
+    QueryConsumeTimeSpan,
+    QueryTopicConsumeByWho,
+    QueryTopicsByConsumer,
+)
+from turbopump.remoting.connection import Connection
+from turbopump.remoting.router import RequestContext, Response
+from turbopump.store.message_store import MessageStore
+
+
+class ConsumersHandler:
+    """Tells of consumers and producers."""
+
+    def __init__(
+        self,
+        broker_name: str,
+        store: MessageStore,
+        topics: TopicTable,
+        offsets: ConsumerOffsets,
+        clients: ClientTable[Connection],
+        statistics: Statistics,
+        questions: Questions,
+        clock: Clock,
+    ) -> None:
+        self._broker_name = broker_name
+        self._store = store
+        self._topics = topics
+        self._offsets = offsets
+        self._clients = clients
+        self._statistics = statistics
+        self._questions = questions
+        self._clock = clock
+
+    # --- who -----------------------------------------------------------------------------------------------------------------
+
+    def consumers(self, request: GetConsumerConnectionList, _context: RequestContext) -> Response:
+        group = self._clients.groups.get(request.consumer_group)
+        if group is None:
+            remark = f"the consumer group[{request.consumer_group}] not online"
+            return Response(code=ResponseCode.CONSUMER_NOT_ONLINE, remark=remark)
+        body = connections.ConsumerConnection(
+            connection_set=tuple(_connection(peer, member) for peer, member in group.members.items()),
+            subscription_table={topic: one.data for topic, one in group.subscriptions.items()},
+            consume_type=group.consume_type,
+            message_model=group.message_model,
+            consume_from_where=group.consume_from_where,
+            conflicts=conflicts(group) or None,
+        )
+        return Response(body=fastjson.encode(body))
+
+    def producers(self, request: GetProducerConnectionList, _context: RequestContext) -> Response:
+        members = self._clients.producers.get(request.producer_group)
+        if members is None:
+            remark = f"the producer group[{request.producer_group}] not exist"
+            return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+        found = tuple(_connection(peer, member) for peer, member in members.items())
+        return Response(body=fastjson.encode(connections.ProducerConnection(connection_set=found)))
+
+    def groups_of(self, request: QueryTopicConsumeByWho, _context: RequestContext) -> Response:
+        groups = dict.fromkeys([*self._clients.subscribers(request.topic), *self._offsets.groups_of(request.topic)])
+        return Response(body=fastjson.encode(GroupList(group_list=tuple(groups))))
+
+    def topics_of(self, request: QueryTopicsByConsumer, _context: RequestContext) -> Response:
+        return Response(body=fastjson.encode(TopicList(topic_list=tuple(self._offsets.topics_of(request.group)))))
+
+    # --- how far -------------------------------------------------------------------------------------------------------------
+
+    async def how_far(self, request: GetConsumeStats, _context: RequestContext) -> Response:
+        """The group's place in each queue, and the end of each."""
+        body = stats.ConsumeStats()
+        for name in self._topics_for(request):
+            topic = self._topics.find(name)
+            if topic is None:
+                continue
+            for queue_id in range(topic.read_queue_nums):
+                place = max(self._offsets.find(request.consumer_group, name, queue_id) or 0, 0)
+                body.offset_table[MessageQueue(name, self._broker_name, queue_id)] = stats.OffsetWrapper(
+                    broker_offset=max(self._store.max_offset(name, queue_id), 0),
+                    consumer_offset=place,
+                    pull_offset=place,
+                    last_timestamp=max(await self._stored_at(name, queue_id, place - 1), 0),
+                )
+            body.consume_tps += self._statistics.tps("GROUP_GET_NUMS", f"{name}@{request.consumer_group}")
+        return Response(body=fastjson.encode(body))
+
+    def _topics_for(self, request: GetConsumeStats) -> list[str]:
+        listed = [topic for topic in (request.topic_list or "").split(";") if topic]
+        if listed:
+            return listed
+        topics = [request.topic] if request.topic else self._offsets.topics_of(request.consumer_group)
+        group = self._clients.groups.get(request.consumer_group)
+        if group is not None and group.subscriptions:
+            topics = [topic for topic in topics if topic in group.subscriptions]
+        return topics
+
+    async def time_span(self, request: QueryConsumeTimeSpan, _context: RequestContext) -> Response:
+        """When the first, the last and the last consumed message of each queue were stored, and how late the next one is."""
+        topic = self._topics.find(request.topic)
+        if topic is None:
+            return Response(code=ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{request.topic}] not exist")
+        body = stats.QueryConsumeTimeSpanBody()
+        for queue_id in range(topic.write_queue_nums):
+            body.consume_time_span_set.append(await self._span(request, queue_id))
+        return Response(body=fastjson.encode(body))
+
+    async def _span(self, request: QueryConsumeTimeSpan, queue_id: int) -> stats.QueueTimeSpan:
+        name = request.topic
+        first = await self._questions.answer(self._store.lookup.earliest_time(name, queue_id))
+        end = self._store.max_offset(name, queue_id)
+        place = self._offsets.find(request.group, name, queue_id)
+        delay = 0
+        if (place or 0) < end:
+            stored = await self._stored_at(name, queue_id, place or 0)
+            delay = self._clock.now_ms() - (stored if stored >= 0 else first)
+        return stats.QueueTimeSpan(
+            message_queue=MessageQueue(name, self._broker_name, queue_id),
+            min_time_stamp=first,
+            max_time_stamp=await self._stored_at(name, queue_id, end - 1),
+            consume_time_stamp=await self._stored_at(name, queue_id, place - 1) if place else first,
+            delay_time=delay,
+        )
+
+    async def _stored_at(self, topic: str, queue_id: int, index: int) -> int:
+        """When the message at a queue offset was stored (ms); −1 if it is not there."""
+        if index < 0:
+            return -1
+        entry = await self._questions.answer(self._store.lookup.entry_in_queue(topic, queue_id, index))
+        return entry.message.store_timestamp if entry is not None and entry.fault is None else -1
+
+
+def _connection(peer: Connection, member: Member) -> connections.Connection:
+    return connections.Connection(
+        client_id=member.client_id,
+        client_addr=peer.peer,
+        language=LanguageCode(member.language) if member.language in set(LanguageCode) else LanguageCode.OTHER,
+        version=member.version,
+    )

@@ -1,0 +1,84 @@
+"""Answers to 41 and 42: locks on queues for ordered consumption.
+
+A client is told that it holds a queue once the disk knows it, too. Source: apache/rocketmq ``AdminBrokerProcessor.lockBatchMQ``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Final
+
+from turbopump.broker.saved_locks import SavedLocks
+from turbopump.clock import Clock
+from turbopump.errors import BodyError, ProtocolError
+from turbopump.message.message_queue import MessageQueue
+from turbopump.message.rules import group_fault
+from turbopump.protocol import fastjson
+from turbopump.protocol.bodies.locks import LockBatchRequestBody, LockBatchResponseBody
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.locks import LockBatchMq, UnlockBatchMq
+from turbopump.remoting.router import RequestContext, Response
+
+SAVE_PATIENCE_S: Final = 0.7
+"""Longest wait for the disk: Java's clients wait a second for the answer."""
+CLIENT_ID_MAX: Final = 1024
+NAME_MAX: Final = 255
+"""Of topics and brokers. What is longer is kept in nobody's memory."""
+
+
+class LocksHandler:
+    """Grants, renews and frees locks. RocketMQ: ``lockInStrictMode`` asks the replicas; with one there is none to ask."""
+
+    def __init__(self, saved_locks: SavedLocks, clock: Clock) -> None:
+        self._saved_locks = saved_locks
+        self._clock = clock
+
+    def lock(self, _request: LockBatchMq, context: RequestContext) -> Response | Awaitable[Response]:
+        body = _body(context)
+        if not body.consumer_group or not body.client_id:
+            return Response(code=ResponseCode.SYSTEM_ERROR, remark="a lock needs consumerGroup and clientId in its body")
+        fault = group_fault(body.consumer_group)
+        if fault is not None or len(body.client_id) > CLIENT_ID_MAX:
+            return Response(
+                code=ResponseCode.SYSTEM_ERROR, remark=fault or f"a clientId is at most {CLIENT_ID_MAX} characters long"
+            )
+        kept = self._saved_locks
+        queues = [queue for queue in body.mq_set if max(len(queue.topic), len(queue.broker_name)) <= NAME_MAX]
+        granted = kept.locks.lock(body.consumer_group, queues, body.client_id, self._clock.monotonic())
+        if max(granted.values(), default=0) <= kept.saved.value:
+            return _answer(granted)
+        kept.save()
+        return self._when_saved(granted)
+
+    def unlock(self, _request: UnlockBatchMq, context: RequestContext) -> Response:
+        body = _body(context)
+        if body.consumer_group and body.client_id:
+            self._saved_locks.locks.unlock(body.consumer_group, body.mq_set, body.client_id)
+            self._saved_locks.save()
+        return Response()
+
+    async def _when_saved(self, granted: dict[MessageQueue, int]) -> Response:
+        """What a disk that is late does not know yet is not granted: the client asks again."""
+        saved = self._saved_locks.saved
+        reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter = saved.when(max(granted.values()), lambda: None if reached.done() else reached.set_result(None))
+        try:
+            async with asyncio.timeout(SAVE_PATIENCE_S):
+                await reached
+        except TimeoutError:
+            pass
+        finally:
+            waiter.cancel()
+        return _answer({queue: change for queue, change in granted.items() if change <= saved.value})
+
+
+def _body(context: RequestContext) -> LockBatchRequestBody:
+    try:
+        return fastjson.decode(context.body, LockBatchRequestBody)
+    except ProtocolError as error:
+        raise BodyError(f"the body of a lock cannot be read: {error}") from None
+
+
+def _answer(granted: dict[MessageQueue, int]) -> Response:
+    return Response(body=fastjson.encode(LockBatchResponseBody(locked=tuple(granted))))

@@ -1,0 +1,293 @@
+"""Answers to 200050 (pop), 200052 (peek), 200054 (wait for something to pop) and 200055 (how many wait).
+
+Order of checks and codes: apache/rocketmq ``PopMessageProcessor``, ``PeekMessageProcessor``, ``NotificationProcessor``,
+``PollingInfoProcessor``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable
+from typing import Final
+
+from turbopump.broker.consumers import TAG, Subscription, no_property_filter, read_subscription
+from turbopump.broker.forwarding import Forwarding
+from turbopump.broker.groups import GroupTable
+from turbopump.broker.pop.held_pops import ANY_QUEUE, Line
+from turbopump.broker.pop.peeking import peek
+from turbopump.broker.pop.pop import Pop
+from turbopump.broker.pop.records import COUNT_MAX
+from turbopump.broker.pop.taking import PopWish, Taken
+from turbopump.broker.topics import TopicTable
+from turbopump.clock import Clock
+from turbopump.config.broker_config import BrokerConfig
+from turbopump.errors import StoreError
+from turbopump.message.pop_handle import ORDER_REVIVE_QUEUE, encode_numbers, encode_offsets
+from turbopump.protocol.bodies.heartbeat import SubscriptionData
+from turbopump.protocol.bodies.topics import PERM_READ
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.pop import (
+    Notification,
+    NotificationReply,
+    PeekMessage,
+    PollingInfo,
+    PollingInfoReply,
+    PopMessage,
+    PopMessageReply,
+)
+from turbopump.remoting.answers import failure
+from turbopump.remoting.router import RequestContext, Response
+from turbopump.store.message_store import MessageStore
+
+LATE_MS: Final = 500
+"""A pop whose time was up so long ago is not looked at: whoever sent it does not wait any more."""
+EARLY_S: Final = 0.05
+"""So long before its time is up a waiting pop is answered."""
+HOLD_MAX_S: Final = 120.0
+"""Longest that one is held, whatever it asks for."""
+
+
+class PopHandler:
+    """Gives messages to whoever pops."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: GroupTable,
+        pop: Pop,
+        forwarding: Forwarding,
+        clock: Clock,
+        source: random.Random,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._pop = pop
+        self._forwarding = forwarding
+        self._clock = clock
+        self._random = source
+        self._woken: set[asyncio.Task[None]] = set()
+
+    async def pop(self, request: PopMessage, context: RequestContext) -> Response | None:
+        """Answer with messages, or hold."""
+        born_ms = request.born_time or self._clock.now_ms()
+        if self._clock.now_ms() - born_ms - request.poll_time > LATE_MS:
+            remark = f"the broker[{self._config.broker_ip1}] pop message is timeout too much"
+            return Response(PopMessageReply(), code=ResponseCode.POLLING_TIMEOUT, remark=remark)
+        refused = self._refusal(request.consumer_group, request.topic, request.queue_id, request.max_msg_nums, "pop")
+        refused = refused or self._time_refusal(request)
+        subscription = refused or self._subscription(request)
+        if isinstance(subscription, Response):
+            return subscription
+        wish = PopWish(
+            group=request.consumer_group,
+            topic=request.topic,
+            count_max=max(request.max_msg_nums, 1),
+            invisible_ms=request.invisible_time,
+            init_mode=request.init_mode,
+            subscription=subscription,
+            ordered=bool(request.order),
+            attempt_id=request.attempt_id or None,
+        )
+        left_s = min((born_ms + request.poll_time - self._clock.now_ms()) / 1000, request.poll_time / 1000, HOLD_MAX_S)
+        deadline = context.peer.now() + left_s - EARLY_S
+        return await self._take(wish, max(request.queue_id, ANY_QUEUE), context, deadline, expired=request.poll_time <= 0)
+
+    async def _take(
+        self, wish: PopWish, queue_id: int, context: RequestContext, deadline: float, *, expired: bool
+    ) -> Response | None:
+        """Messages; or the answer that there are none; or None: the pop waits."""
+        pop, line = self._pop, Line(wish.topic, wish.group)
+        revive_queue_id = ORDER_REVIVE_QUEUE if wish.ordered else pop.revive_log.next_queue()
+        taken = Taken(self._clock.now_ms(), revive_queue_id)
+        draw = self._random.randrange(100)
+        queues = pop.sight.topic_queues(line, queue_id, draw)
+        if not wish.ordered:
+            retries = pop.sight.retry_queues(line)
+            queues = retries + queues if draw < self._config.pop_from_retry_probability else queues + retries
+        try:
+            await pop.taking.take(wish, queues, taken)
+            if taken.placed is not None:
+                await self._forwarding.flushed(taken.placed)
+        except StoreError as error:
+            pop.held.look(line)
+            return Response(PopMessageReply(), code=ResponseCode.SYSTEM_ERROR, remark=str(error))
+        except asyncio.CancelledError:
+            pop.held.look(line)
+            raise
+        pop.held.look(line)  # not in a finally: of a loop that has ended nobody waits
+        if taken.count:
+            return _found(wish, taken)
+        if taken.refused is not None:
+            return Response(PopMessageReply(), code=ResponseCode.SYSTEM_ERROR, remark=taken.refused)
+        left = deadline - context.peer.now()
+        if expired or left <= 0:
+            return _nothing(wish, taken, ResponseCode.POLLING_TIMEOUT)
+
+        def again(expired: bool) -> None:
+            task = asyncio.ensure_future(_answer(self._take(wish, queue_id, context, deadline, expired=expired), context))
+            self._woken.add(task)
+            task.add_done_callback(self._woken.discard)
+
+        if not pop.held.hold(line, queue_id, left, again, lambda: context.peer.closed):
+            return _nothing(wish, taken, ResponseCode.POLLING_FULL)
+        return None
+
+    # --- looking -------------------------------------------------------------------------------------------------------------
+
+    async def peek(self, request: PeekMessage, _context: RequestContext) -> Response:
+        """Messages that a pop would find, without a checkpoint."""
+        refused = self._refusal(request.consumer_group, request.topic, request.queue_id, request.max_msg_nums, "peeking")
+        if refused is not None:
+            return refused
+        line, queue_id = Line(request.topic, request.consumer_group), max(request.queue_id, ANY_QUEUE)
+        draw = self._random.randrange(100)
+        queues = self._pop.sight.topic_queues(line, queue_id, draw)
+        retries = self._pop.sight.retry_queues(line)
+        queues = retries + queues if draw < self._config.pop_from_retry_probability else queues + retries
+        try:
+            data, left = await peek(self._store, self._pop.places, queues, max(request.max_msg_nums, 1))
+        except StoreError as error:
+            return Response(PopMessageReply(), code=ResponseCode.SYSTEM_ERROR, remark=str(error))
+        code = ResponseCode.SUCCESS if data else ResponseCode.PULL_NOT_FOUND
+        return Response(PopMessageReply(rest_num=left), code=code, remark="FOUND" if data else None, body=data)
+
+    def notify(self, request: Notification, context: RequestContext) -> Response | None:
+        """Say that there is something, now or when there is."""
+        refused = self._refusal(request.consumer_group, request.topic, request.queue_id, 1, "notification", NotificationReply())
+        if refused is not None:
+            return refused
+        line, queue_id = Line(request.topic, request.consumer_group), max(request.queue_id, ANY_QUEUE)
+        sight, held = self._pop.sight, self._pop.held
+
+        def look() -> bool:
+            return any(sight.has_more(place) for place in sight.queues(line, queue_id))
+
+        now = self._clock.now_ms()
+        left = min((request.born_time or now) + request.poll_time - now, request.poll_time) / 1000 - EARLY_S
+        if look() or left <= 0:
+            return Response(NotificationReply(has_msg=look()))
+
+        def again(_expired: bool) -> None:
+            if not context.peer.closed:
+                context.answer(Response(NotificationReply(has_msg=look())))
+
+        if not held.hold(line, queue_id, min(left, HOLD_MAX_S), again, lambda: context.peer.closed, takes=False):
+            return Response(NotificationReply(has_msg=False, polling_full=True))
+        return None
+
+    def waiting(self, request: PollingInfo, _context: RequestContext) -> Response:
+        """How many pops wait."""
+        refused = self._refusal(request.consumer_group, request.topic, request.queue_id, 1, "polling info", PollingInfoReply())
+        line = Line(request.topic, request.consumer_group)
+        return refused or Response(PollingInfoReply(polling_num=self._pop.held.count(line, max(request.queue_id, ANY_QUEUE))))
+
+    # --- what is asked for ---------------------------------------------------------------------------------------------------
+
+    def _refusal(
+        self,
+        group_name: str,
+        topic_name: str,
+        queue_id: int,
+        count: int,
+        what: str,
+        header: PopMessageReply | NotificationReply | PollingInfoReply | None = None,
+    ) -> Response | None:
+        """Why this may not be, or None."""
+        config, header = self._config, header or PopMessageReply()
+
+        def refuse(code: int, remark: str) -> Response:
+            return Response(header, code=code, remark=remark)
+
+        if not config.broker_permission & PERM_READ:
+            return refuse(ResponseCode.NO_PERMISSION, f"the broker[{config.broker_ip1}] {what} message is forbidden")
+        if count > COUNT_MAX:
+            return refuse(
+                ResponseCode.INVALID_PARAMETER,
+                f"the broker[{config.broker_ip1}] {what} message's num is greater than {COUNT_MAX}",
+            )
+        if not config.timer_wheel_enable:
+            return refuse(
+                ResponseCode.SYSTEM_ERROR,
+                f"the broker[{config.broker_ip1}] {what} message is forbidden because timerWheelEnable is false",
+            )
+        topic = self._topics.find(topic_name)
+        if topic is None:
+            return refuse(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{topic_name[:128]}] not exist, apply first please! Create it (turbopump topic create)",
+            )
+        if not topic.readable:
+            return refuse(ResponseCode.NO_PERMISSION, f"the topic[{topic_name}] {what} message is forbidden")
+        if queue_id >= topic.read_queue_nums:
+            return refuse(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{queue_id}] is illegal, topic:[{topic_name}] topicConfig.readQueueNums:[{topic.read_queue_nums}] "
+                f"consumer:[{group_name[:128]}]",
+            )
+        group = self._groups.find(group_name)
+        if group is None:
+            return refuse(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{group_name[:128]}] does not exist; create it, use a legal name, "
+                "or set autoCreateSubscriptionGroup=true on the broker",
+            )
+        if not group.consume_enable:
+            return refuse(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group_name}")
+        return None
+
+    def _time_refusal(self, request: PopMessage) -> Response | None:
+        """RocketMQ: what no timer takes is popped, and lost if it is not acknowledged."""
+        most = self._config.timer_max_delay_sec * 1000
+        if 0 <= request.invisible_time <= most:
+            return None
+        remark = f"invisibleTime {request.invisible_time} ms is not from 0 to {most} ms (timerMaxDelaySec of the broker)"
+        return Response(PopMessageReply(), code=ResponseCode.INVALID_PARAMETER, remark=remark)
+
+    def _subscription(self, request: PopMessage) -> Subscription | Response:
+        kind = request.exp_type or TAG
+        if kind != TAG and not self._config.enable_property_filter:
+            return no_property_filter(kind)
+        data = SubscriptionData(topic=request.topic, sub_string=request.exp or "*", expression_type=kind)
+        try:
+            subscription = read_subscription(data)
+        except ValueError as error:
+            subscription = Subscription(data, frozenset(), fault=str(error))
+        if subscription.fault is not None:
+            remark = f"parse the consumer's subscription failed: {subscription.fault}"
+            return Response(PopMessageReply(), code=ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark=remark)
+        return subscription
+
+
+async def _answer(taking: Awaitable[Response | None], context: RequestContext) -> None:
+    """Send what a pop that was woken has come to."""
+    try:
+        response = await taking
+    except Exception as error:  # as the connection does for an answer at once
+        response = failure(error, context)
+    if response is not None and not context.peer.closed:
+        context.answer(response)
+
+
+def _header(wish: PopWish, taken: Taken) -> PopMessageReply:
+    return PopMessageReply(
+        pop_time=taken.pop_time_ms,
+        invisible_time=wish.invisible_ms,
+        revive_qid=taken.revive_queue_id,
+        rest_num=taken.left,
+        start_offset_info=encode_numbers(taken.starts),
+        msg_offset_info=encode_offsets(taken.offsets),
+        order_count_info=encode_numbers(taken.order_counts) if wish.ordered else None,
+    )
+
+
+def _found(wish: PopWish, taken: Taken) -> Response:
+    return Response(_header(wish, taken), remark="FOUND", body=b"".join(taken.parts))
+
+
+def _nothing(wish: PopWish, taken: Taken, code: int) -> Response:
+    return Response(_header(wish, taken), code=code, remark="NO_MESSAGE_IN_QUEUE")

@@ -1,0 +1,224 @@
+"""Answers to 200051 and 200151 (popped messages are done) and 200053 (one is to come back at another time).
+
+Order of checks and codes: apache/rocketmq ``AckMessageProcessor``, ``ChangeInvisibleTimeProcessor``. Better than there: a message that is
+visible again already is not given a new time, which would make two of it; and what cannot be written down is not answered with success.
+"""
+
+from __future__ import annotations
+
+from turbopump.broker.forwarding import Forwarding
+from turbopump.broker.offsets import ConsumerOffsets
+from turbopump.broker.pop.held_pops import Line
+from turbopump.broker.pop.places import GroupQueue
+from turbopump.broker.pop.pop import Pop
+from turbopump.broker.pop.records import Checkpoint, PopKey
+from turbopump.broker.topics import TopicTable
+from turbopump.clock import Clock
+from turbopump.config.broker_config import BrokerConfig
+from turbopump.errors import MessageError, ProtocolError, StoreError
+from turbopump.message.pop_handle import ORDER_REVIVE_QUEUE, PopHandle, QueueKind, original_topic, real_topic
+from turbopump.protocol import fastjson
+from turbopump.protocol.bodies.pop import BatchAck, BatchAckBody, unpack_bits
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.pop import (
+    AckMessage,
+    BatchAckMessage,
+    ChangeInvisibleTime,
+    ChangeInvisibleTimeReply,
+)
+from turbopump.remoting.router import RequestContext, Response
+from turbopump.store.message_store import MessageStore
+
+
+class PopAcksHandler:
+    """Writes down what became of popped messages."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: TopicTable,
+        offsets: ConsumerOffsets,
+        pop: Pop,
+        forwarding: Forwarding,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._offsets = offsets
+        self._pop = pop
+        self._forwarding = forwarding
+        self._clock = clock
+
+    async def acknowledge(self, request: AckMessage, _context: RequestContext) -> Response:
+        """One message is done. A second time says the same."""
+        refused = self._refusal(request, past_end=True)
+        if refused is not None:
+            return refused
+        try:
+            handle = PopHandle.decode(request.extra_info)
+        except MessageError as error:
+            return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=str(error))
+        place = GroupQueue(request.consumer_group, request.topic, request.queue_id)
+        if handle.ordered:
+            return self._acknowledge_in_order(place, request.offset, handle.pop_time_ms)
+        return await self._acknowledge(place, handle, [request.offset])
+
+    async def acknowledge_batch(self, _request: BatchAckMessage, context: RequestContext) -> Response:
+        """Many are. RocketMQ: what names no queue, or no message of one, is passed over."""
+        try:
+            body = fastjson.decode(context.body, BatchAckBody) if context.body else BatchAckBody()
+        except ProtocolError as error:
+            return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=f"the acknowledgements cannot be read: {error}")
+        if not body.acks:
+            return Response(code=ResponseCode.NO_MESSAGE)
+        answer = Response()
+        for ack in body.acks:
+            response = await self._acknowledge_some(ack, body.broker_name or self._config.broker_name)
+            if response.code != ResponseCode.SUCCESS:
+                answer = response
+        return answer
+
+    async def change(self, request: ChangeInvisibleTime, _context: RequestContext) -> Response:
+        """A new checkpoint for the one message, and then the old one is done."""
+        refused = self._refusal(request, past_end=False)
+        if refused is not None:
+            return _changed(refused.code, refused.remark)
+        try:
+            handle = PopHandle.decode(request.extra_info)
+        except MessageError as error:
+            return _changed(ResponseCode.MESSAGE_ILLEGAL, str(error))
+        place = GroupQueue(request.consumer_group, request.topic, request.queue_id)
+        now = self._clock.now_ms()
+        if request.invisible_time < 0:
+            return _changed(ResponseCode.INVALID_PARAMETER, f"invisibleTime {request.invisible_time} ms is below 0")
+        if handle.ordered:
+            return self._change_in_order(place, request, handle, now)
+        if now >= handle.visible_at_ms:
+            remark = f"the message is visible again since {handle.visible_at_ms}; the broker's clock says {now}"
+            return _changed(ResponseCode.NO_MESSAGE, remark)
+        if not self._is_queue(handle.revive_queue_id):
+            return _changed(ResponseCode.MESSAGE_ILLEGAL, f"no revive queue {handle.revive_queue_id}")
+        pop_time = max(now, handle.pop_time_ms + 1)  # so that it is another checkpoint than the one before
+        checkpoint = Checkpoint(
+            start_offset=request.offset,
+            pop_time=pop_time,
+            invisible_time=request.invisible_time,
+            count=1,
+            queue_id=place.queue_id,
+            topic=place.topic,
+            group=place.group,
+            distances=[0],
+            broker_name=handle.broker_name,
+        )
+        try:
+            placed = await self._pop.revive_log.checkpoint(handle.revive_queue_id, checkpoint)
+            await self._forwarding.flushed(placed)  # else a power cut may take it and leave the acknowledgement behind it
+        except (StoreError, OSError) as error:
+            return _changed(ResponseCode.SYSTEM_ERROR, f"the message comes back at its time: {error}")
+        except MessageError as error:
+            return _changed(ResponseCode.INVALID_PARAMETER, str(error))
+        answer = await self._acknowledge(place, handle, [request.offset])
+        if answer.code != ResponseCode.SUCCESS:
+            return _changed(answer.code, answer.remark)
+        reply = ChangeInvisibleTimeReply(
+            pop_time=pop_time, invisible_time=request.invisible_time, revive_qid=handle.revive_queue_id
+        )
+        return Response(reply)
+
+    async def _acknowledge(self, place: GroupQueue, handle: PopHandle, offsets: list[int]) -> Response:
+        if not self._is_queue(handle.revive_queue_id):
+            return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=f"no revive queue {handle.revive_queue_id}")
+        key = PopKey(*(place.topic, place.group, place.queue_id, handle.start_offset, handle.pop_time_ms, handle.broker_name))
+        try:
+            placed = await self._pop.revive_log.acknowledge(handle.revive_queue_id, key, offsets, handle.visible_at_ms)
+            await self._forwarding.flushed(placed)
+        except (StoreError, OSError) as error:
+            return Response(code=ResponseCode.SYSTEM_ERROR, remark=f"the acknowledgement was not written down: {error}")
+        except MessageError as error:
+            return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=str(error))
+        return Response()
+
+    async def _acknowledge_some(self, ack: BatchAck, broker_name: str) -> Response:
+        group, kind = ack.consumer_group or "", QueueKind(ack.retry) if ack.retry in ("1", "2") else QueueKind.NORMAL
+        place = GroupQueue(group, real_topic(kind, ack.topic or "", group), ack.queue_id)
+        queue = self._store.queue(place.topic, place.queue_id)
+        if queue is None:
+            return Response()
+        wanted = [ack.start_offset + bit for bit in unpack_bits(ack.bits or b"")]
+        offsets = [offset for offset in wanted if queue.min_index <= offset <= queue.end.value]
+        if ack.revive_queue_id == ORDER_REVIVE_QUEUE:
+            for offset in offsets:
+                self._acknowledge_in_order(place, offset, ack.pop_time)
+            return Response()
+        if not offsets:
+            return Response()
+        handle = PopHandle(
+            start_offset=ack.start_offset,
+            pop_time_ms=ack.pop_time,
+            invisible_ms=ack.invisible_time,
+            revive_queue_id=ack.revive_queue_id,
+            kind=kind,
+            broker_name=broker_name,
+            queue_id=ack.queue_id,
+        )
+        return await self._acknowledge(place, handle, offsets)
+
+    # --- in order ------------------------------------------------------------------------------------------------------------
+
+    def _acknowledge_in_order(self, place: GroupQueue, offset: int, pop_time_ms: int) -> Response:
+        before = self._offsets.find(*place)
+        if before is not None and offset < before:
+            return Response()
+        try:
+            following = self._pop.order.acknowledge(place, offset, pop_time_ms)
+        except LookupError as error:
+            remark = f"offset is illegal, key:{place.topic}@{place.group}@{place.queue_id}, commit:{offset}: {error}"
+            return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=remark)
+        if following is not None:
+            self._offsets.commit(*place, following)
+            self._pop.held.look(Line(original_topic(place.topic, place.group), place.group))
+        return Response()
+
+    def _change_in_order(self, place: GroupQueue, request: ChangeInvisibleTime, handle: PopHandle, now: int) -> Response:
+        before = self._offsets.find(*place)
+        if before is not None and request.offset < before:
+            return Response(ChangeInvisibleTimeReply())
+        self._pop.order.change(place, request.offset, handle.pop_time_ms, now + request.invisible_time)
+        self._pop.held.look(Line(original_topic(place.topic, place.group), place.group))
+        reply = ChangeInvisibleTimeReply(
+            pop_time=handle.pop_time_ms,
+            invisible_time=now + request.invisible_time - handle.pop_time_ms,
+            revive_qid=handle.revive_queue_id,
+        )
+        return Response(reply)
+
+    # --- what is asked for ---------------------------------------------------------------------------------------------------
+
+    def _refusal(self, request: AckMessage | ChangeInvisibleTime, *, past_end: bool) -> Response | None:
+        topic = self._topics.find(request.topic)
+        if topic is None:
+            return Response(
+                code=ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{request.topic[:128]}] not exist, apply first please!"
+            )
+        if not 0 <= request.queue_id < topic.read_queue_nums:
+            remark = (
+                f"queueId[{request.queue_id}] is illegal, topic:[{request.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{request.consumer_group}]"
+            )
+            return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=remark)
+        low = self._store.min_offset(request.topic, request.queue_id)
+        high = self._store.max_offset(request.topic, request.queue_id)
+        if not low <= request.offset < high + past_end:
+            remark = f"offset is illegal, key:{request.topic}@{request.queue_id}, commit:{request.offset}, store:{low}~{high}"
+            return Response(code=ResponseCode.NO_MESSAGE, remark=remark)
+        return None
+
+    def _is_queue(self, revive_queue_id: int) -> bool:
+        topic = self._topics.find(self._pop.revive_log.topic)
+        return topic is not None and 0 <= revive_queue_id < topic.read_queue_nums
+
+
+def _changed(code: int, remark: str | None) -> Response:
+    return Response(ChangeInvisibleTimeReply(), code=code, remark=remark)

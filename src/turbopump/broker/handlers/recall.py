@@ -1,0 +1,184 @@
+"""Answers to 370: call a timer message back before it is delivered.
+
+A recall is a message of its own (TIMER_DEL_UNIQKEY) in the slot of the one it is for. Either it is stored before that slot's time, and its
+message is not delivered; or it is refused as too late. Source: apache/rocketmq ``RecallMessageProcessor``. Ours: accepted up to the moment
+of delivery, where RocketMQ refuses in the last second; refused where the broker can tell that there is no such message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from turbopump.broker.asking import ask
+from turbopump.broker.flush_wait import FlushWait
+from turbopump.broker.schedule.timer_copies import TimerMessage, timer_message
+from turbopump.broker.schedule.timer_detour import slot_ms
+from turbopump.broker.schedule.timers import Timers
+from turbopump.broker.topics import TopicTable
+from turbopump.clock import Clock
+from turbopump.config.broker_config import BrokerConfig
+from turbopump.errors import MessageError, RoomInMakingError, StoreError
+from turbopump.message.codec import encode_host
+from turbopump.message.java_hash import tags_code
+from turbopump.message.properties import (
+    PRODUCER_GROUP,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    TAGS,
+    TIMER_DELETE_UNIQ_KEY,
+    TIMER_DELIVER_MS,
+    TIMER_OUT_MS,
+    UNIQ_KEY,
+    encode_properties,
+)
+from turbopump.message.recall_handle import RecallHandle, delete_key
+from turbopump.message.sysflag import SysFlag
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.recall import RecallMessage, RecallMessageReply
+from turbopump.remoting.router import Outcome, RequestContext, Response
+from turbopump.store.message_store import MessageStore, NewMessage, Placed
+from turbopump.store.pending_timers import TIMER_TOPIC
+
+RECALL_TAG: Final = "_RECALL_TAG_"
+ROOM_PAUSE_S: Final = 0.01
+"""Pause before the next attempt while the log makes a file."""
+_TIME_MAX: Final = 1 << 60
+
+
+class RecallHandler:
+    """Recalls timer messages. ``store_host`` as written into entries."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: TopicTable,
+        timers: Timers,
+        clock: Clock,
+        store_host: tuple[str, int],
+        flush: FlushWait,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._timers = timers
+        self._clock = clock
+        self._store_host = encode_host(*store_host)
+        self._flush = flush
+
+    def recall(self, request: RecallMessage, context: RequestContext) -> Outcome:
+        """Recall the message of a handle."""
+        if not self._config.recall_message_enable or not self._config.timer_wheel_enable:
+            return self._refuse(
+                ResponseCode.NO_PERMISSION,
+                "operation is forbidden: set recallMessageEnable=true and timerWheelEnable=true on the broker",
+            )
+        if self._topics.find(request.topic) is None:
+            return self._refuse(ResponseCode.TOPIC_NOT_EXIST, f"the topic[{request.topic}] not exist")
+        try:
+            handle = RecallHandle.decode(request.recall_handle)
+        except MessageError as error:
+            return self._refuse(ResponseCode.ILLEGAL_OPERATION, str(error))
+        if handle.topic != request.topic:
+            return self._refuse(
+                ResponseCode.ILLEGAL_OPERATION, f"topic not match: the handle is of a message of topic {handle.topic[:130]}"
+            )
+        if handle.broker_name != self._config.broker_name:
+            return self._refuse(
+                ResponseCode.ILLEGAL_OPERATION,
+                f"broker service not available: the message waits on broker {handle.broker_name[:100]}, "
+                f"and this is {self._config.broker_name}",
+            )
+        return self._recall(request, handle, context.peer.host_pair)
+
+    async def _recall(self, request: RecallMessage, handle: RecallHandle, born_host: tuple[str, int]) -> Response:
+        if handle.time_ms <= 0 or handle.time_ms - self._clock.now_ms() >= self._config.timer_max_delay_sec * 1000:
+            return self._refuse(
+                ResponseCode.ILLEGAL_OPERATION,
+                f"timestamp invalid: {handle.time_text[:40]} is no time within timerMaxDelaySec of the broker",
+            )
+        due = slot_ms(handle.time_ms, self._config.timer_precision_ms)
+        if not self._timers.may_recall(due):
+            return self._too_late(due)
+        try:
+            refused = await self._unknown(handle, due)
+            if refused is None:
+                refused = await self._store_recall(request, handle, due, born_host)
+        except (OSError, StoreError) as error:
+            return self._refuse(ResponseCode.SYSTEM_ERROR, f"execute error: {error}")
+        return refused or self._answer(Response(RecallMessageReply(msg_id=handle.unique_id)))
+
+    async def _unknown(self, handle: RecallHandle, due: int) -> Response | None:
+        """Why there is no such message, as far as the index tells; None: it waits, or nobody knows."""
+        lookup = self._store.lookup
+        if lookup.no_index_because is not None:
+            return None
+        found = await ask(self._store.cold_reads, lookup.by_key(TIMER_TOPIC, handle.unique_id, 0, _TIME_MAX, unique=True))
+        if found.errors or found.damaged:
+            return None
+        for entry in found.found:
+            timer = timer_message(entry.message)
+            if isinstance(timer, TimerMessage) and (timer.topic, timer.due) == (handle.topic, due):
+                return None
+        return self._refuse(
+            ResponseCode.ILLEGAL_OPERATION,
+            f"no message {handle.unique_id[:100]} of topic {handle.topic[:130]} waits here for {handle.time_text}: "
+            "is the handle that of the send, unchanged?",
+        )
+
+    async def _store_recall(
+        self, request: RecallMessage, handle: RecallHandle, due: int, born_host: tuple[str, int]
+    ) -> Response | None:
+        """Store the recall; why that cannot be, if it cannot."""
+        while True:
+            if not self._timers.may_recall(due):
+                return self._too_late(due)
+            try:
+                placed = self._put(request, handle, due, born_host)  # in the turn in which it was not too late
+                break
+            except RoomInMakingError:
+                await asyncio.sleep(ROOM_PAUSE_S)
+        self._flush.begin_soon()
+        await self._flush.flushed(placed.log_end)
+        return None
+
+    def _put(self, request: RecallMessage, handle: RecallHandle, due: int, born_host: tuple[str, int]) -> Placed:
+        now = self._clock.now_ms()
+        properties = {
+            TIMER_DELETE_UNIQ_KEY: delete_key(handle.topic, handle.unique_id),
+            UNIQ_KEY: handle.unique_id,
+            TIMER_DELIVER_MS: handle.time_text,
+            "BORN_TIMESTAMP": str(now),
+            TAGS: RECALL_TAG,
+            PRODUCER_GROUP: request.producer_group or "",
+            TIMER_OUT_MS: str(due),
+            REAL_TOPIC: handle.topic,
+            REAL_QUEUE_ID: "0",
+        }
+        text = encode_properties({name: value for name, value in properties.items() if value})
+        host = encode_host(*born_host)
+        flags = (SysFlag.BORN_HOST_V6 if len(host) == 20 else 0) | (SysFlag.STORE_HOST_V6 if len(self._store_host) == 20 else 0)
+        message = NewMessage(b"0", text.encode(), tags_code(RECALL_TAG), 0, handle.unique_id, None)
+        return self._store.put(
+            TIMER_TOPIC, 0, message, sys_flag=flags, born_timestamp=now, born_host=host, store_host=self._store_host
+        )
+
+    def _too_late(self, due: int) -> Response:
+        at = due + self._config.timer_precision_ms
+        return self._refuse(
+            ResponseCode.ILLEGAL_OPERATION,
+            f"timestamp invalid: it is too late, the message was to be delivered at {at} ms since 1970, "
+            f"and the broker's clock says {self._clock.now_ms()}",
+        )
+
+    def _refuse(self, code: ResponseCode, why: str) -> Response:
+        return self._answer(Response(code=code, remark=f"recall failed, {why}"))
+
+    def _answer(self, response: Response) -> Response:
+        return Response(
+            response.header,
+            code=response.code,
+            remark=response.remark,
+            ext={"MSG_REGION": self._config.region_id},
+        )

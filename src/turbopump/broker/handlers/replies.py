@@ -1,0 +1,174 @@
+"""Answers to 324 and 325: a reply is pushed (326) to the producer that waits for it, and kept in its topic as a record.
+
+One rule: the answer says whether the reply reached the one who asked; that it is stored is no part of the promise. So nobody waits for the
+disk, and what the store refuses is counted, not told. Source: apache/rocketmq ``ReplyMessageProcessor``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from turbopump.broker.consumers import ClientTable
+from turbopump.broker.forwarding import Forwarding
+from turbopump.broker.topics import TopicTable
+from turbopump.clock import Clock
+from turbopump.config.broker_config import BrokerConfig
+from turbopump.errors import MessageError, RemotingError, StoreError
+from turbopump.message.ids import offset_msg_id
+from turbopump.message.message import ReceivedMessage
+from turbopump.message.properties import PAIR_END, PUSH_REPLY_TIME, REPLY_TO_CLIENT, property_value
+from turbopump.protocol.bodies.topics import TopicConfig
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.command import encode_command, request_command
+from turbopump.protocol.requests.replies import PushReplyMessageToClient, SendReplyRequest
+from turbopump.protocol.requests.send import SendMessageReply, SendRequest
+from turbopump.remoting.connection import Connection
+from turbopump.remoting.router import Outcome, RequestContext, Response
+
+PUSH_TIMEOUT_S: Final = 10.0
+"""Longest wait for the producer to take a reply. RocketMQ: ``Broker2Client.callClient``."""
+PUSHES_MAX: Final = 10_000
+PUSHED_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Replies under way to producers, which may be slow to read them: more are refused."""
+
+
+class RepliesHandler:
+    """Passes replies on. ``check`` is what every send must pass: the queue id to use, or why not. ``store_host`` is (ip, port) as the
+    pushed reply names it."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        topics: TopicTable,
+        clients: ClientTable[Connection],
+        clock: Clock,
+        forwarding: Forwarding,
+        store_host: tuple[str, int],
+        check: Callable[[SendRequest, TopicConfig | None], int | Response],
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._clients = clients
+        self._now_ms = clock.now_ms
+        self._forwarding = forwarding
+        self._store_host = store_host
+        self._check = check
+        self._pushes = 0
+        self._pushed_bytes = 0
+        self.unstored = 0
+        """Replies that the store refused."""
+
+    def reply(self, request: SendReplyRequest, context: RequestContext) -> Outcome:
+        """Push one reply to who waits for it."""
+        checked = self._check(request, self._topics.find(request.topic))
+        if isinstance(checked, Response):
+            return checked
+        size, size_max = len(context.body), self._config.max_message_size
+        if size > size_max:
+            remark = f"the body of the reply has {size} bytes; {size_max} are allowed (maxMessageSize of the broker)"
+            return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=remark)
+        if self._pushes >= PUSHES_MAX or self._pushed_bytes + size > PUSHED_BYTES_MAX:
+            remark = f"[REJECTREQUEST]system busy, {self._pushes} replies of {self._pushed_bytes} bytes wait for slow producers"
+            return Response(code=ResponseCode.SYSTEM_BUSY, remark=remark)
+        return self._pass_on(request, checked, context)
+
+    async def _pass_on(self, request: SendReplyRequest, queue_id: int, context: RequestContext) -> Response:
+        size = len(context.body)
+        self._pushes += 1
+        self._pushed_bytes += size
+        try:
+            fault = await self._push(request, context)
+        finally:
+            self._pushes -= 1
+            self._pushed_bytes -= size
+        reply = SendMessageReply(msg_id="0", queue_id=queue_id, queue_offset=0)
+        if self._config.store_reply_message_enable and context.body:  # an empty one, as Go clients send, cannot be stored
+            await self._store(request, queue_id, context, reply)
+        trace = "true" if self._config.trace_on else "false"
+        return Response(
+            reply,
+            code=ResponseCode.SUCCESS if fault is None else ResponseCode.SYSTEM_ERROR,
+            remark=fault,
+            ext={"MSG_REGION": self._config.region_id, "TRACE_ON": trace},
+        )
+
+    # --- to the producer -----------------------------------------------------------------------------------------------------
+
+    async def _push(self, request: SendReplyRequest, context: RequestContext) -> str | None:
+        """None: the producer has it; else why not."""
+        client_id = property_value(request.properties or "", REPLY_TO_CLIENT)
+        if client_id is None:
+            return f"reply message properties[{REPLY_TO_CLIENT}] is null: it does not say who waits for it"
+        peer = self._clients.find_producer(client_id)
+        if peer is None:
+            return (
+                f"push reply message fail, channel of <{client_id}> not found: that producer has ended, "
+                "or has no connection to this broker now"
+            )
+        opaque = peer.next_opaque
+        command = request_command(self._push_of(request, context), context.body, opaque=opaque)
+        try:
+            answer = await peer.start_call(opaque, encode_command(command), PUSH_TIMEOUT_S)
+        except RemotingError as error:
+            return f"push reply message to {client_id} fail: {error}"
+        if answer.code == ResponseCode.SUCCESS:
+            return None
+        return f"push reply message to {client_id} fail: it answered code {answer.code}, {answer.remark or 'no remark'}"
+
+    def _push_of(self, request: SendReplyRequest, context: RequestContext) -> PushReplyMessageToClient:
+        properties = request.properties or ""
+        if properties and properties[-1] != PAIR_END:
+            properties += PAIR_END
+        now = self._now_ms()
+        return PushReplyMessageToClient(
+            producer_group=request.producer_group or "",
+            topic=request.topic,
+            default_topic=request.default_topic,
+            default_topic_queue_nums=request.default_topic_queue_nums,
+            queue_id=request.queue_id,
+            sys_flag=request.sys_flag,
+            born_timestamp=request.born_timestamp,
+            flag=request.flag,
+            properties=f"{properties}{PUSH_REPLY_TIME}\x01{now}\x02",
+            reconsume_times=request.reconsume_times,
+            unit_mode=request.unit_mode or False,
+            born_host=_host_text(context.peer.host_pair),
+            store_host=_host_text(self._store_host),
+            store_timestamp=now,
+        )
+
+    # --- for the record ------------------------------------------------------------------------------------------------------
+
+    async def _store(self, request: SendReplyRequest, queue_id: int, context: RequestContext, reply: SendMessageReply) -> None:
+        """``reply`` is told where it is. RocketMQ: stores it without the sysFlag, so that nobody can read a compressed one."""
+        message = ReceivedMessage(
+            topic=request.topic,
+            stored_body=context.body,
+            properties_text=request.properties or "",
+            queue_id=queue_id,
+            queue_offset=0,
+            commit_log_offset=0,
+            flag=request.flag,
+            sys_flag=request.sys_flag,
+            born_timestamp=request.born_timestamp,
+            born_host=context.peer.host_pair,
+            store_timestamp=0,
+            store_host=self._store_host,
+            reconsume_times=request.reconsume_times or 0,
+            prepared_transaction_offset=0,
+            body_crc=0,
+            store_size=0,
+        )
+        try:
+            placed = await self._forwarding.forward(message, request.topic, queue_id)
+        except (OSError, StoreError, MessageError):
+            self.unstored += 1
+        else:
+            reply.msg_id = offset_msg_id(*self._store_host, placed.offset)
+            reply.queue_offset = placed.queue_offset
+
+
+def _host_text(host: tuple[str, int]) -> str:
+    """As Java writes a socket address here: no brackets round an IPv6 address."""
+    return f"{host[0]}:{host[1]}"

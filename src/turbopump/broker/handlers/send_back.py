@@ -1,0 +1,119 @@
+"""Answers to 36: a message that a consumer could not handle comes again later, or becomes a dead letter.
+
+Order of checks and codes: apache/rocketmq ``AbstractSendMessageProcessor.consumerSendMsgBack``. RocketMQ answers before the copy is on the
+disk; we do so only under ASYNC_FLUSH, for the consumer takes the answer as leave to forget the message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from turbopump.broker.dead_letters import dead_letter_topic, retry_topic, return_properties, returned
+from turbopump.broker.detours import Parcel
+from turbopump.broker.forwarding import Forwarding
+from turbopump.broker.groups import GroupTable
+from turbopump.broker.questions import Questions
+from turbopump.broker.topics import TopicTable
+from turbopump.config.broker_config import BrokerConfig
+from turbopump.errors import MessageError, StoreError
+from turbopump.message.delay_levels import DelayLevels
+from turbopump.message.message import ReceivedMessage
+from turbopump.message.sysflag import SysFlag
+from turbopump.protocol.bodies.groups import SubscriptionGroupConfig
+from turbopump.protocol.bodies.topics import PERM_WRITE
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.send_back import ConsumerSendMsgBack
+from turbopump.remoting.router import Outcome, RequestContext, Response
+from turbopump.store.lookup import Lookup
+
+
+class SendBackHandler:
+    """Takes messages back."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        lookup: Lookup,
+        questions: Questions,
+        topics: TopicTable,
+        groups: GroupTable,
+        forwarding: Forwarding,
+        source: random.Random,
+    ) -> None:
+        self._config = config
+        self._lookup = lookup
+        self._questions = questions
+        self._topics = topics
+        self._groups = groups
+        self._forwarding = forwarding
+        self._levels = DelayLevels(config.delay_levels_ms)
+        self._random = source
+
+    def send_back(self, request: ConsumerSendMsgBack, _context: RequestContext) -> Outcome:
+        """Store a copy where it is to come from."""
+        group = self._groups.find(request.group)
+        if group is None:
+            return Response(
+                code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                remark=f"subscription group not exist, {request.group}; create it, or set autoCreateSubscriptionGroup=true on the broker",
+            )
+        if not self._config.broker_permission & PERM_WRITE:
+            return Response(code=ResponseCode.NO_PERMISSION, remark="the broker's brokerPermission forbids writing")
+        if group.retry_queue_nums <= 0:
+            return Response()  # RocketMQ: such a group's messages are not tried again
+        topic = retry_topic(self._topics, request.group, group.retry_queue_nums, unit_mode=request.unit_mode)
+        if not topic.perm & PERM_WRITE:
+            return Response(
+                code=ResponseCode.NO_PERMISSION, remark=f"the topic[{topic.topic_name}] sending message is forbidden"
+            )
+        return self._return(request, group)
+
+    async def _return(self, request: ConsumerSendMsgBack, group: SubscriptionGroupConfig) -> Response:
+        try:
+            entry = await self._questions.answer(self._lookup.entry_at(request.offset))
+            if entry is None or entry.fault is not None:
+                remark = f"look message by offset failed, {request.offset}"
+                if entry is not None:
+                    remark += f": it is damaged ({entry.fault})"
+                return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+            message = entry.message
+            if (
+                message.sys_flag & SysFlag.INNER_BATCH
+            ):  # RocketMQ: the retry topic does not take it, the client sends the message itself
+                remark = f"what is at {request.offset} is an inner batch; send the one message to the retry topic"
+                return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+            parcel = self._parcel(request, group, message)
+            placed = await self._forwarding.forward(
+                message,
+                parcel.topic,
+                parcel.queue_id,
+                properties=parcel.properties,
+                reconsume_times=message.reconsume_times + 1,
+            )
+            async with asyncio.timeout(self._config.sync_flush_timeout / 1000):
+                await self._topics.saved()
+                await self._forwarding.flushed(placed)
+        except TimeoutError:  # an OSError too
+            return Response(
+                code=ResponseCode.SYSTEM_ERROR,
+                remark=f"the disk has not answered within {self._config.sync_flush_timeout} ms; the message may come again, or not",
+            )
+        except (OSError, StoreError, MessageError) as error:
+            return Response(code=ResponseCode.SYSTEM_ERROR, remark=f"the message was not taken back: {error}")
+        return Response()
+
+    def _parcel(self, request: ConsumerSendMsgBack, group: SubscriptionGroupConfig, message: ReceivedMessage) -> Parcel:
+        attempts_max = request.max_reconsume_times
+        if attempts_max is None:
+            attempts_max = group.retry_max_times
+        topic = retry_topic(self._topics, request.group, group.retry_queue_nums)
+        assert topic.topic_name is not None
+        queue_id = self._random.randrange(max(min(group.retry_queue_nums, topic.write_queue_nums), 1))
+        retry = Parcel(topic.topic_name, queue_id, return_properties(message, request.failure, dead=False), message.sys_flag)
+        again = returned(message, retry, request.delay_level, attempts_max, self._levels)
+        if again is not None:
+            return again
+        dead = dead_letter_topic(self._topics, request.group)
+        assert dead.topic_name is not None
+        return Parcel(dead.topic_name, 0, return_properties(message, request.failure, dead=True), message.sys_flag)

@@ -1,0 +1,108 @@
+"""POP as one thing: what it is made of, in the order in which that is put together, started and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from turbopump.broker.forwarding import Forwarding
+from turbopump.broker.pop.held_pops import HeldPops
+from turbopump.broker.pop.order_info import OrderInfo
+from turbopump.broker.pop.places import PopPlaces
+from turbopump.broker.pop.putting_back import PuttingBack
+from turbopump.broker.pop.records import revive_topic
+from turbopump.broker.pop.recovered_places import TimersMark, recover_places
+from turbopump.broker.pop.revive_log import ReviveLog
+from turbopump.broker.pop.reviving import Reviving
+from turbopump.broker.pop.sight import PopSight
+from turbopump.broker.pop.taking import Taking
+from turbopump.broker.schedule.timers import Timers
+from turbopump.broker.statistics import Statistics
+from turbopump.broker.tables import Tables
+from turbopump.broker.topics import READ_WRITE
+from turbopump.clock import Clock
+from turbopump.config.broker_config import BrokerConfig
+from turbopump.errors import StoreError
+from turbopump.protocol.bodies.topics import TopicConfig
+from turbopump.store.message_store import MessageStore
+
+FLUSH_PATIENCE_S: Final = 5.0
+"""Longest that a clean stop waits for the disk, so that what was popped does not come at once again."""
+
+
+class Pop:
+    """The POP of one broker. ``start``, then ``stop``."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        tables: Tables,
+        timers: Timers,
+        forwarding: Forwarding,
+        statistics: Statistics,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        topics, offsets = tables.topics, tables.offsets
+        recover_places(store, offsets, revive_topic(config.broker_cluster_name))
+        self._mark = TimersMark(store, offsets)
+        self.places = PopPlaces(offsets, store.flushed)
+        self.order = OrderInfo(tables.order_info)
+        self.order.load()
+        tables.save_too(self.order)
+        self.revive_log = ReviveLog(config, forwarding, clock)
+        self.sight = PopSight(config, store, topics, offsets, self.places, self.order, clock)
+        self.held = HeldPops(self.sight, config.pop_polling_size, config.max_pop_polling_size)
+        self.taking = Taking(
+            *(config.broker_name, store, offsets, self.places, self.sight, self.order, self.revive_log, statistics, clock)
+        )
+        putting_back = PuttingBack(config, topics, tables.groups, forwarding)
+        topic, queues = self.revive_log.topic, config.revive_queue_num
+        known = topics.find(topic)
+        if known is None or known.read_queue_nums < queues:
+            topics.put(TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues, perm=READ_WRITE))
+        else:
+            queues = known.read_queue_nums
+        name, flushed = config.broker_name, self.places.flushed_offsets
+        self.reviving = [
+            Reviving(n, name, store, offsets, flushed, timers, putting_back, self.revive_log, clock, self.held.look)
+            for n in range(queues)
+        ]
+
+    def start(self) -> None:
+        """Put back what is not acknowledged from now on."""
+        for each in self.reviving:
+            each.start()
+
+    def save(self) -> None:
+        """Save, beside the loop, what has changed; to be called as often as offsets are saved."""
+        self._mark.note(popped=self.revive_log.used)
+        self.order.save()
+
+    async def stop(self) -> None:
+        """Put back no more, and let offsets be those that were popped, so that a restart goes on there. May be called twice."""
+        for each in self.reviving:
+            await each.stop()
+        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        flushed, flushed_offsets, end = self._store.flushed, self.places.flushed_offsets, self._store.log.end
+
+        def look() -> None:
+            over = flushed.error is not None or (not len(flushed_offsets) and flushed.value >= end)
+            if over and not settled.done():
+                settled.set_result(None)
+
+        flushed_offsets.settled = look
+        waiter = flushed.when(end, look)
+        look()
+        if not settled.done():
+            self._store.flusher.flush_log()
+        try:
+            async with asyncio.timeout(FLUSH_PATIENCE_S):
+                await settled
+            for each in self.reviving:
+                await each.write_down()
+        except (TimeoutError, StoreError, OSError):
+            pass  # a disk that is late, or fails: it comes again
+        finally:
+            waiter.cancel()

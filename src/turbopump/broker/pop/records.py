@@ -1,0 +1,122 @@
+"""What POP writes down: checkpoints (a pop took these messages) and acknowledgements, each the JSON body of a message of the revive topic.
+
+The tag tells which: ``ck``, ``ack``, ``bAck``. A checkpoint is delivered a second before its messages become visible again, an
+acknowledgement when they do: then the checkpoint comes first. One rule: names are Apache's, so that a store directory written by one
+opens in the other. It must not know who reads them.
+
+Source: apache/rocketmq ``PopCheckPoint``, ``AckMsg``, ``BatchAckMsg``, ``PopAckConstants``, ``PopMessageProcessor.genCkUniqueId``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from turbopump.message.integers import Int32, Int64
+from turbopump.message.rules import SYSTEM_TOPIC_PREFIX
+
+REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
+CHECKPOINT_TAG: Final = "ck"
+ACK_TAG: Final = "ack"
+BATCH_ACK_TAG: Final = "bAck"
+AHEAD_MS: Final = 1000
+"""So long before its messages become visible a checkpoint is delivered. RocketMQ: ``ackTimeInterval``."""
+COUNT_MAX: Final = 32
+"""Messages that one checkpoint names at most."""
+
+
+def revive_topic(cluster: str) -> str:
+    return f"{SYSTEM_TOPIC_PREFIX}REVIVE_LOG_{cluster}"
+
+
+class PopKey(NamedTuple):
+    """What an acknowledgement has in common with its checkpoint."""
+
+    topic: str
+    group: str
+    queue_id: int
+    start_offset: int
+    pop_time_ms: int
+    broker_name: str
+
+    def unique_id(self, first: object, tag: str) -> str:
+        """UNIQ_KEY of a record, of which ``first`` is the offset."""
+        return f"{self.topic}@{self.queue_id}@{first}@{self.group}@{self.pop_time_ms}@{self.broker_name}@{tag}"
+
+
+class Checkpoint(msgspec.Struct, kw_only=True):
+    """Messages that one pop took of one queue: at ``start_offset`` + each of ``distances``, or if there are none, ``count`` in a row.
+    Bits of ``bit_map`` are messages that were acknowledged before it was written."""
+
+    start_offset: Int64 = msgspec.field(default=0, name="so")
+    pop_time: Int64 = msgspec.field(default=0, name="pt")
+    invisible_time: Int64 = msgspec.field(default=0, name="it")
+    bit_map: Int32 = msgspec.field(default=0, name="bm")
+    count: Int32 = msgspec.field(default=0, name="n")
+    queue_id: Int32 = msgspec.field(default=0, name="q")
+    topic: str | None = msgspec.field(default=None, name="t")
+    group: str | None = msgspec.field(default=None, name="c")
+    revive_offset: Int64 = msgspec.field(default=0, name="ro")
+    distances: list[int] | None = msgspec.field(default=None, name="d")
+    broker_name: str | None = msgspec.field(default=None, name="bn")
+    put_times: str | None = msgspec.field(default=None, name="rp")
+
+    @property
+    def visible_at_ms(self) -> int:
+        return self.pop_time + self.invisible_time
+
+    def key(self, broker_name: str) -> PopKey:
+        """``broker_name`` stands in where an old record has none."""
+        return PopKey(
+            *(self.topic or "", self.group or "", self.queue_id, self.start_offset, self.pop_time),
+            self.broker_name or broker_name,
+        )
+
+    def offsets(self) -> list[int]:
+        """Queue offsets of its messages."""
+        distances: Sequence[int] = self.distances or range(min(self.count, COUNT_MAX))
+        return [self.start_offset + distance for distance in distances]
+
+    def unacknowledged(self) -> list[int]:
+        return [offset for bit, offset in enumerate(self.offsets()) if not self.bit_map >> bit & 1]
+
+
+class Acknowledgement(msgspec.Struct, kw_only=True, omit_defaults=False):
+    """One message, at ``offset``, or of a batch those at ``offsets``, is done."""
+
+    offset: Int64 = msgspec.field(default=0, name="ao")
+    start_offset: Int64 = msgspec.field(default=0, name="so")
+    group: str | None = msgspec.field(default=None, name="c")
+    topic: str | None = msgspec.field(default=None, name="t")
+    queue_id: Int32 = msgspec.field(default=0, name="q")
+    pop_time: Int64 = msgspec.field(default=0, name="pt")
+    broker_name: str | None = msgspec.field(default=None, name="bn")
+    offsets: list[int] | None = msgspec.field(default=None, name="aol")
+
+    def key(self, broker_name: str) -> PopKey:
+        """``broker_name`` stands in where an old record has none."""
+        return PopKey(
+            *(self.topic or "", self.group or "", self.queue_id, self.start_offset, self.pop_time),
+            self.broker_name or broker_name,
+        )
+
+    @classmethod
+    def of(cls, key: PopKey, offsets: list[int]) -> Acknowledgement:
+        """Of one message the plain form."""
+        single = len(offsets) == 1
+        return cls(
+            offset=offsets[0] if single else -1,
+            start_offset=key.start_offset,
+            group=key.group,
+            topic=key.topic,
+            queue_id=key.queue_id,
+            pop_time=key.pop_time_ms,
+            broker_name=key.broker_name,
+            offsets=None if single else offsets,
+        )
+
+    @property
+    def tag(self) -> str:
+        return ACK_TAG if self.offsets is None else BATCH_ACK_TAG

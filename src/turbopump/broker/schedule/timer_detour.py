@@ -1,0 +1,123 @@
+"""The rule for messages that ask for a time (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS): they wait in ``rmq_sys_wheel_timer``.
+
+Source: apache/rocketmq ``HookUtils.handleScheduleMessage``, ``SendMessageProcessor.attachRecallHandle``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from turbopump.broker.detours import Detour, Parcel
+from turbopump.clock import Clock
+from turbopump.config.broker_config import BrokerConfig
+from turbopump.message.properties import (
+    DELAY_TIME_LEVEL,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELETE_UNIQ_KEY,
+    TIMER_DELIVER_MS,
+    TIMER_OUT_MS,
+    UNIQ_KEY,
+    decode_properties,
+    encode_properties,
+)
+from turbopump.message.recall_handle import RecallHandle
+from turbopump.message.rules import RETRY_PREFIX
+from turbopump.message.sysflag import TRANSACTION_MASK, SysFlag
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.send import SendRequest
+from turbopump.remoting.router import Response
+from turbopump.store.pending_timers import TIMER_TOPIC
+
+_ASKING: Final = ((TIMER_DELAY_SEC, 1000), (TIMER_DELAY_MS, 1))
+_LONG_MAX: Final = (1 << 63) - 1
+
+
+def by_time(config: BrokerConfig, clock: Clock) -> Detour:
+    """The rule; a message that another rule has sent elsewhere stays there."""
+
+    def rule(request: SendRequest, parcel: Parcel) -> Parcel | Response:
+        if parcel.topic != request.topic or "TIMER_D" not in parcel.properties:
+            return parcel
+        return timed(parcel, config, clock.now_ms())
+
+    return rule
+
+
+def timed(parcel: Parcel, config: BrokerConfig, now: int) -> Parcel | Response:
+    """Where the message waits, the parcel as it is if it is due, or why it cannot be taken."""
+    if parcel.topic == TIMER_TOPIC or parcel.sys_flag & TRANSACTION_MASK not in (0, SysFlag.TRANSACTION_COMMIT):
+        return parcel
+    properties = decode_properties(parcel.properties)
+    if _level(properties) > 0:  # RocketMQ: a level wins
+        for name in (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS):
+            properties.pop(name, None)
+        return msgspec.structs.replace(parcel, properties=encode_properties(properties))
+    if TIMER_OUT_MS in properties:  # it has waited already, and is sent again
+        return parcel
+    asked = [name for name in (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS) if name in properties]
+    if not asked:
+        return parcel
+    name = asked[0]
+    if not config.timer_wheel_enable:
+        remark = "accurate timer message is not enabled, timerWheelEnable is false"
+        return Response(code=ResponseCode.SYSTEM_ERROR, remark=f"{remark}: use a delay level, or set it to true on the broker")
+    deliver = deliver_ms(properties, now)
+    if deliver is None:
+        return _illegal(config, f"{name}={properties[name][:40]!r} is no whole number")
+    if deliver <= now:
+        if TIMER_DELETE_UNIQ_KEY in properties:
+            return _illegal(
+                config, f"it is too late to recall a message that was due at {deliver}; the broker's clock says {now}"
+            )
+        return parcel
+    if deliver - now > config.timer_max_delay_sec * 1000:
+        return _illegal(config, f"{name}={properties[name][:40]} is {(deliver - now) // 1000} s ahead")
+    out = slot_ms(deliver, config.timer_precision_ms)
+    properties[TIMER_OUT_MS] = str(out)
+    properties[REAL_TOPIC] = parcel.topic
+    properties[REAL_QUEUE_ID] = str(parcel.queue_id)
+    handle = None
+    if config.recall_message_enable and not parcel.topic.startswith(RETRY_PREFIX):
+        handle = RecallHandle(parcel.topic, config.broker_name, str(out + 1), properties.get(UNIQ_KEY, "")).encode()
+    return Parcel(TIMER_TOPIC, 0, encode_properties(properties), parcel.sys_flag, handle)
+
+
+def deliver_ms(properties: dict[str, str], now: int) -> int | None:
+    """When the message is to be delivered; None if that is no number."""
+    for name, unit in _ASKING:
+        if name in properties:
+            count = _long(properties[name])
+            return None if count is None else now + count * unit
+    return _long(properties.get(TIMER_DELIVER_MS, ""))
+
+
+def slot_ms(deliver: int, precision: int) -> int:
+    """The slot whose messages go when the next one begins, which is at ``deliver`` or less than a precision later."""
+    return (deliver - 1) // precision * precision
+
+
+def _long(text: str) -> int | None:
+    """What Java's ``Long.parseLong`` makes of it."""
+    digits = text[1:] if text[:1] in ("-", "+") else text
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 40):
+        return None
+    number = int(text)
+    return number if -_LONG_MAX - 1 <= number <= _LONG_MAX else None
+
+
+def _level(properties: dict[str, str]) -> int:
+    return _long(properties.get(DELAY_TIME_LEVEL, "").strip()) or 0
+
+
+def _illegal(config: BrokerConfig, why: str) -> Response:
+    most = config.timer_max_delay_sec
+    return Response(
+        code=ResponseCode.MESSAGE_ILLEGAL,
+        remark=f"timer message illegal, {why}; the delay time should not be bigger than the max delay {most * 1000}ms "
+        f"(timerMaxDelaySec={most} of the broker), times are ms since 1970",
+    )

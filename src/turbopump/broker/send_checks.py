@@ -1,0 +1,207 @@
+"""What a send must pass before it is looked at further, in Apache's order, each refusal with Apache's code and the beginning of its remark.
+
+A plain send to a topic that is not watched (``TopicTable.watched``) passes all of this by its nature and never comes here. Source:
+apache/rocketmq ``SendMessageProcessor.preSend``, ``AbstractSendMessageProcessor.msgCheck``, ``SendMessageProcessor.handleRetryAndDLQ``;
+for the type of a message ``DefaultTopicMessageTypeValidator``, which only Apache's proxy asks.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+from turbopump.broker.groups import GroupTable
+from turbopump.broker.topic_attributes import (
+    CLEANUP_POLICY,
+    COMPACTION,
+    MIXED,
+    TRANSFER_FLAG,
+    is_batch_cq,
+    message_type_of,
+    topic_message_type,
+)
+from turbopump.broker.topics import TopicTable
+from turbopump.clock import Clock
+from turbopump.config.broker_config import BrokerConfig
+from turbopump.errors import MessageError, StoreClosedError
+from turbopump.message.properties import KEYS, decode_properties
+from turbopump.message.rules import DLQ_PREFIX, NOT_SENDABLE_TOPICS, RETRY_PREFIX, TOPIC_SIZE_MAX, topic_fault
+from turbopump.message.sysflag import SysFlag
+from turbopump.protocol.bodies.topics import PERM_WRITE, TopicConfig
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.send import SendRequest
+from turbopump.remoting.router import Response
+from turbopump.store.message_store import MessageStore
+
+_ILLEGAL: Final = re.compile(r"[^%|a-zA-Z0-9_-]")
+
+
+class SendChecks:
+    """The checks of one broker. A topic that does not exist yet is made on the way, if it may be."""
+
+    def __init__(
+        self, config: BrokerConfig, topics: TopicTable, groups: GroupTable, clock: Clock, source: random.Random
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._groups = groups
+        self._clock = clock
+        self._random = source
+        self._types = config.enable_topic_message_type_check
+        writable = config.broker_permission & PERM_WRITE
+        self.all = bool(config.start_accept_send_request_time_stamp) or not writable or self._types
+        """Whether every send must pass, not only those to new or watched topics."""
+
+    def check(self, request: SendRequest, topic: TopicConfig | None) -> int | Response:
+        """The queue id to use, or why not. ``topic`` is what is known of the request's topic."""
+        early = self._too_early() or self._forbidden(request, topic)
+        if early is not None:
+            return early
+        if topic is None:
+            topic = self._create(request)
+            if topic is None:
+                return Response(
+                    code=ResponseCode.TOPIC_NOT_EXIST,
+                    remark=f"topic[{request.topic}] not exist, apply first please! Create it (turbopump topic create), "
+                    "or set autoCreateTopicEnable=true on the broker",
+                )
+        queues = max(topic.write_queue_nums, topic.read_queue_nums)
+        if request.queue_id >= queues:
+            return Response(
+                code=ResponseCode.INVALID_PARAMETER,
+                remark=f"request queueId[{request.queue_id}] is illegal, topic {request.topic} has {queues} queues (0 to {queues - 1})",
+            )
+        refused = self._unfit_for_batch(request) if request.batch else self._without_group(request)
+        if refused is None:
+            refused = self._unfit_for_topic(request, topic)
+        if refused is not None:
+            return refused
+        if request.queue_id < 0:
+            return self._random.randrange(max(topic.write_queue_nums, 1))
+        return request.queue_id
+
+    # --- in the order in which they are asked --------------------------------------------------------------------------------
+
+    def _too_early(self) -> Response | None:
+        opens = self._config.start_accept_send_request_time_stamp
+        if self._clock.now_ms() >= opens:
+            return None
+        when = datetime.fromtimestamp(opens / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        return Response(
+            code=ResponseCode.SYSTEM_ERROR,
+            remark=f"broker unable to service, until {when} (startAcceptSendRequestTimeStamp={opens}); send to another broker meanwhile",
+        )
+
+    def _forbidden(self, request: SendRequest, topic: TopicConfig | None) -> Response | None:
+        config = self._config
+        if not config.broker_permission & PERM_WRITE and topic is not None and topic.order:
+            return Response(
+                code=ResponseCode.NO_PERMISSION,
+                remark=f"the broker[{config.advertised_host}] sending message is forbidden: its brokerPermission is "
+                f"{config.broker_permission}; send to another broker, or add 2 (write) to it",
+            )
+        fault = topic_name_fault(request.topic)
+        if fault is not None:
+            return Response(code=ResponseCode.INVALID_PARAMETER, remark=fault)
+        if request.topic in NOT_SENDABLE_TOPICS:
+            return Response(
+                code=ResponseCode.NO_PERMISSION,
+                remark=f"Sending message to topic[{request.topic}] is forbidden. The broker keeps it for itself; choose another one",
+            )
+        return None
+
+    def _create(self, request: SendRequest) -> TopicConfig | None:
+        if request.topic.startswith(RETRY_PREFIX):
+            return self._topics.create_retry_topic(request.topic[len(RETRY_PREFIX) :], 1)
+        return self._topics.create_by_sending(request.topic, request.default_topic, request.default_topic_queue_nums)
+
+    def _unfit_for_batch(self, request: SendRequest) -> Response | None:
+        if len(request.topic) > TOPIC_SIZE_MAX:
+            remark = f"message topic length too long {len(request.topic)}; a batch allows {TOPIC_SIZE_MAX}"
+        elif request.topic.startswith(RETRY_PREFIX):
+            remark = f"batch request does not support retry group {request.topic}; send its messages one by one"
+        else:
+            return None
+        return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=remark)
+
+    def _without_group(self, request: SendRequest) -> Response | None:
+        if not request.topic.startswith(RETRY_PREFIX):
+            return None
+        group = request.topic[len(RETRY_PREFIX) :]
+        if self._groups.find(group) is not None:
+            return None
+        return Response(
+            code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            remark=f"subscription group not exist, {group}; start a consumer of it, or set autoCreateSubscriptionGroup=true on the broker",
+        )
+
+    def _unfit_for_topic(self, request: SendRequest, topic: TopicConfig) -> Response | None:
+        """What the attributes of the topic forbid. Of a batch the messages themselves are not looked into."""
+        attributes, name = topic.attributes, request.topic
+        compacted = attributes.get(CLEANUP_POLICY) == COMPACTION and not request.batch
+        typed = self._types and not name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        properties = decode_properties(request.properties or "") if compacted or typed else {}
+        remark = None
+        if typed and TRANSFER_FLAG not in properties:
+            remark = _wrong_type(name, topic_message_type(topic), message_type_of(properties))
+        if compacted and not properties.get(KEYS, "").strip():
+            remark = (
+                remark or f"Required message key is missing: topic {name} has cleanup.policy=COMPACTION; give the message keys"
+            )
+        if request.sys_flag & SysFlag.INNER_BATCH and not is_batch_cq(topic):
+            remark = (
+                remark or "the message is an inner batch (sysFlag 128) but its topic has no queue.type=BatchCQ; send a batch"
+            )
+        return None if remark is None else Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=remark)
+
+
+def _wrong_type(topic: str, expected: str, actual: str) -> str | None:
+    if expected in (actual, MIXED):
+        return None
+    return (
+        f"TopicMessageType validate failed, the expected type is {expected}, but actual type is {actual}: topic {topic} has "
+        f"message.type={expected}, and this broker enableTopicMessageTypeCheck=true; send another kind of message or change the topic"
+    )
+
+
+def body_refusal(size: int, size_max: int, store: MessageStore) -> Response:
+    """The answer to a body that cannot be; to any, while the store takes no writes: that comes first."""
+    closed = store.flushed.error or store.space.refusal
+    if closed is not None:
+        return store_refusal(StoreClosedError(str(closed)))
+    if not size:  # RocketMQ: a NullPointerException, before every check
+        return Response(code=ResponseCode.SYSTEM_ERROR, remark="the message body is empty; send at least one byte")
+    return _illegal(f"the message body has {size} bytes; {size_max} are allowed (maxMessageSize of the broker)")
+
+
+def store_refusal(error: Exception) -> Response:
+    """The answer to a message that the store has not taken."""
+    if isinstance(error, MessageError):
+        return _illegal(str(error))
+    cause = str(error)
+    if isinstance(error, OSError):
+        cause = (
+            f"the store cannot make a new file: {error.strerror or error} ({error.filename or 'no path'}); free some disk space"
+        )
+    return Response(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=f"service not available now: {cause}")
+
+
+def _illegal(cause: str) -> Response:
+    said = "the message is illegal, maybe msg body or properties length not matched"
+    return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=f"{said}: {cause}")
+
+
+def topic_name_fault(topic: str) -> str | None:
+    """Why a topic cannot be called so, or None. Source: apache/rocketmq ``TopicValidator.validateTopic``."""
+    fault = topic_fault(topic)
+    if fault is None:
+        return None
+    if not topic.strip():
+        said = "The specified topic is blank"
+    elif _ILLEGAL.search(topic):
+        said = "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    else:
+        said = "The specified topic is longer than topic max length"
+    return f"{said}: {fault}"

@@ -1,0 +1,287 @@
+"""What a broker has taken and given, by topic and group, over the last minute, hour and day, under Apache's names.
+
+Nothing is counted per message: every ten seconds a walk over the queues sees how far each has grown, and sums the sizes in its new units.
+A pull adds three numbers. The walk goes in small steps, so that no turn of the loop gets long. One rule: counts only grow from the start
+of the process on; a span is the difference of two samples. Source: apache/rocketmq ``BrokerStatsManager``, ``StatsItem``, ``BrokerStats``.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections import deque
+from collections.abc import Iterable, Iterator
+from datetime import date, datetime
+from typing import Final, NamedTuple
+
+from turbopump.clock import Clock
+from turbopump.message.rules import is_system_topic
+from turbopump.protocol.bodies.stats import BrokerStatsItem
+from turbopump.store.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE, ConsumeQueue
+
+TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
+TOPIC_PUT_SIZE: Final = "TOPIC_PUT_SIZE"
+QUEUE_PUT_NUMS: Final = "QUEUE_PUT_NUMS"
+QUEUE_PUT_SIZE: Final = "QUEUE_PUT_SIZE"
+GROUP_GET_NUMS: Final = "GROUP_GET_NUMS"
+GROUP_GET_SIZE: Final = "GROUP_GET_SIZE"
+BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
+BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
+BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC: Final = "BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC"
+BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC: Final = "BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC"
+
+SAMPLE_S: Final = 10.0
+QUEUES_AT_ONCE: Final = 1000
+UNITS_AT_ONCE: Final = 20_000
+ITEMS_AT_ONCE: Final = 1000
+"""How much one turn of the loop looks at: each about a millisecond."""
+
+
+class Span(NamedTuple):
+    """``samples``, one every ``ticks`` × 10 s."""
+
+    ticks: int
+    samples: int
+
+
+MINUTE, HOUR, DAY = SPANS = (Span(1, 6), Span(60, 6), Span(360, 24))
+
+
+class _Sample(NamedTuple):
+    number: int
+    value: int
+    times: int
+
+
+class StatsItem:
+    """One count. ``value`` grows by what was counted, ``times`` by how often. Samples are only kept of times when it grew."""
+
+    __slots__ = ("_samples", "times", "value")
+
+    def __init__(self, ticks: int) -> None:
+        self.value = 0
+        self.times = 0
+        self._samples = tuple([_Sample(ticks // span.ticks, 0, 0)] for span in SPANS)
+
+    def sample(self, span: Span, ticks: int) -> None:
+        """Note what there is at the end of tick number ``ticks``."""
+        samples = self._samples[SPANS.index(span)]
+        number = ticks // span.ticks
+        samples.append(_Sample(number, self.value, self.times))
+        while len(samples) > 1 and samples[1].number <= number - span.samples:
+            del samples[0]
+
+    def over(self, span: Span, ticks: int) -> BrokerStatsItem:
+        """Sum, rate per second and average over the samples of a span, the last of them taken at tick ``ticks`` or before."""
+        samples = self._samples[SPANS.index(span)]
+        number = ticks // span.ticks
+        first = samples[0]
+        for each in samples[1:]:
+            if each.number > number - span.samples:
+                break
+            first = each
+        total, times = samples[-1].value - first.value, samples[-1].times - first.times
+        seconds = min(number - first.number, span.samples) * span.ticks * SAMPLE_S
+        return BrokerStatsItem(
+            sum=total, tps=total / seconds if seconds > 0 else 0.0, avgpt=total / times if times else 0.0
+        )  # fmt: skip
+
+
+class Totals(NamedTuple):
+    """Since the start of the process: messages taken and their bytes; pulls that found something and that did not; messages given."""
+
+    put: int = 0
+    put_size: int = 0
+    found: int = 0
+    missed: int = 0
+    given: int = 0
+
+
+class Mornings(NamedTuple):
+    """How many messages had been taken and given, system topics left out, when yesterday and today began."""
+
+    put_yesterday: int = 0
+    put_today: int = 0
+    get_yesterday: int = 0
+    get_today: int = 0
+
+
+class Statistics:
+    """The counts of one broker, on ``queues``. ``detail``: each queue has counts too."""
+
+    def __init__(self, queues: Iterable[ConsumeQueue], clock: Clock, cluster: str, *, detail: bool) -> None:
+        self._queues = queues
+        self._clock = clock
+        self._cluster = cluster
+        self._detail = detail
+        self._items: dict[str, dict[str, StatsItem]] = {}
+        self._touched: tuple[set[StatsItem], ...] = tuple(set() for _ in SPANS)
+        self._ends: dict[ConsumeQueue, int] = {}
+        self._gets: dict[tuple[str, str], list[int]] = {}
+        self.missed = 0
+        """Pulls that were answered without a message."""
+        self._ticks = 0
+        self._due = 0.0
+        self._walk: Iterator[None] | None = None
+        self._put = self._put_size = self._found = self._given = 0
+        self._history: deque[Totals] = deque([Totals()], maxlen=61)
+        self._day: date | None = None
+        self.mornings = Mornings()
+
+    # --- counting ------------------------------------------------------------------------------------------------------------
+
+    def got(self, group: str, topic: str, count: int, size: int) -> None:
+        """A pull was given ``count`` messages of ``size`` bytes. About 0.2 µs."""
+        counted = self._gets.get((group, topic))
+        if counted is None:
+            counted = self._gets[group, topic] = [0, 0, 0]
+        counted[0] += count
+        counted[1] += size
+        counted[2] += 1
+
+    def add(self, name: str, key: str, value: int, times: int = 1) -> None:
+        """Count something rare under one of Apache's names, such as a message sent back."""
+        items = self._items.setdefault(name, {})
+        item = items.get(key)
+        if item is None:
+            item = items[key] = StatsItem(self._ticks)
+        item.value += value
+        item.times += times
+        for touched in self._touched:
+            touched.add(item)
+
+    def forget_topic(self, topic: str) -> None:
+        """The topic was deleted: so is what was counted of it."""
+        for name, items in self._items.items():
+            if name.startswith(("TOPIC_", "QUEUE_", "GROUP_", "SNDBCK")):
+                for key in [key for key in items if key.split("@")[0] == topic]:
+                    del items[key]
+        self._gets = {key: counted for key, counted in self._gets.items() if key[1] != topic}
+        self._ends = {queue: end for queue, end in self._ends.items() if queue.topic != topic}
+
+    # --- asking --------------------------------------------------------------------------------------------------------------
+
+    def find(self, name: str, key: str) -> tuple[BrokerStatsItem, BrokerStatsItem, BrokerStatsItem] | None:
+        """A count over the last minute, hour and day, as of the last samples; None if nothing was ever counted so."""
+        item = self._items.get(name, {}).get(key)
+        return None if item is None else tuple(item.over(span, self._ticks) for span in SPANS)  # type: ignore[return-value]
+
+    def tps(self, name: str, key: str) -> float:
+        """The rate over the last minute."""
+        found = self.find(name, key)
+        return found[0].tps if found is not None else 0.0
+
+    def total(self, name: str) -> int:
+        """A count of the whole broker since its start, such as ``BROKER_PUT_NUMS``."""
+        item = self._items.get(name, {}).get(self._cluster)
+        return item.value if item is not None else 0
+
+    @property
+    def totals(self) -> Totals:
+        """As of the last sample."""
+        return self._history[-1]
+
+    def rates(self) -> tuple[Totals, tuple[tuple[float, ...], ...]]:
+        """The totals, and how each grew per second over the last 10 s, minute and ten minutes, or since the start if that was later."""
+        now = self._history[-1]
+        rates = []
+        for back in (1, 6, 60):
+            back = min(back, len(self._history) - 1)
+            before = self._history[-1 - back]
+            rates.append(tuple((a - b) / (back * SAMPLE_S) if back else 0.0 for a, b in zip(now, before, strict=True)))
+        return now, tuple(rates)
+
+    # --- sampling ------------------------------------------------------------------------------------------------------------
+
+    def step(self) -> float:
+        """Go on with the walk, or begin the next; after how many seconds to call again."""
+        now = self._clock.monotonic()
+        if self._walk is None:
+            if not self._due:
+                self._due = now + SAMPLE_S
+            if now < self._due:
+                return self._due - now
+            self._walk = self._sample()
+        for _ in self._walk:
+            return 0.0
+        self._walk = None
+        self._due = self._due + SAMPLE_S if self._due + SAMPLE_S > now else now + SAMPLE_S
+        return self._due - now
+
+    def _sample(self) -> Iterator[None]:
+        yield from self._count_puts()
+        self._count_gets()
+        self._ticks += 1
+        for span, touched in zip(SPANS, self._touched, strict=True):
+            if self._ticks % span.ticks == 0:
+                items, number = list(touched), self._ticks
+                touched.clear()
+                for count, item in enumerate(items, 1):
+                    item.sample(span, number)
+                    if count % ITEMS_AT_ONCE == 0:
+                        yield
+        self._history.append(Totals(self._put, self._put_size, self._found, self.missed, self._given))
+        self._turn_the_day()
+
+    def _count_puts(self) -> Iterator[None]:
+        for number, queue in enumerate(list(self._queues), 1):
+            if number % QUEUES_AT_ONCE == 0:
+                yield
+            index = self._ends.get(queue, queue.opened_at)
+            end = queue.max_index
+            while index < end:
+                raw = queue.units(index, min(end - index, UNITS_AT_ONCE))
+                count = len(raw) // UNIT_SIZE
+                if not count:  # deleted meanwhile
+                    break
+                self._count_put(queue, count, sizes_of(raw))
+                index += count
+                if count > UNITS_AT_ONCE // 4:
+                    self._ends[queue] = index
+                    yield
+            self._ends[queue] = end
+
+    def _count_put(self, queue: ConsumeQueue, count: int, size: int) -> None:
+        topic = queue.topic
+        self._put += count
+        self._put_size += size
+        self.add(TOPIC_PUT_NUMS, topic, count, count)
+        self.add(TOPIC_PUT_SIZE, topic, size, count)
+        self.add(BROKER_PUT_NUMS, self._cluster, count, count)
+        if not is_system_topic(topic):
+            self.add(BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC, self._cluster, count, count)
+        if self._detail:
+            self.add(QUEUE_PUT_NUMS, f"{topic}@{queue.queue_id}", count, count)
+            self.add(QUEUE_PUT_SIZE, f"{topic}@{queue.queue_id}", size, count)
+
+    def _count_gets(self) -> None:
+        for (group, topic), counted in self._gets.items():
+            count, size, times = counted
+            if not times:
+                continue
+            counted[:] = 0, 0, 0
+            self._given += count
+            self._found += times
+            self.add(GROUP_GET_NUMS, f"{topic}@{group}", count, times)
+            self.add(GROUP_GET_SIZE, f"{topic}@{group}", size, times)
+            self.add(BROKER_GET_NUMS, self._cluster, count, times)
+            if not is_system_topic(topic):
+                self.add(BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC, self._cluster, count, times)
+
+    def _turn_the_day(self) -> None:
+        """Note at the first sample of a day what there was."""
+        today = datetime.fromtimestamp(self._clock.now_ms() / 1000).date()  # RocketMQ: the broker's own zone
+        if self._day is not None and today != self._day:
+            put, got = self.total(BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC), self.total(BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC)
+            self.mornings = Mornings(self.mornings.put_today, put, self.mornings.get_today, got)
+        self._day = today
+
+
+def sizes_of(units: bytes) -> int:
+    """The sum of the sizes in units of a queue, gaps left out. About 20 ns a unit."""
+    words = array("I", units)
+    if sys.byteorder == "little":
+        words.byteswap()
+    sizes = words[2 :: UNIT_SIZE // 4]
+    total = sum(sizes)
+    return total if total < NO_MESSAGE_SIZE else total - NO_MESSAGE_SIZE * sizes.count(NO_MESSAGE_SIZE)

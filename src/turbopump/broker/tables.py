@@ -1,0 +1,109 @@
+"""The broker's tables and their files under ``config/``: loaded at the start, saved when they change, saved again until that works.
+
+One rule: what the tables say fits to what the store has: no group stands beyond a recovered queue, no topic with messages is unknown.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from turbopump.broker.groups import GroupTable
+from turbopump.broker.lost_topics import make_lost_topics
+from turbopump.broker.offsets import ConsumerOffsets
+from turbopump.broker.saved_locks import SavedLocks
+from turbopump.broker.topics import TopicTable
+from turbopump.clock import Clock
+from turbopump.config.broker_config import BrokerConfig
+from turbopump.protocol.bodies.topics import PERM_INHERIT, PERM_READ, PERM_WRITE
+from turbopump.store.disk import Disk
+from turbopump.store.files import StorePaths
+from turbopump.store.json_table import JsonTable
+from turbopump.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+SAVE_AGAIN_S: Final = 1.0
+"""After how long a table that could not be saved is tried again."""
+MOVES_LOGGED: Final = 100
+"""Offsets set back that get a line each; all of them are counted."""
+
+
+class SavedAtStop(Protocol):
+    """What a clean stop saves."""
+
+    def save_now(self) -> None: ...
+
+
+class Tables:
+    """Topics, groups, offsets and locks, loaded and made to fit the store. ``delay_offsets``, ``order_info`` and ``request_modes`` are the
+    files of others.
+
+    Raises OSError if a file cannot be read.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        paths: StorePaths,
+        disk: Disk,
+        clock: Clock,
+        report: Callable[[str], None],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._report = report
+        names = (
+            *("topics", "subscriptionGroup", "consumerOffset", "delayOffset", "queueLocks"),
+            *("consumerOrderInfo", "messageRequestMode"),
+        )
+        self.files = [JsonTable(disk, paths.table(name), report) for name in names]
+        for file in self.files:
+            file.on_recovered = tell
+        topics, groups, offsets, self.delay_offsets, locks, self.order_info, self.request_modes = self.files
+        used = store.log.end > 0 or disk.file_size(paths.table("topics")) is not None
+        self.topics = TopicTable(topics, clock, auto_create=config.auto_create_topic_enable)
+        self.groups = GroupTable(groups, clock, auto_create=config.auto_create_subscription_group)
+        self.offsets = ConsumerOffsets(offsets, clock)
+        self.locks = SavedLocks(locks, clock, used=used)
+        for table in (self.topics, self.groups, self.offsets, self.locks):
+            table.load()
+        self._saved: list[SavedAtStop] = [self.topics, self.groups, self.offsets, self.locks]
+        self._set_back_offsets(store)
+        topics_saved_ms = self.topics.version.timestamp
+        self.topics.add_system_topics(
+            cluster=config.broker_cluster_name,
+            broker=config.broker_name,
+            default_queues=config.default_topic_queue_nums,
+            cluster_perm=PERM_READ | PERM_WRITE | PERM_INHERIT if config.cluster_topic_enable else PERM_INHERIT,
+            broker_perm=PERM_READ | PERM_WRITE if config.broker_topic_enable else PERM_INHERIT,
+            trace=config.msg_trace_topic_name if config.trace_topic_enable else None,
+        )
+        make_lost_topics(store, self.topics, topics_saved_ms, config.default_topic_queue_nums)
+
+    def save_too(self, table: SavedAtStop) -> None:
+        """Save this one at a clean stop as well."""
+        self._saved.append(table)
+
+    def save_now(self) -> None:
+        """Save everything, in this thread. Raises OSError."""
+        for table in self._saved:
+            table.save_now()
+
+    def _set_back_offsets(self, store: MessageStore) -> None:
+        """No group may stand beyond what recovery found: it would miss what takes the lost offsets, also after the next crash."""
+
+        def end_of(topic: str, queue_id: int) -> int:
+            queue = store.queues.find(topic, queue_id)
+            return queue.max_index if queue is not None else 0
+
+        moved = self.offsets.set_back(end_of)
+        for one in moved[:MOVES_LOGGED]:
+            log.warning("offset set back to the end of its recovered queue group=%s topic=%s queue=%d offset=%d end=%d", *one)
+        if moved:
+            log.warning("offsets set back to the ends of their recovered queues count=%d", len(moved))
+            try:
+                self.offsets.save_now()
+            except OSError as error:  # the repeating save goes on trying
+                self._report(f"the offsets that were set back could not be saved ({error.strerror or error})")

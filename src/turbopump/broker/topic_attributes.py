@@ -1,0 +1,127 @@
+"""Attributes of topics: which there are, how ``+name=value,-name`` changes them, and the type of a message.
+
+One rule: values in, values out; what cannot be is a sentence that begins as Apache's. It must not know where topics are kept. Source:
+apache/rocketmq ``TopicAttributes``, ``AttributeParser``, ``AttributeUtil``, ``TopicMessageType``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from turbopump.protocol.bodies.topics import TopicConfig
+
+MESSAGE_TYPE: Final = "message.type"
+QUEUE_TYPE: Final = "queue.type"
+CLEANUP_POLICY: Final = "cleanup.policy"
+RESERVE_TIME: Final = "reserve.time"
+
+BATCH_CQ: Final = "BatchCQ"
+COMPACTION: Final = "COMPACTION"
+MIXED: Final = "MIXED"
+
+TRANSFER_FLAG: Final = "TRANSFER_FLAG"
+"""The property of a message that is moved between clusters: its type is not asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """``values`` are all there are; ``changeable``: also after the topic was made."""
+
+    values: tuple[str, ...]
+    changeable: bool
+
+
+ATTRIBUTES: Final[Mapping[str, Attribute]] = {
+    QUEUE_TYPE: Attribute((BATCH_CQ, "SimpleCQ"), changeable=False),
+    CLEANUP_POLICY: Attribute(("DELETE", COMPACTION), changeable=False),
+    MESSAGE_TYPE: Attribute(("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", MIXED), changeable=True),
+}
+
+
+def parse_changes(text: str | None) -> dict[str, str] | str:
+    """``+name=value,-name`` as signed name to value ("" where one is taken away); a sentence if it cannot be read."""
+    changes: dict[str, str] = {}
+    for change in (text or "").split(","):
+        change = change.strip()
+        if not change:
+            continue
+        name, equals, value = change.partition("=")
+        if equals and not name.startswith("+"):
+            return f"add/alter attribute format is wrong: {name[:64]}; write +name=value"
+        if not equals and not name.startswith("-"):
+            return f"delete attribute format is wrong: {name[:64]}; write -name, or +name=value"
+        if equals and not value:
+            return f"kv string format wrong. {change[:64]} has no value; write +name=value"
+        if name in changes:
+            return f"key duplication: {name[:64]}; name it once"
+        changes[name] = value
+    return changes
+
+
+def change_attributes(current: Mapping[str, str] | None, changes: Mapping[str, str]) -> dict[str, str] | str:
+    """``changes`` (as ``parse_changes`` gives them) applied to the attributes that a topic has; ``current`` None: it is being made.
+
+    A sentence if that cannot be; then nothing is changed.
+    """
+    changed = dict(current or {})
+    seen: set[str] = set()
+    for signed, value in changes.items():
+        name = signed[1:]
+        if not name or "+" in name or "-" in name or signed[0] not in "+-":
+            return f"kv string format wrong. {signed[:64]!r} is no +name and no -name"
+        if name in seen:
+            return f"alter duplication key. key: {name[:64]}; name it once"
+        seen.add(name)
+        fault = _fault(current, name, value, added=signed[0] == "+")
+        if fault is not None:
+            return fault
+        if signed[0] == "+":
+            changed[name] = value
+        else:
+            del changed[name]
+    return changed
+
+
+def _fault(current: Mapping[str, str] | None, name: str, value: str, *, added: bool) -> str | None:
+    if current is None and not added:
+        return f"only add attribute is supported while creating topic. key: {name[:64]}; leave -{name[:64]} out"
+    if current is not None and not added and name not in current:
+        return f"attempt to delete a nonexistent key: {name[:64]}; the topic does not have it"
+    if name == RESERVE_TIME:
+        return "Update topic reserveTime not supported; a topic is kept as long as the log (fileReservedTime)"
+    attribute = ATTRIBUTES.get(name)
+    if attribute is None:
+        return f"unsupported key: {name[:64]}; there are {', '.join(ATTRIBUTES)}"
+    if current is not None and not attribute.changeable:
+        if added and current.get(name) == value:
+            return None  # Apache refuses this too; the same wish twice should not fail
+        return f"attempt to update an unchangeable attribute. key: {name}; it is set when a topic is made"
+    if added and value not in attribute.values:
+        return f"value is not in set: [{', '.join(attribute.values)}]; {name}={value[:64]} cannot be"
+    return None
+
+
+def is_batch_cq(topic: TopicConfig) -> bool:
+    """Whether batches to it are stored as one entry each."""
+    return topic.attributes.get(QUEUE_TYPE) == BATCH_CQ
+
+
+def topic_message_type(topic: TopicConfig) -> str:
+    """The type of the messages that a topic is for; NORMAL unless it says otherwise."""
+    return topic.attributes.get(MESSAGE_TYPE, "NORMAL")
+
+
+def message_type_of(properties: Mapping[str, str]) -> str:
+    """What kind a message is by its properties: TRANSACTION, DELAY, FIFO or NORMAL."""
+    if properties.get("TRAN_MSG") == "true":
+        return "TRANSACTION"
+    if any(name in properties for name in ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")):
+        return "DELAY"
+    return "FIFO" if "__SHARDINGKEY" in properties else "NORMAL"
+
+
+def needs_a_look(topic: TopicConfig) -> bool:
+    """Whether sends to it must be held against its attributes."""
+    return topic.attributes.get(CLEANUP_POLICY) == COMPACTION or is_batch_cq(topic)

@@ -1,0 +1,213 @@
+"""Half messages: what a message of a transaction is until it is known how the transaction ends. Values in, values out.
+
+::
+
+    RMQ_SYS_TRANS_HALF_TOPIC, queue 0      the message as it was sent, with these properties:
+        REAL_TOPIC, REAL_QID                   where it is meant to go
+        PGROUP, __transactionId__              whose it is; its UNIQ_KEY
+        TRANSACTION_CHECK_TIMES                how often its producers were asked; absent: never
+        TRAN_PREPARED_QUEUE_OFFSET             of one that was stored again, behind the others: where in this queue it was first
+    RMQ_SYS_TRANS_OP_HALF_TOPIC, queue 0   what has ended: tag d, a body "17,18,21," of offsets in the queue above
+    consumer group CID_RMQ_SYS_TRANS       its offsets in the two queues: everything before them is done with
+
+Source: apache/rocketmq ``TransactionalMessageBridge``, ``TransactionalMessageServiceImpl``. RocketMQ writes TRAN_PREPARED_QUEUE_OFFSET
+only where CHECK_IMMUNITY_TIME_IN_SECONDS makes it wait, and reads it only there; we write it each time, so that whoever ends a
+transaction by an older copy ends the newest one too.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+from turbopump.broker.detours import Parcel
+from turbopump.config.broker_config import BrokerConfig
+from turbopump.message.codec import encode_entry, encode_host
+from turbopump.message.ids import offset_msg_id
+from turbopump.message.message import ReceivedMessage
+from turbopump.message.properties import (
+    CHECK_IMMUNITY_TIME_IN_SECONDS,
+    CRC32,
+    DELAY_TIME_LEVEL,
+    NAME_END,
+    PAIR_END,
+    PRODUCER_GROUP,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    TRANSACTION_CHECK_TIMES,
+    TRANSACTION_ID,
+    TRANSACTION_PREPARED,
+    TRANSACTION_PREPARED_QUEUE_OFFSET,
+    UNIQ_KEY,
+    property_value,
+)
+from turbopump.message.sysflag import TRANSACTION_MASK, SysFlag
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.send import SendRequest
+from turbopump.protocol.requests.transactions import CheckTransactionState
+from turbopump.remoting.router import Response
+from turbopump.store.new_message import Placed
+
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+GIVEN_UP_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+GROUP: Final = "CID_RMQ_SYS_TRANS"
+OP_PROPERTIES: Final = "TAGS\x01d\x02"
+QUEUE: Final = 0
+
+_TIMERS: Final = re.compile(r"(?:^|\x02)(TIMER_DELIVER_MS|TIMER_DELAY_SEC|TIMER_DELAY_MS)\x01[^\x02]")
+_OURS: Final = (
+    DELAY_TIME_LEVEL,
+    REAL_TOPIC,
+    REAL_QUEUE_ID,
+    TRANSACTION_ID,
+    TRANSACTION_CHECK_TIMES,
+    TRANSACTION_PREPARED_QUEUE_OFFSET,
+)
+"""Properties that the message of a transaction cannot bring along."""
+
+
+class HalfMessageDetour:
+    """The rule that makes messages of transactions half messages."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._refusing = config.reject_transaction_message
+        self._name = config.broker_name
+
+    def __call__(self, request: SendRequest, parcel: Parcel) -> Parcel | Response:
+        text = parcel.properties
+        if (property_value(text, TRANSACTION_PREPARED) or "").lower() != "true":
+            return parcel
+        if request.reconsume_times and property_value(text, DELAY_TIME_LEVEL) not in (None, "0"):
+            return parcel  # RocketMQ: sent back by a consumer before 4.6.1, which keeps the property
+        if self._refusing:
+            return Response(
+                code=ResponseCode.NO_PERMISSION,
+                remark=f"the broker[{self._name}] sending transaction message is forbidden (rejectTransactionMessage=true)",
+            )
+        timer = _TIMERS.search(text)
+        if timer is not None:
+            return Response(
+                code=ResponseCode.MESSAGE_ILLEGAL,
+                remark=f"the message of a transaction cannot be a timer message (property {timer[1]}); send it without",
+            )
+        group = property_value(text, PRODUCER_GROUP) or request.producer_group
+        if not group:
+            return Response(
+                code=ResponseCode.MESSAGE_ILLEGAL,
+                remark="the message of a transaction names no producer group (property PGROUP), so nobody could be asked about it",
+            )
+        properties = _without(text, *_OURS, PRODUCER_GROUP)
+        unique = property_value(text, UNIQ_KEY)
+        properties += f"PGROUP\x01{group}\x02REAL_TOPIC\x01{parcel.topic}\x02REAL_QID\x01{parcel.queue_id}\x02"
+        if unique is not None:
+            properties += f"__transactionId__\x01{unique}\x02"
+        sys_flag = parcel.sys_flag & ~TRANSACTION_MASK
+        return msgspec.structs.replace(parcel, topic=HALF_TOPIC, queue_id=QUEUE, properties=properties, sys_flag=sys_flag)
+
+
+class Half(msgspec.Struct, frozen=True):
+    """A stored half message, read. ``origin``: its first offset in the queue; ``checks``: how often its producers were asked;
+    ``immunity_ms``: for so long after its birth they are not (None: for as long as the broker says)."""
+
+    message: ReceivedMessage
+    group: str
+    topic: str
+    queue_id: int
+    origin: int
+    checks: int
+    immunity_ms: int | None
+
+    @property
+    def offset(self) -> int:
+        """In the queue of half messages."""
+        return self.message.queue_offset
+
+    @property
+    def final_flag(self) -> int:
+        """The ``sysFlag`` of the message once it is committed."""
+        return self.message.sys_flag & ~TRANSACTION_MASK | SysFlag.TRANSACTION_COMMIT
+
+    def put_off(self) -> str:
+        """The properties of the copy that goes behind the others."""
+        text = _without(self.message.properties_text, CRC32, TRANSACTION_PREPARED_QUEUE_OFFSET)
+        return f"{text}TRAN_PREPARED_QUEUE_OFFSET\x01{self.origin}\x02"
+
+    def asked_again(self) -> str:
+        """The same, after one more question to its producers."""
+        return f"{_without(self.put_off(), TRANSACTION_CHECK_TIMES)}TRANSACTION_CHECK_TIMES\x01{self.checks + 1}\x02"
+
+    def resumed(self) -> str:
+        """The properties of the copy of one that was given up and is to be asked about again."""
+        return f"{_without(self.message.properties_text, CRC32, TRANSACTION_CHECK_TIMES)}TRANSACTION_CHECK_TIMES\x010\x02"
+
+    def question(self, properties: str, placed: Placed, broker_name: str) -> tuple[CheckTransactionState, bytes]:
+        """What a producer is asked, header and body. ``placed``: where the copy now is."""
+        message = self.message
+        unique = property_value(properties, UNIQ_KEY)
+        header = CheckTransactionState(
+            topic=HALF_TOPIC,
+            tran_state_table_offset=placed.queue_offset,
+            commit_log_offset=placed.offset,
+            msg_id=unique,
+            transaction_id=unique,
+            offset_msg_id=offset_msg_id(*message.store_host, placed.offset),
+            bname=broker_name,
+        )
+        body = encode_entry(
+            self.queue_id,
+            message.flag,
+            placed.queue_offset,
+            placed.offset,
+            message.sys_flag,
+            message.born_timestamp,
+            encode_host(*message.born_host),
+            message.store_timestamp,
+            encode_host(*message.store_host),
+            message.reconsume_times,
+            message.prepared_transaction_offset,
+            message.stored_body,
+            self.topic.encode(),
+            properties.encode(),
+        )
+        return header, body
+
+
+def read_half(message: ReceivedMessage) -> Half | None:
+    """The half message that a stored message is; None if it does not say whose it is and where it is meant to go."""
+    properties = message.properties
+    group, topic = properties.get(PRODUCER_GROUP), properties.get(REAL_TOPIC)
+    queue_id = _number(properties.get(REAL_QUEUE_ID))
+    if not group or not topic or queue_id is None:
+        return None
+    origin = _number(properties.get(TRANSACTION_PREPARED_QUEUE_OFFSET))
+    immunity = _number(properties.get(CHECK_IMMUNITY_TIME_IN_SECONDS))
+    return Half(
+        message,
+        group,
+        topic,
+        queue_id,
+        message.queue_offset if origin is None else origin,
+        _number(properties.get(TRANSACTION_CHECK_TIMES)) or 0,
+        None if immunity is None else immunity * 1000,
+    )
+
+
+def ended_offsets(message: ReceivedMessage) -> list[int]:
+    """The offsets of half messages that an entry of the op queue names. RocketMQ before 5: one, without a comma."""
+    if message.tags != "d":
+        return []
+    numbers = [_number(piece) for piece in message.stored_body.decode("ascii", "replace").split(",")]
+    return [number for number in numbers if number is not None]
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and len(text) < 20 and text.isascii() and text.isdigit() else None
+
+
+def _without(text: str, *names: str) -> str:
+    """Property text, ended, without these properties."""
+    heads = tuple(name + NAME_END for name in names)
+    return "".join([pair + PAIR_END for pair in text.split(PAIR_END) if pair and not pair.startswith(heads)])

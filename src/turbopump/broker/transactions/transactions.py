@@ -1,0 +1,205 @@
+"""Transactions of a broker, put together: what is pending, how it ends, and the asking for what has not.
+
+Source: apache/rocketmq ``TransactionalMessageServiceImpl``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from turbopump.broker.asking import ask
+from turbopump.broker.consumers import ClientTable
+from turbopump.broker.flush_wait import FlushWait
+from turbopump.broker.forwarding import Forwarding
+from turbopump.broker.offsets import ConsumerOffsets
+from turbopump.broker.topics import TopicTable
+from turbopump.broker.transactions.checks import TransactionChecks
+from turbopump.broker.transactions.endings import Endings
+from turbopump.broker.transactions.half_messages import GROUP, HALF_TOPIC, OP_TOPIC, QUEUE, Half, ended_offsets, read_half
+from turbopump.broker.transactions.op_queue import OpQueue
+from turbopump.broker.transactions.pending import PendingHalves
+from turbopump.broker.transactions.saved_place import SavedPlace
+from turbopump.clock import Clock
+from turbopump.config.broker_config import BrokerConfig
+from turbopump.errors import StoreError
+from turbopump.message.message import ReceivedMessage
+from turbopump.message.properties import TRANSACTION_PREPARED_QUEUE_OFFSET, UNIQ_KEY
+from turbopump.message.sysflag import TRANSACTION_MASK, SysFlag
+from turbopump.protocol.requests.transactions import Outcome
+from turbopump.remoting.connection import Connection
+from turbopump.store.lookup import StoredEntry
+from turbopump.store.message_store import MessageStore
+from turbopump.store.question import Question
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+MARKS_READ_BACK: Final = 100
+"""Entries of the op queue before its place that are read at the start, so that what they name is remembered."""
+CLOSE_S: Final = 2.0
+_EVER: Final = 1 << 62
+SLICE: Final = 16
+"""Messages that are looked at in one turn, some 0.5 ms."""
+
+
+class Transactions:
+    """What a broker knows and does of them. ``start`` reads where the last run stopped; what ends meanwhile waits for that."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        forwarding: Forwarding,
+        flush: FlushWait,
+        offsets: ConsumerOffsets,
+        topics: TopicTable,
+        clients: ClientTable[Connection],
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._forwarding = forwarding
+        self._flush = flush
+        self._offsets = offsets
+        self._pending = pending = PendingHalves(self._place_of(HALF_TOPIC), self._place_of(OP_TOPIC))
+        self._place = SavedPlace(store, offsets, pending)
+        self._ops = OpQueue(
+            forwarding,
+            pending,
+            self._place,
+            size_max=config.transaction_op_msg_max_size,
+            interval=config.transaction_op_batch_interval / 1000,
+        )
+        self.endings = Endings(forwarding, flush, pending, self._ops, self._place)
+        self.checks = TransactionChecks(config, store, forwarding, topics, clients, clock, pending, self.endings, self._place)
+        self._ended_known = asyncio.Event()
+        self._copies_known = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    # --- life ----------------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Read what is pending, then ask about it when it is time."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="turbopump transactions")
+
+    async def close(self) -> None:
+        """Write down what has ended, and where the next start is to go on."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+            await self._ops.close(CLOSE_S)
+            self._place.save_now()
+
+    async def _run(self) -> None:
+        try:
+            await self._read_ended()
+            self._ended_known.set()
+            await self._read_copies()
+            self._copies_known.set()
+            await self.checks.run()
+        except Exception:
+            log.exception("transactions are not asked about any more before the next start")
+            self._ended_known.set()
+            self._copies_known.set()
+
+    def _place_of(self, topic: str) -> int:
+        place = self._offsets.find(GROUP, topic, QUEUE)
+        return max(place if place is not None else 0, self._store.min_offset(topic, QUEUE))
+
+    async def _read_ended(self) -> None:
+        """What the op queue says."""
+        place, end = self._pending.op_place, self._store.max_offset(OP_TOPIC, QUEUE)
+        for index in range(max(place - MARKS_READ_BACK, self._store.min_offset(OP_TOPIC, QUEUE)), end):
+            if index % SLICE == 0:
+                await asyncio.sleep(0)
+            entry = await self._in_queue(OP_TOPIC, index)
+            if entry is None or entry.fault is not None:
+                fault = "it is not there" if entry is None else entry.fault
+                log.error("what has ended cannot be read, it may be asked about again offset=%d cause=%s", index, fault)
+                continue
+            offsets = ended_offsets(entry.message)
+            self._pending.note_ended(offsets)
+            if index >= place:
+                self._pending.note_mark(index, offsets)
+
+    async def _read_copies(self) -> None:
+        """Which of the pending ones stood further in front before, and which were committed without that being written down."""
+        for index in range(self._pending.place, self._store.max_offset(HALF_TOPIC, QUEUE)):
+            if index % SLICE == 0:
+                await asyncio.sleep(0)
+            if self._pending.has_ended(index):
+                continue
+            entry = await self._in_queue(HALF_TOPIC, index)
+            half = read_half(entry.message) if entry is not None and entry.fault is None else None
+            if half is None or self._pending.has_ended(half.origin):
+                continue
+            if await self._is_committed(half):
+                self.endings.note_ended(half.offset, half.origin)
+            else:
+                self._pending.note_copy(half.origin, index)
+
+    async def _is_committed(self, half: Half) -> bool:
+        """Whether the message is where it is meant to go, as far as the key index knows: a kill came before that was written down.
+        RocketMQ: asks about it, and delivers it twice."""
+        unique = half.message.properties.get(UNIQ_KEY)
+        if unique is None:
+            return False
+        lookup = self._store.lookup
+        places = {half.message.commit_log_offset}
+        if half.origin != half.offset:
+            first = await self._in_queue(HALF_TOPIC, half.origin)
+            places |= {first.offset} if first is not None else set()
+        answer = await self._patiently(lambda: lookup.by_key(half.topic, unique, 0, _EVER, unique=True))
+        for entry in answer.found:
+            message = entry.message
+            if message.sys_flag & TRANSACTION_MASK == SysFlag.TRANSACTION_COMMIT and (
+                message.prepared_transaction_offset in places
+                or message.properties.get(TRANSACTION_PREPARED_QUEUE_OFFSET) == str(half.origin)
+            ):
+                return True
+        return False
+
+    async def _in_queue(self, topic: str, index: int) -> StoredEntry | None:
+        return await self._patiently(lambda: self._store.lookup.entry_in_queue(topic, QUEUE, index))
+
+    async def _patiently(self, question: Callable[[], Question[T]]) -> T:
+        """The answer; asked again while too many reads wait for the disk."""
+        while True:
+            try:
+                return await ask(self._store.cold_reads, question())
+            except StoreError as error:
+                log.warning("half messages cannot be read now, tried again cause=%s", error)
+                await asyncio.sleep(1)
+
+    # --- for the handlers ----------------------------------------------------------------------------------------------------
+
+    async def message_at(self, offset: int) -> ReceivedMessage | None:
+        """The good message at this offset of the log, on the disk if that is promised; None if none begins there."""
+        if self._flush.sync and self._store.flushed.value <= offset < self._store.log.end:
+            await self._flush.flushed(offset + 1)  # its producer did not want to wait
+        entry = await ask(self._store.cold_reads, self._store.lookup.entry_at(offset))
+        return entry.message if entry is not None and entry.fault is None else None
+
+    async def end(self, half: Half, outcome: Outcome, *, lasting: bool) -> bool:
+        """See ``Endings.end``."""
+        await self._ended_known.wait()
+        if half.offset < self._pending.place:
+            await self._copies_known.wait()
+        return await self.endings.end(half, outcome, lasting=lasting)
+
+    async def resume(self, message: ReceivedMessage, properties: str) -> bool:
+        """Store one that was given up among the half messages again; False if its transaction has ended. Raises as ``forward``."""
+        await self._copies_known.wait()
+        first = message.properties.get(TRANSACTION_PREPARED_QUEUE_OFFSET, "")
+        origin = int(first) if first.isdigit() else None
+        if origin is not None and self._pending.has_ended(origin):
+            return False
+        placed = await self._forwarding.forward(message, HALF_TOPIC, QUEUE, properties=properties)
+        if origin is not None:
+            self._pending.note_copy(origin, placed.queue_offset)
+        await self._forwarding.flushed(placed)
+        return True

@@ -1,0 +1,115 @@
+"""Groups that read a backlog are slowed down if the broker is told so (coldDataFlowControlEnable); 2001, 2002, 2003."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.unit.broker.talking import Client, Talk, in_virtual_time, pull
+
+from turbopump.broker.cold_flow import FORGET_S, WINDOW_S, ColdFlow
+from turbopump.message.codec import decode_entries
+from turbopump.protocol import fastjson
+from turbopump.protocol.bodies.cold_flow import ColdFlowInfo
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.cold_flow import GetColdFlow, RemoveColdFlow, UpdateColdFlow
+from turbopump.testing.simulation import Simulation
+
+BUSY = "This consumer group is reading cold data. It has been flow control"
+ALL_COLD = {"cold_data_flow_control_enable": True, "access_message_in_memory_max_ratio": 0, "cg_cold_read_threshold": 3000}
+
+
+class Hands:
+    """A clock that is moved by hand."""
+
+    seconds = 1000.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def now_ms(self) -> int:
+        return int(self.seconds * 1000)
+
+
+async def outcome(client: Client, offset: int) -> tuple[int, str | None]:
+    answer = await client.ask(pull(offset))
+    return answer.code, answer.remark
+
+
+async def fill(client: Client) -> None:
+    await client.create()
+    for _ in range(20):
+        await client.send(b"x" * 1000)
+
+
+def test_a_group_waits_when_it_has_read_enough_until_the_five_seconds_are_over() -> None:
+    clock = Hands()
+    cold = ColdFlow(clock, enabled=True, group_max=100, total_max=250)
+    cold.read("g", 99)
+    assert not cold.must_wait("g")
+    cold.read("g", 1)
+    assert (cold.must_wait("g"), cold.must_wait("h")) == (True, False)
+    cold.read("h", 90)
+    cold.read("TOOLS_CONSUMER", 1000)
+    assert not cold.must_wait("h")
+    cold.read("i", 60)
+    assert cold.must_wait("h"), "all together have read too much"
+    assert not cold.must_wait("nobody"), "who has read nothing cold does not wait"
+    clock.seconds += WINDOW_S
+    assert not cold.must_wait("g")
+    assert set(cold.info().runtime_table) == {"g", "h", "i"}
+    clock.seconds += FORGET_S
+    assert cold.info().runtime_table == {}
+    off = ColdFlow(clock, enabled=False, group_max=0, total_max=0)
+    off.read("g", 1)
+    assert not off.must_wait("g")
+
+
+def test_a_push_consumer_that_has_read_too_much_is_told_to_come_later() -> None:
+    async def scene(talk: Talk, _simulation: Simulation) -> None:
+        client = talk.client
+        await fill(client)
+        await client.join("c")
+        answer, header = await client.pull(0, max_msg_nums=4)
+        assert answer.code == 0
+        assert await outcome(client, header.next_begin_offset) == (ResponseCode.SYSTEM_BUSY, BUSY)
+        assert (await client.pull(20))[0].code == ResponseCode.PULL_NOT_FOUND, "what is new is given at once"
+        await asyncio.sleep(5)
+        assert await outcome(client, header.next_begin_offset) == (0, "FOUND")
+
+    in_virtual_time(scene, **ALL_COLD)
+
+
+def test_who_pulls_by_himself_gets_one_message_after_three_seconds() -> None:
+    async def scene(talk: Talk, _simulation: Simulation) -> None:
+        client, loop = talk.client, asyncio.get_running_loop()
+        await fill(client)
+        answer, _ = await client.pull(0, max_msg_nums=4)
+        assert len(list(decode_entries(answer.body))) == 4
+        began = loop.time()
+        answer, _ = await client.pull(4, max_msg_nums=4)
+        assert 3 <= loop.time() - began < 3.1
+        assert len(list(decode_entries(answer.body))) == 1
+
+    in_virtual_time(scene, **ALL_COLD)
+
+
+def test_thresholds_of_groups_are_set_removed_and_shown() -> None:
+    async def scene(talk: Talk, _simulation: Simulation) -> None:
+        client = talk.client
+        await fill(client)
+        await client.join("c")
+        assert await client.code(UpdateColdFlow(), b"g=100000\nother=1\n") == (0, "")
+        code, remark = await client.code(UpdateColdFlow(), b"g=much")
+        assert (code, "expected lines such as" in remark) == (ResponseCode.SYSTEM_ERROR, True)
+        code, remark = await client.code(UpdateColdFlow(), b"g=-1")
+        assert (code, remark) == (ResponseCode.SYSTEM_ERROR, "no threshold of a group: g=-1")
+        await client.pull(0)
+        assert await outcome(client, 4) == (0, "FOUND")
+        info = fastjson.decode((await client.ask(GetColdFlow())).body, ColdFlowInfo)
+        assert info.config_table == {"g": 100000, "other": 1}
+        assert (info.cg_cold_read_threshold, info.global_cold_read_threshold) == (3000, 100 * 1024 * 1024)
+        assert info.global_acc == info.runtime_table["g"].cold_acc > 3000
+        assert await client.code(RemoveColdFlow(), b"g") == (0, "")
+        assert await outcome(client, 4) == (ResponseCode.SYSTEM_BUSY, BUSY)
+
+    in_virtual_time(scene, **ALL_COLD)

@@ -1,0 +1,92 @@
+"""Messages that ask for more than to be stored go where a rule sends them, or are refused; forwarding keeps what a message is."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from turbopump.broker.detours import Detours, Parcel, kind_in_batch, refuse_unknown_kinds
+from turbopump.broker.flush_wait import FlushWait
+from turbopump.broker.forwarding import Forwarding
+from turbopump.clock import SystemClock
+from turbopump.message.properties import encode_properties
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.send import SendMessage
+from turbopump.remoting.router import Response
+from turbopump.testing.broker_in_loop import running_broker
+
+REQUEST = SendMessage(topic="Orders", queue_id=3)
+
+
+def parcel(**properties: str) -> Parcel:
+    return Parcel("Orders", 3, encode_properties(properties), 0)
+
+
+def test_each_rule_sees_what_the_one_before_has_made_of_the_message() -> None:
+    detours = Detours()
+    detours.add(lambda _request, one: msgspec.structs.replace(one, topic="Half"))
+    detours.add(lambda request, one: msgspec.structs.replace(one, queue_id=7, properties=f"{request.topic}>{one.topic}"))
+    assert detours.find(REQUEST, parcel(DELAY="3")) == Parcel("Half", 7, "Orders>Half", 0)
+
+
+def test_a_refusal_ends_the_way() -> None:
+    detours = Detours()
+    detours.add(lambda _request, _one: Response(code=ResponseCode.NO_PERMISSION))
+    detours.add(lambda _request, _one: 1 / 0)  # type: ignore[arg-type, return-value]
+    answer = detours.find(REQUEST, parcel())
+    assert isinstance(answer, Response)
+    assert answer.code == ResponseCode.NO_PERMISSION
+
+
+def test_what_no_rule_has_taken_is_refused_and_what_only_looks_special_is_not() -> None:
+    refused = refuse_unknown_kinds(REQUEST, parcel(TRAN_MSG="true"))
+    assert isinstance(refused, Response)
+    assert refused.code == ResponseCode.MESSAGE_ILLEGAL
+    assert "TRAN_MSG" in str(refused.remark)
+    for plain in (parcel(DELAY="3"), parcel(TRAN_MSG="false"), parcel(MY_DELAY="3"), parcel(note="TIMER_DELIVER_MS")):
+        assert refuse_unknown_kinds(REQUEST, plain) is plain
+    taken = msgspec.structs.replace(parcel(TIMER_DELIVER_MS="3"), topic="rmq_sys_wheel_timer")
+    assert refuse_unknown_kinds(REQUEST, taken) is taken
+
+
+def test_a_batch_holds_plain_messages_only() -> None:
+    assert kind_in_batch(encode_properties({"TAGS": "a"})) is None
+    answer = kind_in_batch(encode_properties({"TRAN_MSG": "true"}))
+    assert answer is not None
+    assert "by itself" in str(answer.remark)
+
+
+def test_a_forwarded_message_keeps_body_birth_keys_and_tags() -> None:
+    async def story() -> None:
+        async with running_broker() as running:
+            store = running.broker.store
+            flush = FlushWait(store.flusher, sync=True)
+            forwarding = Forwarding(store, SystemClock(), ("10.1.2.3", 10911), flush)
+            text = encode_properties({"UNIQ_KEY": "U1", "KEYS": "k1 k2", "TAGS": "paid"})
+            first = await forwarding.append("Half", 0, b"body", text)
+            half = store.lookup.message_at(first.offset)
+            assert half is not None
+            again = await forwarding.forward(half, "Orders", 3, reconsume_times=2, prepared_transaction_offset=first.offset)
+            await forwarding.flushed(again)
+            assert store.flushed.value >= again.log_end
+            message = store.lookup.message_in_queue("Orders", 3, 0)
+            assert message is not None
+            assert (message.body, message.tags, message.keys) == (b"body", "paid", ["k1", "k2"])
+            assert message.born_timestamp == half.born_timestamp
+            assert message.born_host == ("10.1.2.3", 10911)
+            assert (message.reconsume_times, message.prepared_transaction_offset) == (2, first.offset)
+            assert [entry.message.topic for entry in store.lookup.find_by_key("Orders", "k2", 0, 1 << 50)] == ["Orders"]
+
+    asyncio.run(story())
+
+
+def test_forwarding_waits_while_the_log_makes_its_next_file() -> None:
+    async def story() -> None:
+        async with running_broker(mapped_file_size_commit_log=64 * 1024) as running:
+            broker = running.broker
+            placed = [await broker._forwarding.append("Orders", 0, b"x" * 20_000, "") for _ in range(40)]
+            assert [one.queue_offset for one in placed] == list(range(40))
+            assert broker.store.max_offset("Orders", 0) == 40
+
+    asyncio.run(story())

@@ -1,0 +1,194 @@
+"""Locks on queues: the pure table, and the broker that keeps its holders through restarts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.simulation.one_broker import HOST, OneBroker, with_one_broker
+from tests.unit.broker.talking import Client, Talk, converse
+
+from turbopump.broker.queue_locks import LIFE_S, LOCKS_MAX, RELIANCE_S, QueueLocks
+from turbopump.message.message_queue import MessageQueue
+from turbopump.protocol import fastjson
+from turbopump.protocol.bodies.locks import LockBatchRequestBody, LockBatchResponseBody
+from turbopump.protocol.command import encode_command, request_command
+from turbopump.protocol.requests.locks import LockBatchMq, UnlockBatchMq
+
+ONE, TWO = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-a", 1)
+
+
+# --- the table ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_queue_has_one_holder_who_renews_and_others_wait_until_it_expires() -> None:
+    locks = QueueLocks(0.0)
+    assert set(locks.lock("g", [ONE, TWO], "a", 0.0)) == {ONE, TWO}
+    assert set(locks.lock("g", [ONE], "a", 50.0)) == {ONE}
+    assert set(locks.lock("g", [ONE, TWO], "b", LIFE_S)) == {TWO}
+    assert set(locks.lock("g", [ONE], "b", 50.0 + LIFE_S - 0.001)) == set()
+    assert set(locks.lock("g", [ONE], "b", 50.0 + LIFE_S)) == {ONE}
+    assert set(locks.lock("g", [ONE], "a", 50.0 + LIFE_S)) == set()
+
+
+def test_groups_lock_the_same_queue_beside_one_another() -> None:
+    locks = QueueLocks(0.0)
+    assert set(locks.lock("g", [ONE], "a", 0.0)) == set(locks.lock("h", [ONE], "b", 0.0)) == {ONE}
+
+
+def test_only_the_holder_unlocks_and_then_the_next_gets_the_queue_at_once() -> None:
+    locks = QueueLocks(0.0)
+    locks.lock("g", [ONE], "a", 0.0)
+    locks.unlock("g", [ONE], "b")
+    assert set(locks.lock("g", [ONE], "b", 1.0)) == set()
+    locks.unlock("g", [ONE, TWO], "a")
+    assert set(locks.lock("g", [ONE], "b", 1.0)) == {ONE}
+
+
+def test_a_renewal_is_no_change_and_a_new_holder_is_one() -> None:
+    locks = QueueLocks(0.0)
+    assert locks.lock("g", [ONE], "a", 0.0) == {ONE: 1}
+    assert locks.lock("g", [ONE, TWO], "a", 20.0) == {ONE: 1, TWO: 2}
+    assert locks.changes == 2
+    assert locks.lock("g", [ONE], "a", 20.0 + LIFE_S + 1) == {ONE: 1}, "its own expired lock is its own still"
+
+
+def test_the_holders_of_a_life_before_renew_and_nobody_else_gets_their_queues_for_a_minute() -> None:
+    locks = QueueLocks(100.0, {("g", ONE): "a"})
+    assert set(locks.lock("g", [ONE, TWO], "b", 100.0)) == {TWO}
+    assert set(locks.lock("g", [ONE], "b", 159.0)) == set()
+    assert set(locks.lock("g", [ONE], "a", 159.0)) == {ONE}
+    assert set(locks.lock("g", [ONE], "b", 160.0)) == set()
+
+
+def test_while_the_holders_are_not_known_nothing_is_granted() -> None:
+    locks = QueueLocks(5.0, closed_until=5.0 + RELIANCE_S)
+    assert locks.lock("g", [ONE], "a", 34.9) == {}
+    assert set(locks.lock("g", [ONE], "a", 35.0)) == {ONE}
+
+
+def test_the_table_has_a_bound_and_forgets_what_has_expired() -> None:
+    locks = QueueLocks(0.0)
+    many = [MessageQueue("T", "broker-a", i) for i in range(LOCKS_MAX + 5)]
+    assert len(locks.lock("g", many, "a", 0.0)) == LOCKS_MAX
+    assert set(locks.lock("g", [ONE], "a", 1.0)) == {ONE}
+    assert locks.lock("h", [ONE], "a", 1.0) == {}
+    assert set(locks.lock("h", [ONE], "a", LIFE_S)) == {ONE}
+    assert len(locks) == 2
+    assert locks.holders(LIFE_S) == {("g", ONE): "a", ("h", ONE): "a"}
+
+
+# --- the broker --------------------------------------------------------------------------------------------------------------
+
+
+async def lock(client: Client, client_id: str, queues: Sequence[MessageQueue] = (ONE,), group: str = "g") -> list[MessageQueue]:
+    body = fastjson.encode(LockBatchRequestBody(consumer_group=group, client_id=client_id, mq_set=tuple(queues)))
+    answer = await client.ask(LockBatchMq(), body)
+    assert answer.code == 0, answer
+    return sorted(fastjson.decode(answer.body, LockBatchResponseBody).locked)
+
+
+def unlocking(client_id: str, queues: Sequence[MessageQueue] = (ONE,)) -> bytes:
+    return fastjson.encode(LockBatchRequestBody(consumer_group="g", client_id=client_id, mq_set=tuple(queues)))
+
+
+def test_clients_lock_renew_and_unlock_also_oneway(tmp_path: Path) -> None:
+    async def scene(talk: Talk) -> None:
+        client = talk.client
+        assert await lock(client, "a", [ONE, TWO]) == [ONE, TWO]
+        assert await lock(client, "b", [ONE, TWO]) == []
+        await client.ask(UnlockBatchMq(), unlocking("a"))
+        assert await lock(client, "b", [ONE, TWO]) == [ONE]
+        connection = await client.remoting.connect(client.address)
+        connection.send_frame(encode_command(request_command(UnlockBatchMq(), unlocking("a", [TWO]), opaque=9, oneway=True)))
+        assert await lock(client, "b", [ONE, TWO]) == [ONE, TWO]
+        assert await client.code(LockBatchMq(), b"{}") == (1, "a lock needs consumerGroup and clientId in its body")
+        code, remark = await client.code(LockBatchMq(), b"nonsense")
+        assert code != 0
+        assert "the body of a lock cannot be read" in remark
+
+    converse(tmp_path, scene)
+
+
+def test_after_a_kill_the_holder_renews_at_once_and_another_gets_its_queue_after_a_minute() -> None:
+    async def scene(world: OneBroker) -> None:
+        assert await lock(world.client, "a") == [ONE]
+        world.kill()
+        await world.up()
+        assert await lock(world.client, "b", [ONE, TWO]) == [TWO]
+        assert await lock(world.client, "a", [ONE, TWO]) == [ONE]
+        await asyncio.sleep(59)
+        assert await lock(world.client, "b") == []
+        await asyncio.sleep(1.1)
+        assert await lock(world.client, "b") == [ONE]
+
+    with_one_broker(scene)
+
+
+def test_what_was_unlocked_before_a_clean_stop_is_free_after_it() -> None:
+    async def scene(world: OneBroker) -> None:
+        await lock(world.client, "a", [ONE, TWO])
+        await world.client.ask(UnlockBatchMq(), unlocking("a"))
+        await world.stop()
+        await world.up()
+        assert await lock(world.client, "b", [ONE, TWO]) == [ONE]
+
+    with_one_broker(scene)
+
+
+def test_a_store_whose_holders_are_not_known_grants_nothing_for_half_a_minute_through_restarts() -> None:
+    async def scene(world: OneBroker) -> None:
+        await lock(world.client, "a")
+        await world.stop()
+        disk = world.simulation.disk(HOST).mount()
+        for name in ("queueLocks.json", "queueLocks.json.bak"):
+            disk.remove(Path("/store/config") / name)
+        disk.sync_directory(Path("/store/config"))
+        world.simulation.disk(HOST).kill()
+        await world.up()
+        assert await lock(world.client, "a") == []
+        await world.stop()
+        await world.up()
+        assert await lock(world.client, "a") == []
+        await asyncio.sleep(RELIANCE_S)
+        assert await lock(world.client, "a") == [ONE]
+
+    with_one_broker(scene)
+
+
+def test_a_damaged_table_is_not_believed_for_its_copy_may_name_another_holder() -> None:
+    async def scene(world: OneBroker) -> None:
+        await lock(world.client, "a")
+        await lock(world.client, "b", [TWO])
+        await world.stop()
+        disk = world.simulation.disk(HOST).mount()
+        disk.write_file(Path("/store/config/queueLocks.json"), b'{"locks":[{"clie')
+        world.simulation.disk(HOST).kill()
+        await world.up()
+        assert await lock(world.client, "a") == []
+        await asyncio.sleep(RELIANCE_S)
+        assert await lock(world.client, "c", [ONE, TWO]) == [ONE, TWO]
+
+    with_one_broker(scene)
+
+
+def test_nobody_fills_the_memory_with_long_names(tmp_path: Path) -> None:
+    async def scene(talk: Talk) -> None:
+        code, remark = await talk.client.code(LockBatchMq(), unlocking("x" * 2000))
+        assert (code, remark) == (1, "a clientId is at most 1024 characters long")
+        assert await lock(talk.client, "a", [MessageQueue("T" * 300, "broker-a", 0), ONE]) == [ONE]
+
+    converse(tmp_path, scene)
+
+
+def test_a_holder_that_the_disk_does_not_know_is_not_told_that_it_holds_the_queue() -> None:
+    async def scene(world: OneBroker) -> None:
+        await asyncio.sleep(1)
+        assert await lock(world.client, "a", [ONE]) == [ONE]
+        world.simulation.disk(HOST).fail("rename", times=20)
+        assert await lock(world.client, "a", [ONE, TWO]) == [ONE]
+        await asyncio.sleep(20)
+        assert await lock(world.client, "a", [ONE, TWO]) == [ONE, TWO]
+
+    with_one_broker(scene)

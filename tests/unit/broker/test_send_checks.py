@@ -1,0 +1,150 @@
+"""Every refusal of a send, in Apache's order: a send that breaks a rule and all that come after it is answered by that rule."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.broker.talking import Talk, converse
+
+from turbopump.message.batch import encode_batch
+from turbopump.message.message import Message
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.send import SendMessageV2
+
+TOO_LARGE = bytes(5001)
+BATCH = encode_batch([Message("T", b"x")])
+NOT_YET = {"start_accept_send_request_time_stamp": 9_999_999_999_999}
+READ_ONLY = {"broker_permission": 4}
+CHECKED = {"enable_topic_message_type_check": True}
+FULL = {"full": True}
+NO_GROUPS = {"auto_create_subscription_group": False}
+
+# (what is odd about the broker, the send, its body, code, how the remark begins); a rule's rows break what is below them as well, as far
+# as one send can. RocketMQ: SendMessageProcessor.preSend, AbstractSendMessageProcessor.msgCheck, sendMessage, HookUtils.
+ORDER: list[tuple[dict[str, Any], dict[str, Any], bytes, int, str]] = [
+    (
+        NOT_YET | READ_ONLY | FULL,
+        {"topic": "ordered", "queue_id": 99},
+        TOO_LARGE,
+        1,
+        "broker unable to service, until 2286-11-20",
+    ),
+    (NOT_YET, {"topic": "a b"}, b"", 1, "broker unable to service, until"),
+    (
+        READ_ONLY | FULL,
+        {"topic": "ordered", "queue_id": 99},
+        TOO_LARGE,
+        16,
+        "the broker[127.0.0.1] sending message is forbidden",
+    ),
+    (READ_ONLY | FULL, {"topic": "", "queue_id": 99}, TOO_LARGE, 29, "The specified topic is blank"),
+    (READ_ONLY | FULL, {"topic": "a b" * 99, "queue_id": 99}, TOO_LARGE, 29, "The specified topic contains illegal characters"),
+    (READ_ONLY | FULL, {"topic": "t" * 128, "queue_id": 99}, b"", 29, "The specified topic is longer than topic max length"),
+    (
+        FULL,
+        {"topic": "SCHEDULE_TOPIC_XXXX", "queue_id": 99},
+        b"",
+        16,
+        "Sending message to topic[SCHEDULE_TOPIC_XXXX] is forbidden.",
+    ),
+    (FULL, {"topic": "new", "default_topic": "none", "queue_id": 99}, b"", 17, "topic[new] not exist, apply first please!"),
+    (CHECKED | FULL, {"topic": "ordered", "queue_id": 99}, b"", 29, "request queueId[99] is illegal"),
+    (FULL, {"topic": "%RETRY%g", "queue_id": 99}, b"", 29, "request queueId[99] is illegal"),
+    (FULL | NO_GROUPS, {"topic": "%RETRY%none"}, b"", 26, "subscription group not exist, none"),
+    (FULL, {"topic": "%RETRY%none", "batch": True}, BATCH, 13, "batch request does not support retry group %RETRY%none"),
+    (FULL, {"topic": "%RETRY%" + "g" * 121, "batch": True}, BATCH, 13, "message topic length too long 128"),
+    (CHECKED | FULL, {"topic": "compacted-fifo"}, TOO_LARGE, 13, "TopicMessageType validate failed, the expected type is FIFO"),
+    (FULL, {"topic": "compacted"}, TOO_LARGE, 13, "Required message key is missing"),
+    (FULL, {"sys_flag": 128}, TOO_LARGE, 13, "the message is an inner batch"),
+    (FULL, {"properties": "p\x01" + "v" * 32_767}, TOO_LARGE, 14, "service not available now: the disk is full"),
+    (FULL, {"batch": True}, TOO_LARGE, 14, "service not available now: the disk is full"),
+    (FULL, {}, b"x", 14, "service not available now: the disk is full"),
+    ({}, {"properties": "p\x01" + "v" * 32_767}, TOO_LARGE, 13, "the message is illegal, maybe msg body or properties length"),
+    ({}, {"batch": True}, TOO_LARGE, 13, "the message is illegal, maybe msg body or properties length not matched"),
+    ({}, {}, b"", 1, "the message body is empty"),
+    ({}, {"properties": "p\x01" + "v" * 32_767}, b"x", 13, "the message is illegal, maybe msg body or properties length"),
+]
+
+
+@pytest.mark.parametrize(("broker", "fields", "body", "code", "begins"), ORDER)
+def test_the_first_rule_that_a_send_breaks_answers_it(
+    tmp_path: Path, broker: dict[str, Any], fields: dict[str, Any], body: bytes, code: int, begins: str
+) -> None:
+    config = {key: value for key, value in broker.items() if key != "full"}
+
+    async def scene(talk: Talk) -> None:
+        await talk.client.create()
+        await talk.client.create("ordered", order=True, attributes="+message.type=FIFO")
+        await talk.client.create("compacted", attributes="+cleanup.policy=COMPACTION")
+        await talk.client.create("compacted-fifo", attributes="+cleanup.policy=COMPACTION,+message.type=FIFO")
+        if config.get("auto_create_subscription_group", True):
+            await talk.client.join("c")
+        if broker.get("full"):
+            talk.broker.store.space.refusal = "the disk is full: free some space"
+        end = talk.broker.store.log.end
+        request = SendMessageV2(**{"topic": "T", "queue_id": 0, **fields})
+        answer = await talk.client.code(request, body)
+        assert (answer[0], answer[1][: len(begins)]) == (code, begins)
+        assert len(answer[1]) > len(begins), "and goes on with what to do"
+        assert talk.broker.store.log.end == end
+
+    converse(tmp_path, scene, max_message_size=5000, **config)
+
+
+KINDS = {
+    "NORMAL": "",
+    "FIFO": "__SHARDINGKEY\x01k\x02",
+    "DELAY": "TIMER_DELAY_SEC\x019\x02",
+    "TRANSACTION": "TRAN_MSG\x01true\x02__SHARDINGKEY\x01k\x02",
+}
+
+
+def test_a_message_of_another_type_than_its_topic_s_is_refused_where_that_is_asked_for(tmp_path: Path) -> None:
+    wrong = "TopicMessageType validate failed"
+
+    async def scene(talk: Talk) -> None:
+        for expected in (*KINDS, "MIXED", "UNSPECIFIED"):
+            await talk.client.create(expected, attributes=f"+message.type={expected}")
+            for kind, properties in KINDS.items():
+                request = SendMessageV2(topic=expected, queue_id=0, properties=properties)
+                code, remark = await talk.client.code(request, b"x")
+                if expected in (kind, "MIXED"):
+                    assert not remark.startswith(wrong)
+                else:
+                    assert code == ResponseCode.MESSAGE_ILLEGAL
+                    assert remark.startswith(f"{wrong}, the expected type is {expected}, but actual type is {kind}")
+        moved = SendMessageV2(topic="FIFO", queue_id=0, properties="TRANSFER_FLAG\x01x\x02")
+        assert await talk.client.code(moved, b"x") == (0, "")
+        await talk.client.create("plain")
+        fifo = SendMessageV2(topic="plain", queue_id=0, properties=KINDS["FIFO"])
+        assert (await talk.client.code(fifo, b"x"))[0] == ResponseCode.MESSAGE_ILLEGAL, (
+            "RocketMQ: without an attribute it is NORMAL"
+        )
+
+    converse(tmp_path, scene, enable_topic_message_type_check=True, enable_mixed_message_type=True)
+
+
+def test_a_broker_takes_every_type_by_default_as_apache_s_does(tmp_path: Path) -> None:
+    async def scene(talk: Talk) -> None:
+        await talk.client.create("FIFO", attributes="+message.type=FIFO")
+        await talk.client.send(b"x", "FIFO")
+
+    converse(tmp_path, scene)
+
+
+def test_a_topic_s_messages_need_keys_only_while_it_is_to_be_compacted(tmp_path: Path) -> None:
+    async def scene(talk: Talk) -> None:
+        await talk.client.create("C", attributes="+cleanup.policy=COMPACTION")
+        await talk.client.send(b"x", "C", properties="KEYS\x01k\x02")
+        for properties in (None, "KEYS\x01 \x02"):
+            request = SendMessageV2(topic="C", queue_id=0, properties=properties)
+            assert (await talk.client.code(request, b"x"))[0] == ResponseCode.MESSAGE_ILLEGAL
+        assert await talk.client.all_bodies("C") == [b"x"]
+
+    converse(tmp_path, scene)
+    converse(tmp_path, scene_after_restart)
+
+
+async def scene_after_restart(talk: Talk) -> None:
+    request = SendMessageV2(topic="C", queue_id=0)
+    assert (await talk.client.code(request, b"x"))[0] == ResponseCode.MESSAGE_ILLEGAL, "the rule is there after a restart"
