@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 
@@ -19,6 +20,7 @@ from turbopump.blocking import (
     BackPressure,
     ConsumeFrom,
     Delivery,
+    LitePullConsumer,
     Message,
     MessageFinder,
     MessageQueue,
@@ -31,12 +33,16 @@ from turbopump.blocking import (
     Retry,
     SendStatus,
     Surrounding,
+    on_loop_thread,
 )
+from turbopump.blocking.lite_pull_consumer import LitePullConsumerSettings
+from turbopump.blocking.pull_consumer import PullConsumerSettings
+from turbopump.client import lite_pull_consumer as asyncio_lite_pull_consumer
 from turbopump.client import message_finder as asyncio_message_finder
 from turbopump.client import producer as asyncio_producer
 from turbopump.client import pull_consumer as asyncio_pull_consumer
 from turbopump.client import push_consumer as asyncio_push_consumer
-from turbopump.client.loop_thread import the_loop_thread
+from turbopump.client.loop_thread import LoopThread, the_loop_thread
 from turbopump.errors import ConfigError, MessageError, MessageNotFoundError, NotStartedError, RouteNotFoundError, SendError
 from turbopump.testing import BrokerThread
 
@@ -230,7 +236,13 @@ def test_errors_are_the_same(broker: BrokerThread) -> None:
 
 
 def test_ctrl_c_interrupts_a_wait_and_the_client_stays_usable(broker: BrokerThread, topic: str) -> None:
-    with Producer(broker.namesrv) as producer, consume(broker, topic) as consumer:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a run in the background may have it ignored
+    with (
+        ExitStack() as at_end,
+        Producer(broker.namesrv) as producer,
+        consume(broker, topic) as consumer,
+    ):
+        at_end.callback(signal.signal, signal.SIGINT, before)
         timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT))
         timer.start()
         with pytest.raises(KeyboardInterrupt):
@@ -293,12 +305,55 @@ def test_a_push_consumer_is_refused_in_a_fork(broker: BrokerThread, topic: str) 
         assert "start a new one after the fork" in answer
 
 
+@pytest.mark.skipif(not hasattr(os, "fork") or sys.platform == "darwin", reason="needs a fork that is safe with threads")
+def test_a_thread_of_a_fork_waits_until_another_has_started_the_producer_afresh(
+    broker: BrokerThread, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Producer(broker.namesrv) as producer:
+        producer.send(topic, "before")
+
+        def work() -> str:
+            outcomes: list[str] = []
+            begun = threading.Event()
+
+            def send() -> None:
+                begun.set()
+                outcomes.append(producer.send(topic, "second").status.value)
+
+            second = threading.Thread(target=send, daemon=True)
+
+            def the_loop_thread_when_the_second_has_come() -> LoopThread:
+                if not begun.is_set():
+                    second.start()
+                    begun.wait()
+                    second.join(0.3)  # for as long as it can get anywhere
+                return the_loop_thread()
+
+            monkeypatch.setattr(on_loop_thread, "the_loop_thread", the_loop_thread_when_the_second_has_come)
+            outcomes.append(producer.send(topic, "first").status.value)
+            second.join(10)
+            return "hangs" if second.is_alive() else " ".join(outcomes)
+
+        assert in_a_fork(work) == "SEND_OK SEND_OK"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork") or sys.platform == "darwin", reason="needs a fork that is safe with threads")
+def test_a_producer_that_was_closed_says_so_in_a_fork_instead_of_waiting_for_the_parents_thread(
+    broker: BrokerThread, topic: str
+) -> None:
+    producer = Producer(broker.namesrv)
+    with producer:
+        producer.send(topic, "before")
+    assert in_a_fork(lambda: producer.send(topic, "x").status.value).startswith("NotStartedError: this Producer is not started")
+
+
 @pytest.mark.parametrize(
     ("face", "behind", "settings", "outside"),
     [
         (Producer, asyncio_producer.Producer, ProducerSettings, {"group"}),
-        (PullConsumer, asyncio_pull_consumer.PullConsumer, Surrounding, {"group"}),
+        (PullConsumer, asyncio_pull_consumer.PullConsumer, PullConsumerSettings, {"group"}),
         (PushConsumer, asyncio_push_consumer.PushConsumer, PushConsumerSettings, {"group", "topic", "tags"}),
+        (LitePullConsumer, asyncio_lite_pull_consumer.LitePullConsumer, LitePullConsumerSettings, {"group"}),
         (MessageFinder, asyncio_message_finder.MessageFinder, Surrounding, set()),
     ],
 )

@@ -4,26 +4,33 @@ One rule: there is one implementation, the asyncio one; a call here runs there, 
 and brings back its result. It must not know brokers. Handing over and back costs some tens of µs (``make bench`` has the figure).
 
 After a ``fork`` the thread is gone: a Producer, PullConsumer or MessageFinder starts afresh in the child by itself at its next call; a
-PushConsumer refuses, for the messages in its hands belong to the parent.
+PushConsumer or LitePullConsumer refuses, for the messages in its hands belong to the parent.
 """
 
 from __future__ import annotations
 
+from turbopump.blocking.idempotent_consumer import IdempotentConsumer
+from turbopump.blocking.lite_pull_consumer import LitePullConsumer
 from turbopump.blocking.message_finder import MessageFinder
-from turbopump.blocking.on_loop_thread import Surrounding
-from turbopump.blocking.producer import Producer, ProducerSettings
+from turbopump.blocking.producer import Producer
 from turbopump.blocking.pull_consumer import PullConsumer
 from turbopump.blocking.push_consumer import PushConsumer, PushConsumerSettings
-from turbopump.client.accumulator import AutoBatch
-from turbopump.client.back_pressure import BackPressure
-from turbopump.client.delivery import Delivery, Retry
-from turbopump.client.fault_strategy import LatencyFaults
-from turbopump.client.found_messages import FoundMessages
+from turbopump.blocking.simple_consumer import SimpleConsumer
+from turbopump.blocking.transaction_producer import TransactionProducer
+from turbopump.client.consuming.delivery import Delivery, Retry
+from turbopump.client.consuming.found_messages import FoundMessages
+from turbopump.client.consuming.offset_store import ConsumeFrom
 from turbopump.client.hooks import SendHook
+from turbopump.client.idempotence import MemoryStore, RedisStore, SqliteStore
 from turbopump.client.identity import Credentials
-from turbopump.client.offset_store import ConsumeFrom
+from turbopump.client.popping.popped import PoppedMessage
 from turbopump.client.pull_consumer import PullResult, PullStatus
-from turbopump.client.send_result import SendResult, SendStatus
+from turbopump.client.sending.accumulator import AutoBatch
+from turbopump.client.sending.back_pressure import BackPressure
+from turbopump.client.sending.fault_strategy import LatencyFaults
+from turbopump.client.sending.send_result import SendResult, SendStatus
+from turbopump.client.settings import ProducerSettings, Surrounding
+from turbopump.client.transaction_state import TransactionResult, TransactionState
 from turbopump.message.message import Message
 from turbopump.message.message_queue import MessageQueue
 
@@ -34,10 +41,14 @@ __all__ = [
     "Credentials",
     "Delivery",
     "FoundMessages",
+    "IdempotentConsumer",
     "LatencyFaults",
+    "LitePullConsumer",
+    "MemoryStore",
     "Message",
     "MessageFinder",
     "MessageQueue",
+    "PoppedMessage",
     "Producer",
     "ProducerSettings",
     "PullConsumer",
@@ -45,9 +56,15 @@ __all__ = [
     "PullStatus",
     "PushConsumer",
     "PushConsumerSettings",
+    "RedisStore",
     "Retry",
     "SendHook",
     "SendResult",
     "SendStatus",
+    "SimpleConsumer",
+    "SqliteStore",
     "Surrounding",
+    "TransactionProducer",
+    "TransactionResult",
+    "TransactionState",
 ]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from turbopump.blocking.on_loop_thread import OnLoopThread, Surrounding
+from turbopump.blocking.on_loop_thread import OnLoopThread
 from turbopump.client import message_finder as asyncio_message_finder
-from turbopump.client.found_messages import FoundMessages, Time
+from turbopump.client.consuming.found_messages import FoundMessages, Time
+from turbopump.client.settings import Surrounding
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.message_queue import MessageQueue
 

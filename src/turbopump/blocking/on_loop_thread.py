@@ -6,30 +6,15 @@ One rule: a method here hands a coroutine over and waits; what it does is the as
 from __future__ import annotations
 
 import os
-import random
 import threading
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypedDict, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from turbopump.client.identity import Credentials
-from turbopump.client.loop_thread import LoopThread, leave_behind, the_loop_thread
-from turbopump.clock import Clock
+from turbopump.client.loop_thread import LoopThread, leave_behind, refuse_on_loop_thread, the_loop_thread
 from turbopump.errors import NotStartedError
 
 T = TypeVar("T")
-
-
-class Surrounding(TypedDict, total=False):
-    """Settings that all have."""
-
-    instance_name: str | None
-    unit_name: str | None
-    credentials: Credentials | None
-    namespace_v2: str | None
-    clock: Clock | None
-    random: random.Random | None
-    local_ip: str | None
 
 
 class _Client(Protocol):
@@ -85,6 +70,7 @@ class OnLoopThread(Generic[ClientT]):
         return self._client
 
     def _heal_after_fork(self) -> None:
+        """In a forked child, once: whoever comes meanwhile waits until there is a client on a thread that lives."""
         if self._pid == os.getpid():
             return
         if not self._survives_fork and self._state != "new":
@@ -92,10 +78,28 @@ class OnLoopThread(Generic[ClientT]):
                 f"this {type(self).__name__} was started in process {self._pid} and is used in its fork {os.getpid()}; "
                 "start a new one after the fork"
             )
-        leave_behind(self._client)
-        self._client = self._make()
-        self._lock = threading.Lock()
-        self._pid = os.getpid()
-        if self._state == "started":
-            self._thread = the_loop_thread()
-            self._call(self._client.start)
+        refuse_on_loop_thread()  # it would wait for the healing, which waits for it
+        with _healing:
+            if self._pid == os.getpid():
+                return
+            leave_behind(self._client)
+            self._client = self._make()
+            self._lock = threading.Lock()
+            self._thread = the_loop_thread() if self._state == "started" else None
+            if self._thread is not None:
+                self._call(self._client.start)
+            self._pid = os.getpid()  # last: from now on nobody waits for the healing
+
+
+_healing = threading.Lock()
+"""Held by the one thread of a forked child that makes a client anew."""
+
+
+def _after_fork() -> None:
+    """In the child: whoever held it in the parent does not exist here."""
+    global _healing
+    _healing = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

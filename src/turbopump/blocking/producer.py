@@ -3,42 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Unpack, overload
 
-from turbopump.blocking.on_loop_thread import OnLoopThread, Surrounding
+from turbopump.blocking.on_loop_thread import OnLoopThread
 from turbopump.client import producer as asyncio_producer
-from turbopump.client.accumulator import AutoBatch
-from turbopump.client.back_pressure import BackPressure
-from turbopump.client.fault_strategy import LatencyFaults
-from turbopump.client.hooks import SendHook
-from turbopump.client.outgoing import as_message
 from turbopump.client.producer import DEFAULT_GROUP
 from turbopump.client.selectors import Selector
-from turbopump.client.send_result import SendResult
-from turbopump.message.message import Message
+from turbopump.client.sending.outgoing import as_message
+from turbopump.client.sending.send_result import SendResult
+from turbopump.client.sending.send_statistics import SendStatistics
+from turbopump.client.settings import ProducerSettings
+from turbopump.message.message import Message, ReceivedMessage
 from turbopump.message.message_queue import MessageQueue
-
-
-class ProducerSettings(Surrounding, total=False):
-    """The further settings of ``turbopump.client.producer.Producer``."""
-
-    namespace: str | None
-    send_timeout: float
-    attempt_timeout: float | None
-    retries: int
-    retry_codes: Collection[int]
-    retry_unless_ok: bool
-    latency_faults: LatencyFaults | None
-    compress_from: int | None
-    compression: str
-    compression_level: int | None
-    body_size_max: int
-    back_pressure: BackPressure | None
-    auto_batch: AutoBatch | None
-    hooks: Sequence[SendHook]
-    trace: bool | str
 
 
 class Producer(OnLoopThread[asyncio_producer.Producer]):
@@ -63,6 +41,11 @@ class Producer(OnLoopThread[asyncio_producer.Producer]):
     @property
     def group(self) -> str:
         return self._client.group
+
+    @property
+    def statistics(self) -> SendStatistics:
+        """How the sends of this producer went, by broker."""
+        return self._client.statistics
 
     @property
     def client_id(self) -> str:
@@ -198,6 +181,41 @@ class Producer(OnLoopThread[asyncio_producer.Producer]):
         """Send one message without waiting for an answer: whether it was stored is not known."""
         built = as_message(message, body, tags, keys, properties)
         self._call(self._ready().send_oneway, built, queue=queue, selector=selector, sharding_key=sharding_key)
+
+    def request(
+        self,
+        message: Message,
+        /,
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        sharding_key: object = None,
+        timeout: float | None = None,
+    ) -> ReceivedMessage:
+        """Send one message, and wait for the reply of the consumer that gets it; errors as the asyncio ``request``."""
+        return self._call(
+            self._ready().request, message, queue=queue, selector=selector, sharding_key=sharding_key, timeout=timeout
+        )
+
+    def reply(
+        self,
+        request: ReceivedMessage,
+        body: bytes | str,
+        *,
+        properties: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> SendResult:
+        """Answer a request that was consumed elsewhere; as ``PushConsumer.reply``."""
+        return self._call(self._ready().reply, request, body, properties=properties, timeout=timeout)
+
+    @property
+    def late_replies(self) -> int:
+        """Replies that came to this client id when nobody waited for them any more."""
+        return self._ready().late_replies
+
+    def recall(self, topic: str, recall_handle: str, *, timeout: float | None = None) -> str:
+        """Call back a message that waits for its time; errors as the asyncio ``recall``."""
+        return self._call(self._ready().recall, topic, recall_handle, timeout=timeout)
 
     def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues that messages of ``topic`` go to, for ``queue=``."""

@@ -5,17 +5,26 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Unpack
 
-from turbopump.blocking.on_loop_thread import OnLoopThread, Surrounding
+from turbopump.blocking.on_loop_thread import OnLoopThread
 from turbopump.client import pull_consumer as asyncio_pull_consumer
+from turbopump.client.consuming.subscription import ALL, Sql
 from turbopump.client.pull_consumer import PULL_BATCH, PullResult
-from turbopump.client.subscription import ALL
+from turbopump.client.settings import Surrounding
 from turbopump.message.message_queue import MessageQueue
+
+
+class PullConsumerSettings(Surrounding, total=False):
+    """The further settings of ``turbopump.client.pull_consumer.PullConsumer``."""
+
+    namespace: str | None
 
 
 class PullConsumer(OnLoopThread[asyncio_pull_consumer.PullConsumer]):
     """``turbopump.client.pull_consumer.PullConsumer`` without await. The same settings, methods and errors."""
 
-    def __init__(self, namesrv: str | list[str] | tuple[str, ...], *, group: str, **settings: Unpack[Surrounding]) -> None:
+    def __init__(
+        self, namesrv: str | list[str] | tuple[str, ...], *, group: str, **settings: Unpack[PullConsumerSettings]
+    ) -> None:
         super().__init__(lambda: asyncio_pull_consumer.PullConsumer(namesrv, group=group, **settings))
 
     def __enter__(self) -> PullConsumer:
@@ -41,7 +50,7 @@ class PullConsumer(OnLoopThread[asyncio_pull_consumer.PullConsumer]):
         offset: int,
         max_messages: int = PULL_BATCH,
         *,
-        tags: str = ALL,
+        tags: str | Sql = ALL,
         wait: float = 0.0,
         timeout: float = 10.0,
     ) -> PullResult:

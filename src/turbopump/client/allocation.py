@@ -1,14 +1,18 @@
 """Who gets which queue: Apache's allocation strategies, as pure functions of sorted lists.
 
 One rule: every member of a group computes the same division from the same lists, so each function must be exactly Apache's. They
-must not know what a queue or a client is beyond its order.
+must not know what a queue or a client is beyond its order and its name.
+Source: apache/rocketmq ``client/…/consumer/rebalance/*``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
+from turbopump.client.selectors import ROOM_END, VIRTUAL_NODES, node_key, ring_hash
+from turbopump.errors import ConfigError
 from turbopump.message.message_queue import MessageQueue
 
 Strategy = Callable[[Sequence[MessageQueue], Sequence[str], str], list[MessageQueue]]
@@ -23,5 +27,99 @@ def allocate_average(queues: Sequence[MessageQueue], clients: Sequence[str], cli
     return list(queues[start : start + size + (index < rest)])
 
 
-STRATEGIES: Final[Mapping[str, Strategy]] = {"AVG": allocate_average}
+def allocate_by_circle(queues: Sequence[MessageQueue], clients: Sequence[str], client_id: str) -> list[MessageQueue]:
+    """One queue after the other to one client after the other (``AllocateMessageQueueAveragelyByCircle``)."""
+    return list(queues[clients.index(client_id) :: len(clients)])
+
+
+def allocate_consistent_hash(virtual_nodes: int = VIRTUAL_NODES) -> Strategy:
+    """By a ring of clients: one that comes or goes moves only its own share (``AllocateMessageQueueConsistentHash``)."""
+
+    def allocate(queues: Sequence[MessageQueue], clients: Sequence[str], client_id: str) -> list[MessageQueue]:
+        ring = {ring_hash(f"{client}-{number}"): client for client in clients for number in range(virtual_nodes)}
+        points = sorted(ring)
+
+        def owner(queue: MessageQueue) -> str | None:
+            at = bisect_left(points, ring_hash(node_key(queue)))
+            return ring[points[at if at < len(points) else 0]] if points else None
+
+        return [queue for queue in queues if owner(queue) == client_id]
+
+    return allocate
+
+
+def allocate_by_configuration(ours: Collection[MessageQueue]) -> Strategy:
+    """These queues and no others, whoever else is there (``AllocateMessageQueueByConfig``)."""
+    fixed = list(ours)
+    return lambda _queues, _clients, _client_id: list(fixed)
+
+
+def allocate_by_machine_room(rooms: Collection[str]) -> Strategy:
+    """Only queues of brokers named ``room@…`` with one of ``rooms``, in equal shares; what is left over goes to the first clients
+    (``AllocateMessageQueueByMachineRoom``)."""
+    wanted = frozenset(rooms)
+
+    def allocate(queues: Sequence[MessageQueue], clients: Sequence[str], client_id: str) -> list[MessageQueue]:
+        near = [queue for queue in queues if _room_of(queue) in wanted]
+        index = clients.index(client_id)
+        size, rest = divmod(len(near), len(clients))
+        share = near[index * size : (index + 1) * size]
+        return [*share, near[index + size * len(clients)]] if index < rest else share
+
+    return allocate
+
+
+def allocate_nearby(
+    inner: Strategy, room_of_queue: Callable[[MessageQueue], str], room_of_client: Callable[[str], str]
+) -> Strategy:
+    """``inner`` among the queues and the clients of each room; a room without clients is shared by all (``AllocateMachineRoomNearby``).
+
+    Raises ValueError while allocating if a room is empty.
+    """
+
+    def allocate(queues: Sequence[MessageQueue], clients: Sequence[str], client_id: str) -> list[MessageQueue]:
+        queues_of: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            queues_of.setdefault(_named(room_of_queue(queue), queue), []).append(queue)
+        clients_of: dict[str, list[str]] = {}
+        for client in clients:
+            clients_of.setdefault(_named(room_of_client(client), client), []).append(client)
+        here = room_of_client(client_id)
+        ours = inner(queues_of[here], clients_of[here], client_id) if here in queues_of else []
+        for room in sorted(queues_of):
+            if room not in clients_of:
+                ours += inner(queues_of[room], clients, client_id)
+        return ours
+
+    return allocate
+
+
+def _named(room: str, of: object) -> str:
+    if not room:
+        raise ValueError(f"no machine room is known for {of}; the function that names rooms must know every broker and client")
+    return room
+
+
+def _room_of(queue: MessageQueue) -> str | None:
+    parts = queue.broker_name.split(ROOM_END)
+    return parts[0] if len(parts) == 2 and parts[1] else None
+
+
+STRATEGIES: Final[Mapping[str, Strategy]] = {
+    "AVG": allocate_average,
+    "AVG_BY_CIRCLE": allocate_by_circle,
+    "CONSISTENT_HASH": allocate_consistent_hash(),
+}
 """By the name under which a broker knows them."""
+
+
+def strategy_of(allocation: str | Strategy) -> Strategy:
+    """The strategy of that name, or the one that is given. Raises ConfigError for an unknown name."""
+    if not isinstance(allocation, str):
+        return allocation
+    if allocation not in STRATEGIES:
+        known = ", ".join(STRATEGIES)
+        raise ConfigError(
+            f"allocation={allocation!r} is unknown; there are {known}, and turbopump.client.allocation makes others"
+        )
+    return STRATEGIES[allocation]

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from turbopump.client.operating.operated import Operated
 from turbopump.client.routes import TopicRoute
+from turbopump.message.message import ReceivedMessage
 from turbopump.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData
+from turbopump.protocol.requests.transactions import CheckTransactionState
+from turbopump.remoting.connection import Connection
 
 
 def _ignore(_: object = None) -> None:
@@ -18,8 +22,10 @@ class Member:
     """A producer or consumer as its client instance sees it.
 
     ``consumer`` gives its consumer data as it is now (None: it only produces). The others are told: the group has changed; a route is
-    new or has changed; the connection to an address has ended. ``exclusive``: a producer that allows no other of its group beside it.
+    new or has changed; the connection to an address has ended; a broker asks about a transaction, on which connection (None: it has
+    none). ``exclusive``: a producer that allows no other of its group beside it.
     ``announced``: False for who takes no part in the group yet, and is in no heartbeat. ``left``: set when it has left its instance.
+    ``operated``: what an operator may ask of it, if it consumes.
     """
 
     group: str
@@ -28,9 +34,11 @@ class Member:
     on_group_change: Callable[[], None] = _ignore
     on_route_change: Callable[[TopicRoute], None] = _ignore
     on_disconnect: Callable[[str], None] = _ignore
+    on_transaction_check: Callable[[CheckTransactionState, ReceivedMessage, Connection], None] | None = None
     exclusive: bool = False
     announced: bool = True
     left: bool = False
+    operated: Operated | None = None
 
     @property
     def kind(self) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from turbopump.client.send_result import SendResult
+from turbopump.client.sending.send_result import SendResult
 from turbopump.message.message_queue import MessageQueue
 
 log = logging.getLogger(__name__)
@@ -30,8 +30,9 @@ class MessageKind(IntEnum):
 
 @dataclass(slots=True)
 class SendContext:
-    """One attempt. ``body`` as it goes out (compressed if it is); ``result`` or ``error`` is set after it; ``state`` is a place for what a
-    hook wants to keep from before to after."""
+    """One attempt. ``body_size`` as the body goes out (compressed if it is); ``batch``: the body of a batch (``message/batch.py``), None
+    of a single message; ``result`` or ``error`` is set after it; ``state`` is a place for what a hook wants to keep from before to
+    after."""
 
     group: str
     topic: str
@@ -43,10 +44,26 @@ class SendContext:
     kind: MessageKind
     started_ms: int
     oneway: bool = False
+    batch: bytes | None = None
     result: SendResult | None = None
     error: Exception | None = None
     cost_ms: float = 0.0
     state: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EndTransactionContext:
+    """A transaction whose state (COMMIT_MESSAGE, ROLLBACK_MESSAGE or UNKNOW) the broker at ``address`` is told; ``from_check``: because it
+    has asked."""
+
+    group: str
+    topic: str
+    properties: dict[str, str]
+    address: str
+    msg_id: str
+    transaction_id: str | None
+    state: str
+    from_check: bool
 
 
 class SendHook:
@@ -56,10 +73,14 @@ class SendHook:
         """Raise to forbid the attempt: the send ends with your exception."""
 
     def before(self, context: SendContext) -> None:
-        """An attempt is about to be made."""
+        """An attempt is about to be made. What you change in ``context.properties`` goes out with the message (not with a batch), and
+        with later attempts."""
 
     def after(self, context: SendContext) -> None:
         """An attempt was answered or failed; a oneway one was handed to the connection."""
+
+    def end_transaction(self, context: EndTransactionContext) -> None:
+        """A broker is told how a transaction stands."""
 
 
 class SendHooks:
@@ -80,6 +101,10 @@ class SendHooks:
     def after(self, context: SendContext) -> None:
         """After."""
         self._each(lambda hook: hook.after(context))
+
+    def end_transaction(self, context: EndTransactionContext) -> None:
+        """A transaction's state was told."""
+        self._each(lambda hook: hook.end_transaction(context))
 
     def _each(self, call: Callable[[SendHook], None]) -> None:
         for hook in self._hooks:

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from turbopump.client.setting_rules import INSTANCE_RULES, check
 from turbopump.errors import ConfigError
 
 ACCESS_KEY: Final = "AccessKey"
@@ -48,9 +49,12 @@ class InstanceSettings:
     namespace_v2: str | None = None
 
     def __post_init__(self) -> None:
-        for what, name in (("instance_name", self.instance_name), ("unit_name", self.unit_name)):
-            if name is not None and not name.strip():
-                raise ConfigError(f"{what} is empty; leave it out, or give it a value")
+        check(
+            INSTANCE_RULES,
+            {"instance_name": self.instance_name, "unit_name": self.unit_name, "namespace_v2": self.namespace_v2},
+        )
+        if self.credentials is not None and not isinstance(self.credentials, Credentials):
+            raise ConfigError("credentials must be made as Credentials(access_key, secret_key)")  # their value is not shown
 
     @property
     def client_name(self) -> tuple[tuple[str, ...], str | None, str | None]:

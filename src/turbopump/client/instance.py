@@ -13,11 +13,18 @@ from typing import Any, Final
 
 from turbopump.client.heartbeat import Member, heartbeat_data
 from turbopump.client.identity import Dress
+from turbopump.client.operating.operator_requests import add_operator_requests
+from turbopump.client.pending_requests import PendingRequests
 from turbopump.client.routes import Routes, TopicRoute
 from turbopump.client.surroundings import Surroundings
-from turbopump.errors import CallTimeoutError, NotStartedError, RemotingError
+from turbopump.errors import CallTimeoutError, NotStartedError, RemotingError, ResponseError, StoredMessageError
+from turbopump.message.codec import decode_entry
+from turbopump.message.properties import PRODUCER_GROUP
 from turbopump.protocol import fastjson
+from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.clients import Heartbeat, NotifyConsumerIdsChanged, UnregisterClient
+from turbopump.protocol.requests.replies import PushReplyMessageToClient
+from turbopump.protocol.requests.transactions import CheckTransactionState
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.router import RequestContext, Router
 
@@ -26,6 +33,8 @@ log = logging.getLogger(__name__)
 HEARTBEAT_INTERVAL_S: Final = 30.0
 ROUTE_INTERVAL_S: Final = 30.0
 CALL_TIMEOUT_S: Final = 3.0
+SILENCE_S: Final = 1.0
+"""For how long at least calls must have gone without a byte before a connection is given up."""
 FAREWELL_TIMEOUT_S: Final = 1.0
 
 
@@ -53,6 +62,10 @@ class ClientInstance:
             self.client_id += f"@{unit_name}"
         router = Router()
         router.add(NotifyConsumerIdsChanged, self._group_changed)
+        router.add(CheckTransactionState, self._transaction_asked)
+        self.requests = PendingRequests(surroundings.clock.now_ms)
+        router.add(PushReplyMessageToClient, self.requests.reply_came)
+        add_operator_requests(router, lambda: self._members)
         self.remoting = RemotingClient(router, on_close=self._disconnected, dress=dress)
         self.routes = Routes(self.remoting, name_servers, random=surroundings.random, on_change=self._route_changed)
         self._members: list[Member] = []
@@ -60,6 +73,10 @@ class ClientInstance:
         """Counts changes among the members: a heartbeat that was written before one is stale."""
         self._introduced: set[str] = set()
         self._introducing: dict[str, asyncio.Task[None]] = {}
+        self._warned: dict[str, str] = {}
+        """What a broker, by address, last said against our heartbeat."""
+        self._silent: dict[str, float] = {}
+        """Since when (loop time) calls to an address have timed out without a byte of it."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
@@ -183,6 +200,17 @@ class ClientInstance:
             if member.consumer is not None and member.group == request.consumer_group:
                 member.on_group_change()
 
+    def _transaction_asked(self, request: CheckTransactionState, context: RequestContext) -> None:
+        try:
+            message = decode_entry(context.body)
+        except StoredMessageError as error:
+            log.warning("question about a transaction cannot be read broker=%s cause=%s", context.peer.peer, error)
+            return
+        group = message.properties.get(PRODUCER_GROUP)
+        for member in self._members:
+            if member.on_transaction_check is not None and member.group == group:
+                member.on_transaction_check(request, message, context.peer)
+
     def _route_changed(self, route: TopicRoute) -> None:
         for member in self._members:
             member.on_route_change(route)
@@ -194,6 +222,7 @@ class ClientInstance:
 
     def _disconnected(self, address: str) -> None:
         self._introduced.discard(address)
+        self._silent.pop(address, None)
         for member in self._members:
             member.on_disconnect(address)
 
@@ -217,13 +246,17 @@ class ClientInstance:
         self._introduced.discard(address)
 
     async def abandon_if_silent(self, address: str, since: float) -> None:
-        """A call that began at ``since`` (loop time) timed out: if nothing at all was read from that peer since then, end the connection.
+        """A call that began at ``since`` (loop time) timed out: if nothing at all was read from that peer since then, and for a second
+        of such calls, end the connection.
 
         A host that lost its power, or a firewall that forgot us, sends no reset; TCP alone would take a quarter of an hour to notice.
+        A call that had but a few milliseconds says nothing about its peer, and others may be waiting on the connection.
         """
         if self.remoting.connected(address):
             connection = await self.remoting.connect(address)
-            if connection.last_read < since:
+            first = self._silent.get(address, since)
+            self._silent[address] = first = since if connection.last_read >= first else first
+            if connection.last_read < first <= asyncio.get_running_loop().time() - SILENCE_S:
                 log.warning("connection given up, the peer is silent address=%s", address)
                 connection.abort()
 
@@ -267,9 +300,18 @@ class ClientInstance:
         body = fastjson.encode(heartbeat_data(self.client_id, self._members))
         asked = asyncio.get_running_loop().time()
         try:
-            await self.remoting.call(address, Heartbeat(), body, timeout=CALL_TIMEOUT_S)
+            answer = await self.remoting.exchange(address, Heartbeat(), body, timeout=CALL_TIMEOUT_S)
         except CallTimeoutError:
             await self.abandon_if_silent(address, asked)
             raise
+        if answer.code != ResponseCode.SUCCESS:
+            raise ResponseError(answer.code, answer.remark, request="Heartbeat", address=address)
+        self._warn(address, answer.remark or "")
         if not connection.closed and membership == self._membership:
             self._introduced.add(address)
+
+    def _warn(self, address: str, remark: str) -> None:
+        """Our brokers say beside a success what is wrong in our groups: once is enough."""
+        if remark and remark != self._warned.get(address):
+            log.warning("broker warns broker=%s client_id=%s: %s", address, self.client_id, remark)
+        self._warned[address] = remark

@@ -27,12 +27,16 @@ class LoopThread:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
 
-    def call(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
-        """Run ``function(*args)`` on the loop and return what it returns. An interrupt (Ctrl-C) cancels it."""
+    def refuse_itself(self) -> None:
+        """Raises RuntimeError on this very thread, which must not wait for itself."""
         if threading.current_thread() is self._thread:
             raise RuntimeError(
                 "a handler on the client's own loop called the blocking client, which would wait for itself; use await"
             )
+
+    def call(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
+        """Run ``function(*args)`` on the loop and return what it returns. An interrupt (Ctrl-C) cancels it."""
+        self.refuse_itself()
         outcome = _Outcome(function, args, kwargs)
         self.loop.call_soon_threadsafe(outcome.start)
         try:
@@ -93,6 +97,12 @@ def the_loop_thread() -> LoopThread:
         if _loop_thread is None:
             _loop_thread = LoopThread()
         return _loop_thread
+
+
+def refuse_on_loop_thread() -> None:
+    """Raises RuntimeError if the caller is on the loop thread."""
+    if _loop_thread is not None:
+        _loop_thread.refuse_itself()
 
 
 def leave_behind(inherited: object) -> None:

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Final
 
-from turbopump.client.found_messages import FoundMessages, Time, as_ms, each_answer, good_messages, in_order, is_meant
+from turbopump.client.consuming.found_messages import FoundMessages, Time, as_ms, each_answer, good_messages, in_order, is_meant
+from turbopump.client.consuming.offset_store import OffsetStore
+from turbopump.client.consuming.pulling_now import TOOLS_GROUP, pull_now
 from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.instance import ClientInstance
-from turbopump.client.offset_store import OffsetStore
-from turbopump.client.pulled_messages import pulled_messages
 from turbopump.client.routes import TopicRoute
 from turbopump.client.surroundings import name_server_addresses, surroundings_of
 from turbopump.clock import Clock
@@ -35,11 +35,9 @@ from turbopump.message.message import ReceivedMessage
 from turbopump.message.message_queue import MessageQueue
 from turbopump.message.properties import KEY_SEPARATOR
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.pull import PullMessage, PullMessageReply, PullSysFlag
+from turbopump.protocol.requests.pull import PullMessageReply
 from turbopump.protocol.requests.queries import QueryMessage, ViewMessageById
 
-TOOLS_GROUP: Final = "TOOLS_CONSUMER"
-"""The group that every broker has for tools; Apache's mqadmin reads under its name."""
 FOUND_MAX: Final = 64
 """Messages that a broker gives by key at most, unless its ``maxMsgsNumBatch`` says otherwise."""
 QUERY_TIMEOUT_S: Final = 10.0
@@ -149,7 +147,7 @@ class MessageFinder:
     async def at(self, queue: MessageQueue, offset: int) -> ReceivedMessage:
         """The message at a queue offset. Raises MessageNotFoundError, which says what offsets the queue has, or a RemotingError."""
         await self._route(queue.topic)
-        messages, reply = await self._pull(queue, offset, 1)
+        messages, reply = await pull_now(self._ready(), queue, offset, 1)
         if not messages or messages[0].queue_offset != offset:
             raise MessageNotFoundError(
                 f"no message at offset {offset} of queue {queue}, which has {_range(reply)}"
@@ -259,7 +257,7 @@ class MessageFinder:
         # RocketMQ 4.9 answers with the message nearest to the time, which may be the one before
         offset = max(await offsets.offset_at(queue, begin_ms) - 1, await offsets.min_offset(queue))
         while len(found) < count:
-            messages, reply = await self._pull(queue, offset, min(count - len(found) + 1, 32))
+            messages, reply = await pull_now(self._ready(), queue, offset, min(count - len(found) + 1, 32))
             for message in messages:
                 if message.store_timestamp > end_ms:
                     return found
@@ -270,44 +268,10 @@ class MessageFinder:
             offset = reply.next_begin_offset
         return found[:count]
 
-    async def _pull(self, queue: MessageQueue, offset: int, count: int) -> tuple[list[ReceivedMessage], PullMessageReply]:
-        """What is at a queue offset now, if anything."""
-        routes = self._ready().routes
-        address = (await routes.get(queue.topic)).readable_address(queue.broker_name)
-        if address is None:
-            raise ConnectError(
-                f"topic {queue.topic!r} has no queue on a broker {queue.broker_name!r}; its queues: turbopump topic route"
-            )
-        request = PullMessage(
-            consumer_group=TOOLS_GROUP,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            queue_offset=offset,
-            max_msg_nums=count,
-            sys_flag=PullSysFlag.SUBSCRIPTION,
-            subscription="*",
-            expression_type="TAG",
-        )
-        answer = await self._ready().remoting.exchange(address, request, timeout=QUERY_TIMEOUT_S)
-        if answer.code not in _PULL_OUTCOMES:
-            raise ResponseError(answer.code, answer.remark, request="PullMessage", address=address)
-        reply = answer.header(PullMessageReply)
-        if answer.code != ResponseCode.SUCCESS:
-            return [], reply
-        messages, _ = pulled_messages(answer.body, queue, offset, reply.next_begin_offset, ReceivedMessage)
-        for message in messages:
-            message.broker_name = queue.broker_name
-        return messages, reply
 
-
-_PULL_OUTCOMES: Final = frozenset(
-    {
-        ResponseCode.SUCCESS,
-        ResponseCode.PULL_NOT_FOUND,
-        ResponseCode.PULL_RETRY_IMMEDIATELY,
-        ResponseCode.PULL_OFFSET_MOVED,
-    }
-)
+def instance_of(finder: MessageFinder) -> ClientInstance:
+    """A finder's connections and routes, for what asks more than it does. Raises NotStartedError."""
+    return finder._ready()
 
 
 def _place_of(msg_id: str) -> tuple[str, int] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from turbopump.message.message_queue import MessageQueue
 from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 
 SEPARATOR: Final = "%"
@@ -32,6 +33,16 @@ def unwrap(namespace: str | None, resource: str) -> str:
         return resource
     prefix, name = _split(resource)
     return prefix + name.removeprefix(namespace + SEPARATOR)
+
+
+def unwrapped(namespace: str | None, queue: MessageQueue) -> MessageQueue:
+    """The queue as the user knows it."""
+    return MessageQueue(unwrap(namespace, queue.topic), queue.broker_name, queue.queue_id) if namespace else queue
+
+
+def wrapped(namespace: str | None, queue: MessageQueue) -> MessageQueue:
+    """The queue as brokers know it."""
+    return MessageQueue(wrap(namespace, queue.topic), queue.broker_name, queue.queue_id) if namespace else queue
 
 
 def _split(resource: str) -> tuple[str, str]:

@@ -12,31 +12,35 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, overload
 
-from turbopump.client.accumulator import Accumulator, AutoBatch, Held
-from turbopump.client.back_pressure import BackPressure, InFlightBound
-from turbopump.client.fault_detector import FaultDetector
-from turbopump.client.fault_strategy import FaultStrategy, LatencyFaults
 from turbopump.client.heartbeat import Member
 from turbopump.client.hooks import SendHook, SendHooks
 from turbopump.client.identity import Credentials, InstanceSettings
-from turbopump.client.namespace import unwrap, wrap
-from turbopump.client.outgoing import COMPRESS_FROM, Compression, Outgoing, Packer, as_message
-from turbopump.client.selection import RoundRobin
-from turbopump.client.selectors import Selector, by_hash
-from turbopump.client.send_attempts import Target
-from turbopump.client.send_frame import SendFrames
-from turbopump.client.send_result import RETRYABLE_CODES, SendResult
-from turbopump.client.sender import Sender, SendRules
+from turbopump.client.namespace import wrap
+from turbopump.client.recall import recall_message
+from turbopump.client.request_reply import Replier, Requester
+from turbopump.client.selectors import Selector
+from turbopump.client.sending.accumulator import Accumulator, AutoBatch, Held
+from turbopump.client.sending.aiming import Aiming
+from turbopump.client.sending.back_pressure import BackPressure, InFlightBound
+from turbopump.client.sending.fault_detector import FaultDetector
+from turbopump.client.sending.fault_strategy import FaultStrategy, LatencyFaults
+from turbopump.client.sending.outgoing import COMPRESS_FROM, Compression, Outgoing, Packer, as_message
+from turbopump.client.sending.producer_rules import PRODUCER_RULES
+from turbopump.client.sending.selection import RoundRobin
+from turbopump.client.sending.send_attempts import Target
+from turbopump.client.sending.send_frame import SendFrames
+from turbopump.client.sending.send_result import RETRYABLE_CODES, SendResult
+from turbopump.client.sending.send_statistics import SendStatistics
+from turbopump.client.sending.sender import Sender, SendRules
+from turbopump.client.setting_rules import check
 from turbopump.client.shared_instances import join_instance
 from turbopump.client.surroundings import name_server_addresses, surroundings_of
-from turbopump.client.trace import GROUP_PREFIX, TRACE_TOPIC
-from turbopump.client.trace_dispatcher import TraceDispatcher
+from turbopump.client.traces.tracing import Tracing, trace_topic
 from turbopump.clock import Clock
 from turbopump.errors import ConfigError, NotStartedError
 from turbopump.message.ids import UniqueIds
-from turbopump.message.message import BODY_SIZE_MAX, Message
+from turbopump.message.message import BODY_SIZE_MAX, Message, ReceivedMessage
 from turbopump.message.message_queue import MessageQueue
-from turbopump.message.properties import SHARDING_KEY
 from turbopump.message.rules import group_fault
 
 DEFAULT_GROUP: Final = "DEFAULT_PRODUCER"
@@ -78,6 +82,18 @@ class Producer:
         random: random_module.Random | None = None,
         local_ip: str | None = None,
     ) -> None:
+        check(
+            PRODUCER_RULES,
+            {
+                "namespace": namespace,
+                "retry_codes": retry_codes,
+                "latency_faults": latency_faults,
+                "body_size_max": body_size_max,
+                "back_pressure": back_pressure,
+                "auto_batch": auto_batch,
+                "hooks": hooks,
+            },
+        )
         fault = group_fault(wrap(namespace, group))
         if fault is not None:
             raise ConfigError(fault)
@@ -88,17 +104,21 @@ class Producer:
         self._compression = Compression(compress_from, compression, compression_level)
         self._body_size_max = body_size_max
         self._namespace = namespace
+        self._aiming = Aiming(namespace)
         self._faults = FaultStrategy(latency_faults)
         self._hooks = tuple(hooks)
-        self._trace_topic = TRACE_TOPIC if trace is True else trace or None
+        self._trace_topic = trace_topic(trace)
         self._bound = None if back_pressure is None else InFlightBound(back_pressure)
         self._plain = back_pressure is None and namespace is None
-        self._accumulator = None if auto_batch is None else Accumulator(auto_batch, self._send_together)
+        self._accumulator = None if auto_batch is None else Accumulator(auto_batch, self._send_together, body_size_max)
         self._member = Member(wrap(namespace, group), produces=True)
+        self.statistics = SendStatistics()
+        """How the sends of this producer went, by broker (docs/statistics.md)."""
         self._sender: Sender | None = None
         self._pack: Packer  # from the start on
-        self._tracer: TraceDispatcher | None = None
-        self._trace_producer: Producer | None = None
+        self._tracing: Tracing | None = None
+        self._requester: Requester | None = None
+        self._replier: Replier | None = None
 
     # --- life ----------------------------------------------------------------------------------------------------------------
 
@@ -128,7 +148,11 @@ class Producer:
         self._pack = Packer(ids, body_size_max=self._body_size_max, compression=self._compression, namespace=self._namespace)
         hooks = list(self._hooks)
         if self._trace_topic is not None:
-            hooks.append(await self._start_trace(self._trace_topic))
+            topic, namespace = self._trace_topic, self._namespace
+            tracing = Tracing(Producer, self._settings, surroundings, group=self.group, topic=topic, namespace=namespace)
+            await tracing.start()
+            hooks.append(tracing.dispatcher)
+            self._tracing = tracing
         self._sender = Sender(
             instance,
             self._rules,
@@ -137,30 +161,10 @@ class Producer:
             self._faults,
             SendHooks(hooks),
             group=self._member.group,
+            statistics=self.statistics,
         )
         if self._faults.settings is not None and self._faults.settings.detector:
             self._sender.tasks.append(instance.spawn(FaultDetector(instance, self._faults).run(), name="fault detector"))
-
-    async def _start_trace(self, topic: str) -> TraceDispatcher:
-        """Traces go out through a producer of their own, on the same connections."""
-        settings, surroundings = self._settings, self._surroundings
-        self._trace_producer = Producer(
-            list(settings.name_servers),
-            group=f"{GROUP_PREFIX}-{self.group}-PRODUCE-1",
-            instance_name=settings.instance_name,
-            unit_name=settings.unit_name,
-            credentials=settings.credentials,
-            namespace_v2=settings.namespace_v2,
-            send_timeout=5.0,
-            clock=surroundings.clock,
-            random=surroundings.random,
-            local_ip=surroundings.ip,
-        )
-        await self._trace_producer.start()
-        self._tracer = TraceDispatcher(
-            self._trace_producer.send, topic=topic, namespace=self._namespace, now_ms=surroundings.clock.now_ms
-        )
-        return self._tracer
 
     async def close(self) -> None:
         """Wait for the sends in flight (``send_timeout`` at most), take leave of the brokers, close the connections that no other client
@@ -168,12 +172,13 @@ class Producer:
         sender = self._sender
         if sender is None or self._member.left:
             return
+        if self._requester is not None:
+            self._requester.close()
         if self._accumulator is not None:
             await self._accumulator.flush()
         await sender.wait_idle(self._rules.timeout)
-        if self._tracer is not None and self._trace_producer is not None:
-            await self._tracer.close()
-            await self._trace_producer.close()
+        if self._tracing is not None:
+            await self._tracing.close()
         for task in sender.tasks:
             task.cancel()
         await sender.instance.leave(self._member)
@@ -245,8 +250,10 @@ class Producer:
         sender = self._ready()
         target = queue
         if selector is not None or sharding_key is not None:
-            message, target = self._aim(message, queue, selector, sharding_key)  # type: ignore[assignment]
+            message, target = self._aiming.aim(message, queue, selector, sharding_key)  # type: ignore[assignment]
         elif self._accumulator is not None and self._accumulator.takes(message):
+            if self._bound is not None:
+                return await (await self._batched(self._accumulator, message, queue, timeout))
             limit = self._rules.timeout if timeout is None else timeout
             return await self._accumulator.add(message, self._pack.piece(message), queue, limit)
         if self._plain:
@@ -262,9 +269,9 @@ class Producer:
     async def _send_together(self, held: Sequence[Held], queue: MessageQueue | None, timeout: float) -> SendResult:
         first = held[0][0]
         if len(held) == 1:
-            return await self._deliver(self._started(), self._pack.pack(first), queue, timeout)
+            return await self._deliver_inside(self._started(), self._pack.pack(first), queue, timeout)
         outgoing = self._pack.pack_pieces([piece for _, piece in held], wait_store_ok=first.wait_store_ok)
-        return await self._deliver(self._started(), outgoing, queue, timeout)
+        return await self._deliver_inside(self._started(), outgoing, queue, timeout)
 
     async def start_send(
         self,
@@ -280,9 +287,11 @@ class Producer:
         or raises. Raises MessageError, NotStartedError, and SendError if there is no room in time."""
         sender = self._ready()
         if self._accumulator is not None and selector is None and sharding_key is None and self._accumulator.takes(message):
-            limit = self._rules.timeout if timeout is None else timeout
-            return self._accumulator.add(message, self._pack.piece(message), queue, limit)
-        message, target = self._aim(message, queue, selector, sharding_key)
+            future = await self._batched(self._accumulator, message, queue, timeout)
+            if self._accumulator.wants_a_turn():
+                await asyncio.sleep(0)  # let the loop write: a caller that only starts sends would never yield
+            return future
+        message, target = self._aiming.aim(message, queue, selector, sharding_key)
         outgoing = self._pack.pack(message)
         if self._bound is not None:
             timeout = await self._enter(self._bound, outgoing, timeout)
@@ -331,19 +340,81 @@ class Producer:
     ) -> None:
         """Send one message without waiting for an answer: whether it was stored is not known.
 
-        Raises MessageError, RouteNotFoundError, SendError (no connection), NotStartedError.
+        Raises MessageError, RouteNotFoundError, SendError (no connection, or for ``send_timeout`` the broker has not read what was sent
+        before), NotStartedError.
         """
         message = as_message(message, body, tags, keys, properties)
         sender = self._ready()
-        message, target = self._aim(message, queue, selector, sharding_key)
-        await sender.send_oneway(self._pack.pack(message), self._inside(target))
+        message, target = self._aiming.aim(message, queue, selector, sharding_key)
+        await sender.send_oneway(self._pack.pack(message), self._aiming.inside(target))
+
+    async def request(
+        self,
+        message: Message,
+        /,
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        sharding_key: object = None,
+        timeout: float | None = None,
+    ) -> ReceivedMessage:
+        """Send one message, and wait for the reply of the consumer that gets it (docs/request-reply.md).
+
+        ``timeout``: seconds for both, instead of ``send_timeout``; the rest as for ``send``. Raises RequestTimeoutError (no reply in
+        time), RequestError (closed meanwhile, or too many wait), and at once what ``send`` raises if it could not be sent.
+        """
+        sender = self._ready()
+        message, target = self._aiming.aim(message, queue, selector, sharding_key)
+        if self._requester is None:
+            self._requester = Requester(sender, self._member, self._pack)
+        return await self._requester.request(message, self._aiming.inside(target), timeout)
+
+    async def reply(
+        self,
+        request: ReceivedMessage,
+        body: bytes | str,
+        *,
+        properties: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> SendResult:
+        """Answer a request that was consumed elsewhere; as ``PushConsumer.reply``."""
+        sender = self._ready()
+        if self._replier is None:
+            self._replier = Replier(sender.instance, group=sender.group, rules=self._rules, hooks=sender.hooks)
+        return await self._replier.reply(request, body, properties, timeout)
+
+    @property
+    def late_replies(self) -> int:
+        """Replies that came to this client id when nobody waited for them any more."""
+        return self._started().instance.requests.late
+
+    async def recall(self, topic: str, recall_handle: str, *, timeout: float | None = None) -> str:
+        """Call back a message that waits for its time (``SendResult.recall_handle``); its id. Errors: ``client/recall.py``."""
+        timeout = self._rules.timeout if timeout is None else timeout
+        return await recall_message(self._ready(), wrap(self._namespace, topic), recall_handle, timeout, self._tracing)
 
     async def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues that messages of ``topic`` go to, for ``queue=``. Raises RouteNotFoundError."""
         route = await self._ready().route(wrap(self._namespace, topic), self._rules.timeout)
-        return tuple(self._outside(queue) for queue in route.publish_queues)
+        return tuple(self._aiming.outside(queue) for queue in route.publish_queues)
 
     # --- between the user and the way of a message ---------------------------------------------------------------------------
+
+    async def _batched(
+        self, accumulator: Accumulator, message: Message, queue: MessageQueue | None, timeout: float | None
+    ) -> asyncio.Future[SendResult]:
+        """The message waits for its own room, and has it until its own future is done."""
+        piece = self._pack.piece(message)
+        if timeout is None:
+            timeout = self._rules.timeout
+        bound = self._bound
+        if bound is None:
+            return accumulator.add(message, piece, queue, timeout)
+        size = len(message.body)
+        timeout = await bound.enter_within(size, timeout)
+        future = accumulator.add(message, piece, queue, timeout)
+        future.add_done_callback(lambda _: bound.leave(size))
+        return future
 
     async def _deliver(self, sender: Sender, outgoing: Outgoing, target: Target, timeout: float | None) -> SendResult:
         if self._bound is not None:
@@ -351,50 +422,17 @@ class Producer:
         return await self._deliver_entered(sender, outgoing, target, timeout)
 
     async def _enter(self, bound: InFlightBound, outgoing: Outgoing, timeout: float | None) -> float:
-        """Wait for room; the seconds that are left then."""
-        timeout = self._rules.timeout if timeout is None else timeout
-        now = asyncio.get_running_loop().time
-        began = now()
-        await bound.enter(len(outgoing.body), timeout)
-        return max(timeout - (now() - began), 0.001)
+        return await bound.enter_within(len(outgoing.body), self._rules.timeout if timeout is None else timeout)
 
     async def _deliver_entered(self, sender: Sender, outgoing: Outgoing, target: Target, timeout: float | None) -> SendResult:
         try:
-            if self._namespace is None:
-                return await sender.deliver(outgoing, target, timeout)
-            result = await sender.deliver(outgoing, self._inside(target), timeout)
-            return result.moved_to(self._outside(result.queue))
+            return await self._deliver_inside(sender, outgoing, target, timeout)
         finally:
             if self._bound is not None:
                 self._bound.leave(len(outgoing.body))
 
-    def _aim(
-        self, message: Message, queue: MessageQueue | None, selector: Selector | None, sharding_key: object
-    ) -> tuple[Message, Target]:
-        """The message, with its sharding key if it has one, and where it is to go."""
-        if sharding_key is not None:
-            if selector is None:
-                selector = by_hash(sharding_key)
-            message = message.with_property(SHARDING_KEY, str(sharding_key))
-        if selector is None:
-            return message, queue
-        if queue is not None:
-            raise TypeError("a queue and a way to choose one were given; give one of them")
-        chosen_by = selector
-        return message, lambda queues: self._chosen(chosen_by, queues, message)
-
-    def _chosen(self, selector: Selector, queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
-        outside = queues if self._namespace is None else [self._outside(queue) for queue in queues]
-        chosen = selector(outside, message)
-        if chosen not in outside:
-            raise ConfigError(f"the selector chose {chosen!r}, which is none of the {len(outside)} queues of {message.topic!r}")
-        return self._wrapped(chosen)
-
-    def _inside(self, target: Target) -> Target:
-        return self._wrapped(target) if isinstance(target, MessageQueue) else target
-
-    def _wrapped(self, queue: MessageQueue) -> MessageQueue:
-        return MessageQueue(wrap(self._namespace, queue.topic), queue.broker_name, queue.queue_id)
-
-    def _outside(self, queue: MessageQueue) -> MessageQueue:
-        return MessageQueue(unwrap(self._namespace, queue.topic), queue.broker_name, queue.queue_id)
+    async def _deliver_inside(self, sender: Sender, outgoing: Outgoing, target: Target, timeout: float | None) -> SendResult:
+        if self._namespace is None:
+            return await sender.deliver(outgoing, target, timeout)
+        result = await sender.deliver(outgoing, self._aiming.inside(target), timeout)
+        return result.moved_to(self._aiming.outside(result.queue))

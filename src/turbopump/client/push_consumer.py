@@ -1,7 +1,7 @@
 """The push consumer: a member of a group that gets its share of the messages, one ``async for`` or handler call each.
 
 One rule: an offset is committed only when every message before it is done; what is not done comes again, to this member or the next.
-This file is the life of a consumer: joining, getting and losing queues, committing, leaving. It must not know how a queue is pulled.
+This file is the life of a consumer: joining, consuming, leaving. It must not know how queues are got and lost.
 """
 
 from __future__ import annotations
@@ -9,50 +9,78 @@ from __future__ import annotations
 import asyncio
 import logging
 import random as random_module
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from turbopump.client.allocation import STRATEGIES
-from turbopump.client.assigned_queue import AssignedQueue
-from turbopump.client.delivery import Delivery, Retry
-from turbopump.client.handling import Handler, HandlerPool
+from turbopump.client.allocation import Strategy, strategy_of
+from turbopump.client.consuming.assigned_queue import InOrder
+from turbopump.client.consuming.assignment import Assignment
+from turbopump.client.consuming.broker_division import BrokerDivision
+from turbopump.client.consuming.consumption import Consumption
+from turbopump.client.consuming.delivery import Delivery, Retry
+from turbopump.client.consuming.handler_threads import HandlerThreads
+from turbopump.client.consuming.handling import Handler, HandlerPool, check_concurrency, is_coroutine_function
+from turbopump.client.consuming.local_offsets import LocalOffsets, default_directory
+from turbopump.client.consuming.message_stream import MessageStream
+from turbopump.client.consuming.offset_store import ConsumeFrom, OffsetStore
+from turbopump.client.consuming.ready_messages import ReadyMessages
+from turbopump.client.consuming.rebalance import Balancer
+from turbopump.client.consuming.send_back import INNER_PRODUCER, SendBack
+from turbopump.client.consuming.subscription import ALL, Sql, Subscription, topic_subscription
 from turbopump.client.heartbeat import Member
 from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.instance import ClientInstance
-from turbopump.client.message_stream import MessageStream
-from turbopump.client.offset_store import ConsumeFrom, OffsetStore
-from turbopump.client.ready_messages import ReadyMessages
-from turbopump.client.rebalance import Balancer, Change
+from turbopump.client.namespace import unwrap, unwrapped
+from turbopump.client.operating.operated_consumers import OperatedPush
+from turbopump.client.popping.assignment import PopAssignment
+from turbopump.client.popping.pop import BATCH_MAX
+from turbopump.client.popping.settings import INVISIBLE_S, THRESHOLD, pop_settings
+from turbopump.client.producer import Producer
+from turbopump.client.request_reply import Replier
 from turbopump.client.routes import TopicRoute
+from turbopump.client.sending.send_result import SendResult
+from turbopump.client.setting_rules import group_in
 from turbopump.client.shared_instances import join_instance
-from turbopump.client.subscription import ALL, Subscription, tag_subscription
 from turbopump.client.surroundings import name_server_addresses, surroundings_of
+from turbopump.client.traces.tracing import Tracing, trace_topic
 from turbopump.clock import Clock
-from turbopump.errors import ConfigError, NotStartedError, RemotingError, RouteNotFoundError
+from turbopump.errors import ConfigError, NotStartedError
+from turbopump.message.message import ReceivedMessage
 from turbopump.message.message_queue import MessageQueue
-from turbopump.message.rules import RETRY_PREFIX, group_fault, topic_fault
+from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol.bodies.heartbeat import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel
+from turbopump.protocol.bodies.running import ConsumeStatus
+from turbopump.store.disk import Disk
 
 __all__ = ["ConsumeFrom", "Delivery", "PushConsumer", "Retry"]
 
 log = logging.getLogger(__name__)
 
-COMMIT_INTERVAL_S: Final = 5.0
 CLOSE_TIMEOUT_S: Final = 5.0
+SUSPEND_S: Final = 1.0
+"""``suspendCurrentQueueTimeMillis``."""
+BROADCAST_INSTANCE: Final = "DEFAULT"
+"""The instance name of broadcasting clients, the same in every life: their offsets lie under it."""
 
 
 class PushConsumer:
     """Consumes as a member of ``group``. Use it as ``async with PushConsumer("127.0.0.1:9876", group="g", topic="t") as consumer:``
     and then ``async for message in consumer:``, or give a ``handler``.
 
-    ``namesrv``: ``"host:port"``, several separated by ``;``, or a list. ``topic`` and ``tags`` (``*``, or ``A || B``): what to
-    consume; ``subscribe`` adds more. ``handler``: called with each message, ``concurrency`` at once; a coroutine function runs on the
+    ``namesrv``: ``"host:port"``, several separated by ``;``, or a list. ``topic`` and ``tags`` (``*``, ``A || B``, or ``Sql(…)``): what
+    to consume; ``subscribe`` adds more. ``handler``: called with each message, ``concurrency`` at once; a coroutine function runs on the
     loop, a plain function in a thread. ``consume_from``: where a group that is new to a queue begins; a datetime means what was stored
-    from then on. ``instance_name`` and ``unit_name`` as for ``Producer``; two consumers of a group must not be given the same.
-    ``clock``, ``random`` and
-    ``local_ip`` replace the system's. Raises ConfigError for unusable settings.
+    from then on. ``max_reconsume_times``: a message that failed comes again so often, then it is a dead letter (None: as the group is set
+    at the broker, usually 16). ``instance_name`` and ``unit_name`` as for ``Producer``; two consumers of a group must not be given the
+    same. ``ordered``: of each queue one message at a time, the next when it is done; one that fails is handled again after
+    ``suspend_time`` seconds, without limit unless ``max_reconsume_times`` is set. ``broadcast``: every consumer gets every message, and
+    keeps its offsets in a file below ``offsets_directory`` (``~/.rocketmq_offsets``). ``trace``: records before and after each handling, on
+    ``RMQ_SYS_TRACE_TOPIC`` or the topic you name (docs/tracing.md). ``client_rebalance`` False: brokers divide the queues and say
+    whether they are pulled or popped; ``pop_invisible_time`` (seconds), ``pop_batch`` and ``pop_threshold`` then count
+    (docs/consuming.md). ``clock``, ``random``, ``local_ip`` and ``disk`` replace the system's. Raises ConfigError for unusable settings.
 
     A message is done when its handler returns (None included) or, in ``async for``, when the next one is asked for; see docs/client.md.
     """
@@ -63,44 +91,73 @@ class PushConsumer:
         *,
         group: str,
         topic: str | None = None,
-        tags: str = ALL,
+        tags: str | Sql = ALL,
         handler: Handler | None = None,
         consume_from: ConsumeFrom | datetime = ConsumeFrom.LAST,
         concurrency: int = 20,
+        ordered: bool = False,
+        suspend_time: float = SUSPEND_S,
+        broadcast: bool = False,
+        offsets_directory: str | Path | None = None,
+        max_reconsume_times: int | None = None,
         instance_name: str | None = None,
         unit_name: str | None = None,
         credentials: Credentials | None = None,
+        namespace: str | None = None,
         namespace_v2: str | None = None,
-        allocation: str = "AVG",
+        allocation: str | Strategy = "AVG",
         close_timeout: float = CLOSE_TIMEOUT_S,
+        trace: bool | str = False,
+        client_rebalance: bool = True,
+        pop_invisible_time: float = INVISIBLE_S,
+        pop_batch: int = BATCH_MAX,
+        pop_threshold: int = THRESHOLD,
         clock: Clock | None = None,
         random: random_module.Random | None = None,
         local_ip: str | None = None,
+        disk: Disk | None = None,
     ) -> None:
-        fault = group_fault(group)
-        if fault is not None:
-            raise ConfigError(fault)
-        if concurrency < 1:
-            raise ConfigError(f"concurrency={concurrency} must be at least 1")
-        if allocation not in STRATEGIES:
-            raise ConfigError(f"allocation={allocation!r} is unknown; there is {', '.join(STRATEGIES)}")
+        self._group = group_in(namespace, group)
+        check_concurrency(concurrency)
+        if max_reconsume_times is not None and max_reconsume_times < 0:
+            raise ConfigError(f"max_reconsume_times={max_reconsume_times} must be 0 or more, or None for the group's own")
+        if not suspend_time > 0:
+            raise ConfigError(
+                f"suspend_time={suspend_time} must be more than 0 (seconds before a message that failed is handled again)"
+            )
+        if offsets_directory is not None and not broadcast:
+            raise ConfigError("offsets_directory is for broadcast=True; the offsets of a group are kept by the brokers")
         self.group = group
+        self._namespace = namespace
+        if broadcast:
+            instance_name = instance_name or BROADCAST_INSTANCE
         self._settings = InstanceSettings(name_server_addresses(namesrv), instance_name, unit_name, credentials, namespace_v2)
         self._handler = handler
         self._consume_from = consume_from
         self._concurrency = concurrency
-        self._strategy = STRATEGIES[allocation]
+        self._order = InOrder(suspend_time, max_reconsume_times) if ordered else None
+        self._broadcast = broadcast
+        self._offsets_directory = Path(offsets_directory) if offsets_directory is not None else None
+        self._disk = disk
+        self._max_reconsume_times = max_reconsume_times
+        self._strategy = strategy_of(allocation)
+        self._pop_settings = pop_settings(allocation, pop_invisible_time, pop_batch, pop_threshold, max_reconsume_times)
+        self._asks_brokers = not client_rebalance and not ordered and not broadcast
+        if self._asks_brokers and self._pop_settings.strategy is None:
+            raise ConfigError(
+                f"allocation={allocation!r} is not known to brokers: with client_rebalance=False give AVG or AVG_BY_CIRCLE"
+            )
         self._close_timeout = close_timeout
+        self._trace_topic = trace_topic(trace)
         self._surroundings = surroundings_of(clock, random, local_ip)
         self._subscriptions: dict[str, Subscription] = {}
-        self._assigned: dict[MessageQueue, AssignedQueue] = {}
         self._running: _Running | None = None
         if topic is not None:
             self._subscribe(topic, tags)
 
     # --- what it consumes ----------------------------------------------------------------------------------------------------
 
-    async def subscribe(self, topic: str, tags: str = ALL) -> None:
+    async def subscribe(self, topic: str, tags: str | Sql = ALL) -> None:
         """Consume ``topic`` too (or with other tags); may be called before ``start`` and after. All members of a group must subscribe
         alike, or messages are missed. Raises ConfigError."""
         self._subscribe(topic, tags)
@@ -112,7 +169,13 @@ class PushConsumer:
     @property
     def queues(self) -> list[MessageQueue]:
         """The queues that are ours at the moment, sorted."""
-        return sorted(queue for queue in self._assigned if not queue.topic.startswith(RETRY_PREFIX))
+        queues = self._running.queues if self._running is not None else ()
+        return sorted(unwrapped(self._namespace, queue) for queue in queues if not queue.topic.startswith(RETRY_PREFIX))
+
+    def statistics(self) -> dict[str, ConsumeStatus]:
+        """How pulls and handling go, by topic: times and rates of the last minute (docs/statistics.md). Raises NotStartedError."""
+        statuses = self._started().consumption.statuses()
+        return {unwrap(self._namespace, topic): status for topic, status in statuses.items()}
 
     @property
     def client_id(self) -> str:
@@ -141,20 +204,30 @@ class PushConsumer:
             return
         if not self._subscriptions:
             raise ConfigError("nothing to consume: give topic=… or call subscribe(topic) before start")
-        self._subscribe(RETRY_PREFIX + self.group, ALL)
-        member = Member(self.group, consumer=self.consumer_data)
+        if not self._broadcast:
+            self._subscribe(RETRY_PREFIX + self.group, ALL)
+        member = Member(self._group, consumer=self.consumer_data)
         instance = join_instance(self._settings, self._surroundings, member)
-        running = self._running = _Running(self, instance, member)
         try:
-            await self._find_topics(instance)
+            running = self._running = _Running(self, instance, member)
+        except BaseException:
+            await instance.leave(member)
+            raise
+        try:
+            if running.tracing is not None:
+                await running.tracing.start()
+            await instance.routes.find(list(self._subscriptions))
+            await instance.introduce_all()
         except BaseException:
             await self.close()
             raise
         complete = await running.balancer.balance()
         running.tasks = [
             instance.spawn(running.balancer.run(complete=complete), name="balancer"),
-            instance.spawn(self._commit_for_ever(), name="commits"),
+            instance.spawn(running.assignment.commit_for_ever(), name="commits"),
         ]
+        if running.assignment.locks is not None:
+            running.tasks.append(instance.spawn(running.assignment.locks.keep(), name="locks"))
         if running.handlers is not None:
             running.handlers.start()
 
@@ -166,15 +239,20 @@ class PushConsumer:
         running.closing = True
         for task in running.tasks:
             task.cancel()
-        for assigned in self._assigned.values():
-            assigned.stop_pulling()
+        running.assignment.stop_pulling()
+        running.pops.stop_popping()
         running.ready.close()
         if running.handlers is not None:
             await running.handlers.stop(self._close_timeout)
-        await self.commit(acknowledged=True)
-        for assigned in self._assigned.values():
-            assigned.drop()
-        self._assigned.clear()
+        if running.backs is not None:
+            await running.backs.finish(self._close_timeout)
+        await running.assignment.close(self._close_timeout)
+        # A handler in a thread cannot be stopped: what it has stays invisible for its time.
+        await running.pops.close(self._close_timeout, give_back_taken=running.handlers is None)
+        if isinstance(running.offsets, LocalOffsets):
+            await running.offsets.close()
+        if running.tracing is not None:
+            await running.tracing.close()
         await running.instance.leave(running.member)
         running.closed.set()
 
@@ -190,12 +268,57 @@ class PushConsumer:
         the consumer is closed. For those who want batches; ``async for`` is simpler."""
         return await self._readable().take_some(count)
 
+    def _begin(self) -> Delivery | None:
+        """As ``take(1)``, but from any thread and without waiting: None if no message is ready, or nobody may take any. For the blocking
+        face."""
+        return None if self._running is None or self._handler is not None else self._running.ready.begin()
+
     def give_back(self, messages: Sequence[Delivery]) -> None:
         """Messages that were taken and are not dealt with: they are the next ones again."""
         if self._running is not None:
             for message in reversed(messages):
-                if message.wanted:
+                if not message.settled:
                     self._running.ready.give_back(message)
+
+    def set_concurrency(self, concurrency: int) -> None:
+        """So many handler calls at once from now on; what is being handled is not disturbed. Raises ConfigError, also without a handler."""
+        check_concurrency(concurrency)
+        if self._handler is None:
+            raise ConfigError("this PushConsumer has no handler: how many messages are in hand is up to whoever takes them")
+        self._concurrency = concurrency
+        if self._running is not None and self._running.handlers is not None:
+            self._running.handlers.resize(concurrency)
+
+    def pause(self) -> None:
+        """Hand out no message and pull none until ``resume``; what is being handled may end. The queues stay ours."""
+        self._started().ready.pause()
+
+    def resume(self) -> None:
+        """Go on after ``pause``."""
+        self._started().ready.resume()
+
+    @property
+    def paused(self) -> bool:
+        return self._running is not None and self._running.ready.paused
+
+    async def reply(
+        self,
+        request: ReceivedMessage,
+        body: bytes | str,
+        *,
+        properties: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> SendResult:
+        """Answer a message that was sent by a producer's ``request``; returns when that producer has the answer.
+
+        ``properties`` of your own go with it; ``timeout`` in seconds, 3 by default. Raises ReplyError (it did not get there, and why),
+        MessageError (nobody asked, or the body is empty or too long), NotStartedError.
+        """
+        running = self._started()
+        running.instance.check_usable("PushConsumer", running.member)
+        if running.replier is None:
+            running.replier = Replier(running.instance, group=INNER_PRODUCER)
+        return await running.replier.reply(request, body, properties, timeout)
 
     def _readable(self) -> ReadyMessages:
         running = self._started()
@@ -214,140 +337,124 @@ class PushConsumer:
 
     # --- joining -------------------------------------------------------------------------------------------------------------
 
-    def _subscribe(self, topic: str, tags: str) -> None:
-        fault = topic_fault(topic)
-        if fault is not None:
-            raise ConfigError(fault)
-        self._subscriptions[topic] = tag_subscription(topic, tags, self._surroundings.clock.now_ms())
+    def _subscribe(self, topic: str, tags: str | Sql) -> None:
+        subscription = topic_subscription(self._namespace, topic, tags, self._surroundings.clock.now_ms())
+        self._subscriptions[subscription.topic] = subscription
 
     def consumer_data(self) -> ConsumerData:
         """What a heartbeat says of this consumer."""
         where = self._consume_from
         return ConsumerData(
-            group_name=self.group,
+            group_name=self._group,
             consume_type=ConsumeType.CONSUME_PASSIVELY,
-            message_model=MessageModel.CLUSTERING,
+            message_model=MessageModel.BROADCASTING if self._broadcast else MessageModel.CLUSTERING,
             consume_from_where=ConsumeFromWhere(
                 where.value if isinstance(where, ConsumeFrom) else ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
             ),
             subscription_data_set=tuple(subscription.data() for subscription in self._subscriptions.values()),
         )
 
-    async def _find_topics(self, instance: ClientInstance) -> None:
-        for topic in list(self._subscriptions):
-            try:
-                await instance.routes.get(topic)
-            except RouteNotFoundError:
-                if not instance.routes.name_server_answers:
-                    raise  # else it is waited for: the first rebalance says so
-        await instance.introduce_all()
-
-    # --- getting and losing queues -------------------------------------------------------------------------------------------
-
-    async def apply(self, change: Change) -> bool:
-        """Make a rebalance real; False if a gained queue could not be begun yet."""
-        await asyncio.gather(*(self._lose(queue) for queue in change.lost))
-        return all(await asyncio.gather(*(self._gain(queue) for queue in change.gained)))
-
-    def assigned_of(self, topic: str) -> Collection[MessageQueue]:
-        """Our queues of one topic."""
-        return [queue for queue in self._assigned if queue.topic == topic]
-
-    async def _gain(self, queue: MessageQueue) -> bool:
-        running = self._started()
-        try:
-            offset, known = await running.offsets.starting_offset(queue, self._consume_from)
-        except RemotingError as error:
-            log.warning("queue not begun yet queue=%s group=%s cause=%s", queue, self.group, error)
-            return False
-        if running.closing or queue in self._assigned:
-            return True
-        self._begin(queue, offset, offset if known else None)
-        return True
-
-    def _begin(self, queue: MessageQueue, offset: int, known_offset: int | None) -> None:
-        running = self._started()
-        subscription = self._subscriptions[queue.topic]
-        assigned = AssignedQueue(running.instance, self.group, subscription, running.ready, queue, offset, on_moved=self._moved)
-        assigned.sent_offset = known_offset
-        self._assigned[queue] = assigned
-        assigned.start()
-
-    async def _lose(self, queue: MessageQueue) -> None:
-        assigned = self._assigned.pop(queue, None)
-        if assigned is not None:
-            assigned.drop()
-            await self._commit(assigned, acknowledged=True)
-
-    def _moved(self, assigned: AssignedQueue, offset: int) -> None:
-        """The broker has other offsets than we thought: go on where it says. RocketMQ: code 21, ``OFFSET_ILLEGAL``."""
-        if self._assigned.get(assigned.queue) is assigned:
-            assigned.drop()
-            self._begin(assigned.queue, offset, None)
-
     # --- committing ----------------------------------------------------------------------------------------------------------
-
-    async def _commit_for_ever(self) -> None:
-        while True:
-            await asyncio.sleep(COMMIT_INTERVAL_S)
-            await self.commit()
 
     async def commit(self, *, acknowledged: bool = False) -> None:
         """Tell the brokers what is done, now instead of at the next five seconds. ``acknowledged``: wait until they have it."""
-        await asyncio.gather(*(self._commit(queue, acknowledged=acknowledged) for queue in list(self._assigned.values())))
-
-    async def _commit(self, assigned: AssignedQueue, *, acknowledged: bool) -> None:
-        offset = assigned.commit_offset
-        if offset == assigned.sent_offset:
-            return
-        try:
-            await self._started().offsets.commit(assigned.queue, offset, acknowledged=acknowledged)
-            assigned.sent_offset = offset
-        except RemotingError as error:
-            # Every 5 s while a broker is away, and the pull has said so already: only the last one, at a close, is news.
-            level = logging.WARNING if acknowledged else logging.DEBUG
-            log.log(level, "offset not committed queue=%s offset=%d cause=%s", assigned.queue, offset, error)
+        running = self._started()
+        if acknowledged:
+            await running.assignment.commit(final=True)
+        else:
+            running.instance.spawn(running.assignment.commit(), name="commit")
 
 
 class _Running:
     """What exists from start to close."""
 
     def __init__(self, consumer: PushConsumer, instance: ClientInstance, member: Member) -> None:
+        group, namespace = consumer._group, consumer._namespace
         self.instance = instance
         self.member = member
-        self.ready = ReadyMessages()
-        self.offsets = OffsetStore(instance, consumer.group)
+        self.tracing: Tracing | None = None
+        if consumer._trace_topic is not None:
+            self.tracing = Tracing(
+                *(Producer, consumer._settings, consumer._surroundings),
+                group=consumer.group,
+                topic=consumer._trace_topic,
+                namespace=namespace,
+                kind="CONSUME",
+            )
+        traces = self.tracing.of_consumer() if self.tracing is not None else None
+        self.consumption = Consumption(asyncio.get_running_loop().time, traces)
+        self.ready = ReadyMessages(self.consumption.began)
+        self.offsets: OffsetStore | LocalOffsets = OffsetStore(instance, group)
+        self.backs: SendBack | None = None
+        if consumer._broadcast:
+            directory = consumer._offsets_directory or default_directory()
+            self.offsets = LocalOffsets(self.offsets, directory, instance.client_id, group, consumer._disk)
+        else:
+            self.backs = SendBack(instance, group, consumer._max_reconsume_times, namespace)
+        self.assignment = Assignment(
+            *(instance, group, consumer._subscriptions, consumer._consume_from, self.ready, self.offsets, self.backs),
+            order=consumer._order,
+            namespace=namespace,
+            consumption=self.consumption,
+        )
+        self.pops = PopAssignment(
+            *(instance, group, consumer._subscriptions, consumer._consume_from, self.ready, consumer._pop_settings),
+            *(self.backs, self.consumption),
+            namespace=namespace,
+        )
         self.tasks: list[asyncio.Task[None]] = []
         self.closing = False
         self.closed = asyncio.Event()
         self.balancer = Balancer(
             instance,
-            consumer.group,
+            group,
             lambda: list(consumer._subscriptions),
-            consumer._strategy,
-            assigned=consumer.assigned_of,
-            apply=consumer.apply,
+            None if consumer._broadcast else consumer._strategy,
+            assigned=self.assignment.of_topic,
+            apply=self.assignment.apply,
         )
-        self.handlers = None
+        if consumer._asks_brokers:
+            division = BrokerDivision(
+                instance, group, consumer._subscriptions, self.assignment, self.pops, self.balancer.divide
+            )
+            self.balancer.leave_to(division.look)
+        self.replier: Replier | None = None
+        self.handlers: HandlerPool | HandlerThreads | None = None
         if consumer._handler is not None:
-            self.handlers = HandlerPool(consumer._handler, self.ready, concurrency=consumer._concurrency)
-        self._consumer = consumer
+            fate = "is not delivered again (broadcasting)" if self.backs is None and consumer._order is None else None
+            kind: type[HandlerPool | HandlerThreads] = (
+                HandlerPool if is_coroutine_function(consumer._handler) else HandlerThreads
+            )
+            self.handlers = kind(consumer._handler, self.ready, concurrency=consumer._concurrency, fate=fate)
+        self._subscriptions = consumer._subscriptions
+        member.operated = OperatedPush(
+            *(self.assignment, self.pops, consumer.consumer_data, self.handlers, self.consumption),
+            *(instance.routes.name_servers, consumer._surroundings.clock),
+            concurrency=consumer._concurrency,
+            ordered=consumer._order is not None,
+            namespace=namespace,
+        )
         member.on_group_change = self._group_changed
         member.on_route_change = self._route_changed
         member.on_disconnect = self._disconnected
 
+    @property
+    def queues(self) -> list[MessageQueue]:
+        return [*self.assignment.queues, *self.pops.queues]
+
     def _group_changed(self) -> None:
         """Somebody may be about to take over queues of ours: what is done shall not be done again."""
         if not self.closing:
-            self.instance.spawn(self._consumer.commit(), name="commit")
+            self.instance.spawn(self.assignment.commit(), name="commit")
             self.balancer.wake()
 
     def _route_changed(self, route: TopicRoute) -> None:
-        if route.topic in self._consumer._subscriptions:
+        if route.topic in self._subscriptions:
             self.balancer.wake()
 
     def _disconnected(self, address: str) -> None:
         """A broker that was killed may have lost the last seconds of offsets: tell it again."""
-        for assigned in self._consumer._assigned.values():
-            if self.instance.routes.address_of(assigned.queue.broker_name, topic=assigned.queue.topic) == address:
-                assigned.sent_offset = None
+        address_of = self.instance.routes.address_of
+        self.assignment.told_nothing(
+            [queue for queue in self.assignment.queues if address_of(queue.broker_name, topic=queue.topic) == address]
+        )

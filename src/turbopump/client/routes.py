@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -38,7 +38,7 @@ class TopicRoute:
     """One topic's queues and the addresses of its brokers (broker name -> broker id -> ``host:port``; id 0 is the master).
 
     ``inherited``: the topic does not exist yet; this is what the default topic says it would get. ``heirs``: the brokers whose part of
-    the topic new ones may inherit, and its number of queues there.
+    the topic new ones may inherit, and its number of queues there. ``clusters``: the names of those that its brokers belong to.
     """
 
     topic: str
@@ -47,6 +47,7 @@ class TopicRoute:
     addresses: Mapping[str, Mapping[int, str]]
     inherited: bool = False
     heirs: Mapping[str, int] = field(default_factory=dict)
+    clusters: frozenset[str] = frozenset()
 
     def master(self, broker_name: str) -> str | None:
         """The address of a broker's master, if it has one now."""
@@ -75,7 +76,8 @@ def topic_route(topic: str, data: TopicRouteData) -> TopicRoute:
         publish = [MessageQueue(topic, q.broker_name or "", i) for q in writable for i in range(q.write_queue_nums)]
     subscribe = [MessageQueue(topic, q.broker_name or "", i) for q in readable for i in range(q.read_queue_nums)]
     heirs = {q.broker_name or "": q.write_queue_nums for q in data.queue_datas if q.perm & INHERITABLE}
-    return TopicRoute(topic, tuple(sorted(publish)), tuple(sorted(subscribe)), addresses, heirs=heirs)
+    clusters = frozenset(broker.cluster for broker in data.broker_datas if broker.cluster)
+    return TopicRoute(topic, tuple(sorted(publish)), tuple(sorted(subscribe)), addresses, heirs=heirs, clusters=clusters)
 
 
 def _ordered_queues(topic: str, conf: str) -> list[MessageQueue]:
@@ -221,6 +223,16 @@ class Routes:
             return route
         self.name_server_answers = bool(ignorant)
         return NoRoute(unreachable, ignorant)
+
+    async def find(self, topics: Collection[str]) -> None:
+        """Learn these topics' routes. One that does not exist yet is passed over: who needs it asks again. Raises RouteNotFoundError if
+        no name server answers."""
+        for topic in topics:
+            try:
+                await self.get(topic)
+            except RouteNotFoundError:
+                if not self.name_server_answers:
+                    raise
 
     async def _explain(self, topic: str, answers: NoRoute, inherit: bool) -> str:
         head = f"no route to topic {topic!r}"

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import random as random_module
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import md5
 from typing import Final
 
+from turbopump.client.setting_rules import Rule, check, is_whole
 from turbopump.message.java_hash import java_hash, java_hash_code
 from turbopump.message.message import Message
 from turbopump.message.message_queue import MessageQueue
@@ -68,10 +69,21 @@ def _room(queue: MessageQueue) -> str | None:
     return room if at else None
 
 
+_RULES: Final[Mapping[str, Rule]] = {
+    "virtual_nodes": Rule(
+        lambda count: is_whole(count) and count > 0, "must be a whole number of points of each queue, 1 or more"
+    ),
+}
+
+
 class HashRing:
-    """A consistent-hash ring: when queues come or go, only the keys of those move. Keep one ring and ask it ``by(key)`` for each send."""
+    """A consistent-hash ring: when queues come or go, only the keys of those move. Keep one ring and ask it ``by(key)`` for each send.
+
+    Raises ConfigError if there is less than one virtual node.
+    """
 
     def __init__(self, virtual_nodes: int = VIRTUAL_NODES) -> None:
+        check(_RULES, {"virtual_nodes": virtual_nodes})
         self._virtual_nodes = virtual_nodes
         self._queues: tuple[MessageQueue, ...] = ()
         self._points: list[int] = []

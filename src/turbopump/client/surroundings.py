@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final
 
+from turbopump.client.setting_rules import SURROUNDINGS_RULES, check
 from turbopump.clock import Clock, SystemClock
 from turbopump.config.addresses import outward_address, parse_address, parse_addresses
 from turbopump.errors import ConfigError
@@ -52,7 +53,8 @@ class Surroundings:
 
 
 def surroundings_of(clock: Clock | None, random: random.Random | None, local_ip: str | None) -> Surroundings:
-    """The system's own for what is not given."""
+    """The system's own for what is not given. Raises ConfigError if ``local_ip`` is no address."""
+    check(SURROUNDINGS_RULES, {"local_ip": local_ip})
     return Surroundings(SYSTEM_CLOCK if clock is None else clock, SYSTEM_RANDOM if random is None else random, local_ip)
 
 

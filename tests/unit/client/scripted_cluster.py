@@ -14,15 +14,19 @@ from functools import partial
 from typing import Any
 
 from turbopump.message.codec import encode_entry, encode_host
+from turbopump.message.message_queue import MessageQueue
+from turbopump.message.properties import decode_properties
 from turbopump.protocol import fastjson
 from turbopump.protocol.bodies.cluster import ClusterInfo
 from turbopump.protocol.bodies.consumers import ConsumerIdList
 from turbopump.protocol.bodies.heartbeat import HeartbeatData
+from turbopump.protocol.bodies.locks import LockBatchRequestBody, LockBatchResponseBody
 from turbopump.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.command import Command, encode_command
+from turbopump.protocol.command import Command, encode_command, request_command
 from turbopump.protocol.request import Request
 from turbopump.protocol.requests.clients import GetConsumerListByGroup, Heartbeat, NotifyConsumerIdsChanged, UnregisterClient
+from turbopump.protocol.requests.locks import LockBatchMq, UnlockBatchMq
 from turbopump.protocol.requests.namesrv import GetBrokerClusterInfo, GetRouteInfo
 from turbopump.protocol.requests.offsets import (
     GetMaxOffset,
@@ -34,7 +38,9 @@ from turbopump.protocol.requests.offsets import (
 )
 from turbopump.protocol.requests.pull import PullMessage, PullMessageReply, PullSysFlag
 from turbopump.protocol.requests.queries import QueryMessage, ViewMessageById
+from turbopump.protocol.requests.replies import PushReplyMessageToClient, SendReplyMessageV2
 from turbopump.protocol.requests.send import SendBatchMessage, SendMessageReply, SendMessageV2
+from turbopump.protocol.requests.send_back import ConsumerSendMsgBack
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import RequestContext, Response, Router
@@ -96,11 +102,20 @@ class ScriptedBroker:
         self.min_offset: dict[tuple[str, int], int] = defaultdict(int)
         self.committed: dict[tuple[str, str, int], int] = {}
         self.members: dict[str, dict[str, Connection]] = defaultdict(dict)
+        self.producing: dict[str, Connection] = {}
         self.heartbeats: list[HeartbeatData] = []
         self.farewells: list[UnregisterClient] = []
         self.received: list[tuple[Request[Any], bytes]] = []
         self.script: dict[int, deque[Response | None]] = defaultdict(deque)
+        self.holders: dict[tuple[str, MessageQueue], str] = {}
+        """Group and queue to the client id that has locked it."""
         self.on_create: Callable[[CreateTopic], None] = lambda _: None
+        self.update_delays: deque[float] = deque()
+        """Seconds that the next updates of offsets take, each by itself: a later one may be done first, as in Apache's thread pool."""
+        self.takes_back = False
+        """Whether consumers may send messages back; they are not brought again."""
+        self.further: list[tuple[type[Request[Any]], Callable[[Any, RequestContext], Response | None]]] = []
+        """What else it answers, and how; set before ``start``."""
         self._held: list[tuple[PullMessage, RequestContext]] = []
         self._server: RemotingServer | None = None
         self._port = 0
@@ -110,6 +125,7 @@ class ScriptedBroker:
         for type_, handler in (
             (SendMessageV2, self._send),
             (SendBatchMessage, self._send),
+            (SendReplyMessageV2, self._reply),
             (Heartbeat, self._heartbeat),
             (UnregisterClient, self._unregister),
             (GetConsumerListByGroup, self._list_members),
@@ -120,8 +136,12 @@ class ScriptedBroker:
             (GetMinOffset, self._min),
             (SearchOffset, self._search),
             (CreateTopic, self._create),
+            (LockBatchMq, self._lock),
+            (UnlockBatchMq, self._unlock),
+            (ConsumerSendMsgBack, self._take_back),
             (QueryMessage, lambda _request, _context: NOT_FOUND),
             (ViewMessageById, lambda _request, _context: refusal(ResponseCode.SYSTEM_ERROR)),
+            *self.further,
         ):
             router.add(type_, self._scripted(handler))
         self._server = RemotingServer(router, on_close=self._gone)
@@ -194,7 +214,41 @@ class ScriptedBroker:
 
         return answer
 
+    async def push_reply(
+        self, client_id: str, properties: str, body: bytes, sys_flag: int = 0, host: str = "127.0.0.1:1"
+    ) -> Command | None:
+        """Push a reply (326) to a producer; its answer, None if there is no such producer here."""
+        peer = self.producing.get(client_id)
+        if peer is None:
+            return None
+        opaque = peer.next_opaque
+        push = PushReplyMessageToClient(
+            producer_group="repliers",
+            topic="c_REPLY_TOPIC",
+            default_topic="TBW102",
+            default_topic_queue_nums=4,
+            queue_id=0,
+            sys_flag=sys_flag,
+            born_timestamp=1,
+            flag=0,
+            properties=properties,
+            born_host=host,
+            store_host=host,
+            store_timestamp=2,
+        )
+        answer: Command = await peer.start_call(opaque, encode_command(request_command(push, body, opaque=opaque)), 10)
+        return answer
+
+    async def _reply(self, request: SendReplyMessageV2, context: RequestContext) -> Response:
+        properties = request.properties or ""
+        client_id = decode_properties(properties)["REPLY_TO_CLIENT"]
+        answer = await self.push_reply(client_id, properties, context.body, request.sys_flag)
+        if answer is None:
+            return refusal(ResponseCode.SYSTEM_ERROR, f"push reply message fail, channel of <{client_id}> not found.")
+        return Response(SendMessageReply(msg_id="0", queue_id=0, queue_offset=0), code=answer.code)
+
     def _gone(self, connection: Connection) -> None:
+        self.producing = {client_id: peer for client_id, peer in self.producing.items() if peer is not connection}
         self._held = [(request, context) for request, context in self._held if context.peer is not connection]
         for members in self.members.values():
             for client_id in [client_id for client_id, peer in members.items() if peer is connection]:
@@ -211,6 +265,8 @@ class ScriptedBroker:
     def _heartbeat(self, request: Heartbeat, context: RequestContext) -> Response:
         data = fastjson.decode(context.body, HeartbeatData)
         self.heartbeats.append(data)
+        if data.producer_data_set:
+            self.producing[data.client_id or ""] = context.peer
         for consumer in data.consumer_data_set:
             group = consumer.group_name or ""
             new = data.client_id not in self.members[group]
@@ -269,7 +325,9 @@ class ScriptedBroker:
         offset = self.committed.get((request.consumer_group, request.topic, request.queue_id))
         return NOT_FOUND if offset is None else Response(OffsetReply(offset=offset))
 
-    def _update_offset(self, request: UpdateConsumerOffset, context: RequestContext) -> Response:
+    async def _update_offset(self, request: UpdateConsumerOffset, context: RequestContext) -> Response:
+        if self.update_delays:
+            await asyncio.sleep(self.update_delays.popleft())
         self.committed[request.consumer_group, request.topic, request.queue_id or 0] = request.commit_offset or 0
         return Response()
 
@@ -280,9 +338,25 @@ class ScriptedBroker:
     def _min(self, request: GetMinOffset, context: RequestContext) -> Response:
         return Response(OffsetReply(offset=self.min_offset[request.topic, request.queue_id]))
 
+    def _lock(self, request: LockBatchMq, context: RequestContext) -> Response:
+        body = fastjson.decode(context.body, LockBatchRequestBody)
+        group, client_id = body.consumer_group or "", body.client_id or ""
+        granted = [queue for queue in body.mq_set if self.holders.setdefault((group, queue), client_id) == client_id]
+        return Response(body=fastjson.encode(LockBatchResponseBody(locked=tuple(granted))))
+
+    def _unlock(self, request: UnlockBatchMq, context: RequestContext) -> Response:
+        body = fastjson.decode(context.body, LockBatchRequestBody)
+        for queue in body.mq_set:
+            if self.holders.get((body.consumer_group or "", queue)) == body.client_id:
+                del self.holders[body.consumer_group or "", queue]
+        return Response()
+
     def _create(self, request: CreateTopic, context: RequestContext) -> Response:
         self.on_create(request)
         return Response()
+
+    def _take_back(self, request: ConsumerSendMsgBack, context: RequestContext) -> Response:
+        return Response() if self.takes_back else refusal(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
 
     def _search(self, request: SearchOffset, context: RequestContext) -> Response:
         return Response(OffsetReply(offset=self.min_offset[request.topic, request.queue_id] + 1))
@@ -308,14 +382,20 @@ class ScriptedCluster:
 
 @asynccontextmanager
 async def scripted_cluster(
-    simulation: Simulation, *, brokers: int = 1, topic: str | None = "orders", queues: int = 4
+    simulation: Simulation,
+    *,
+    brokers: int = 1,
+    topic: str | None = "orders",
+    queues: int = 4,
+    prepare: Callable[[ScriptedBroker], object] = lambda _: None,
 ) -> AsyncIterator[ScriptedCluster]:
-    """Up for as long as the block lasts, with ``topic`` on every broker."""
+    """Up for as long as the block lasts, with ``topic`` on every broker. ``prepare`` sees each broker before it starts."""
     name_server = ScriptedNameServer()
     names = [ScriptedBroker(f"broker-{letter}") for letter in "abcdef"[:brokers]]
     await name_server.start()
     for broker in names:
         broker.on_create = partial(_register, name_server, broker)
+        prepare(broker)
         await broker.start()
     if topic is not None:
         name_server.route(topic, *names, queues=queues)

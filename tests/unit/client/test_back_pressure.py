@@ -8,9 +8,9 @@ import pytest
 from tests.unit.client.scripted_cluster import refusal, scripted_cluster
 from tests.unit.client.test_producer import producer_of
 
-from turbopump.client.accumulator import AutoBatch
-from turbopump.client.back_pressure import BackPressure, InFlightBound
-from turbopump.client.send_result import SendResult, SendStatus
+from turbopump.client.sending.accumulator import AutoBatch
+from turbopump.client.sending.back_pressure import BackPressure, InFlightBound
+from turbopump.client.sending.send_result import SendResult, SendStatus
 from turbopump.errors import ConfigError, MessageError, SendError
 from turbopump.message.message import Message
 from turbopump.protocol.codes import RequestCode, ResponseCode
@@ -209,6 +209,170 @@ def test_the_error_of_a_batch_is_everyones_and_a_close_sends_what_is_held() -> N
                 await producer.send("orders", b"x", properties={"a": "\x01"}, timeout=0.1)
             await producer.close()
             assert [send.result().status for send in sends] == [SendStatus.OK] * 3
+
+    simulate(1, scenario)
+
+
+@pytest.mark.parametrize("bound", [BackPressure(messages=10), BackPressure(size=10 * 100)])
+def test_in_automatic_batches_too_each_message_waits_for_room_of_its_own(bound: BackPressure) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        settings = {"auto_batch": AutoBatch(), "back_pressure": bound}
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster, **settings) as producer:
+            await producer.send("orders", b"w")
+            started: list[asyncio.Future[SendResult]] = []
+            most = 0
+            for _ in range(200):
+                started.append(await producer.start_send(Message("orders", b"x" * 100)))
+                most = max(most, sum(not future.done() for future in started))
+            assert most == 10
+            await asyncio.gather(*started, *(producer.send("orders", b"x" * 100) for _ in range(50)))
+            for code in (RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_MESSAGE_V2):
+                cluster.broker.script[code].extend([None, None])
+            stuck = [await producer.start_send(Message("orders", b"x" * 100)) for _ in range(10)]
+            before = simulation.loop.time()
+            with pytest.raises(SendError, match=r"no room among the 10 messages .* send less at once"):
+                await producer.start_send(Message("orders", b"x" * 100), timeout=0.5)
+            assert 0.49 < simulation.loop.time() - before < 0.6
+            with pytest.raises(MessageError):
+                await producer.send("orders", b"x", properties={"a": "\x01"})
+            assert all(isinstance(error, SendError) for error in await asyncio.gather(*stuck, return_exceptions=True))
+            cluster.broker.script.clear()
+            assert (await producer.send("orders", b"x" * 1000)).status is SendStatus.OK  # all the room is free again
+
+    simulate(1, scenario)
+
+
+@pytest.mark.parametrize("queues", [1, 4])
+def test_a_flood_of_started_sends_lets_the_loop_write_and_others_have_their_turn(queues: int) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster, auto_batch=AutoBatch()) as producer:
+            await producer.send("orders", b"w")
+            turns = 0
+
+            async def other() -> None:
+                nonlocal turns
+                while True:
+                    turns += 1
+                    await asyncio.sleep(0)
+
+            task = asyncio.create_task(other())
+            targets = (await producer.publish_queues("orders"))[:queues]
+            started = [await producer.start_send(Message("orders", b"x" * 100), queue=targets[i % queues]) for i in range(2000)]
+            task.cancel()
+            assert turns >= 2000 // 64 - 1
+            sender = producer._sender
+            assert sender is not None
+            assert sender.in_flight > 1
+            results = await asyncio.gather(*started)
+            assert {result.status for result in results} == {SendStatus.OK}
+
+    simulate(1, scenario)
+
+
+def test_who_has_less_time_than_his_neighbours_in_a_batch_fails_alone() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        settings = {"auto_batch": AutoBatch(), "attempt_timeout": 1.0}
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster, **settings) as producer:
+            await producer.send("orders", b"w")
+            cluster.broker.script[RequestCode.SEND_BATCH_MESSAGE].append(None)  # the patient one has time for another attempt
+            before = simulation.loop.time()
+            ends: dict[str, float] = {}
+
+            async def send(name: str, timeout: float) -> SendResult:
+                try:
+                    return await producer.send("orders", name, timeout=timeout)
+                finally:
+                    ends[name] = simulation.loop.time() - before
+
+            hasty, hastier, patient, late = await asyncio.gather(
+                send("hasty", 0.2), send("hastier", 0.1), send("patient", 10), send("late", -1), return_exceptions=True
+            )
+            assert isinstance(hasty, SendError)
+            assert isinstance(hastier, SendError)
+            assert 0.1 <= ends["hastier"] < 0.11
+            assert 0.2 <= ends["hasty"] < 0.21
+            assert "no answer within its time" in str(hasty)
+            assert "may be stored all the same" in str(hasty)
+            assert isinstance(patient, SendResult)
+            assert patient.status is SendStatus.OK
+            assert 1 < ends["patient"] < 1.2
+            assert isinstance(late, SendError)
+            assert "leaves no time" in str(late)
+            slow = asyncio.gather(send("hasty", 1e-6), *(send("patient", 10) for _ in range(3)), return_exceptions=True)
+            hasty, *others = await slow
+            assert isinstance(hasty, SendError)
+            assert [other.status for other in others if isinstance(other, SendResult)] == [SendStatus.OK] * 3
+
+    simulate(1, scenario)
+
+
+def test_about_the_same_time_is_one_deadline_and_its_error_lists_what_was_tried() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster, auto_batch=AutoBatch()) as producer:
+            await producer.send("orders", b"w")
+            cluster.broker.script[RequestCode.SEND_BATCH_MESSAGE].append(None)
+            before = simulation.loop.time()
+            sends = (producer.send("orders", b"x", timeout=3 + i / 1000) for i in range(5))
+            errors = await asyncio.gather(*sends, return_exceptions=True)
+            assert simulation.loop.time() - before <= 3.001
+            assert all("1 attempt" in str(error) for error in errors)
+
+    simulate(1, scenario)
+
+
+def test_what_runs_out_of_time_while_it_is_held_is_not_sent() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        settings = AutoBatch(hold=5.0)
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster, auto_batch=settings) as producer:
+            await producer.send("orders", b"w")
+            cluster.broker.script[RequestCode.SEND_MESSAGE_V2].append(None)
+            stuck = asyncio.create_task(producer.send("orders", b"stuck", timeout=4))
+            await asyncio.sleep(0.1)
+            with pytest.raises(SendError, match=r"while it was held for a batch\. Nothing was stored"):
+                await producer.send("orders", b"alone", timeout=0.2)
+            sent = len(cluster.broker.received)
+            patient = [asyncio.create_task(producer.send("orders", b"patient", timeout=20)) for _ in range(2)]
+            hasty = [asyncio.create_task(producer.send("orders", b"hasty", timeout=t)) for t in (1.0, 0.5)]
+            await asyncio.sleep(1.5)
+            assert len(cluster.broker.received) == sent
+            for send in hasty:
+                with pytest.raises(SendError, match="Nothing was stored"):
+                    await send
+            with pytest.raises(SendError):
+                await stuck
+            assert [(await send).status for send in patient] == [SendStatus.OK] * 2
+            ((_, body),) = cluster.broker.received[sent:]
+            assert body.count(b"patient") == 2
+            assert b"hasty" not in body
+            accumulator = producer._accumulator
+            assert accumulator is not None
+            assert accumulator._held == 0
+
+    simulate(1, scenario)
+
+
+@pytest.mark.parametrize(
+    ("size_max", "settings", "size"),
+    [
+        (20 * 1024, AutoBatch(), 1000),  # far below a batch
+        (32 * 1024, AutoBatch(size=32 * 1024), 1000),  # as large as a batch
+        (33 * 1024, AutoBatch(size=33 * 1024 - 100), 700),  # the last one would go beyond
+        (1000, AutoBatch(), 1000),  # each fills it alone, and its entry in a batch would not fit
+        (4 * 1024 * 1024, AutoBatch(size=2 * 1024 * 1024), 1024 * 1024 + 500_000),
+    ],
+)
+def test_no_batch_grows_beyond_what_one_request_may_have(size_max: int, settings: AutoBatch, size: int) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        kinds = {"auto_batch": settings, "body_size_max": size_max, "compress_from": None, "send_timeout": 600.0}
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster, **kinds) as producer:
+            await producer.send("orders", b"w")
+            count = 60 if size < 5000 else 4
+            results = await asyncio.gather(*(producer.send("orders", b"x" * size) for _ in range(count)))
+            assert {result.status for result in results} == {SendStatus.OK}
+            assert len({result.msg_id for result in results}) == count
+            assert max(len(body) for _, body in cluster.broker.received) <= size_max
+            if size_max > 2 * size + 200:
+                assert len(cluster.broker.requests(SendBatchMessage)) <= count // 2
 
     simulate(1, scenario)
 

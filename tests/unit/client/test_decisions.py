@@ -5,23 +5,25 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.fuzzing import examples
 
 from turbopump.client.allocation import allocate_average
-from turbopump.client.delivery import Delivery
-from turbopump.client.process_queue import ProcessQueue
-from turbopump.client.rebalance import decide
+from turbopump.client.consuming.delivery import Delivery
+from turbopump.client.consuming.process_queue import ProcessQueue
+from turbopump.client.consuming.rebalance import decide
+from turbopump.client.consuming.subscription import tag_subscription
 from turbopump.client.routes import inherited_route, topic_route
-from turbopump.client.selection import RoundRobin
-from turbopump.client.send_frame import SendFrames
-from turbopump.client.subscription import tag_subscription
+from turbopump.client.sending.selection import RoundRobin
+from turbopump.client.sending.send_frame import SendFrames
 from turbopump.client.surroundings import Surroundings, name_server_addresses
 from turbopump.message.codec import decode_entry, encode_entry, encode_host
 from turbopump.message.message_queue import MessageQueue
 from turbopump.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
 from turbopump.protocol.command import decode_command, request_command
 from turbopump.protocol.frame import FrameReader
+from turbopump.protocol.requests.replies import SendReplyMessageV2
 from turbopump.protocol.requests.send import SendBatchMessage, SendMessageV2
 
 A = BrokerData(broker_name="a", broker_addrs={0: "h:1", 1: "h:2"})
@@ -137,7 +139,7 @@ def test_a_rebalance_moves_only_what_it_must() -> None:
     assert (list(nothing.gained), list(nothing.lost)) == ([], [])
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=60), st.randoms())
 def test_the_offset_to_commit_is_the_lowest_that_is_not_done(gaps: list[int], chance: random.Random) -> None:
     offsets = [sum(gaps[: i + 1]) + i for i in range(len(gaps))]  # growing, with holes that a filter left
@@ -172,11 +174,12 @@ def test_no_tags_means_all(text: str) -> None:
     assert subscription.data().sub_string == "*"
 
 
-@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("type_", [SendMessageV2, SendBatchMessage, SendReplyMessageV2])
 @pytest.mark.parametrize("properties", ["", 'KEYS\x01"quoted"\x02TAGS\x01grün\x02'])
-def test_a_prepared_send_frame_means_what_the_generic_one_means(batch: bool, properties: str) -> None:
+def test_a_prepared_send_frame_means_what_the_generic_one_means(type_: type[SendMessageV2], properties: str) -> None:
     queue = MessageQueue("orders", "broker-a", 3)
-    frames = SendFrames("sellers")
+    batch = type_ is SendBatchMessage
+    frames = SendFrames("sellers", code=SendMessageV2.code if batch else type_.code)
     for _ in range(2):  # the second one comes from the kept part
         frame = frames.encode(
             queue,
@@ -188,7 +191,7 @@ def test_a_prepared_send_frame_means_what_the_generic_one_means(batch: bool, pro
             body=b"body",
             batch=batch,
         )
-    request = (SendBatchMessage if batch else SendMessageV2)(
+    request = type_(
         producer_group="sellers",
         topic="orders",
         queue_id=3,

@@ -9,10 +9,10 @@ import pytest
 from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster, until
 from tests.unit.client.test_producer import producer_of
 
-from turbopump.client.fault_strategy import FaultStrategy, LatencyFaults
 from turbopump.client.hooks import SendContext, SendHook
 from turbopump.client.producer import Producer
-from turbopump.client.send_result import SendStatus
+from turbopump.client.sending.fault_strategy import FaultStrategy, LatencyFaults
+from turbopump.client.sending.send_result import SendStatus
 from turbopump.errors import ConfigError, SendError
 from turbopump.message.message_queue import MessageQueue
 from turbopump.protocol.codes import RequestCode, ResponseCode

@@ -13,10 +13,10 @@ import pytest
 from tests.unit.client.scripted_cluster import HOST, ScriptedCluster, refusal, scripted_cluster
 
 from turbopump.broker.broker import Broker
-from turbopump.client.found_messages import FoundMessages
+from turbopump.client.consuming.found_messages import FoundMessages
 from turbopump.client.message_finder import MessageFinder, _place_of
 from turbopump.client.producer import Producer
-from turbopump.client.send_result import SendResult
+from turbopump.client.sending.send_result import SendResult
 from turbopump.clock import SystemClock
 from turbopump.config.addresses import join_address
 from turbopump.config.broker_config import BrokerConfig

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster, until
 
 from turbopump.client.producer import Producer
-from turbopump.client.send_result import SendStatus
-from turbopump.errors import ConfigError, MessageError, NotStartedError, RouteNotFoundError, SendError
+from turbopump.client.sending.send_result import SendStatus
+from turbopump.errors import CallTimeoutError, ConfigError, MessageError, NotStartedError, RouteNotFoundError, SendError
 from turbopump.message.batch import decode_batch
 from turbopump.message.codec import decode_entry
 from turbopump.message.message import Message
@@ -124,6 +125,20 @@ def test_the_error_lists_everything_that_was_tried() -> None:
     simulate(1, scenario)
 
 
+def test_a_broker_that_says_the_same_at_every_attempt_is_quoted_once() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster, retries=2) as producer:
+            refusals = [refusal(14, f"the disk is full, {free} bytes free") for free in (30, 20, 10)]
+            cluster.broker.script[RequestCode.SEND_MESSAGE_V2].extend(refusals)
+            with pytest.raises(SendError, match="3 attempts") as caught:
+                await producer.send("orders", b"x")
+            text = str(caught.value)
+            assert text.count("the disk is full") == 1
+            assert "10 bytes free (3 times)" in text
+
+    simulate(1, scenario)
+
+
 def test_a_broker_that_is_gone_costs_one_attempt_and_no_message() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster) as producer:
@@ -177,6 +192,51 @@ def test_a_connection_whose_peer_is_silent_is_given_up() -> None:
     simulate(1, scenario)
 
 
+def test_a_send_without_time_does_not_end_the_connection_of_the_others() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster, send_timeout=2.0) as producer:
+            await producer.send("orders", b"x")
+            await asyncio.sleep(1)
+            cluster.broker.script[RequestCode.SEND_MESSAGE_V2].extend([None] * 2)
+            slow = asyncio.ensure_future(producer.send("orders", b"slow"))
+            with pytest.raises(SendError):
+                await producer.send("orders", b"hasty", timeout=0.01)
+            await producer.send("orders", b"y")
+            await asyncio.sleep(0.5)
+            assert not slow.done()
+            assert [body for _, body in cluster.broker.received].count(b"slow") == 1
+            slow.cancel()
+
+    simulate(1, scenario)
+
+
+@pytest.mark.parametrize("timeout", [0, -1.5])
+def test_a_send_whose_time_is_over_is_not_begun(timeout: float) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
+            await producer.send("orders", b"x")
+            with pytest.raises(SendError, match="leaves no time for it"):
+                await producer.send("orders", b"late", timeout=timeout)
+            await producer.send("orders", b"y")
+            assert b"late" not in [body for _, body in cluster.broker.received]
+
+    simulate(1, scenario)
+
+
+def test_sends_with_little_time_find_out_that_the_broker_is_silent_too() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster, send_timeout=0.2) as producer:
+            await producer.send("orders", b"x")
+            await asyncio.sleep(1)
+            cluster.broker.go_deaf()
+            sent = [await asyncio.gather(producer.send("orders", b"x"), return_exceptions=True) for _ in range(10)]
+            failed = [isinstance(one, SendError) for (one,) in sent]
+            assert failed == sorted(failed, reverse=True)
+            assert 4 <= sum(failed) <= 6  # a second
+
+    simulate(1, scenario)
+
+
 def test_codes_that_mean_stored_but_become_a_status() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
@@ -207,6 +267,19 @@ def test_a_new_topic_takes_four_queues_of_the_default_topic_and_its_own_once_it_
             await asyncio.sleep(31)
             results = [await producer.send("fresh", b"x") for _ in range(4)]
             assert {result.queue.queue_id for result in results} == {0, 1}
+
+    simulate(1, scenario)
+
+
+@pytest.mark.parametrize("kind", ["zlib", "lz4", "zstd"])
+def test_a_body_that_does_not_shrink_travels_as_it_is(kind: str) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster, compression=kind) as producer:
+            noise = random.Random(1).randbytes(4 << 20)
+            await producer.send("orders", noise)
+            ((request, body),) = [one for one in cluster.broker.received if isinstance(one[0], SendMessageV2)]
+            assert body == noise
+            assert not request.sys_flag & SysFlag.COMPRESSED
 
     simulate(1, scenario)
 
@@ -292,8 +365,11 @@ def test_oneway_wants_no_answer() -> None:
             await until(lambda: bool(cluster.broker.requests(SendMessageV2)))
             await cluster.broker.stop()
             await asyncio.sleep(1)  # virtual: until the client has heard of it
-            with pytest.raises(SendError, match="cannot connect"):
+            with pytest.raises(
+                SendError, match=r"1 attempt in 0 ms: broker-a .* cannot connect .* Check that the broker runs"
+            ) as told:
                 await producer.send_oneway("orders", b"x")
+            assert (told.value.topic, told.value.brokers) == ("orders", ("broker-a",))
 
     simulate(1, scenario)
 
@@ -404,12 +480,15 @@ def test_use_before_start_in_a_fork_or_on_another_loop_is_refused_in_one_sentenc
         ({"group": ""}, "group name is empty"),
         ({"group": "a b"}, "outside a-z"),
         ({"namespace": "a b"}, "outside a-z"),
-        ({"instance_name": " "}, "instance_name is empty"),
-        ({"unit_name": ""}, "unit_name is empty"),
+        ({"instance_name": " "}, "instance_name=' ' must be text that is not empty"),
+        ({"unit_name": ""}, "unit_name='' must be text that is not empty"),
         ({"attempt_timeout": 0}, "attempt_timeout"),
         ({"compression": "gzip"}, "gzip"),
         ({"send_timeout": 0}, "send_timeout"),
         ({"retries": -1}, "retries"),
+        ({"body_size_max": 0}, "body_size_max=0 must be a number of bytes above 0"),
+        ({"body_size_max": 64 * 1024 * 1024 + 1}, "at most 67108864, the longest body that consumers decompress"),
+        ({"body_size_max": True}, "body_size_max=True must be a number of bytes"),
     ],
 )
 def test_unusable_settings_are_refused_when_the_producer_is_made(settings: dict[str, object], fault: str) -> None:
@@ -455,6 +534,40 @@ def test_oneway_sends_wait_for_a_broker_that_does_not_read() -> None:
                 assert 0 < len(sent) < 200  # what fits into the buffers of both sides
                 transport.resume_reading()
                 await sending
+        server.close()
+
+    simulate(1, scenario)
+
+
+def test_a_oneway_send_to_a_broker_that_does_not_read_gives_up_at_its_deadline() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        made = simulation.loop.create_future()
+
+        class Deaf(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                transport.pause_reading()  # type: ignore[attr-defined]
+                made.set_result(transport)
+
+        server = await simulation.loop.create_server(Deaf, "127.0.0.1", 4242)
+        async with scripted_cluster(simulation) as cluster:
+            cluster.broker.address = "127.0.0.1:4242"
+            cluster.name_server.route("orders", cluster.broker)
+            async with producer_of(cluster, compress_from=None, send_timeout=2) as producer:
+                began = 0.0
+
+                async def send_on_and_on() -> None:
+                    nonlocal began
+                    while True:
+                        began = simulation.loop.time()
+                        await producer.send_oneway("orders", b"x" * 100_000)
+
+                with pytest.raises(
+                    SendError, match=r"has not read for 2.0 s .* Nothing was stored.* longer send_timeout"
+                ) as told:
+                    await asyncio.wait_for(send_on_and_on(), 30)
+                assert simulation.loop.time() - began == pytest.approx(2, abs=0.01)
+                assert isinstance(told.value.__cause__, CallTimeoutError)
+                (await made).abort()
         server.close()
 
     simulate(1, scenario)

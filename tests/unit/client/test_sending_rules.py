@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
 import pytest
 from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster, until
@@ -11,8 +12,10 @@ from tests.unit.client.test_producer import producer_of
 
 from turbopump.client.hooks import MessageKind, SendContext, SendHook
 from turbopump.client.identity import Credentials, Dress
-from turbopump.client.outgoing import Compression
+from turbopump.client.producer import Producer
 from turbopump.client.pull_consumer import PullConsumer
+from turbopump.client.selectors import by_hash
+from turbopump.client.sending.outgoing import Compression
 from turbopump.errors import ConfigError, MessageError, SendError
 from turbopump.message.codec import decode_entry
 from turbopump.message.message import Message
@@ -27,6 +30,36 @@ from turbopump.remoting.router import RequestContext
 from turbopump.testing.simulation import Simulation, simulate
 
 TEXT = bytes(random.Random(1).choices(b"abcdefgh ", k=20_000))
+
+
+# --- settings ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"send_timeout": "x"}, "send_timeout='x' must be a number of seconds above 0"),
+        ({"send_timeout": float("nan")}, "send_timeout=nan must be"),
+        ({"send_timeout": True}, "send_timeout=True must be"),
+        ({"attempt_timeout": "1"}, "attempt_timeout='1' must be"),
+        ({"retries": 1.5}, "retries=1.5 must be a whole number"),
+        ({"body_size_max": 0}, "body_size_max=0 must be"),
+        ({"body_size_max": "4M"}, "body_size_max='4M' must be"),
+        ({"compress_from": -1}, "compress_from=-1 must be"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_in_a_sentence(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Producer("127.0.0.1:9876", **settings)
+
+
+def test_a_selector_beside_a_sharding_key_is_refused() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
+            with pytest.raises(ConfigError, match="a selector and a sharding_key were given"):
+                await producer.send("orders", b"x", selector=by_hash("a"), sharding_key="b")
+
+    simulate(1, scenario)
 
 
 # --- content -----------------------------------------------------------------------------------------------------------------

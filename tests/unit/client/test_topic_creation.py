@@ -9,7 +9,7 @@ import pytest
 from tests.unit.client.scripted_cluster import refusal, scripted_cluster
 from tests.unit.client.test_producer import producer_of
 
-from turbopump.client.send_result import SendStatus
+from turbopump.client.sending.send_result import SendStatus
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.protocol.requests.topics import CreateTopic

@@ -1,4 +1,4 @@
-"""Traces of sends, in virtual time. Their encoding is tested against Apache's in tests/golden/test_clients.py."""
+"""Traces of sends and of consumers, in virtual time. Their encoding is tested against Apache's in tests/golden/test_clients.py."""
 
 from __future__ import annotations
 
@@ -6,13 +6,27 @@ import asyncio
 
 from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster, until
 from tests.unit.client.test_producer import producer_of
+from tests.unit.client.test_push_consumer import consumer_of
 
+from turbopump.client.consuming.delivery import Delivery, Retry
+from turbopump.client.consuming.offset_store import ConsumeFrom
 from turbopump.client.hooks import MessageKind
-from turbopump.client.trace import TRACE_TOPIC, Traced, pub_record
-from turbopump.client.trace_dispatcher import HELD_MAX, SIZE_MAX, TraceDispatcher, trace_messages
+from turbopump.client.lite_pull_consumer import LitePullConsumer
+from turbopump.client.sending.accumulator import AutoBatch
+from turbopump.client.traces.trace import TRACE_TOPIC, Traced, pub_record
+from turbopump.client.traces.trace_dispatcher import (
+    HELD_MAX,
+    KEYS_SIZE_MAX,
+    SIZE_MAX,
+    TraceDispatcher,
+    TraceRecord,
+    trace_message,
+    trace_parts,
+)
 from turbopump.errors import SendError
 from turbopump.message.codec import decode_entry
 from turbopump.message.message import Message, ReceivedMessage
+from turbopump.message.properties import encode_properties
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.testing.simulation import Simulation, simulate
 
@@ -125,6 +139,10 @@ def test_what_cannot_be_kept_is_dropped_and_counted() -> None:
     simulate(1, scenario)
 
 
+def messages_of(records: list[TraceRecord]) -> list[Message]:
+    return [trace_message(part, TRACE_TOPIC) for part in trace_parts(records)]
+
+
 def test_a_trace_message_holds_one_topic_and_is_not_too_long() -> None:
     def record(topic: str, i: int, size: int = 20) -> tuple[Traced, str]:
         traced = Traced(topic, f"{topic}{i}", keys="k" * size)
@@ -142,7 +160,188 @@ def test_a_trace_message_holds_one_topic_and_is_not_too_long() -> None:
         )
         return traced, text
 
-    two = trace_messages([record("a", 1), record("b", 1), record("a", 2)], TRACE_TOPIC)
+    two = messages_of([record("a", 1), record("b", 1), record("a", 2)])
     assert [message.keys[::2] for message in two] == [["a1", "a2"], ["b1"]]
-    large = trace_messages([record("a", i, 50_000) for i in range(6)], TRACE_TOPIC)
+    large = messages_of([record("a", i, 50_000) for i in range(6)])
     assert [len(message.body) < SIZE_MAX + 60_000 for message in large] == [True, True]
+
+
+def test_each_message_of_a_batch_has_a_trace_with_its_own_id_and_keys() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster:
+            cluster.name_server.route(TRACE_TOPIC, cluster.broker)
+            async with producer_of(cluster, trace=True) as producer:
+                batch = [Message("orders", b"first", keys="k1", tags="a"), Message("orders", b"2nd", keys=["k2", "k3"])]
+                result = await producer.send_batch(batch)
+                (alone,) = (await producer.send_batch([Message("orders", b"x", keys="k4")])).msg_ids
+            (message,) = traces(cluster)
+            first, second = result.msg_ids
+            fields = [(record[5], record[6], record[7], record[9], record[12]) for record in records(message)]
+            offset_ids = result.offset_msg_id.split(",")
+            assert fields[:2] == [
+                (first, "a", "k1", "5", offset_ids[0]),
+                (second, "null", "k2 k3", "3", offset_ids[-1]),
+            ]
+            assert fields[2][:4] == (alone, "null", "k4", "1")
+            assert message.keys == [first, "k1", second, "k2", "k3", alone, "k4"]
+
+    simulate(1, scenario)
+
+
+def test_messages_that_are_batched_by_themselves_are_traced_by_their_ids_and_keys() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster:
+            cluster.name_server.route(TRACE_TOPIC, cluster.broker)
+            async with producer_of(cluster, trace=True, auto_batch=AutoBatch()) as producer:
+                results = await asyncio.gather(*[producer.send("orders", b"x", keys=f"key{i}") for i in range(9)])
+            found = {record[5]: record[7] for message in traces(cluster) for record in records(message)}
+            assert found == {result.msg_id: f"key{i}" for i, result in enumerate(results)}
+
+    simulate(1, scenario)
+
+
+def test_a_large_batch_takes_no_other_messages_traces_with_it() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster:
+            cluster.name_server.route(TRACE_TOPIC, cluster.broker)
+            async with producer_of(cluster, trace=True) as producer:
+                before = await producer.send("orders", b"x", keys="k")
+                batch = await producer.send_batch([Message("orders", b"x") for _ in range(HELD_MAX)])
+                after = await producer.send("orders", b"x")
+            keys = {key for message in traces(cluster) for key in message.keys}
+            assert {before.msg_id, "k", after.msg_id} <= keys
+            assert len(keys & set(batch.msg_ids)) == (HELD_MAX - 1) // 2, "half of the room that it finds"
+
+    simulate(1, scenario)
+
+
+def test_the_keys_of_a_trace_message_fit_its_properties_however_many_or_long_they_are() -> None:
+    def keys_of(records: list[TraceRecord]) -> list[list[str]]:
+        messages = messages_of(records)
+        assert all(len(message.properties["KEYS"].encode()) <= KEYS_SIZE_MAX for message in messages)
+        return [message.keys for message in messages]
+
+    many = keys_of([(Traced("t", f"{i:032}"), "r\x02") for i in range(1500)])
+    assert [len(keys) for keys in many] == [727, 727, 46]
+    assert [key for keys in many for key in keys] == [f"{i:032}" for i in range(1500)]
+    long = " ".join("é" * 100 + str(i) for i in range(150))
+    (kept,) = keys_of([(Traced("t", "one", keys=long), "r\x02")])
+    assert kept == ["one", *long.split()[:118]]
+    assert keys_of([(Traced("t", "an id with spaces"), "r\x02")]) == [["an", "id", "with", "spaces"]]
+
+
+def test_a_record_that_is_refused_takes_no_others_with_it(caplog) -> None:  # type: ignore[no-untyped-def]
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster:
+            cluster.name_server.route(TRACE_TOPIC, cluster.broker)
+            async with producer_of(cluster, trace=True) as producer:
+                assert producer._tracing is not None
+                for i in range(7):
+                    name = "not\x01text" if i == 3 else f"m{i}"
+                    producer._tracing.dispatcher.append(Traced("orders", name), f"r{i}\x02")
+            assert sorted(key for message in traces(cluster) for key in message.keys) == ["m0", "m1", "m2", "m4", "m5", "m6"]
+            cluster.broker.script[RequestCode.SEND_MESSAGE_V2].append(refusal(ResponseCode.MESSAGE_ILLEGAL))
+            async with producer_of(cluster, trace=True) as producer:
+                assert producer._tracing is not None
+                for i in range(2):
+                    producer._tracing.dispatcher.append(Traced("orders", f"n{i}"), f"r{i}\x02")
+            assert [message.keys for message in traces(cluster) if message.keys[0].startswith("n")] == [["n0"], ["n1"]]
+
+    simulate(1, scenario)
+    assert caplog.text.count("traces not sent") == 1
+
+
+# --- consumers -------------------------------------------------------------------------------------------------------------------
+
+
+def by_message(cluster: ScriptedCluster, msg_id: str) -> list[list[str]]:
+    """The records of one message, in the order in which they were made."""
+    found = [record for message in traces(cluster) for record in records(message)]
+    mine = [record for record in found if msg_id in record]
+    return sorted(mine, key=lambda record: (int(record[1] if record[0] == "SubBefore" else record[7]), record[0] == "SubAfter"))
+
+
+def store(cluster: ScriptedCluster, body: bytes, msg_id: str, **properties: str) -> None:
+    cluster.broker.store("orders", 0, body, encode_properties({"UNIQ_KEY": msg_id, **properties}))
+
+
+def test_a_consumer_leaves_a_record_before_and_after_each_handling() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            cluster.broker.takes_back = True
+            cluster.name_server.route(TRACE_TOPIC, cluster.broker)
+            store(cluster, b"good", "M1", MSG_REGION="north", TRACE_ON="true", KEYS="k1 k2", TAGS="new")
+            store(cluster, b"bad", "M2", MSG_REGION="north")
+            store(cluster, b"not now", "M3", MSG_REGION="north")
+            store(cluster, b"untraced", "M4", TRACE_ON="false")
+            seen: list[bytes] = []
+
+            async def handle(message: Delivery) -> object:
+                seen.append(message.body)
+                await asyncio.sleep(0.25)
+                if message.body == b"bad":
+                    raise ValueError("no\x01 stock\x02\n at all")
+                return Retry(reason="too early") if message.body == b"not now" else None
+
+            async with consumer_of(cluster, handler=handle, trace=True, tags="*"):
+                await until(lambda: len(seen) == 4)
+                groups = [data.group_name for data in cluster.broker.heartbeats[-1].producer_data_set]
+                assert groups == ["_INNER_TRACE_PRODUCER-readers-CONSUME-1"]
+            before, after = by_message(cluster, "M1")
+            request = before[4]
+            assert before == ["SubBefore", before[1], "north", "readers", request, "M1", "0", "k1 k2"]
+            assert after == ["SubAfter", request, "M1", "250", "true", "k1 k2", "0", after[7], "readers"]
+            assert int(after[7]) - int(before[1]) == 250
+            assert len(request) == 32
+            (_, bad), (_, early) = by_message(cluster, "M2"), by_message(cluster, "M3")
+            assert (bad[4], bad[6], bad[9]) == ("false", "2", "error=ValueError: no stock at all")
+            assert (early[4], early[6], early[9]) == ("false", "4", "error=too early")
+            assert by_message(cluster, "M4") == []
+            keys = {key for message in traces(cluster) for key in message.keys}
+            assert keys == {"M1", "k1", "k2", "M2", "M3"}
+
+    simulate(1, scenario)
+
+
+def test_an_ordered_consumer_leaves_records_of_every_attempt_and_async_for_of_what_is_settled() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            cluster.name_server.route(TRACE_TOPIC, cluster.broker)
+            store(cluster, b"a", "M1")
+            async with consumer_of(cluster, ordered=True, suspend_time=0.5, trace=True) as consumer:
+                async for message in consumer:
+                    await asyncio.sleep(0.1)
+                    if message.attempt == 1:
+                        message.retry()
+                    else:
+                        message.done()
+                        break
+            first, failed, second, done = by_message(cluster, "M1")
+            assert [first[0], failed[0], second[0], done[0]] == ["SubBefore", "SubAfter"] * 2
+            assert (first[6], second[6]) == ("0", "1"), "retries"
+            assert (failed[3:], done[3:]) == (
+                ["100", "false", "null", "4", failed[7], "readers"],
+                ["100", "true", "null", "0", done[7], "readers"],
+            )
+            assert first[4] != second[4]
+
+    simulate(1, scenario)
+
+
+def test_a_lite_pull_consumer_leaves_records_of_what_was_polled() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            cluster.name_server.route("my_traces", cluster.broker)
+            for i in range(3):
+                store(cluster, b"x", f"M{i}", TRACE_ON="false" if i == 1 else "true")
+            settings = {**cluster.settings, "trace": "my_traces", "consume_from": ConsumeFrom.FIRST}
+            async with LitePullConsumer(cluster.name_server.address, group="readers", topic="orders", **settings) as consumer:  # type: ignore[arg-type]
+                assert len(await consumer.poll()) == 3
+            (message,) = traces(cluster, "my_traces")
+            told = [(record[0], record[5 if record[0] == "SubBefore" else 2]) for record in records(message)]
+            assert told == [("SubBefore", "M0"), ("SubBefore", "M2"), ("SubAfter", "M0"), ("SubAfter", "M2")]
+            assert len({record[4 if record[0] == "SubBefore" else 1] for record in records(message)}) == 1, (
+                "one poll, one request id"
+            )
+
+    simulate(1, scenario)

@@ -1,0 +1,224 @@
+"""Running a plain function on messages, in threads: a thread that has begun goes on with the next message that is ready, and the next.
+
+One rule: a message is taken at the moment its handler begins, by the thread that runs it: none waits behind another that is slow while a
+thread is idle. What became of messages is told to the loop together. It must not know offsets or queues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+from collections import deque
+from collections.abc import Awaitable
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
+from typing import Final, NamedTuple
+
+from turbopump.client.consuming.delivery import Delivery
+from turbopump.client.consuming.handling import COMES_AGAIN, Handler, failed, settle
+from turbopump.client.consuming.ready_messages import TURN_MAX_S, ReadyMessages
+
+log = logging.getLogger(__name__)
+
+SLOW_S: Final = 0.00005
+"""A handler that takes longer gets a thread for each message that is ready; for others to begin a thread costs as much as the handler."""
+NOTED_MAX_S: Final = 5 * SLOW_S
+"""What a call counts at most in the mean: one that was held up by the machine, or by the loop, says little of the handler."""
+WEIGHT: Final = 1 / 32
+"""Of the newest call in the mean."""
+LOOK_AGAIN_S: Final = 0.001
+"""So long messages wait at most for a thread that turns out to be busy with a slow one; then others begin, twice as many each time."""
+RUN_MAX_S: Final = 0.1
+"""A thread that always finds a message ready goes back so often: operators' messages wait for it, and the end of the process."""
+
+
+class _Outcome(NamedTuple):
+    message: Delivery
+    result: object
+    error: Exception | None
+    seconds: float
+
+
+class _Run:
+    """One thread's work on message after message. ``begun``: it has looked for its first."""
+
+    __slots__ = ("begun",)
+
+    def __init__(self) -> None:
+        self.begun = False
+
+
+class HandlerThreads:
+    """``concurrency`` calls of ``handler`` at once, or as many as ``resize`` says since. ``fate``: what becomes of messages that fail."""
+
+    def __init__(self, handler: Handler, ready: ReadyMessages, *, concurrency: int, fate: str | None = None) -> None:
+        self.concurrency = concurrency
+        self._handler = handler
+        self._ready = ready
+        self._fate = fate or COMES_AGAIN
+        self._loop = asyncio.get_running_loop()
+        self._threads = _threads(concurrency)
+        self._runs: dict[_Run, asyncio.Task[None]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._outcomes: deque[_Outcome] = deque()
+        self._told = False
+        """Whether the loop has been told that there are outcomes, and has not begun to look."""
+        self._collected = self._collected_before = 0
+        self._mean_s = NOTED_MAX_S
+        self._going = self._abandoned = False
+
+    # --- on the loop ---------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to take messages."""
+        self._going = True
+        self._ready.listen(self._look)
+        self._look()
+
+    def resize(self, concurrency: int) -> None:
+        """So many at once from now on: more begin at once, those that are too many end with their messages."""
+        if concurrency > self.concurrency:
+            before, self._threads = self._threads, _threads(concurrency)
+            before.shutdown(wait=False)  # what runs in it, or was handed to it, is finished
+        self.concurrency = concurrency
+        self._look()
+
+    async def stop(self, patience: float) -> None:
+        """Let the handlers that run now finish, ``patience`` seconds at most; what later ones say does not count. The messages that wait
+        must have been closed before, so that no new ones begin."""
+        self._going = False
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._runs:
+            _, late = await asyncio.wait(self._runs.values(), timeout=patience)
+            while self._outcomes:
+                self._collect()
+            self._abandoned = True
+            for task in late:
+                task.cancel()
+            if late:
+                log.warning("handlers left alone at close, their messages will be delivered again count=%d", len(late))
+                await asyncio.wait(late)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def call(self, message: Delivery) -> object:
+        """Run the handler once, beside the others; what it returns. Raises what it raises."""
+        result = await self._loop.run_in_executor(self._threads, self._handler, message)
+        return await result if inspect.isawaitable(result) else result
+
+    def _look(self) -> None:
+        """Messages may wait: begin as many runs as they are worth."""
+        waiting, room = self._ready.waiting, self.concurrency - len(self._runs)
+        if not self._going or not waiting or room <= 0:
+            return
+        if self._mean_s > SLOW_S:
+            self._begin(min(waiting - sum(not run.begun for run in self._runs), room))
+        elif not self._runs:
+            self._begin(1)
+        if self._timer is None:
+            self._collected_before = self._collected + len(self._outcomes)
+            self._timer = self._loop.call_later(LOOK_AGAIN_S, self._look_again)
+
+    def _look_again(self) -> None:
+        """If messages still wait and no thread gets on, others are needed, however fast the handler was so far."""
+        self._timer = None
+        handled = self._collected + len(self._outcomes) - self._collected_before
+        if handled <= len(self._runs) and self._going:
+            self._begin(min(max(len(self._runs), 1), self._ready.waiting, self.concurrency - len(self._runs)))
+        self._look()
+
+    def _begin(self, count: int) -> None:
+        for _ in range(count):
+            run = _Run()
+            try:
+                left = self._loop.run_in_executor(self._threads, self._work, run)
+            except RuntimeError as error:
+                if "cannot schedule new futures" in str(error):  # the process ends
+                    self._going = False
+                elif not self._runs:
+                    raise
+                return  # there are no more threads to be had: those that run go on
+            task = self._runs[run] = self._loop.create_task(self._follow(run, left), name="turbopump handler thread")
+            task.add_done_callback(lambda _, run=run: self._ended(run))  # type: ignore[misc]
+
+    async def _follow(self, run: _Run, left: Awaitable[_Outcome | None]) -> None:
+        """Until it has ended. A plain function may return a coroutine, such as a lambda round one: that is awaited here."""
+        outcome = await left
+        if outcome is None:
+            return
+        message, awaitable = outcome.message, outcome.result
+        assert inspect.isawaitable(awaitable)
+        try:
+            result = await awaitable
+        except Exception as error:
+            failed(message, error, self._fate)
+        else:
+            settle(message, result)
+
+    def _ended(self, run: _Run) -> None:
+        del self._runs[run]
+        self._look()
+
+    def _collect(self) -> None:
+        """Settle what was handled since the last time."""
+        self._told = False
+        outcomes, mean = self._outcomes, self._mean_s
+        end = monotonic() + TURN_MAX_S
+        try:
+            while outcomes and not self._abandoned and monotonic() < end:
+                message, result, error, seconds = outcomes.popleft()
+                self._collected += 1
+                mean += (min(seconds, NOTED_MAX_S) - mean) * WEIGHT
+                if error is not None:
+                    failed(message, error, self._fate)
+                elif result is None:
+                    message.done()
+                else:
+                    settle(message, result)
+        finally:
+            self._mean_s = mean
+            if outcomes and not self._abandoned:  # other work has its turn, or a message could not be settled
+                self._told = True
+                self._loop.call_soon(self._collect)
+
+    # --- in a thread ---------------------------------------------------------------------------------------------------------
+
+    def _work(self, run: _Run) -> _Outcome | None:
+        """Handle messages while there are any. What it returns is still to be awaited; it counts as being handled until then."""
+        ready, handler, runs = self._ready, self._handler, self._runs
+        result: object
+        now = monotonic()
+        end = now + RUN_MAX_S
+        while now < end and len(runs) <= self.concurrency and not self._abandoned:
+            message = ready.begin()
+            run.begun = True
+            if message is None:
+                break
+            error = None
+            began = monotonic()
+            try:
+                result = handler(message)
+            except Exception as raised:
+                result, error = None, raised
+            now = monotonic()
+            seconds = message.handled_s = now - began
+            if result is not None and inspect.isawaitable(result):
+                message.handled_s = None
+                return _Outcome(message, result, None, seconds)
+            self._tell(_Outcome(message, result, error, seconds))
+        return None
+
+    def _tell(self, outcome: _Outcome) -> None:
+        if self._abandoned:
+            return
+        self._outcomes.append(outcome)
+        if not self._told:
+            self._told = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._collect)
+
+
+def _threads(count: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count, thread_name_prefix="turbopump-handler")

@@ -1,0 +1,107 @@
+"""Where a group stands in each queue, and where a queue begins and ends, as the brokers keep it.
+
+One rule: an offset is the index of the next message wanted. It must not know why an offset is committed, or which queues are ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from enum import Enum
+
+from turbopump.client.instance import CALL_TIMEOUT_S, ClientInstance
+from turbopump.errors import ConnectError, ResponseError
+from turbopump.message.message_queue import MessageQueue
+from turbopump.message.rules import RETRY_PREFIX
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.offsets import (
+    GetMaxOffset,
+    GetMinOffset,
+    QueryConsumerOffset,
+    SearchOffset,
+    UpdateConsumerOffset,
+)
+
+
+class ConsumeFrom(Enum):
+    """Where a group begins in a queue in which it has no place yet: at what comes from now on, or at the oldest that is kept.
+
+    RocketMQ: with LAST, a queue whose first message is still in the broker's memory is read from its beginning.
+    """
+
+    LAST = "CONSUME_FROM_LAST_OFFSET"
+    FIRST = "CONSUME_FROM_FIRST_OFFSET"
+
+
+class OffsetStore:
+    """The offsets of one group, kept by the brokers. Every method may raise a RemotingError."""
+
+    def __init__(self, instance: ClientInstance, group: str) -> None:
+        self._instance = instance
+        self._group = group
+        self._turns: dict[MessageQueue, asyncio.Lock] = {}
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The group's place in ``queue``; None if it has none yet."""
+        request = QueryConsumerOffset(consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id)
+        try:
+            return (await self._instance.remoting.call(self._address(queue), request, timeout=CALL_TIMEOUT_S)).offset
+        except ResponseError as error:
+            if error.code == ResponseCode.QUERY_NOT_FOUND:
+                return None
+            raise
+
+    async def commit(self, queue: MessageQueue, offset: int) -> None:
+        """Set the group's place; return when the broker has it.
+
+        One at a time in each queue, each answered: Apache's broker gives the requests of one connection to many threads, so that of two on
+        their way the older may come last and set the place back. (Java's client sends them oneway, and has that risk.)
+        """
+        async with self._turns.setdefault(queue, asyncio.Lock()):
+            await self._update(queue, offset)
+
+    async def _update(self, queue: MessageQueue, offset: int) -> None:
+        request = UpdateConsumerOffset(
+            consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
+        )
+        await self._instance.remoting.call(self._address(queue), request, timeout=CALL_TIMEOUT_S)
+
+    async def flush(self, *, acknowledged: bool = False) -> None:
+        """Nothing is left to do: the brokers write down what is committed."""
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """The oldest message that is kept."""
+        request = GetMinOffset(topic=queue.topic, queue_id=queue.queue_id)
+        return (await self._instance.remoting.call(self._address(queue), request, timeout=CALL_TIMEOUT_S)).offset
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """One past the newest message."""
+        request = GetMaxOffset(topic=queue.topic, queue_id=queue.queue_id)
+        return (await self._instance.remoting.call(self._address(queue), request, timeout=CALL_TIMEOUT_S)).offset
+
+    async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The first message stored at or after that time (ms since 1970 UTC)."""
+        request = SearchOffset(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
+        return (await self._instance.remoting.call(self._address(queue), request, timeout=CALL_TIMEOUT_S)).offset
+
+    async def starting_offset(self, queue: MessageQueue, consume_from: ConsumeFrom | datetime) -> tuple[int, bool]:
+        """Where to begin, and whether the brokers know that place already (``RebalancePushImpl.computePullFromWhere``)."""
+        committed = await self.committed(queue)
+        if committed is not None and committed >= 0:
+            return committed, True
+        return await self.first_offset(queue, consume_from), False
+
+    async def first_offset(self, queue: MessageQueue, consume_from: ConsumeFrom | datetime) -> int:
+        """Where to begin without a place."""
+        is_retry = queue.topic.startswith(RETRY_PREFIX)
+        if isinstance(consume_from, datetime) and not is_retry:
+            return await self.offset_at(queue, int(consume_from.timestamp() * 1000))
+        if consume_from is ConsumeFrom.LAST and not is_retry:
+            return await self.max_offset(queue)
+        return 0  # the first pull corrects it to the oldest there is
+
+    def _address(self, queue: MessageQueue) -> str:
+        address = self._instance.routes.address_of(queue.broker_name, topic=queue.topic)
+        if address is None:
+            raise ConnectError(f"no address is known for broker {queue.broker_name}")
+        return address

@@ -1,0 +1,164 @@
+"""The queues that a member of a group has locked at their brokers, so that no other member handles their messages.
+
+One rule: a lock is relied on for 30 s since the request that a broker last granted it to was *sent*; the broker keeps it for 60 s, so that
+whoever gets it next begins after we have stopped. A lock that was not valid for a moment is lost, and is taken anew. It must not know what
+is done with a queue. Source: apache/rocketmq ``RebalanceImpl.lockAll``, ``ProcessQueue.isLockExpired``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
+
+from turbopump.client.instance import CALL_TIMEOUT_S, ClientInstance
+from turbopump.errors import BodyError, ConnectError, ProtocolError, RemotingError, ResponseError
+from turbopump.message.message_queue import MessageQueue
+from turbopump.protocol import fastjson
+from turbopump.protocol.bodies.locks import LockBatchRequestBody, LockBatchResponseBody
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.locks import LockBatchMq, UnlockBatchMq
+
+log = logging.getLogger(__name__)
+
+RENEWAL_INTERVAL_S: Final = 20.0
+RELIANCE_S: Final = 30.0
+KEPT_S: Final = 55.0
+"""The broker keeps it for 60 s; until then nobody else has it, and what was done with it may be committed."""
+LOOK_INTERVAL_S: Final = 1.0
+"""How often is looked for locks that are to be renewed, again if it failed, or are lost."""
+
+
+class HeldLock:
+    """A lock that was granted to us. ``since``: loop time at which the request was sent that was granted last."""
+
+    __slots__ = ("_loop", "revoked", "since")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, since: float) -> None:
+        self._loop = loop
+        self.since = since
+        self.revoked = False
+
+    @property
+    def valid(self) -> bool:
+        """Whether a handler may begin."""
+        return not self.revoked and self._loop.time() < self.since + RELIANCE_S
+
+    @property
+    def kept(self) -> bool:
+        """Whether nobody else can have it yet."""
+        return not self.revoked and self._loop.time() < self.since + KEPT_S
+
+
+class QueueLocks:
+    """The locks of one member. ``on_lost`` is called with a queue whose lock is no longer valid; it is forgotten here then."""
+
+    def __init__(self, instance: ClientInstance, group: str, on_lost: Callable[[MessageQueue], None]) -> None:
+        self._instance = instance
+        self._group = group
+        self._on_lost = on_lost
+        self._loop = asyncio.get_running_loop()
+        self._held: dict[MessageQueue, HeldLock] = {}
+        self._renewing: set[str] = set()
+        self._complaints: dict[str, str] = {}
+
+    async def acquire(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, HeldLock]:
+        """Lock queues; which could be. Brokers that do not answer grant nothing."""
+        granted: dict[MessageQueue, HeldLock] = {}
+        for answer in await asyncio.gather(*(self._ask(broker, ours) for broker, ours in _by_broker(queues).items())):
+            if answer is not None:
+                since, locked = answer
+                granted |= {queue: HeldLock(self._loop, since) for queue in locked}
+        self._held |= granted
+        return granted
+
+    async def release(self, queues: Iterable[MessageQueue]) -> None:
+        """Give locks back. A broker that does not hear of it frees them after a minute."""
+        for queue in (queues := list(queues)):
+            self._held.pop(queue, None)
+        await asyncio.gather(*(self._unlock(broker, ours) for broker, ours in _by_broker(queues).items()))
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Renew it no longer, without giving it back yet."""
+        self._held.pop(queue, None)
+
+    async def keep(self) -> None:
+        """Renew what is held every 20 s, for ever."""
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL_S)
+            for queue, lock in list(self._held.items()):
+                if not lock.valid:
+                    self._lose(queue, "it could not be renewed for 30 s")
+            due = self._loop.time() - RENEWAL_INTERVAL_S
+            old = [queue for queue, lock in self._held.items() if lock.since <= due]
+            for broker in _by_broker(old):
+                if broker not in self._renewing:
+                    self._instance.spawn(self._renew(broker), name=f"renew locks at {broker}")
+
+    async def _renew(self, broker: str) -> None:
+        self._renewing.add(broker)
+        try:
+            before = {queue: lock for queue, lock in self._held.items() if queue.broker_name == broker}
+            answer = await self._ask(broker, list(before))
+        finally:
+            self._renewing.discard(broker)
+        if answer is None:
+            return
+        since, locked = answer
+        for queue, lock in before.items():
+            if self._held.get(queue) is not lock:
+                continue
+            if queue not in locked:
+                lock.revoked = True
+                self._lose(queue, "its broker does not renew it")
+            elif lock.valid:
+                lock.since = since
+
+    def _lose(self, queue: MessageQueue, cause: str) -> None:
+        log.warning("lock of a queue is lost, its messages wait until it is locked again queue=%s cause=%s", queue, cause)
+        self._held.pop(queue, None)
+        self._on_lost(queue)
+
+    async def _ask(self, broker: str, queues: Collection[MessageQueue]) -> tuple[float, Collection[MessageQueue]] | None:
+        since = self._loop.time()
+        try:
+            address = self._address(broker, queues)
+            await self._instance.introduced(address)
+            since = self._loop.time()
+            command = await self._instance.remoting.exchange(address, LockBatchMq(), self._body(queues), timeout=CALL_TIMEOUT_S)
+            if command.code != ResponseCode.SUCCESS:
+                raise ResponseError(command.code, command.remark, request="LockBatchMq", address=address)
+            locked = fastjson.decode(command.body, LockBatchResponseBody).locked
+        except (RemotingError, ProtocolError, BodyError) as error:
+            if self._complaints.get(broker) != str(error):  # once per cause: it is asked again and again
+                self._complaints[broker] = str(error)
+                log.warning("queues not locked group=%s broker=%s queues=%d cause=%s", self._group, broker, len(queues), error)
+            return None
+        self._complaints.pop(broker, None)
+        return since, [queue for queue in queues if queue in locked]
+
+    async def _unlock(self, broker: str, queues: Collection[MessageQueue]) -> None:
+        try:
+            address = self._address(broker, queues)
+            await self._instance.remoting.call(address, UnlockBatchMq(), self._body(queues), timeout=CALL_TIMEOUT_S)
+        except RemotingError as error:
+            log.info("queues not unlocked, their broker frees them in a minute broker=%s cause=%s", broker, error)
+
+    def _address(self, broker: str, queues: Collection[MessageQueue]) -> str:
+        address = self._instance.routes.address_of(broker, topic=next(iter(queues)).topic)
+        if address is None:
+            raise ConnectError(f"no address is known for broker {broker}")
+        return address
+
+    def _body(self, queues: Collection[MessageQueue]) -> bytes:
+        return fastjson.encode(
+            LockBatchRequestBody(consumer_group=self._group, client_id=self._instance.client_id, mq_set=tuple(queues))
+        )
+
+
+def _by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
+    brokers: dict[str, list[MessageQueue]] = {}
+    for queue in sorted(queues):
+        brokers.setdefault(queue.broker_name, []).append(queue)
+    return brokers

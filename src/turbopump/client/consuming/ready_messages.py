@@ -1,0 +1,189 @@
+"""Messages that wait for somebody to handle them, first come first served, over all queues of a consumer.
+
+One rule: a message of a queue that is no longer ours, or that is settled already, is not handed out. It must not know what becomes of
+a message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from turbopump.client.consuming.delivery import Delivery
+
+TURN_MAX_S: Final = 0.01
+"""A taker that never has to wait lets the loop do other things this often: heartbeats must go out whatever the handlers do."""
+
+
+class NoMoreMessages(Exception):  # noqa: N818 - an end, not an error
+    """The consumer is closed."""
+
+
+class ReadyMessages:
+    """A queue with many takers. Bounded by what the pulls may put into it. ``on_take`` is told of each message that is handed out, also by
+    threads that take one."""
+
+    def __init__(self, on_take: Callable[[Delivery], None] | None = None) -> None:
+        self._on_take = on_take
+        self._loop = asyncio.get_running_loop()
+        self._ready: deque[Delivery] = deque()
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self.paused = False
+        self._open = asyncio.Event()
+        self._open.set()
+        self._closed = False
+        self._waking = 0
+        self._listener: Callable[[], None] | None = None
+        self._turn_started = self._loop.time()
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call it whenever there may be more to take: for who takes with ``begin``."""
+        self._listener = listener
+
+    def put(self, messages: Iterable[Delivery]) -> None:
+        """Hand in messages."""
+        if self._closed:
+            return
+        self._ready.extend(messages)
+        if not self._waking:
+            self._waking = 1
+            self._wake_more()
+        if self._listener is not None:
+            self._listener()
+
+    def give_back(self, message: Delivery) -> None:
+        """It was taken and nothing was done with it: it is the next again, if it is still wanted."""
+        if self._closed or not message.wanted:
+            message.left()
+            return
+        message.taken = False
+        self._ready.appendleft(message)
+        self._wake(1)
+        if self._listener is not None:
+            self._listener()
+
+    def pause(self) -> None:
+        """Nobody gets anything until ``resume``; what comes is kept."""
+        self.paused = True
+        self._open.clear()
+
+    def resume(self) -> None:
+        """Go on."""
+        self.paused = False
+        self._open.set()
+        self._wake(len(self._ready))
+        if self._listener is not None:
+            self._listener()
+
+    async def not_paused(self) -> None:
+        """Wait while it is paused."""
+        await self._open.wait()
+
+    def close(self) -> None:
+        """Nobody gets anything any more."""
+        self._closed = True
+        self._ready.clear()
+        self._wake(len(self._waiters))
+
+    def now(self) -> Delivery | None:
+        """The next message if there is one and the loop need not do other things first; else ``take`` waits for it."""
+        return None if self._loop.time() - self._turn_started > TURN_MAX_S else self._next()
+
+    async def take(self) -> Delivery:
+        """The next message, when there is one. Raises NoMoreMessages once closed."""
+        while True:
+            message = self._next()
+            if message is not None:
+                if self._loop.time() - self._turn_started > TURN_MAX_S:
+                    self._turn_started = self._loop.time() + 1.0  # only one taker yields
+                    try:
+                        await asyncio.sleep(0)
+                    except asyncio.CancelledError:
+                        self.give_back(message)
+                        raise
+                    finally:
+                        self._turn_started = self._loop.time()
+                    if not message.wanted:
+                        message.left()
+                        continue
+                return message
+            if self._closed:
+                raise NoMoreMessages
+            await self._more()
+
+    @property
+    def waiting(self) -> int:
+        """How many could be taken now, and perhaps some that are not wanted any more."""
+        return 0 if self.paused else len(self._ready)
+
+    def begin(self) -> Delivery | None:
+        """From any thread: the next message if there is one."""
+        while not self.paused:
+            try:
+                message = self._ready.popleft()
+            except IndexError:
+                return None
+            if message.wanted and self._begin(message):
+                return message
+        return None
+
+    async def take_some(self, count: int) -> list[Delivery]:
+        """At least one message and at most ``count``. Raises NoMoreMessages once closed."""
+        messages = [await self.take()]
+        while len(messages) < count and (message := self._next()) is not None:
+            messages.append(message)
+        return messages
+
+    def _next(self) -> Delivery | None:
+        while self._ready and not self.paused:
+            message = self._ready.popleft()
+            if message.wanted:
+                message.taken = True
+                if self._on_take is not None:
+                    self._on_take(message)
+                return message
+        return None
+
+    def _begin(self, message: Delivery) -> bool:
+        """In a thread: if its queue is dropped now, either it is seen there that the message is taken, or here that it is not wanted."""
+        message.taken = True
+        if not message.wanted:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(message.left)
+            return False
+        if self._on_take is not None:
+            self._on_take(message)
+        return True
+
+    async def _more(self) -> None:
+        waiter = self._loop.create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                self._wake(1)  # it was for somebody who is gone now
+            else:
+                self._waiters.remove(waiter)
+            raise
+        self._turn_started = self._loop.time()
+
+    def _wake_more(self) -> None:
+        """Wake one who waits, and, while he and those after him leave messages behind, twice as many in each turn of the loop: where
+        handlers wait for nothing, one is enough for all messages."""
+        if self._ready and self._waiters and not self.paused:
+            self._wake(self._waking)
+            self._waking *= 2
+            self._loop.call_soon(self._wake_more)
+        else:
+            self._waking = 0
+
+    def _wake(self, count: int) -> None:
+        while count and self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                count -= 1

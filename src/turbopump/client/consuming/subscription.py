@@ -1,0 +1,89 @@
+"""What a consumer wants of a topic: tags, or a SQL92 filter over properties; and the exact test of a message against it.
+
+One rule: a broker compares hashes of tags and may let a stranger through; what is decided here is exact. A filter is the broker's alone. It
+must not know where messages come from. Source: apache/rocketmq ``FilterAPI.buildSubscriptionData``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from turbopump.client.namespace import wrap
+from turbopump.errors import ConfigError
+from turbopump.filtering.sql92 import SqlError, compile_sql
+from turbopump.message.java_hash import tags_code
+from turbopump.message.message import ReceivedMessage
+from turbopump.message.rules import topic_fault
+from turbopump.protocol.bodies.heartbeat import SubscriptionData
+
+ALL: Final = "*"
+TAG: Final = "TAG"
+SQL92: Final = "SQL92"
+
+
+@dataclass(frozen=True, slots=True)
+class Sql:
+    """A filter over message properties, judged by the broker: ``Sql("price > 100 AND region IN ('eu', 'us')")``; docs/client.md has the
+    language. Raises ConfigError if it is no such filter. Apache's brokers need ``enablePropertyFilter=true``."""
+
+    expression: str
+
+    def __post_init__(self) -> None:
+        try:
+            compile_sql(self.expression)
+        except SqlError as error:
+            raise ConfigError(f"{self.expression!r} is no SQL92 filter: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """``tags`` empty means every message. ``version`` in ms grows with each change, so that a broker keeps the newest."""
+
+    topic: str
+    expression: str
+    tags: tuple[str, ...]
+    version: int
+    kind: str = TAG
+
+    def wants(self, message: ReceivedMessage) -> bool:
+        """Whether the message's tag is one of ours."""
+        return not self.tags or message.tags in self.tags
+
+    def data(self) -> SubscriptionData:
+        """As a heartbeat carries it."""
+        return SubscriptionData(
+            topic=self.topic,
+            sub_string=self.expression,
+            tags_set=self.tags,
+            code_set=tuple(sorted({tags_code(tag) for tag in self.tags})),
+            sub_version=self.version,
+            expression_type=self.kind,
+        )
+
+
+def subscription_to(topic: str, wanted: str | Sql, version: int) -> Subscription:
+    """To messages with certain tags, or to what a filter takes. Raises ConfigError."""
+    if isinstance(wanted, Sql):
+        return Subscription(topic, wanted.expression, (), version, SQL92)
+    return tag_subscription(topic, wanted, version)
+
+
+def topic_subscription(namespace: str | None, topic: str, wanted: str | Sql, version: int) -> Subscription:
+    """To a topic as the user names it. Raises ConfigError if there can be no such topic."""
+    topic = wrap(namespace, topic)
+    fault = topic_fault(topic)
+    if fault is not None:
+        raise ConfigError(fault)
+    return subscription_to(topic, wanted, version)
+
+
+def tag_subscription(topic: str, expression: str, version: int) -> Subscription:
+    """``*`` (or nothing) for all, ``A || B || C`` for some. Raises ConfigError if no tag is in it."""
+    text = expression.strip()
+    if text in ("", ALL):
+        return Subscription(topic, ALL, (), version)
+    tags = tuple(dict.fromkeys(tag for part in text.split("||") if (tag := part.strip())))
+    if not tags:
+        raise ConfigError(f"the tag expression {expression!r} names no tag; write * for all, or TagA || TagB")
+    return Subscription(topic, expression, tags, version)

@@ -1,0 +1,195 @@
+"""A cluster's dead letters: which groups have some, and every one of a group's, oldest first in each queue.
+
+One rule: it reads and changes nothing; not even an offset is committed. Resending is ``resending.py``. It must not know who looks.
+"""
+
+from __future__ import annotations
+
+import random as random_module
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final
+
+from turbopump.client.consuming.offset_store import OffsetStore
+from turbopump.client.consuming.pulling_now import TOOLS_GROUP, pull_now
+from turbopump.client.dead_letters.dead_letter import DeadLetter
+from turbopump.client.dead_letters.reasons import latest_reason
+from turbopump.client.identity import Credentials
+from turbopump.client.instance import ClientInstance
+from turbopump.client.message_finder import MessageFinder, instance_of
+from turbopump.client.traces.trace import TRACE_TOPIC
+from turbopump.clock import Clock
+from turbopump.errors import BodyError, MessageNotFoundError, RemotingError, RouteNotFoundError
+from turbopump.message.message_queue import MessageQueue
+from turbopump.message.rules import DLQ_PREFIX
+from turbopump.protocol import fastjson
+from turbopump.protocol.bodies.topics import TopicList
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.namesrv import GetAllTopicList
+
+PULL_COUNT: Final = 32
+TRACES_MAX: Final = 64
+TIMEOUT_S: Final = 5.0
+
+Wanted = Callable[[DeadLetter], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class DeadGroup:
+    """A group with dead letters: how many are kept, and when the oldest and the newest of them died (ms since 1970 UTC).
+
+    ``missing``: its brokers that could not be asked, and why; there may be more."""
+
+    group: str
+    count: int
+    oldest_ms: int | None
+    newest_ms: int | None
+    missing: dict[str, str]
+
+
+class DeadLetters:
+    """Use it as ``async with DeadLetters("127.0.0.1:9876") as dead_letters:``. Settings as ``MessageFinder``'s.
+
+    Every method that asks a broker may raise a RemotingError; those that are given a group, MessageNotFoundError if it has no dead
+    letters to be read, with what to do.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | list[str] | tuple[str, ...],
+        *,
+        instance_name: str | None = None,
+        unit_name: str | None = None,
+        credentials: Credentials | None = None,
+        namespace_v2: str | None = None,
+        clock: Clock | None = None,
+        random: random_module.Random | None = None,
+        local_ip: str | None = None,
+    ) -> None:
+        self._finder = MessageFinder(
+            namesrv,
+            instance_name=instance_name,
+            unit_name=unit_name,
+            credentials=credentials,
+            namespace_v2=namespace_v2,
+            clock=clock,
+            random=random,
+            local_ip=local_ip,
+        )
+
+    async def __aenter__(self) -> DeadLetters:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Make ready; connections are opened by the first question."""
+        await self._finder.start()
+
+    async def close(self) -> None:
+        """Close the connections. May be called twice."""
+        await self._finder.close()
+
+    @property
+    def instance(self) -> ClientInstance:
+        """The connections and routes. Raises NotStartedError."""
+        return instance_of(self._finder)
+
+    # --- groups --------------------------------------------------------------------------------------------------------------
+
+    async def groups(self) -> list[DeadGroup]:
+        """Every group that has dead letters, sorted by name."""
+        topics = sorted(topic for topic in await self._topics() if topic.startswith(DLQ_PREFIX))
+        groups = [await self._group(topic) for topic in topics]
+        return [group for group in groups if group.count or group.missing]
+
+    async def count(self, group: str) -> int:
+        """How many dead letters the group has now."""
+        ranges = [await self._range(queue) for queue in await self._queues(group)]
+        return sum(end - first for first, end in ranges)
+
+    async def _topics(self) -> tuple[str, ...]:
+        failures: list[str] = []
+        for address in self.instance.routes.name_servers:
+            try:
+                answer = await self.instance.remoting.exchange(address, GetAllTopicList(), timeout=TIMEOUT_S)
+                if answer.code == ResponseCode.SUCCESS:
+                    return fastjson.decode(answer.body, TopicList).topic_list
+                failures.append(f"{address}: code {answer.code}: {answer.remark}")
+            except (RemotingError, BodyError) as error:
+                failures.append(str(error))
+        raise RemotingError("no name server can be asked for the topics: " + "; ".join(failures))
+
+    async def _group(self, topic: str) -> DeadGroup:
+        group = topic.removeprefix(DLQ_PREFIX)
+        count, times = 0, []
+        missing: dict[str, str] = {}
+        try:
+            queues = await self._finder.queues(topic)
+        except RouteNotFoundError as error:
+            return DeadGroup(group, 0, None, None, {"the name server": str(error)})
+        for queue in queues:
+            try:
+                first, end = await self._range(queue)
+                if first < end:
+                    count += end - first
+                    for offset in {first, end - 1}:
+                        messages, _ = await pull_now(self.instance, queue, offset, 1)
+                        times += [message.store_timestamp for message in messages]
+            except RemotingError as error:
+                missing[str(queue)] = str(error)
+        return DeadGroup(group, count, min(times, default=None), max(times, default=None), missing)
+
+    async def _range(self, queue: MessageQueue) -> tuple[int, int]:
+        offsets = OffsetStore(self.instance, TOOLS_GROUP)
+        return await offsets.min_offset(queue), await offsets.max_offset(queue)
+
+    # --- letters -------------------------------------------------------------------------------------------------------------
+
+    async def letters(self, group: str, wanted: Wanted | None = None) -> AsyncIterator[DeadLetter]:
+        """The group's dead letters that are there now; what dies while they are read is not among them."""
+        ranges = {queue: await self._range(queue) for queue in await self._queues(group)}
+        for queue, (offset, end) in ranges.items():
+            while offset < end:
+                messages, reply = await pull_now(self.instance, queue, offset, PULL_COUNT)
+                for message in messages:
+                    if offset <= message.queue_offset < end:
+                        letter = DeadLetter(group, message)
+                        if wanted is None or wanted(letter):
+                            yield letter
+                if reply.next_begin_offset <= offset:
+                    break
+                offset = reply.next_begin_offset
+
+    async def _queues(self, group: str) -> list[MessageQueue]:
+        topic = DLQ_PREFIX + group
+        try:
+            queues = await self._finder.queues(topic)
+        except RouteNotFoundError as error:
+            if not self.instance.routes.name_server_answers:
+                raise
+            raise MessageNotFoundError(
+                f"group {group!r} has no dead letters: there is no topic {topic} ({error}); turbopump dlq list shows the groups"
+            ) from None
+        if not queues:
+            raise MessageNotFoundError(
+                f"the dead letters of group {group!r} cannot be read: topic {topic} forbids it (older brokers make it so); allow it with "
+                f"turbopump topic create '{topic}' --queues 1 --perm 6"
+            )
+        return queues
+
+    async def reason(self, letter: DeadLetter, *, trace_topic: str = TRACE_TOPIC) -> str | None:
+        """Why the group's last attempt failed, as our client says in the message or its consumer's trace; None if there is neither."""
+        if letter.failure is not None:
+            return letter.failure
+        msg_id = letter.message.msg_id
+        try:
+            found = await self._finder.by_key(trace_topic, msg_id, TRACES_MAX)
+        except (RouteNotFoundError, RemotingError):
+            return None
+        return latest_reason([message.body for message in found.messages], letter.group, msg_id)

@@ -1,0 +1,319 @@
+"""Resending dead letters, each once: through kills of this process, lost answers, and second operators.
+
+Step by step, for some letters at a time: look what has come into the targets; ask them for the ids; write to the journal what is aimed
+where, and sync; send, one attempt each; write down what was answered. What got no answer is looked for in its queue before it is sent
+again, in this run or, if this one is killed, at the beginning of the next. One rule: no letter is sent while it is in doubt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from turbopump.client.dead_letters.dead_letter import DeadLetter, ResendTo
+from turbopump.client.dead_letters.journal import Aim, Journal, read_journal
+from turbopump.client.dead_letters.journal_file import JournalFile, read_unlocked
+from turbopump.client.dead_letters.outcomes import Outcome, send_once
+from turbopump.client.dead_letters.reading import DeadLetters, Wanted
+from turbopump.client.dead_letters.report import ResendReport
+from turbopump.client.dead_letters.target import Arrival, TargetWatch, arrivals_since, find_by_id, queue_ends
+from turbopump.errors import ConfigError, RemotingError, ResendError, RouteNotFoundError
+from turbopump.message.message_queue import MessageQueue
+from turbopump.message.rules import RETRY_PREFIX
+
+log = logging.getLogger(__name__)
+
+FIRST_STEPS: Final = (1, 8)
+"""Two operators who begin at the same time notice each other after one letter."""
+STEP: Final = 64
+ROUNDS: Final = 4
+SETTLE_S: Final = 3.0
+"""So long after it was sent, a letter that is not in its queue will not come any more."""
+
+
+async def would_resend(
+    dead_letters: DeadLetters, group: str, journal: Path, to: ResendTo, wanted: Wanted | None = None
+) -> ResendReport:
+    """What ``resend`` would do, as far as the journal knows; nothing is sent or written. ``targets`` counts the letters by topic."""
+    done = read_journal(read_unlocked(journal, group), journal)[0].done
+    report = ResendReport(group, dry_run=True)
+    async for letter in dead_letters.letters(group, wanted):
+        topic = letter.target_topic(to)
+        if letter.resend_id in done:
+            report.already += 1
+        elif topic is None:
+            report.fail(letter, _NO_ORIGIN)
+        else:
+            report.sent += 1
+            report.targets[topic] = report.targets.get(topic, 0) + 1
+    return report
+
+
+async def resend(
+    dead_letters: DeadLetters,
+    group: str,
+    journal: Path,
+    to: ResendTo = ResendTo.ORIGIN,
+    wanted: Wanted | None = None,
+    *,
+    rate: float | None = None,
+    settle: float = SETTLE_S,
+    on_progress: Callable[[ResendReport], None] = lambda report: None,
+) -> ResendReport:
+    """Send the chosen dead letters again, each once. ``journal``: the directory of the journals; keep it as long as the dead letters.
+
+    ``rate``: letters a second at most. ``settle``: seconds after which a message that was sent and cannot be seen is not there. The report
+    says what could not be sent and why. Raises ResendError if somebody else is resending (of this group), or the journal cannot be read;
+    a RemotingError or MessageNotFoundError if the dead letters cannot be read; OSError if the journal cannot be written.
+    """
+    if rate is not None and rate <= 0:
+        raise ConfigError(f"rate={rate} must be above 0 letters a second, or None")
+    file = JournalFile(journal, group)
+    try:
+        surroundings = dead_letters.instance.surroundings
+        writer = Journal(file, run=surroundings.new_instance_name(), now_ms=surroundings.clock.now_ms())
+        run = _Run(dead_letters, group, writer, to, settle, on_progress)
+        await run.settle_old_doubts()
+        await run.send_all(wanted, rate)
+        return run.report
+    finally:
+        file.close()
+
+
+_NO_ORIGIN: Final = "the message does not say from which topic it came; it can be resent to the group's retry topic"
+
+
+class _Run:
+    """One run, with its journal open."""
+
+    def __init__(
+        self,
+        dead_letters: DeadLetters,
+        group: str,
+        journal: Journal,
+        to: ResendTo,
+        settle: float,
+        on_progress: Callable[[ResendReport], None],
+    ) -> None:
+        self._dead_letters = dead_letters
+        self._instance = dead_letters.instance
+        self._group = group
+        self._journal = journal
+        self._to = to
+        self._settle_s = settle
+        self._tell = on_progress
+        self._watch = TargetWatch(self._instance, group)
+        self._aimed: dict[str, MessageQueue] = {}
+        self._seen: dict[str, Arrival] = {}
+        self._stuck: frozenset[str] = frozenset()
+        self._lost: set[str] = set()
+        self._turn = 0
+        self.report = ResendReport(group)
+
+    # --- doubts of runs that were killed -------------------------------------------------------------------------------------
+
+    async def settle_old_doubts(self) -> None:
+        """Find out what became of letters that a run before this one aimed and did not hear of."""
+        doubts = dict(self._journal.state.in_doubt)
+        if not doubts:
+            return
+        now = self._now_ms()
+        latest = max(aim.at_ms for aim in doubts.values())
+        await asyncio.sleep(min(max(latest / 1000 + self._settle_s - now / 1000, 0.0), self._settle_s))
+        starts: dict[MessageQueue, int] = {}
+        for aim in doubts.values():
+            starts[aim.queue] = min(aim.start, starts.get(aim.queue, aim.start))
+        stuck: set[str] = set()
+        for queue, start in starts.items():
+            try:
+                arrived = {arrival.id for arrival in await arrivals_since(self._instance, self._group, {queue: start})}
+            except (RemotingError, RouteNotFoundError) as error:
+                log.warning("nobody can tell what was resent to a queue queue=%s cause=%s", queue, error)
+                stuck |= _aimed_at(queue, doubts)
+                continue
+            found = arrived & doubts.keys()
+            self._journal.done(found)
+            unsent = _aimed_at(queue, doubts) - found
+            self._journal.lost(unsent)
+            self._lost |= unsent
+            self.report.recovered += len(found)
+        self._stuck = frozenset(stuck)
+
+    # --- sending -------------------------------------------------------------------------------------------------------------
+
+    async def send_all(self, wanted: Wanted | None, rate: float | None) -> None:
+        """Send what is chosen, some at a time."""
+        steps = list(FIRST_STEPS)
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        size_max = STEP if rate is None else max(1, min(STEP, int(rate)))
+        batch: list[DeadLetter] = []
+        async for letter in self._dead_letters.letters(self._group, wanted):
+            if letter.resend_id in self._journal.state.done:
+                self.report.already += 1
+            elif letter.resend_id in self._stuck:
+                self.report.in_doubt += 1
+            elif letter.target_topic(self._to) is None:
+                self.report.fail(letter, _NO_ORIGIN)
+            else:
+                batch.append(letter)
+            if len(batch) >= min(steps[0] if steps else STEP, size_max):
+                due = max(due, loop.time())
+                if not await self._send_batch(batch, due):
+                    return
+                due += len(batch) / rate if rate is not None else 0
+                batch, steps = [], steps[1:]
+        if not batch or await self._send_batch(batch, due):
+            await self._look_for_others()
+        self._tell(self.report)
+
+    async def _send_batch(self, batch: list[DeadLetter], due: float) -> bool:
+        """Send them at ``due`` (loop time) or later; whether to go on."""
+        await asyncio.sleep(due - asyncio.get_running_loop().time())
+        letters = await self._with_topics(batch)
+        try:
+            await self._look_for_others()
+            letters = await self._not_elsewhere(letters)
+            waiting: dict[str, tuple[DeadLetter, MessageQueue]] = {}
+            for letter in letters:
+                waiting[letter.resend_id] = letter, self._choose(letter)
+            outcomes: dict[str, Outcome] = {}
+            for attempt in range(ROUNDS):
+                if not waiting:
+                    break
+                if attempt:
+                    await asyncio.sleep(self._settle_s)
+                outcomes = await self._round(waiting, last=attempt == ROUNDS - 1)
+        except (RemotingError, RouteNotFoundError) as error:
+            doubtful = sum(1 for letter in letters if letter.resend_id in self._journal.state.in_doubt)
+            self.report.in_doubt += doubtful
+            self.report.stopped = str(error)
+            return False
+        for id_, (letter, _) in waiting.items():
+            self.report.fail(letter, outcomes[id_].why)
+        self._tell(self.report)
+        return True
+
+    async def _round(self, waiting: dict[str, tuple[DeadLetter, MessageQueue]], *, last: bool) -> dict[str, Outcome]:
+        """Send what waits; what has arrived, or never will, waits no longer. Gives the outcomes of the rest."""
+        aims = {id_: queue for id_, (_, queue) in waiting.items()}
+        self._aimed.update(aims)
+        await asyncio.get_running_loop().run_in_executor(None, self._journal.aim, aims, self._now_ms())
+        answers = await asyncio.gather(*(send_once(self._instance, letter, queue) for letter, queue in waiting.values()))
+        outcomes = dict(zip(list(waiting), answers, strict=True))
+        self._arrived([id_ for id_, outcome in outcomes.items() if outcome.stored], waiting)
+        if any(outcome.in_doubt for outcome in outcomes.values()):
+            await asyncio.sleep(self._settle_s)
+            await self._look_for_others()
+            self._arrived([id_ for id_ in list(waiting) if id_ in self._seen], waiting)
+        for id_ in list(waiting):
+            letter, _ = waiting[id_]
+            outcome = outcomes[id_]
+            if outcome.final:
+                self.report.fail(letter, outcome.why)
+                del waiting[id_]
+            elif not outcome.in_doubt and not last:  # refused: another queue may take it
+                waiting[id_] = letter, self._choose(letter)
+        return outcomes
+
+    def _arrived(self, ids: Sequence[str], waiting: dict[str, tuple[DeadLetter, MessageQueue]]) -> None:
+        self._journal.done(ids)
+        for id_ in ids:
+            letter, queue = waiting.pop(id_)
+            assert letter.resend_id == id_
+            self.report.sent += 1
+            self.report.targets[queue.topic] = self.report.targets.get(queue.topic, 0) + 1
+
+    def _choose(self, letter: DeadLetter) -> MessageQueue:
+        topic = letter.target_topic(self._to)
+        assert topic is not None
+        queues = [queue for queue in self._queues(topic) if self._watch.watches(queue)]
+        if not queues:
+            raise RouteNotFoundError(f"no broker takes messages of {topic} now")
+        self._turn += 1
+        return queues[self._turn % len(queues)]
+
+    def _queues(self, topic: str) -> list[MessageQueue]:
+        """Those that can be written to, and read."""
+        route = self._instance.routes.known[topic]
+        readable = set(route.subscribe_queues)
+        return [queue for queue in route.publish_queues if queue in readable and route.master(queue.broker_name) is not None]
+
+    async def _with_topics(self, batch: Iterable[DeadLetter]) -> list[DeadLetter]:
+        """Those whose target takes messages; its queues are watched from now on."""
+        good: list[DeadLetter] = []
+        faults: dict[str, str | None] = {}
+        for letter in batch:
+            topic = letter.target_topic(self._to)
+            assert topic is not None
+            if topic not in faults:
+                faults[topic] = await self._begin_topic(topic)
+            fault = faults[topic]
+            if fault is None:
+                good.append(letter)
+            else:
+                self.report.fail(letter, fault)
+        return good
+
+    async def _begin_topic(self, topic: str) -> str | None:
+        """Why nothing can be sent to a topic, if so."""
+        try:
+            await self._instance.routes.get(topic)
+            queues = self._queues(topic)
+            if not queues:
+                return f"topic {topic} has no queue that can be written to, and read to see what has arrived"
+            if topic not in self._watch.topics:
+                starts = await queue_ends(self._instance, queues)
+                self._journal.start(starts)
+                self._watch.watch(starts)
+        except (RouteNotFoundError, RemotingError) as error:
+            hint = "; no consumer of the group has made it: resend to the origin" if topic.startswith(RETRY_PREFIX) else ""
+            return f"{error}{hint}"
+        return None
+
+    # --- others --------------------------------------------------------------------------------------------------------------
+
+    async def _look_for_others(self) -> None:
+        """Read what has come into the targets. Raises ResendError if not all of it is ours."""
+        state = self._journal.state
+        for arrival in await self._watch.arrivals():
+            before = self._seen.setdefault(arrival.id, arrival)
+            if arrival.id in self._lost and not (arrival.id in self._aimed or arrival.id in state.done):
+                # a run before this one sent it, and it came late
+                self._journal.done([arrival.id])
+                self.report.recovered += 1
+            known = arrival.id in self._aimed or arrival.id in state.done
+            if not known or (before.queue, before.offset) != (arrival.queue, arrival.offset):
+                raise ResendError(
+                    f"somebody else is resending the dead letters of group {self._group!r} at the same time: {arrival.id} is at offset "
+                    f"{arrival.offset} of {arrival.queue}, and not from here. Sent from here so far: {self.report.sent}. Agree who goes on"
+                )
+
+    async def _not_elsewhere(self, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
+        """Those that are not in their target already, sent by somebody who has another journal."""
+        gate = asyncio.Semaphore(16)
+
+        async def find(letter: DeadLetter) -> Arrival | None:
+            topic = letter.target_topic(self._to)
+            assert topic is not None
+            async with gate:
+                return await find_by_id(self._instance, topic, letter.resend_id)
+
+        found = await asyncio.gather(*(find(letter) for letter in letters))
+        done = self._journal.state.done
+        late = sum(letter.resend_id in done for letter in letters)
+        elsewhere = [arrival.id for arrival in found if arrival is not None and arrival.id not in done]
+        self._journal.done(elsewhere)
+        self.report.already += late
+        self.report.elsewhere += len(elsewhere)
+        return [letter for letter in letters if letter.resend_id not in done]
+
+    def _now_ms(self) -> int:
+        return self._instance.surroundings.clock.now_ms()
+
+
+def _aimed_at(queue: MessageQueue, doubts: dict[str, Aim]) -> set[str]:
+    return {id_ for id_, aim in doubts.items() if aim.queue == queue}

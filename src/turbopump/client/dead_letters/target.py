@@ -1,0 +1,117 @@
+"""The topics that dead letters are resent to: where their queues end, what has arrived there since, and what has an id.
+
+One rule: it reads, and tells what it has seen; what that means is ``resending.py``'s to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final, NamedTuple
+
+from turbopump.client.consuming.found_messages import good_messages, is_meant
+from turbopump.client.consuming.offset_store import OffsetStore
+from turbopump.client.consuming.pulling_now import TOOLS_GROUP, pull_now
+from turbopump.client.dead_letters.dead_letter import RESENT_FROM
+from turbopump.client.instance import ClientInstance
+from turbopump.errors import RemotingError, ResponseError
+from turbopump.message.message_queue import MessageQueue
+from turbopump.message.properties import UNIQ_KEY
+from turbopump.message.rules import DLQ_PREFIX
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.queries import QueryMessage
+
+log = logging.getLogger(__name__)
+
+PULL_COUNT: Final = 32
+QUERY_TIMEOUT_S: Final = 10.0
+FOUND_MAX: Final = 8
+EVER: Final = 2**63 - 1
+
+
+class Arrival(NamedTuple):
+    """A resent dead letter in a target queue."""
+
+    id: str
+    queue: MessageQueue
+    offset: int
+
+
+async def queue_ends(instance: ClientInstance, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+    """One past the newest message of each. Raises RemotingError."""
+    offsets = OffsetStore(instance, TOOLS_GROUP)
+    queues = list(queues)
+    return dict(zip(queues, await asyncio.gather(*(offsets.max_offset(queue) for queue in queues)), strict=True))
+
+
+class TargetWatch:
+    """Reads target queues on from where it was told to begin; each message is read once."""
+
+    def __init__(self, instance: ClientInstance, group: str) -> None:
+        self._instance = instance
+        self._mark = f"{DLQ_PREFIX}{group}@"
+        self._places: dict[MessageQueue, int] = {}
+
+    def watch(self, starts: Mapping[MessageQueue, int]) -> None:
+        """Begin to read these queues, each at its offset."""
+        self._places.update(starts)
+
+    def watches(self, queue: MessageQueue) -> bool:
+        """Whether what comes into it is seen."""
+        return queue in self._places
+
+    @property
+    def topics(self) -> Collection[str]:
+        return {queue.topic for queue in self._places}
+
+    async def arrivals(self) -> list[Arrival]:
+        """What of this group's dead letters has come since the last time. Raises RemotingError."""
+        found = await asyncio.gather(*(self._read_on(queue) for queue in self._places))
+        return [arrival for arrivals in found for arrival in arrivals]
+
+    async def _read_on(self, queue: MessageQueue) -> list[Arrival]:
+        found: list[Arrival] = []
+        end: int | None = None
+        while True:
+            place = self._places[queue]
+            messages, reply = await pull_now(self._instance, queue, place, PULL_COUNT)
+            found += [
+                Arrival(message.properties.get(UNIQ_KEY, ""), queue, message.queue_offset)
+                for message in messages
+                if message.queue_offset >= place and message.properties.get(RESENT_FROM, "").startswith(self._mark)
+            ]
+            end = reply.max_offset if end is None else end
+            self._places[queue] = reply.next_begin_offset
+            if reply.next_begin_offset >= end or reply.next_begin_offset <= place:
+                return found
+
+
+async def arrivals_since(instance: ClientInstance, group: str, starts: Mapping[MessageQueue, int]) -> list[Arrival]:
+    """What of the group's dead letters has come into these queues from their offsets on. Raises RemotingError."""
+    watch = TargetWatch(instance, group)
+    for queue in starts:
+        await instance.routes.get(queue.topic)
+    watch.watch(starts)
+    return await watch.arrivals()
+
+
+async def find_by_id(instance: ClientInstance, topic: str, id_: str) -> Arrival | None:
+    """The message of ``topic`` with this unique id, as far as the brokers' indexes know it and can be asked."""
+    route = await instance.routes.get(topic)
+    request = QueryMessage(topic=topic, key=id_, max_num=FOUND_MAX, begin_timestamp=0, end_timestamp=EVER, unique_key=True)
+    for broker_name in sorted(route.addresses):
+        address = route.readable_address(broker_name)
+        assert address is not None
+        try:
+            answer = await instance.remoting.exchange(address, request, timeout=QUERY_TIMEOUT_S)
+            if answer.code not in (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND):
+                raise ResponseError(answer.code, answer.remark, request="QueryMessage", address=address)
+        except RemotingError as error:
+            log.warning("not asked whether a dead letter was resent broker=%s id=%s cause=%s", broker_name, id_, error)
+            continue
+        if answer.code == ResponseCode.SUCCESS:
+            for message in good_messages(answer.body, broker_name, address):
+                if is_meant(message, request, 0):
+                    return Arrival(id_, MessageQueue(topic, broker_name, message.queue_id), message.queue_offset)
+    return None

@@ -1,0 +1,222 @@
+"""Handling a message once per business key: what came before and is done is passed over, twins wait for each other.
+
+One rule: a key is done only after its handler has succeeded, and is written down as done before the message is. It must not know where that
+is written, nor queues and offsets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random as random_module
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from turbopump.client.consuming.delivery import Delivery, Retry
+from turbopump.client.consuming.handling import Handler, is_coroutine_function
+from turbopump.client.idempotence.store import Claim, IdempotenceStore
+from turbopump.client.surroundings import SYSTEM_RANDOM
+from turbopump.client.user_function import UserFunction
+from turbopump.errors import ConfigError
+from turbopump.message.message import ReceivedMessage
+
+log = logging.getLogger(__name__)
+
+Key = str | Callable[[ReceivedMessage], str | None]
+
+DAY_S: Final = 86_400.0
+POLL_S: Final = 0.25
+"""So often a twin in another process is looked after."""
+FINISH_ATTEMPTS: Final = 3
+THREADS: Final = 20
+
+
+class TwinWaitError(Exception):
+    """Another consumer has had a message with this key in hand for longer than ``wait``: this one is to come again later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A key in our hands, and what keeps it there."""
+
+    key: str
+    owner: str
+    renewal: asyncio.Task[None]
+
+
+class IdempotentConsumer:
+    """Wraps a handler: ``PushConsumer(…, handler=IdempotentConsumer(key="order_id", store=SqliteStore("done.db"))(handle))``.
+
+    ``key``: the business key of a message: the name of a property, or a function of the message; None or empty: it has none and is always
+    handled. ``name``: keys of different names are apart in one store: give each group its own. ``keep``: seconds for which it is known that
+    a key is done; longer than any copy of a message can be late. ``lease``: seconds after which a key comes free whose consumer has died;
+    renewed while the handler runs. ``wait``: seconds that a twin waits for the one in hand; then it is given back and comes again
+    later. ``threads``: how many plain handlers run at once.
+
+    **Guaranteed**, as long as the store keeps what it was told: a message whose key is done is not handled again within ``keep``; of
+    messages with the same key one is handled at a time; a handler that raises, returns ``Retry`` or calls ``message.retry()`` has not
+    done it, and the next message with that key is handled.
+
+    **Not guaranteed**: if the process dies, or the store fails, *between the handler's success and its being written down*, the message
+    is handled again after the lease. So it is when a process stands still, or is cut off from the store, for longer than its lease
+    while another takes over. Only the handler can close that gap: write the key in the same transaction as the effect.
+    """
+
+    def __init__(
+        self,
+        *,
+        key: Key,
+        store: IdempotenceStore,
+        name: str = "",
+        keep: float = DAY_S,
+        lease: float = 30.0,
+        wait: float = 30.0,
+        threads: int = THREADS,
+        random: random_module.Random | None = None,
+    ) -> None:
+        if keep <= 0 or lease <= 0 or wait < 0:
+            raise ConfigError(f"keep={keep} and lease={lease} must be above 0 s, wait={wait} not below")
+        self._key = key
+        self._store = store
+        self._name = name
+        self._keep = keep
+        self._lease = lease
+        self._wait = wait
+        self._threads = threads
+        self._random = random or SYSTEM_RANDOM
+        self._here: dict[str, asyncio.Event] = {}
+        """Keys that this object has in hand: their twins here need not ask the store again and again."""
+
+    def __call__(self, handler: Handler) -> Callable[[Delivery], Awaitable[object]]:
+        """The handler to give to a PushConsumer, of either face. A plain function runs in a thread, a coroutine function on the loop."""
+        function = UserFunction(handler, threads=self._threads, name="idempotent")
+        in_thread = not is_coroutine_function(handler)
+
+        async def handle(message: Delivery) -> object:
+            try:
+                visit = await self.begin(message)
+            except TwinWaitError:
+                return Retry()
+            if visit is None:
+                return None
+            done: bool | None = False
+            try:
+                result = await function.call(message)
+                again = message.again if message.settled else result.__class__ is Retry or result is Retry
+                done = not again
+            except Exception:
+                done = message.settled and not message.again  # it said that it is done before it failed
+                raise
+            except asyncio.CancelledError:
+                done = None if in_thread else False
+                raise
+            finally:
+                await self.end(visit, done=done)
+            return result
+
+        async def always(message: Delivery) -> object:
+            return await (function.call(message) if self.key_of(message) is None else handle(message))
+
+        return always
+
+    @asynccontextmanager
+    async def handling(self, message: ReceivedMessage) -> AsyncIterator[bool]:
+        """For ``async for``: ``async with idempotent.handling(message) as first: if first: …``. An exception in the block means not done.
+
+        Raises TwinWaitError if another has the key in hand for longer than ``wait``; for a message without a key it is always True.
+        """
+        if self.key_of(message) is None:
+            yield True
+            return
+        visit = await self.begin(message)
+        if visit is None:
+            yield False
+            return
+        done = False
+        try:
+            yield True
+            done = True
+        finally:
+            await self.end(visit, done=done)
+
+    def key_of(self, message: ReceivedMessage) -> str | None:
+        """The key as the store knows it."""
+        key = message.properties.get(self._key) if isinstance(self._key, str) else self._key(message)
+        return f"{self._name}:{key}" if key else None
+
+    async def begin(self, message: ReceivedMessage) -> Visit | None:
+        """Take the message's key in hand; None: it is done. Whoever gets a Visit must give it to ``end``. Raises TwinWaitError."""
+        key = self.key_of(message)
+        assert key is not None
+        owner = f"{self._random.getrandbits(96):024x}"
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._wait
+        while True:
+            here = self._here.get(key)
+            if here is None:
+                self._here[key] = asyncio.Event()  # before the store answers: twins here line up behind it
+                claim = Claim.HELD
+                try:
+                    claim = await self._store.claim(key, owner, self._lease)
+                finally:
+                    if claim is not Claim.YOURS:
+                        self._let_go(key)
+                if claim is Claim.YOURS:
+                    renewal = loop.create_task(self._renew(key, owner), name=f"turbopump lease of {key[:80]}")
+                    return Visit(key, owner, renewal)
+                if claim is Claim.DONE:
+                    return None
+            patience = deadline - loop.time()
+            if patience <= 0:
+                raise TwinWaitError(f"another message with the key {key[:200]!r} is in hand for longer than {self._wait} s")
+            if here is None:
+                await asyncio.sleep(min(POLL_S, patience))
+                continue
+            try:
+                async with asyncio.timeout(patience):
+                    await here.wait()
+            except TimeoutError:
+                pass
+
+    async def end(self, visit: Visit, *, done: bool | None) -> None:
+        """The handler has succeeded, or not; None: nobody waits for it any more, and its thread may still run: the lease ends by itself.
+
+        Does not raise if the store fails: the message has been handled, and the lease will end."""
+        visit.renewal.cancel()
+        try:
+            if done is not None:
+                await (self._finish(visit) if done else self._store.release(visit.key, visit.owner))
+        except Exception as error:
+            log.error(
+                "not written down in the idempotence store, its next copy %s key=%s cause=%s",
+                *("will be handled again" if done else "waits for the lease to end", visit.key[:200], error),
+            )
+        finally:
+            self._let_go(visit.key)
+
+    async def _finish(self, visit: Visit) -> None:
+        for attempt in range(1, FINISH_ATTEMPTS + 1):
+            try:
+                mine = await self._store.finish(visit.key, visit.owner, self._keep)
+            except Exception:
+                if attempt == FINISH_ATTEMPTS:
+                    raise
+                await asyncio.sleep(POLL_S * attempt)
+            else:
+                break
+        if not mine:
+            log.warning("a handler took longer than its lease could be renewed, a twin may have run key=%s", visit.key[:200])
+
+    async def _renew(self, key: str, owner: str) -> None:
+        while True:
+            await asyncio.sleep(self._lease / 3)
+            try:
+                if not await self._store.renew(key, owner, self._lease):
+                    return
+            except Exception as error:
+                log.warning("lease not renewed key=%s cause=%s", key[:200], error)
+
+    def _let_go(self, key: str) -> None:
+        self._here.pop(key).set()

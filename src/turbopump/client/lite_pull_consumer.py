@@ -1,0 +1,411 @@
+"""The lite pull consumer: its user polls for messages, of queues that the group divides or the user names, and may go anywhere in them.
+
+One rule: a queue is read from where the group stands on, without gap and without going back, but for a seek or a reset. This file is the
+life of a consumer and its user's calls. It must not know how a queue is pulled.
+Source: apache/rocketmq ``DefaultLitePullConsumer``, ``DefaultLitePullConsumerImpl``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random as random_module
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Final
+
+from turbopump.client.allocation import Strategy, strategy_of
+from turbopump.client.consuming.found_messages import Time, as_ms
+from turbopump.client.consuming.offset_store import ConsumeFrom, OffsetStore
+from turbopump.client.consuming.prefetched_queue import PrefetchedQueue
+from turbopump.client.consuming.prefetching import Limits, Prefetching
+from turbopump.client.consuming.queue_listeners import QueueListener, QueueListeners
+from turbopump.client.consuming.queue_pull import PULL_BATCH
+from turbopump.client.consuming.rebalance import Balancer, Change
+from turbopump.client.consuming.subscription import ALL, Sql, Subscription, subscription_to, topic_subscription
+from turbopump.client.heartbeat import Member
+from turbopump.client.identity import Credentials, InstanceSettings
+from turbopump.client.instance import ClientInstance
+from turbopump.client.namespace import unwrapped, wrap, wrapped
+from turbopump.client.operating.operated_consumers import OperatedLitePull
+from turbopump.client.producer import Producer
+from turbopump.client.routes import TopicRoute
+from turbopump.client.setting_rules import group_in
+from turbopump.client.shared_instances import join_instance
+from turbopump.client.surroundings import name_server_addresses, surroundings_of
+from turbopump.client.traces.consume_traces import ConsumeTraces
+from turbopump.client.traces.tracing import Tracing, trace_topic
+from turbopump.clock import Clock
+from turbopump.errors import ConfigError, NotStartedError
+from turbopump.message.message import ReceivedMessage
+from turbopump.message.message_queue import MessageQueue
+from turbopump.protocol.bodies.heartbeat import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel
+
+POLL_TIMEOUT_S: Final = 5.0
+POLL_BATCH: Final = 32
+
+
+class LitePullConsumer:
+    """Reads as a member of ``group`` what its user polls. Use it as
+    ``async with LitePullConsumer("127.0.0.1:9876", group="g", topic="t") as consumer:`` and then ``await consumer.poll()``.
+
+    ``topic`` and ``tags`` (``*``, ``A || B`` or ``Sql(…)``): what to share with the group; ``subscribe`` adds more; ``assign`` takes
+    queues by name instead. ``auto_commit``: what was polled is done when the next poll begins, and is committed every 5 s, and when a
+    queue is lost or the consumer is closed; without it, only ``commit`` does. ``queue_messages_max``, ``queue_bytes_max``,
+    ``messages_max``: how much is pulled ahead of one queue (1000 messages, 100 MiB) and of all (10,000); the last pull may go beyond
+    by ``pull_batch`` messages each. ``trace``: records of what was polled, on ``RMQ_SYS_TRACE_TOPIC`` or the topic you name. The other
+    settings are those of ``PushConsumer``. Raises ConfigError for unusable settings.
+
+    Methods that ask a broker may raise a RemotingError or RouteNotFoundError, all of them NotStartedError. Meant for one reader.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | list[str] | tuple[str, ...],
+        *,
+        group: str,
+        topic: str | None = None,
+        tags: str | Sql = ALL,
+        consume_from: ConsumeFrom | datetime = ConsumeFrom.LAST,
+        auto_commit: bool = True,
+        pull_batch: int = PULL_BATCH,
+        queue_messages_max: int = 1000,
+        queue_bytes_max: int = 100 * 1024 * 1024,
+        messages_max: int = 10_000,
+        allocation: str | Strategy = "AVG",
+        instance_name: str | None = None,
+        unit_name: str | None = None,
+        credentials: Credentials | None = None,
+        namespace: str | None = None,
+        namespace_v2: str | None = None,
+        trace: bool | str = False,
+        clock: Clock | None = None,
+        random: random_module.Random | None = None,
+        local_ip: str | None = None,
+    ) -> None:
+        self._group = group_in(namespace, group)
+        limits = Limits(queue_messages_max, queue_bytes_max, messages_max, pull_batch)
+        if min(limits) < 1:
+            raise ConfigError(f"pull_batch, queue_messages_max, queue_bytes_max and messages_max must be at least 1: {limits}")
+        self.group = group
+        self._namespace = namespace
+        self._settings = InstanceSettings(name_server_addresses(namesrv), instance_name, unit_name, credentials, namespace_v2)
+        self._consume_from = consume_from
+        self._auto_commit = auto_commit
+        self._limits = limits
+        self._strategy = strategy_of(allocation)
+        self._trace_topic = trace_topic(trace)
+        self._surroundings = surroundings_of(clock, random, local_ip)
+        self._subscriptions: dict[str, Subscription] = {}
+        self._named: list[MessageQueue] | None = None
+        """The queues that were assigned, as brokers know them; None: queues come by subscription."""
+        self._listeners = QueueListeners(namespace)
+        self._running: _Running | None = None
+        if topic is not None:
+            self._subscribe(topic, tags)
+
+    # --- life ----------------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> LitePullConsumer:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Join the group and begin to pull ahead; what is subscribed or assigned later is read from then on.
+
+        Raises RouteNotFoundError if no name server answers (a topic that does not exist yet is waited for), NotStartedError after
+        ``close``.
+        """
+        if self._running is not None:
+            self._running.instance.check_usable("LitePullConsumer", self._running.member)
+            return
+        member = Member(self._group, consumer=self._consumer_data)
+        instance = join_instance(self._settings, self._surroundings, member)
+        running = self._running = _Running(self, instance, member)
+        try:
+            if running.tracing is not None:
+                await running.tracing.start()
+            await instance.routes.find(list(self._subscriptions))
+            running.tasks.append(instance.spawn(self._listeners.run(instance), name="queue listeners"))
+        except BaseException:
+            await self.close()
+            raise
+        await instance.introduce_all()
+        complete = await self._divide(running)
+        running.tasks.append(instance.spawn(running.balancer.run(complete=complete), name="balancer"))
+        if self._auto_commit:
+            running.tasks.append(instance.spawn(running.prefetching.commit_for_ever(), name="commits"))
+
+    async def close(self) -> None:
+        """Commit what is done (with ``auto_commit``; of the last poll nothing) and leave the group. May be called twice."""
+        running = self._running
+        if running is None or running.closing:
+            return
+        running.closing = True
+        for task in running.tasks:
+            task.cancel()
+        running.prefetching.close()
+        if self._auto_commit:
+            await running.prefetching.commit(final=True)
+        self._listeners.close()
+        if running.tracing is not None:
+            await running.tracing.close()
+        await running.instance.leave(running.member)
+
+    @property
+    def client_id(self) -> str:
+        """What brokers know this client by. Raises NotStartedError before ``start``."""
+        return self._ready().instance.client_id
+
+    # --- what it reads -------------------------------------------------------------------------------------------------------
+
+    async def subscribe(self, topic: str, tags: str | Sql = ALL) -> None:
+        """Read this consumer's share of ``topic`` too (or with other tags); before ``start`` or after. Raises ConfigError after
+        ``assign``."""
+        before = self._subscriptions.get(wrap(self._namespace, topic))
+        self._subscribe(topic, tags)
+        if self._running is None:
+            return
+        running = self._ready()
+        if before is not None:  # what was pulled ahead was filtered otherwise
+            await running.prefetching.apply(Change((), list(running.prefetching.of_topic(before.topic))))
+        await running.instance.introduce_all()
+        running.balancer.wake()
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Read ``topic`` no longer; says nothing if it was not read."""
+        topic = wrap(self._namespace, topic)
+        if self._named is not None or self._subscriptions.pop(topic, None) is None or self._running is None:
+            return
+        running = self._ready()
+        await running.prefetching.apply(Change((), list(running.prefetching.of_topic(topic))))
+        await running.instance.introduce_all()
+
+    async def assign(self, queues: Collection[MessageQueue], tags: str | Sql = ALL) -> None:
+        """Read these queues and no others, whoever else reads them; before ``start`` or after. Raises ConfigError after ``subscribe``."""
+        if self._named is None and self._subscriptions:
+            raise ConfigError(
+                "this LitePullConsumer subscribes, so the group divides the queues; make another one to assign queues"
+            )
+        named = [wrapped(self._namespace, queue) for queue in queues]
+        now = self._surroundings.clock.now_ms()
+        subscriptions = {queue.topic: subscription_to(queue.topic, tags, now) for queue in named}
+        before = {topic: subscription.expression for topic, subscription in self._subscriptions.items()}
+        changed = {topic for topic, new in subscriptions.items() if before.get(topic, new.expression) != new.expression}
+        self._named = named
+        self._subscriptions.clear()
+        self._subscriptions.update(subscriptions)
+        if self._running is None:
+            return
+        running = self._ready()
+        ours = running.prefetching.queues
+        lost = [queue for queue in ours if queue not in named or queue.topic in changed]
+        await running.prefetching.apply(Change([queue for queue in named if queue not in ours or queue in lost], lost))
+        await running.instance.introduce_all()
+
+    @property
+    def assigned(self) -> list[MessageQueue]:
+        """The queues that are ours at the moment, sorted."""
+        queues = self._running.prefetching.queues if self._running is not None else ()
+        return sorted(unwrapped(self._namespace, queue) for queue in queues)
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The readable queues of a topic, sorted; asked for anew each time."""
+        route = await self._ready().instance.routes.refresh(wrap(self._namespace, topic))
+        return [unwrapped(self._namespace, queue) for queue in route.subscribe_queues]
+
+    async def on_queue_change(self, topic: str, listener: QueueListener) -> None:
+        """Call ``listener(topic, queues)`` whenever the readable queues of ``topic`` have changed (they are looked at every 30 s); a plain
+        function runs in a thread. Before ``start`` or after."""
+        await self._listeners.add(wrap(self._namespace, topic), listener)
+
+    # --- reading -------------------------------------------------------------------------------------------------------------
+
+    async def poll(self, timeout: float = POLL_TIMEOUT_S, *, max_messages: int = POLL_BATCH) -> list[ReceivedMessage]:
+        """The next messages, as soon as there is one, ``max_messages`` at most; none after ``timeout`` seconds, or once closed.
+
+        Those of one queue come in its order. With ``auto_commit`` what the poll before gave is done now.
+        """
+        if max_messages < 1:
+            raise ConfigError(f"max_messages={max_messages} must be at least 1")
+        running = self._ready()
+        messages = await running.prefetching.poll(max_messages, timeout)
+        if messages and running.traces is not None:
+            running.traces.polled(messages)
+        return messages
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """The next message of ``queue`` is the one at ``offset``. Raises ConfigError if the queue is not ours or has no such place."""
+        self._ours(queue)
+        store, wire = self._ready().offsets, wrapped(self._namespace, queue)
+        first, end = await store.min_offset(wire), await store.max_offset(wire)
+        if not first <= offset <= end:
+            raise ConfigError(f"offset={offset} is outside of {queue}, which has {first} to {end} (its end)")
+        self._ours(queue).seek(offset)
+
+    async def seek_to_begin(self, queue: MessageQueue) -> None:
+        """Go to the oldest message that is kept. Raises ConfigError if the queue is not ours."""
+        self._ours(queue)
+        first = await self._ready().offsets.min_offset(wrapped(self._namespace, queue))
+        self._ours(queue).seek(first)
+
+    async def seek_to_end(self, queue: MessageQueue) -> None:
+        """Go behind the newest message. Raises ConfigError if the queue is not ours."""
+        self._ours(queue)
+        end = await self._ready().offsets.max_offset(wrapped(self._namespace, queue))
+        self._ours(queue).seek(end)
+
+    def pause(self, queues: Collection[MessageQueue]) -> None:
+        """Give nothing of these queues until ``resume``; what was pulled ahead is kept. Raises ConfigError if one is not ours."""
+        for prefetched in [self._ours(queue) for queue in queues]:
+            prefetched.paused = True
+
+    def resume(self, queues: Collection[MessageQueue]) -> None:
+        """Go on with these queues. Raises ConfigError if one is not ours."""
+        for prefetched in [self._ours(queue) for queue in queues]:
+            prefetched.paused = False
+        self._ready().prefetching.wake()
+
+    def position(self, queue: MessageQueue) -> int | None:
+        """The offset of the next message that ``poll`` gives of ``queue``; None while the group's place is not known yet."""
+        return self._ours(queue).position
+
+    # --- offsets -------------------------------------------------------------------------------------------------------------
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None, *, acknowledged: bool = True) -> None:
+        """Set the group's place: behind everything polled, or to these offsets (of the next message wanted).
+
+        ``acknowledged``: return when the brokers have it; else they are told and not waited for. Raises ConfigError for a queue that is
+        not ours or an offset before what is done: ``seek`` goes back.
+        """
+        prefetching = self._ready().prefetching
+        if offsets is None:
+            chosen = [self._ours(queue) for queue in self.assigned]
+            for prefetched in chosen:
+                prefetched.settle()
+        else:
+            chosen = [self._ours(queue) for queue in offsets]
+            for prefetched, (queue, offset) in zip(chosen, offsets.items(), strict=True):
+                if prefetched.done_offset is not None and offset < prefetched.done_offset:
+                    raise ConfigError(f"{queue} is done up to {prefetched.done_offset}; offset={offset} goes back: use seek")
+            for prefetched, offset in zip(chosen, offsets.values(), strict=True):
+                prefetched.done_offset = offset
+        await prefetching.tell(chosen, acknowledged=acknowledged)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The group's place in the queue as its broker knows it; None if it has none yet."""
+        return await (await self._offsets_of(queue)).committed(wrapped(self._namespace, queue))
+
+    async def offset_for_time(self, queue: MessageQueue, when: Time) -> int:
+        """The first message stored at or after ``when``: ms since 1970 UTC, or a datetime."""
+        return await (await self._offsets_of(queue)).offset_at(wrapped(self._namespace, queue), as_ms(when, 0))
+
+    # --- inside --------------------------------------------------------------------------------------------------------------
+
+    def _ready(self) -> _Running:
+        if self._running is None:
+            raise NotStartedError(
+                "this LitePullConsumer is not started; use `async with LitePullConsumer(...)` or `await consumer.start()`"
+            )
+        self._running.instance.check_usable("LitePullConsumer", self._running.member)
+        return self._running
+
+    def _ours(self, queue: MessageQueue) -> PrefetchedQueue:
+        found = self._ready().prefetching.find(wrapped(self._namespace, queue))
+        if found is None:
+            ours = ", ".join(map(str, self.assigned)) or "none"
+            raise ConfigError(f"{queue} is not assigned to this consumer at the moment; its queues: {ours}")
+        return found
+
+    async def _offsets_of(self, queue: MessageQueue) -> OffsetStore:
+        running = self._ready()
+        await running.instance.routes.get(wrap(self._namespace, queue.topic))
+        return running.offsets
+
+    def _subscribe(self, topic: str, tags: str | Sql) -> None:
+        if self._named is not None:
+            raise ConfigError("this LitePullConsumer has queues assigned by name; make another one to subscribe")
+        subscription = topic_subscription(self._namespace, topic, tags, self._surroundings.clock.now_ms())
+        self._subscriptions[subscription.topic] = subscription
+
+    async def _divide(self, running: _Running) -> bool:
+        if self._named is not None:
+            return await running.prefetching.apply(Change(self._named, ()))
+        return await running.balancer.balance()
+
+    def _divided_topics(self) -> Sequence[str]:
+        """The topics whose queues the group divides, as brokers know them."""
+        return list(self._subscriptions) if self._named is None else []
+
+    def _consumer_data(self) -> ConsumerData:
+        where = self._consume_from
+        return ConsumerData(
+            group_name=self._group,
+            consume_type=ConsumeType.CONSUME_ACTIVELY,
+            message_model=MessageModel.CLUSTERING,
+            consume_from_where=ConsumeFromWhere(
+                where.value if isinstance(where, ConsumeFrom) else ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
+            ),
+            subscription_data_set=tuple(subscription.data() for subscription in self._subscriptions.values()),
+        )
+
+
+class _Running:
+    """What exists from start to close."""
+
+    def __init__(self, consumer: LitePullConsumer, instance: ClientInstance, member: Member) -> None:
+        self.instance = instance
+        self.member = member
+        self.tracing: Tracing | None = None
+        self.traces: ConsumeTraces | None = None
+        if consumer._trace_topic is not None:
+            self.tracing = Tracing(
+                *(Producer, consumer._settings, consumer._surroundings),
+                group=consumer.group,
+                topic=consumer._trace_topic,
+                namespace=consumer._namespace,
+                kind="CONSUME",
+            )
+            self.traces = self.tracing.of_consumer()
+        self.offsets = OffsetStore(instance, consumer._group)
+        self.prefetching = Prefetching(
+            *(instance, consumer._group, consumer._subscriptions, consumer._consume_from, self.offsets, consumer._limits),
+            auto_commit=consumer._auto_commit,
+            namespace=consumer._namespace,
+        )
+        self.balancer = Balancer(
+            instance,
+            consumer._group,
+            consumer._divided_topics,
+            consumer._strategy,
+            assigned=self.prefetching.of_topic,
+            apply=self.prefetching.apply,
+        )
+        self.tasks: list[asyncio.Task[None]] = []
+        self.closing = False
+        self._auto_commit = consumer._auto_commit
+        self._listeners = consumer._listeners
+        self._topics: Callable[[], Sequence[str]] = consumer._divided_topics
+        member.operated = OperatedLitePull(
+            self.prefetching, consumer._consumer_data, instance.routes.name_servers, consumer._surroundings.clock
+        )
+        member.on_group_change = self._group_changed
+        member.on_route_change = self._route_changed
+        member.on_disconnect = self.prefetching.told_nothing
+
+    def _group_changed(self) -> None:
+        """Somebody may be about to take over queues of ours: what is done shall not be read again."""
+        if not self.closing:
+            if self._auto_commit:
+                self.instance.spawn(self.prefetching.commit(), name="commit")
+            self.balancer.wake()
+
+    def _route_changed(self, route: TopicRoute) -> None:
+        self._listeners.route_changed(route)
+        if route.topic in self._topics():
+            self.balancer.wake()

@@ -1,0 +1,181 @@
+"""OpenTelemetry spans by the semantic conventions for messaging, RocketMQ's among them: one for each attempt to send, one for each message
+that is handled; the context travels in message properties (``traceparent``), as Java's and Go's instrumentations of RocketMQ carry it.
+
+Needs ``turbopump[otel]``. One rule: it only watches; without an SDK that is set up nothing is recorded, and nothing it does fails a send.
+It must not know how sending or consuming works. Source: https://opentelemetry.io/docs/specs/semconv/messaging/rocketmq/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from opentelemetry.propagate import extract, inject
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider, get_tracer, set_span_in_context
+from opentelemetry.util.types import AttributeValue
+
+from turbopump.client.consuming.handling import Handler, is_coroutine_function
+from turbopump.client.hooks import MessageKind, SendContext, SendHook
+from turbopump.client.namespace import INSTANCE_ID, unwrap
+from turbopump.config.addresses import parse_address
+from turbopump.errors import ConfigError, ResponseError
+from turbopump.message.message import Message, ReceivedMessage
+from turbopump.message.properties import CORRELATION_ID, DELAY_TIME_LEVEL, KEYS, SHARDING_KEY, TAGS, TIMER_DELIVER_MS
+
+_SPAN: Final = "open telemetry span"
+_TYPES: Final = {
+    MessageKind.DELAY: "delay",
+    MessageKind.TRANSACTION_HALF: "transaction",
+    MessageKind.TRANSACTION_COMMIT: "transaction",
+}
+
+
+class OpenTelemetry(SendHook):
+    """Give it to producers, ``hooks=[telemetry]``, and let it wrap what handles messages: ``handler=telemetry.traced(handle, group="g")``.
+
+    ``provider``: instead of the process's own (``opentelemetry.trace.set_tracer_provider``).
+    """
+
+    def __init__(self, provider: TracerProvider | None = None) -> None:
+        self._tracer = get_tracer("turbopump", tracer_provider=provider)
+
+    # --- sending -------------------------------------------------------------------------------------------------------------
+
+    def before(self, context: SendContext) -> None:
+        """An attempt begins: its span is the parent of whatever the message brings about."""
+        properties = context.properties
+        topic = unwrap(properties.get(INSTANCE_ID), context.topic)
+        span = self._tracer.start_span(
+            f"send {topic}",
+            kind=SpanKind.PRODUCER,
+            attributes={
+                "messaging.operation.name": "send",
+                "messaging.operation.type": "send",
+                "messaging.destination.partition.id": str(context.queue.queue_id),
+                "messaging.message.body.size": context.body_size,
+                "messaging.rocketmq.client_group": context.group,
+                **_message_attributes(topic, context.msg_id, properties, _type_of(context.kind, properties)),
+                **_server(context.address),
+            },
+        )
+        context.state[_SPAN] = span
+        inject(properties, context=set_span_in_context(span))
+
+    def after(self, context: SendContext) -> None:
+        """It has ended."""
+        span = context.state.pop(_SPAN, None)
+        if span is None:
+            return
+        if context.error is not None:
+            _fail(span, context.error)
+        elif context.result is not None:
+            span.set_attribute("messaging.rocketmq.send.status", context.result.status.value)
+        span.end()
+
+    def carrying(self, message: Message) -> Message:
+        """A copy that carries the context of here and now: for messages of a batch, which have no span of their own."""
+        carrier = dict(message.properties)
+        inject(carrier)
+        return Message(message.topic, message.body, properties=carrier, flag=message.flag)
+
+    # --- handling ------------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def processing(self, message: ReceivedMessage, *, group: str | None = None) -> Iterator[Span]:
+        """A span round the handling of a message, child of the one that sent it: ``with telemetry.processing(message):``. An exception
+        marks it as failed and goes on."""
+        properties = message.properties
+        attributes: dict[str, AttributeValue] = {
+            "messaging.operation.name": "process",
+            "messaging.operation.type": "process",
+            "messaging.destination.partition.id": str(message.queue_id),
+            "messaging.message.body.size": len(message.stored_body),
+            **_message_attributes(message.topic, message.msg_id, properties, _type_of(MessageKind.NORMAL, properties)),
+            "server.address": message.store_host[0],
+            "server.port": message.store_host[1],
+        }
+        if group is not None:
+            attributes["messaging.consumer.group.name"] = group
+        with self._tracer.start_as_current_span(
+            f"process {message.topic}",
+            context=extract(properties),
+            kind=SpanKind.CONSUMER,
+            attributes=attributes,
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
+            try:
+                yield span
+            except Exception as error:
+                _fail(span, error)
+                raise
+
+    def traced(self, handler: Handler, *, group: str | None = None) -> Handler:
+        """``handler`` with a span round each call; coroutine functions stay coroutine functions, plain ones plain."""
+        if is_coroutine_function(handler):
+
+            async def awaited(message: Any) -> object:
+                with self.processing(message, group=group):
+                    return await handler(message)  # type: ignore[misc]
+
+            return awaited
+
+        def called(message: Any) -> object:
+            with self.processing(message, group=group):
+                return handler(message)
+
+        return called
+
+
+def _message_attributes(topic: str, msg_id: str, properties: dict[str, str], type_: str) -> dict[str, AttributeValue]:
+    ids = msg_id.split(",")
+    attributes: dict[str, AttributeValue] = {
+        "messaging.system": "rocketmq",
+        "messaging.destination.name": topic,
+        "messaging.rocketmq.message.type": type_,
+    }
+    if len(ids) > 1:
+        attributes["messaging.batch.message_count"] = len(ids)
+    else:
+        attributes["messaging.message.id"] = msg_id
+    for name, attribute in _TEXTS.items():
+        if name in properties:
+            attributes[attribute] = properties[name]
+    for name, attribute in _NUMBERS.items():
+        if properties.get(name, "").isdecimal():
+            attributes[attribute] = int(properties[name])
+    if KEYS in properties:
+        attributes["messaging.rocketmq.message.keys"] = properties[KEYS].split()
+    return attributes
+
+
+_TEXTS: Final = {
+    INSTANCE_ID: "messaging.rocketmq.namespace",
+    TAGS: "messaging.rocketmq.message.tag",
+    SHARDING_KEY: "messaging.rocketmq.message.group",
+    CORRELATION_ID: "messaging.message.conversation_id",
+}
+_NUMBERS: Final = {
+    DELAY_TIME_LEVEL: "messaging.rocketmq.message.delay_time_level",
+    TIMER_DELIVER_MS: "messaging.rocketmq.message.delivery_timestamp",
+}
+
+
+def _type_of(kind: MessageKind, properties: dict[str, str]) -> str:
+    return _TYPES.get(kind) or ("fifo" if SHARDING_KEY in properties else "normal")
+
+
+def _server(address: str) -> dict[str, AttributeValue]:
+    try:
+        host, port = parse_address(address)
+    except ConfigError:  # none is known
+        return {}
+    return {"server.address": host, "server.port": port}
+
+
+def _fail(span: Span, error: Exception) -> None:
+    kind = str(int(error.code)) if isinstance(error, ResponseError) else type(error).__qualname__
+    span.set_attribute("error.type", kind)
+    span.record_exception(error)
+    span.set_status(Status(StatusCode.ERROR, str(error)))

@@ -1,0 +1,55 @@
+"""Calling a timer message back: asking the broker on which it waits. Source: apache/rocketmq ``DefaultMQProducerImpl.recallMessage``.
+
+One rule: one attempt, at the broker that the handle names; nobody else can know the message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from turbopump.client.sending.sender import Sender
+from turbopump.client.traces.tracing import Tracing
+from turbopump.errors import CallTimeoutError, MessageError, RouteNotFoundError
+from turbopump.message.recall_handle import RecallHandle
+from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX, topic_fault
+from turbopump.protocol.requests.recall import RecallMessage
+
+
+async def recall_message(sender: Sender, topic: str, handle: str | None, timeout: float, tracing: Tracing | None) -> str:
+    """The unique id of the message that will not be delivered. ``topic`` with its namespace.
+
+    Raises MessageError (topic or handle are none), RouteNotFoundError, ResponseError (the broker refuses: too late, most likely), and
+    RemotingError (it cannot be reached: whether the message was recalled is not known after a time-out).
+    """
+    fault = topic_fault(topic)
+    if fault is not None:
+        raise MessageError(fault)
+    if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        raise MessageError(f"messages of {topic} cannot be recalled: it is a retry or dead-letter topic")
+    if handle is None:  # of a SendResult, whose type says that it may be
+        raise MessageError(
+            "there is no recall handle: only a message with a time that is still ahead has one (delay= or deliver_at=, not delay_level=), "
+            "from a broker with recallMessageEnable=true"
+        )
+    decoded = RecallHandle.decode(handle)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout
+    route = await sender.route(topic, timeout)
+    address = route.master(decoded.broker_name) or sender.instance.routes.address_of(decoded.broker_name, topic=topic)
+    if address is None:
+        raise RouteNotFoundError(
+            f"the broker {decoded.broker_name[:100]} that the recall handle names is not among those of topic {topic}; is it up, "
+            "and registered with these name servers?"
+        )
+    request = RecallMessage(producer_group=sender.group, topic=topic, recall_handle=handle)
+    began_ms = sender.instance.surroundings.clock.now_ms()
+    good = False
+    try:
+        reply = await sender.instance.remoting.call(address, request, timeout=max(deadline - loop.time(), 0.001))
+        good = True
+        return reply.msg_id
+    except CallTimeoutError as error:
+        raise CallTimeoutError(f"{error}; whether the message was recalled is not known: ask again") from None
+    finally:
+        if tracing is not None:
+            tracing.dispatcher.recalled(topic, decoded.unique_id, group=sender.group, time_ms=began_ms, success=good)

@@ -1,0 +1,218 @@
+"""Request and reply: a message that waits for an answer, and the answer that finds its way back.
+
+::
+
+    producer ── request (CORRELATION_ID, REPLY_TO_CLIENT = its client id, TTL) ──► broker ──► consumer
+    producer ◄── 326, pushed on the connection of its heartbeats ── broker ◄── 325, to the topic <cluster>_REPLY_TOPIC ── consumer
+
+One rule: a request goes only to a broker that knows its producer, for that broker will be asked to push the reply; and the reply is brought
+to the broker that the request came from, first of all. What is sent in vain is said at once; what comes late is dropped.
+Source: apache/rocketmq ``DefaultMQProducerImpl.request``, ``MessageUtil.createReplyMessage``. There a producer is known only to the brokers
+of topics it sends to, and the reply goes to any broker of the cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping
+from typing import Any, Final
+
+from turbopump.client.heartbeat import Member
+from turbopump.client.hooks import SendHooks
+from turbopump.client.instance import ClientInstance
+from turbopump.client.routes import TopicRoute
+from turbopump.client.sending.fault_strategy import FaultStrategy
+from turbopump.client.sending.outgoing import Outgoing, Packer
+from turbopump.client.sending.selection import NearFirst, RoundRobin
+from turbopump.client.sending.send_attempts import Target
+from turbopump.client.sending.send_frame import SendFrames
+from turbopump.client.sending.send_result import SendResult
+from turbopump.client.sending.sender import Sender, SendRules
+from turbopump.errors import (
+    MessageError,
+    RemotingError,
+    ReplyError,
+    RequestError,
+    RequestTimeoutError,
+    RouteNotFoundError,
+    SendError,
+)
+from turbopump.message.ids import UniqueIds
+from turbopump.message.message import Message, ReceivedMessage
+from turbopump.message.properties import CLUSTER, CORRELATION_ID, MESSAGE_TYPE, REPLY_TO_CLIENT, TTL
+from turbopump.protocol.codes import RequestCode
+
+REPLY_TOPIC_END: Final = "_REPLY_TOPIC"
+REPLY: Final = "reply"
+"""The type of message that a reply is."""
+RECONNECT_PAUSE_S: Final = 1.0
+_CLOSED: Final = "the producer was closed while a request of it waited for the reply"
+
+
+class Requester:
+    """The requests of one producer. ``sender`` and ``pack`` are the producer's, ``member`` is what its instance knows it as."""
+
+    def __init__(self, sender: Sender, member: Member, pack: Packer) -> None:
+        self._sender = sender.introducing()
+        self._instance = sender.instance
+        self._pack = pack
+        self._random = sender.instance.surroundings.random
+        self._waiting: set[asyncio.Future[ReceivedMessage]] = set()
+        self._prepared: set[str] = set()
+        self._closed = False
+        self._returning: dict[str, asyncio.Task[None]] = {}
+        member.on_disconnect = self._disconnected
+
+    async def request(self, message: Message, target: Target, timeout: float | None) -> ReceivedMessage:
+        """As ``Producer.request``."""
+        began = self._now()
+        timeout = self._sender.rules.timeout if timeout is None else timeout
+        correlation_id = str(uuid.UUID(int=self._random.getrandbits(128), version=4))
+        outgoing = self._pack.pack(self._addressed(message, correlation_id, timeout))
+        if self._closed:
+            raise RequestError(_CLOSED)
+        requests = self._instance.requests
+        reply = requests.add(correlation_id)
+        self._waiting.add(reply)
+        sending = asyncio.get_running_loop().create_task(self._send(outgoing, target, timeout))
+        sending.add_done_callback(_have_seen)
+        try:
+            await asyncio.wait((sending, reply), return_when=asyncio.FIRST_COMPLETED)
+            if reply.done():  # also before the send was answered
+                return reply.result()
+            broker = sending.result().queue.broker_name
+            async with asyncio.timeout_at(began + timeout):
+                return await reply
+        except TimeoutError:
+            raise self._too_late(outgoing, broker, (self._now() - began) * 1000) from None
+        finally:
+            requests.remove(correlation_id)
+            self._waiting.discard(reply)
+            reply.cancel()
+            _have_seen(reply)
+            sending.cancel()
+
+    def close(self) -> None:
+        """Whoever waits gets a RequestError."""
+        self._closed = True
+        for reply in self._waiting:
+            if not reply.done():
+                reply.set_exception(RequestError(_CLOSED))
+        for task in self._returning.values():
+            task.cancel()
+
+    def _addressed(self, message: Message, correlation_id: str, timeout: float) -> Message:
+        address = {
+            CORRELATION_ID: correlation_id,
+            REPLY_TO_CLIENT: self._instance.client_id,
+            TTL: str(max(int(timeout * 1000), 1)),
+        }
+        return Message(message.topic, message.body, properties={**message.properties, **address}, flag=message.flag)
+
+    async def _send(self, outgoing: Outgoing, target: Target, timeout: float) -> SendResult:
+        began = self._now()
+        if outgoing.topic not in self._prepared:
+            route = await self._sender.route(outgoing.topic, timeout)
+            await self._meet_cluster(route, timeout / 4)
+            self._prepared.add(outgoing.topic)
+        return await self._sender.deliver(outgoing, target, max(timeout - (self._now() - began), 0.001))
+
+    async def _meet_cluster(self, route: TopicRoute, timeout: float) -> None:
+        """From now on every broker by which a reply may come gets our heartbeats; those of the topic itself do anyway."""
+        for cluster in sorted(route.clusters):
+            try:
+                async with asyncio.timeout(timeout):
+                    await self._instance.routes.get(cluster + REPLY_TOPIC_END)
+            except (TimeoutError, RouteNotFoundError):
+                pass  # then replies come by the brokers of the topic
+
+    def _too_late(self, outgoing: Outgoing, broker: str, spent_ms: float) -> RequestTimeoutError:
+        return RequestTimeoutError(
+            f"no reply to message {outgoing.msg_id} of topic {outgoing.topic!r} within {spent_ms:.0f} ms; broker {broker} has the message. "
+            "Check that a consumer of the topic is running, that it replies (consumer.reply) and needs no longer than that, "
+            f"and its log; replies that came too late at this client so far: {self._instance.requests.late}",
+            topic=outgoing.topic,
+            broker=broker,
+            spent_ms=spent_ms,
+        )
+
+    def _disconnected(self, address: str) -> None:
+        """Replies come on that connection: be there again at once, not with the next heartbeat."""
+        if self._waiting and address not in self._returning:
+            task = self._returning[address] = self._instance.spawn(self._return(address), name=f"return to {address}")
+            task.add_done_callback(lambda _: self._returning.pop(address, None))
+
+    async def _return(self, address: str) -> None:
+        while self._waiting and address in self._instance.routes.addresses(slaves=False):
+            try:
+                await self._instance.introduced(address)
+            except RemotingError:
+                await asyncio.sleep(RECONNECT_PAUSE_S)
+            else:
+                return
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+class Replier:
+    """Replies of one consumer or producer; ``group`` is the name it sends under."""
+
+    def __init__(
+        self, instance: ClientInstance, *, group: str, rules: SendRules | None = None, hooks: SendHooks | None = None
+    ) -> None:
+        surroundings = instance.surroundings
+        random, faults = surroundings.random, FaultStrategy(None)
+        frames = SendFrames(group, instance.dress, RequestCode.SEND_REPLY_MESSAGE_V2)
+        self._sender = Sender(
+            instance,
+            rules or SendRules(),
+            frames,
+            RoundRobin(random, faults),
+            faults,
+            hooks or SendHooks(()),
+            group=group,
+        )
+        token = random.getrandbits(32)
+        self._pack = Packer(UniqueIds(surroundings.clock, ip=surroundings.ip, token=token, pid=surroundings.pid()))
+
+    async def reply(
+        self, request: ReceivedMessage, body: bytes | str, properties: Mapping[str, str] | None, timeout: float | None
+    ) -> SendResult:
+        """As ``PushConsumer.reply``."""
+        outgoing = self._pack.pack(reply_to(request, body, properties))
+        sender = self._sender.choosing(NearFirst(request.broker_name, self._sender.selection))
+        try:
+            return await sender.deliver(outgoing, None, timeout)
+        except (SendError, RouteNotFoundError) as error:
+            raise _undelivered(request, error) from error
+
+
+def reply_to(request: ReceivedMessage, body: bytes | str, properties: Mapping[str, str] | None = None) -> Message:
+    """The message that answers ``request``; a broker passes it on only if it comes by 325. Raises MessageError if nobody asked."""
+    asked = request.properties
+    missing = [name for name in (REPLY_TO_CLIENT, CORRELATION_ID, CLUSTER) if name not in asked]
+    if missing:
+        raise MessageError(
+            f"message {request.msg_id} of topic {request.topic!r} wants no reply: it has no property {missing[0]}. "
+            "Only what was sent by a producer's request can be replied to"
+        )
+    back: dict[str, str] = {name: asked[name] for name in (CORRELATION_ID, REPLY_TO_CLIENT, TTL) if name in asked}
+    back[MESSAGE_TYPE] = REPLY
+    return Message(asked[CLUSTER] + REPLY_TOPIC_END, body, properties={**(properties or {}), **back})
+
+
+def _undelivered(request: ReceivedMessage, error: SendError | RouteNotFoundError) -> ReplyError:
+    client_id = request.properties[REPLY_TO_CLIENT]
+    return ReplyError(
+        f"the reply to message {request.msg_id} of topic {request.topic!r} did not reach {client_id}, which asked: {error}. "
+        "If no channel was found: that producer has ended, gave up, or is just connecting again",
+        client_id=client_id,
+        code=error.code if isinstance(error, SendError) else None,
+    )
+
+
+def _have_seen(ended: asyncio.Future[Any]) -> None:
+    if ended.done() and not ended.cancelled():
+        ended.exception()  # whoever waits has it, or something better already

@@ -1,0 +1,266 @@
+"""Automatic batching: messages that go the same way within a few milliseconds travel as one request, and each gets its own result.
+
+One rule: only what may stand in one batch goes together, so results and errors are those of a single send; who has less time than his
+neighbours fails alone. It must not know brokers.
+Source: apache/rocketmq ``ProduceAccumulator``. Better than there: nobody waits for company while nothing of its kind is under way, so a
+lone sender loses no time, and 64 senders that await their results are not held to 64 messages per 10 ms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Final
+
+from turbopump.client.sending.outgoing import DELAYING, Piece
+from turbopump.client.sending.send_result import SendResult
+from turbopump.errors import ConfigError, SendError
+from turbopump.message.message import Message
+from turbopump.message.message_queue import MessageQueue
+from turbopump.message.rules import RETRY_PREFIX
+
+HOLD_S_MAX: Final = 30.0
+SIZE_MAX: Final = 2 * 1024 * 1024
+TURN_AFTER: Final = 64
+"""Messages that may be added before the loop should have a turn, even if none of their batches is full."""
+ALIKE: Final = 0.02
+"""Deadlines that differ by this share of the time left are one, the earliest: the batch's, whose error lists what was tried."""
+LOOK_EVERY_S: Final = 0.005
+"""A batch whose messages have a thousand different deadlines is not looked through a thousand times."""
+
+
+@dataclass(frozen=True, slots=True)
+class AutoBatch:
+    """While a batch of their kind is under way, hold messages for ``hold`` seconds at most, until ``size`` bytes are together, and
+    ``total_size`` bytes in all; what is beyond that goes at once. Raises ConfigError for what Apache's accumulator refuses too."""
+
+    hold: float = 0.01
+    size: int = 32 * 1024
+    total_size: int = 32 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        if not 0 < self.hold <= HOLD_S_MAX:
+            raise ConfigError(f"a batch may be held for more than 0 and at most {HOLD_S_MAX} s, not {self.hold}")
+        if not 0 < self.size <= SIZE_MAX or self.total_size < 1:
+            raise ConfigError(
+                f"a batch may have 1 to {SIZE_MAX} bytes and all of them at least 1, not {self.size} and {self.total_size}"
+            )
+
+
+Held = tuple[Message, Piece]
+"""A message, and what it is in a batch."""
+BatchKey = tuple[str, MessageQueue | None, str | None, str | None]
+
+
+@dataclass(slots=True, eq=False)
+class _Batch:
+    messages: list[Held] = field(default_factory=list)
+    waiting: list[asyncio.Future[SendResult]] = field(default_factory=list)
+    deadlines: list[float] = field(default_factory=list)
+    size: int = 0
+    timer: asyncio.Handle | None = None
+    deadline: float = inf
+    """Its own, once it is sent; who has less time than that is looked after by ``expiry``."""
+    expiry: asyncio.TimerHandle | None = None
+    expiry_at: float = inf
+
+
+class Accumulator:
+    """``send_batch`` sends messages as one request to a queue, or to any, within so many seconds; it gets what has come together: of
+    ``size_max`` bytes at most, or a single message."""
+
+    def __init__(
+        self,
+        settings: AutoBatch,
+        send_batch: Callable[[Sequence[Held], MessageQueue | None, float], Awaitable[SendResult]],
+        size_max: int,
+    ) -> None:
+        self._settings = settings
+        self._send_batch = send_batch
+        self._size_max = size_max
+        self._batches: dict[BatchKey, _Batch] = {}
+        self._under_way: dict[BatchKey, int] = {}
+        self._sending: set[asyncio.Task[None]] = set()
+        self._held = 0
+        self._since_turn = 0
+
+    def takes(self, message: Message) -> bool:
+        """Whether it may go in a batch, and there is room to hold it."""
+        if self._held >= self._settings.total_size or not 0 < len(message.body) <= self._settings.size:
+            return False
+        properties = message.properties
+        return not properties or (
+            not message.topic.startswith(RETRY_PREFIX)
+            and "TRAN_MSG" not in properties
+            and not any(name in properties for name in DELAYING)
+        )
+
+    def add(self, message: Message, piece: Piece, queue: MessageQueue | None, timeout: float) -> asyncio.Future[SendResult]:
+        """The future gets the message's own result, or the error of the whole batch, after ``timeout`` seconds at most. Raises SendError if
+        that leaves no time."""
+        if timeout <= 0:
+            raise SendError(
+                f"message {piece.msg_id} to topic {piece.topic!r} was not sent: {timeout=} leaves no time for it. Nothing was stored; "
+                "give it more seconds",
+                topic=piece.topic,
+            )
+        size = len(piece.entry)
+        properties = message.properties
+        key = (
+            (message.topic, queue, properties.get("WAIT"), properties.get("TAGS"))
+            if properties
+            else (message.topic, queue, None, None)
+        )
+        loop = asyncio.get_running_loop()
+        batch = self._batches.get(key)
+        if batch is not None and batch.size + size > self._size_max:
+            self._send(key)
+            batch = None
+        if batch is None:
+            batch = self._batches[key] = _Batch()
+            if key in self._under_way:
+                batch.timer = loop.call_later(self._settings.hold, self._send, key)
+            else:
+                batch.timer = loop.call_soon(self._send, key)  # with whatever else this turn brings
+        future: asyncio.Future[SendResult] = loop.create_future()
+        batch.messages.append((message, piece))
+        batch.waiting.append(future)
+        deadline = loop.time() + timeout
+        batch.deadlines.append(deadline)
+        batch.size += size
+        if timeout <= self._settings.hold and deadline < batch.expiry_at:
+            self._look_again(batch, key, deadline)  # it may run out of time while it is held
+        self._held += size
+        self._since_turn += 1
+        if batch.size >= self._settings.size:
+            self._send(key)
+        return future
+
+    def wants_a_turn(self) -> bool:
+        """Whether who adds without awaiting results should let the loop run now: a batch is ready to be written, or many came."""
+        if self._since_turn < TURN_AFTER:
+            return False
+        self._since_turn = 0
+        return True
+
+    async def flush(self) -> None:
+        """Send what is held, and wait for everything that is under way."""
+        for key in list(self._batches):
+            self._send(key)
+        if self._sending:
+            await asyncio.wait(set(self._sending))
+
+    def _send(self, key: BatchKey) -> None:
+        batch = self._batches.pop(key)
+        if batch.timer is not None:
+            batch.timer.cancel()
+        self._under_way[key] = self._under_way.get(key, 0) + 1
+        self._since_turn = TURN_AFTER
+        batch.deadline = until = shared_deadline(batch.deadlines, asyncio.get_running_loop().time())
+        earliest = min(batch.deadlines)
+        if earliest < until and earliest < batch.expiry_at:
+            self._look_again(batch, key, earliest)
+        task = asyncio.get_running_loop().create_task(self._deliver(batch, key), name="turbopump batch")
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _deliver(self, batch: _Batch, key: BatchKey) -> None:
+        try:
+            timeout = max(batch.deadline - asyncio.get_running_loop().time(), 0.001)
+            results = each_result(await self._send_batch(batch.messages, key[1], timeout), len(batch.messages))
+        except Exception as error:
+            for future in batch.waiting:
+                if not future.done():
+                    future.set_exception(error)
+        else:
+            for future, result in zip(batch.waiting, results, strict=True):
+                if not future.done():
+                    future.set_result(result)
+        finally:
+            if batch.expiry is not None:
+                batch.expiry.cancel()
+            self._held -= batch.size
+            self._came_back(key)
+
+    def _look_again(self, batch: _Batch, key: BatchKey, at: float) -> None:
+        if batch.expiry is not None:
+            batch.expiry.cancel()
+        batch.expiry_at = at
+        batch.expiry = asyncio.get_running_loop().call_at(at, self._expire, batch, key)
+
+    def _expire(self, batch: _Batch, key: BatchKey) -> None:
+        """Fail those whose time is up, and only them. What is still held is not sent then."""
+        now = asyncio.get_running_loop().time()
+        held = batch.deadline == inf
+        kept: list[tuple[Held, asyncio.Future[SendResult], float]] = []
+        following = inf
+        for message, future, deadline in zip(batch.messages, batch.waiting, batch.deadlines, strict=True):
+            if deadline > now or deadline >= batch.deadline:
+                kept.append((message, future, deadline))
+                if not future.done() and deadline < min(following, batch.deadline):
+                    following = deadline
+                continue
+            if held:
+                batch.size -= len(message[1].entry)
+                self._held -= len(message[1].entry)
+            if not future.done():
+                future.set_exception(overdue(message[1], held=held))
+        batch.expiry, batch.expiry_at = None, inf
+        if held:
+            batch.messages = [message for message, _, _ in kept]
+            batch.waiting = [future for _, future, _ in kept]
+            batch.deadlines = [deadline for _, _, deadline in kept]
+            if not kept:
+                del self._batches[key]
+                if batch.timer is not None:
+                    batch.timer.cancel()
+        if following < inf:
+            self._look_again(batch, key, max(following, now + LOOK_EVERY_S))
+
+    def _came_back(self, key: BatchKey) -> None:
+        """The next batch goes when those who have just got their results have had their turn to send again."""
+        self._under_way[key] -= 1
+        if not self._under_way[key]:
+            del self._under_way[key]
+            following = self._batches.get(key)
+            if following is not None:
+                if following.timer is not None:
+                    following.timer.cancel()
+                following.timer = asyncio.get_running_loop().call_soon(self._send, key)
+
+
+def shared_deadline(deadlines: Sequence[float], now: float) -> float:
+    """When a batch gives up: with the last of its messages, or a little sooner so that all with about as much time end together."""
+    earliest, latest = min(deadlines), max(deadlines)
+    alike = latest - max(latest - now, 0.0) * ALIKE
+    return earliest if earliest >= alike else min(deadline for deadline in deadlines if deadline >= alike)
+
+
+def overdue(piece: Piece, *, held: bool) -> SendError:
+    """The error of one whose time was up before its neighbours'."""
+    head = f"message {piece.msg_id} to topic {piece.topic!r} was not sent"
+    if held:
+        text = f"{head}: its time was up while it was held for a batch. Nothing was stored; give it more seconds, or hold batches for less"
+    else:
+        text = (
+            f"{head}: no answer within its time. The batch it went with goes on, and it may be stored all the same. Check the broker's "
+            "load and disk, or give a longer send_timeout"
+        )
+    return SendError(text, topic=piece.topic)
+
+
+def each_result(whole: SendResult, count: int) -> list[SendResult]:
+    """A batch's result as those of its messages. A broker that keeps the batch as one entry (an inner batch) gives all the same."""
+    ids = whole.msg_id.split(",")
+    offset_ids = whole.offset_msg_id.split(",")
+    if len(ids) != count:
+        return [whole] * count
+    if len(offset_ids) != count:
+        offset_ids = [whole.offset_msg_id] * count
+    status, queue, region, trace_on = whole.status, whole.queue, whole.region_id, whole.trace_on
+    return [
+        SendResult(status, msg_id, queue, offset, offset_id, None, None, region, trace_on)
+        for offset, (msg_id, offset_id) in enumerate(zip(ids, offset_ids, strict=True), whole.queue_offset)
+    ]

@@ -1,0 +1,98 @@
+"""Back-pressure: a bound on what a producer has in flight, in messages and bytes; who wants more waits his turn.
+
+One rule: first come, first served, until his deadline. It must not know what is sent. Source: apache/rocketmq
+``enableBackpressureForAsyncMode``; better than there, where the wait holds a lock that finished sends need.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from turbopump.client.setting_rules import Rule, check, is_whole
+from turbopump.errors import SendError
+
+_BOUND: Final = Rule(lambda value: is_whole(value) and value > 0, "lets nothing through: a whole number above 0 is expected")
+_RULES: Final[Mapping[str, Rule]] = {"messages": _BOUND, "size": _BOUND}
+
+
+@dataclass(frozen=True, slots=True)
+class BackPressure:
+    """At most so many messages, and bytes of their bodies, in flight at once. Raises ConfigError if one is no whole number above 0."""
+
+    messages: int = 10_000
+    size: int = 100 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        check(_RULES, {"messages": self.messages, "size": self.size})
+
+
+class InFlightBound:
+    """The bound and its line. A body larger than the whole bound goes alone."""
+
+    def __init__(self, bound: BackPressure) -> None:
+        self._bound = bound
+        self.messages = 0
+        self.size = 0
+        self._line: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    async def enter(self, size: int, timeout: float) -> None:
+        """Wait for room. Raises SendError if there is none within ``timeout`` seconds."""
+        if not self._line and self._fits(size):
+            self._take(size)
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._line.append((size, turn))
+        try:
+            async with asyncio.timeout(timeout):
+                await turn
+        except BaseException as error:
+            if turn.done() and not turn.cancelled():
+                self.leave(size)  # let in at the very moment it gave up
+            else:
+                with contextlib.suppress(ValueError):  # the line may have passed over it already
+                    self._line.remove((size, turn))
+                self._let_in()
+            if isinstance(error, TimeoutError):
+                raise SendError(
+                    f"the message was not sent: within {timeout:.1f} s there was no room among the {self.messages} messages "
+                    f"({self.size} bytes) in flight; at most {self._bound.messages} ({self._bound.size} bytes) are allowed. "
+                    "The brokers are slower than you send: send less at once, wait longer, or raise back_pressure"
+                ) from None
+            raise
+
+    async def enter_within(self, size: int, timeout: float) -> float:
+        """``enter``; the seconds that are left then."""
+        now = asyncio.get_running_loop().time
+        began = now()
+        await self.enter(size, timeout)
+        return max(timeout - (now() - began), 0.001)
+
+    def leave(self, size: int) -> None:
+        """What was in flight has arrived or failed."""
+        self.messages -= 1
+        self.size -= size
+        self._let_in()
+
+    def _let_in(self) -> None:
+        while self._line:
+            size, turn = self._line[0]
+            if not turn.done():
+                if not self._fits(size):
+                    return
+                self._take(size)
+                turn.set_result(None)
+            self._line.popleft()
+
+    def _fits(self, size: int) -> bool:
+        if self.messages == 0:
+            return True
+        return self.messages < self._bound.messages and self.size + size <= self._bound.size
+
+    def _take(self, size: int) -> None:
+        self.messages += 1
+        self.size += size

@@ -1,0 +1,220 @@
+"""A message made ready to go: checked by Apache's rules, given its unique id, its namespace, compressed. Values in, values out.
+
+One rule: whatever a broker would refuse for its form is refused here, in a sentence, before a byte is sent; the user's ``Message`` is
+not changed, so that it can be sent again. Source: apache/rocketmq ``Validators.checkMessage``, ``MessageBatch``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from turbopump.client.namespace import INSTANCE_ID, wrap
+from turbopump.client.setting_rules import is_whole
+from turbopump.errors import ConfigError, MessageError
+from turbopump.message.batch import encode_item
+from turbopump.message.compression import compress
+from turbopump.message.ids import UniqueIds
+from turbopump.message.message import BODY_SIZE_MAX, Message
+from turbopump.message.properties import DELAY_TIME_LEVEL, PROPERTIES_SIZE_MAX, UNIQ_KEY, WAIT_STORE_MSG_OK, encode_properties
+from turbopump.message.rules import NOT_SENDABLE_TOPICS, RETRY_PREFIX, topic_fault
+from turbopump.message.sysflag import LZ4, ZLIB, ZSTD
+
+COMPRESS_FROM: Final = 4096
+"""Bytes of body from which it is compressed (``compressMsgBodyOverHowmuch``)."""
+DELAYING: Final = (DELAY_TIME_LEVEL, "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__STARTDELIVERTIME")
+
+_KINDS: Final = {"zlib": (ZLIB, 0, 9, 5), "lz4": (LZ4, 0, 16, 0), "zstd": (ZSTD, 1, 22, 5)}
+"""Name -> type in ``sysFlag``, lowest, highest and usual level."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compression:
+    """Bodies of ``above`` bytes and more (None: none) are compressed as ``zlib``, ``lz4`` (a frame) or ``zstd``, at ``level`` (None: 5, for
+    lz4 0).
+
+    Raises ConfigError for an unknown kind or level, or if ``above`` is below 0.
+    """
+
+    above: int | None = COMPRESS_FROM
+    kind: str = "zlib"
+    level: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.above is not None and (not is_whole(self.above) or self.above < 0):
+            raise ConfigError(f"compress_from={self.above!r} must be a number of bytes, 0 or more, or None to compress nothing")
+        if self.kind not in _KINDS:
+            raise ConfigError(f"compression={self.kind!r} is unknown; there are {', '.join(_KINDS)}")
+        _, low, high, _ = _KINDS[self.kind]
+        if self.level is not None and not (is_whole(self.level) and low <= self.level <= high):
+            raise ConfigError(
+                f"compression_level={self.level!r} is not one of {self.kind}'s, which are whole numbers from {low} to {high}"
+            )
+
+
+class Outgoing(msgspec.Struct, frozen=True, gc=False):
+    """What the frame of a send carries, and the message's id."""
+
+    topic: str
+    body: bytes
+    properties: str
+    sys_flag: int
+    flag: int
+    msg_id: str
+    batch: bool = False
+
+
+class Piece(msgspec.Struct, frozen=True, gc=False):
+    """A message as part of a batch."""
+
+    topic: str
+    entry: bytes
+    msg_id: str
+
+
+class Packer:
+    """Makes ``Outgoing`` of what users hand in. ``namespace``: topics are wrapped in it."""
+
+    def __init__(
+        self,
+        ids: UniqueIds,
+        *,
+        body_size_max: int = BODY_SIZE_MAX,
+        compression: Compression | None = None,
+        namespace: str | None = None,
+    ) -> None:
+        compression = compression or Compression()
+        self._ids = ids
+        self._body_size_max = body_size_max
+        self._compress_from = body_size_max + 1 if compression.above is None else compression.above
+        self._compression_type, _, _, level = _KINDS[compression.kind]
+        self._compression_level = level if compression.level is None else compression.level
+        self._namespace = namespace
+        self._suffix = f"{INSTANCE_ID}\x01{namespace}\x02" if namespace else ""
+        self._topics: dict[str, str] = {}
+        """Legal topics, as they are known to the brokers."""
+
+    def pack(self, message: Message) -> Outgoing:
+        """Raises MessageError if the message may not be sent."""
+        body = message.body
+        topic = self._topics.get(message.topic) or self._checked_topic(message.topic)
+        if not 0 < len(body) <= self._body_size_max:
+            raise self._size_error(len(body))
+        properties = message.properties
+        if properties:
+            text, msg_id = self._with_id(properties)
+            _checked(text)
+        else:
+            msg_id = self._ids.next()
+            text = f"UNIQ_KEY\x01{msg_id}\x02{self._suffix}"
+        sys_flag = 0
+        if len(body) >= self._compress_from:
+            compressed, flags = compress(body, self._compression_type, self._compression_level)
+            if len(compressed) < len(body):  # else a body of 4 MiB that does not shrink would be too large for the broker
+                body, sys_flag = compressed, flags
+        return Outgoing(topic, body, text, sys_flag, message.flag, msg_id)
+
+    def piece(self, message: Message) -> Piece:
+        """The message as part of a batch. Raises MessageError if it may not be sent."""
+        topic = self._topics.get(message.topic) or self._checked_topic(message.topic)
+        body = message.body
+        if not 0 < len(body) <= self._body_size_max:
+            raise self._size_error(len(body))
+        if message.properties:
+            text, msg_id = self._with_id(message.properties)
+            properties = _checked(text)
+        else:
+            msg_id = self._ids.next()
+            properties = f"UNIQ_KEY\x01{msg_id}\x02{self._suffix}".encode()
+        return Piece(topic, encode_item(message.flag, body, properties), msg_id)
+
+    def _with_id(self, properties: Mapping[str, str]) -> tuple[str, str]:
+        msg_id = properties.get(UNIQ_KEY)
+        text = encode_properties(properties) + self._suffix
+        if msg_id is not None:
+            return text, msg_id
+        msg_id = self._ids.next()
+        return f"{text}UNIQ_KEY\x01{msg_id}\x02", msg_id
+
+    def pack_batch(self, messages: Sequence[Message]) -> Outgoing:
+        """One send of them all; nothing is split. Raises MessageError if they cannot go together or are too large together."""
+        if not messages:
+            raise MessageError("an empty batch was given; send_batch needs at least one message")
+        first = messages[0]
+        self._checked_topic(first.topic)
+        if first.topic.startswith(RETRY_PREFIX):
+            raise MessageError(f"a batch cannot go to the retry topic {first.topic}; send its messages one by one")
+        for message in messages:
+            _check_fits(message, first)
+        return self.pack_pieces([self.piece(message) for message in messages], wait_store_ok=first.wait_store_ok)
+
+    def pack_pieces(self, pieces: Sequence[Piece], *, wait_store_ok: bool) -> Outgoing:
+        """One send of them all, which have one topic. Raises MessageError if they are too large together."""
+        body = b"".join([piece.entry for piece in pieces])
+        if len(body) > self._body_size_max:
+            raise MessageError(
+                f"a batch of {len(pieces)} messages takes {len(body)} bytes; at most {self._body_size_max} are allowed: split it"
+            )
+        msg_id = ",".join([piece.msg_id for piece in pieces])
+        # RocketMQ 5: the batch has a UNIQ_KEY too. Brokers 4.8 to 5.3.3 append it to each message's own, and there it wins: all messages
+        # of the batch have one id then, which nobody was told.
+        wait = "" if wait_store_ok else f"{WAIT_STORE_MSG_OK}\x01false\x02"
+        return Outgoing(pieces[0].topic, body, f"{wait}{self._suffix}", 0, 0, msg_id, True)
+
+    def _checked_topic(self, topic: str) -> str:
+        fault = topic_fault(topic)
+        if fault is None and self._namespace:
+            fault = topic_fault(wrap(self._namespace, topic))
+        if fault is not None:
+            raise MessageError(fault)
+        if topic in NOT_SENDABLE_TOPICS:
+            raise MessageError(f"the topic {topic} belongs to the broker itself; choose another one")
+        wrapped = self._topics[topic] = wrap(self._namespace, topic)
+        return wrapped
+
+    def _size_error(self, size: int) -> MessageError:
+        if not size:
+            return MessageError("the body is empty, and brokers refuse that; put at least one byte into it")
+        return MessageError(f"the body has {size} bytes; at most {self._body_size_max} are allowed")
+
+
+def _checked(text: str) -> bytes:
+    """A property text as bytes. Raises MessageError."""
+    try:
+        data = text.encode()
+    except UnicodeEncodeError:
+        raise MessageError("a property holds a lone surrogate, which is no text; properties must be valid Unicode") from None
+    if len(data) > PROPERTIES_SIZE_MAX:
+        raise MessageError(f"the properties take {len(data)} bytes; at most {PROPERTIES_SIZE_MAX} are allowed")
+    return data
+
+
+def _check_fits(message: Message, first: Message) -> None:
+    if message.topic != first.topic:
+        raise MessageError(f"a batch goes to one topic; this one has {first.topic} and {message.topic}")
+    if message.wait_store_ok != first.wait_store_ok:
+        raise MessageError("the messages of a batch must agree in wait_store_ok")
+    if any(name in message.properties for name in DELAYING):
+        raise MessageError("a delayed message cannot go in a batch; send it on its own")
+
+
+def as_message(
+    message: Message | str,
+    body: bytes | str | None,
+    tags: str | None,
+    keys: str | Iterable[str] | None,
+    properties: Mapping[str, str] | None,
+) -> Message:
+    """A ``Message`` of either form of ``send``. Raises TypeError if the two are mixed."""
+    if isinstance(message, Message):
+        if body is not None or tags is not None or keys is not None or properties is not None:
+            raise TypeError(
+                "a Message brings its own body, tags, keys and properties; give either a Message or a topic with them"
+            )
+        return message
+    if body is None:
+        raise TypeError("a topic without a body was given; give a Message, or topic and body")
+    return Message(message, body, tags=tags, keys=keys, properties=properties)

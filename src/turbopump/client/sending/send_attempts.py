@@ -1,0 +1,290 @@
+"""The way of one message: to a queue, on a connection, again on another broker while there is time, until somebody has it.
+
+One rule: the deadline covers everything, routes, topic creation, connections and retries; the error of a send that failed lists what was
+tried. The short way is in ``sender.py``. It must not know how messages are made.
+Source: apache/rocketmq ``DefaultMQProducerImpl.sendDefaultImpl``; asynchronous retries correct the queue id, which ``onExceptionImpl``
+does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from turbopump.client.hooks import MessageKind, SendContext
+from turbopump.client.routes import TopicRoute
+from turbopump.client.sending.outgoing import DELAYING, Outgoing
+from turbopump.client.sending.send_failure import Attempt, NotWrittenError, failure
+from turbopump.client.sending.send_result import SendResult, SendStatus, result_of
+from turbopump.errors import (
+    CallTimeoutError,
+    ConnectError,
+    ConnectionLostError,
+    MessageError,
+    RemotingError,
+    ResponseError,
+    RouteNotFoundError,
+    SendError,
+)
+from turbopump.message.message_queue import MessageQueue
+from turbopump.message.properties import PROPERTIES_SIZE_MAX, decode_properties, encode_properties
+from turbopump.protocol.codes import ResponseCode
+
+if TYPE_CHECKING:
+    from turbopump.client.sending.sender import Sender
+    from turbopump.remoting.connection import Connection
+
+log = logging.getLogger(__name__)
+
+Target = MessageQueue | Callable[[Sequence[MessageQueue]], MessageQueue] | None
+"""Where a message is to go: a queue, a choice among the queues, or wherever it is its turn."""
+
+RETRY_PAUSE_S: Final = 0.1
+"""Wait before the same broker is tried again; doubles each time."""
+
+
+class Attempts:
+    """One message's attempts."""
+
+    def __init__(self, sender: Sender, outgoing: Outgoing, target: Target, began: float, timeout: float) -> None:
+        self._sender = sender
+        self._outgoing = outgoing
+        self._target = target
+        self._began = began
+        self._timeout = timeout
+        self._deadline = began + timeout
+        self._loop = asyncio.get_running_loop()
+        self._tried: list[Attempt] = []
+
+    async def until_stored(self, first: Attempt | None) -> SendResult:
+        route = await self._route()
+        retries = self._sender.rules.retries if self._target is None else 0  # a chosen queue is not exchanged for another
+        if first is not None:
+            await self._failed(first, self._began)
+            if len(self._tried) > retries or self._is_final(first) or not await self._pause(route, first):
+                return self._give_up()
+            route = await self._refreshed(route, first)
+        while True:
+            attempt = await self._attempt(route, may_retry=len(self._tried) < retries)
+            if isinstance(attempt, SendResult):
+                return attempt
+            if len(self._tried) > retries or self._is_final(attempt) or not await self._pause(route, attempt):
+                return self._give_up()
+            route = await self._refreshed(route, attempt)
+
+    async def oneway(self) -> None:
+        route = await self._route()
+        queue = self._choose(route)
+        sender = self._sender
+        address = route.master(queue.broker_name) or "no address"
+        try:
+            connection = await sender.instance.remoting.connect(master_of(route, queue), timeout=self._left())
+            await self._room(connection)
+        except (ConnectError, NotWrittenError) as error:
+            now = self._loop.time()
+            sender.faults.failed(queue.broker_name, now, connection=isinstance(error, ConnectError))
+            if isinstance(error, NotWrittenError):
+                await sender.instance.abandon_if_silent(address, self._began)
+            attempt = Attempt(queue.broker_name, address, str(error), error)
+            raise failure(self._outgoing, [attempt], (now - self._began) * 1000) from error
+        context = self._before(queue, address, oneway=True)
+        connection.send_frame(sender.frame(self._outgoing, queue, connection.next_opaque, oneway=True))
+        self._after(context, self._loop.time(), None)
+        await asyncio.sleep(0)  # let the loop write: a caller that only sends oneway would never yield
+
+    async def _room(self, connection: Connection) -> None:
+        """Wait until the peer has read what was written before, so that nothing piles up. Raises NotWrittenError, ConnectError."""
+        try:
+            await connection.drain(self._deadline)
+        except TimeoutError:
+            waited = self._loop.time() - self._began
+            raise NotWrittenError(f"has not read for {waited:.1f} s what was sent before") from None
+        if connection.closed:
+            raise ConnectError(f"connection to {connection.peer} ended before the message was written")
+
+    # --- one attempt ---------------------------------------------------------------------------------------------------------
+
+    async def _attempt(self, route: TopicRoute, *, may_retry: bool) -> SendResult | Attempt:
+        sender, loop = self._sender, self._loop
+        queue = self._choose(route)
+        began = loop.time()
+        address = route.master(queue.broker_name) or ""
+        context = self._before(queue, address or "no address")
+        try:
+            address = master_of(route, queue)
+            if sender.introduces:
+                await self._introduce(address, self._patience(route, queue, connected=False, may_retry=may_retry))
+            connection = sender.connection(address)
+            patience = self._patience(route, queue, connected=connection is not None, may_retry=may_retry)
+            if connection is None:
+                connection = await sender.instance.remoting.connect(address, timeout=patience)
+            answer = await sender.ask(connection, self._outgoing, queue, max(min(patience, self._left()), 0.001))
+            result = result_of(answer, self._outgoing.msg_id, queue, address)
+        except asyncio.CancelledError:
+            self._after(context, began, SendError("the sender was cancelled before the broker answered"))
+            raise
+        except RemotingError as error:
+            self._after(context, began, error)
+            attempt = Attempt(queue.broker_name, address or "no address", str(error), error)
+            await self._failed(attempt, began)
+            return attempt
+        self._after(context, began, result)
+        sender.statistics.count_stored(queue.broker_name, loop.time() - began)
+        if sender.faults.settings is not None or not sender.faults.empty:
+            sender.faults.succeeded(queue.broker_name, (loop.time() - began) * 1000, loop.time())
+        if sender.creation.unsaid:
+            sender.creation.landed(result.queue)
+        if result.status is SendStatus.OK or not sender.rules.retry_unless_ok:
+            return result
+        attempt = Attempt(queue.broker_name, address, result.status.value, None, result)
+        self._tried.append(attempt)
+        return attempt
+
+    async def _introduce(self, address: str, patience: float) -> None:
+        try:
+            async with asyncio.timeout(patience):
+                await self._sender.instance.introduced(address)
+        except TimeoutError:
+            raise ConnectError(f"{address} answered no heartbeat within {patience:.1f} s") from None
+
+    def _choose(self, route: TopicRoute) -> MessageQueue:
+        if self._target is None:
+            failed = {attempt.broker_name for attempt in self._tried}
+            return self._sender.selection.choose(route, failed, self._loop.time())
+        if isinstance(self._target, MessageQueue):
+            return self._target
+        return self._target(route.publish_queues)
+
+    def _patience(self, route: TopicRoute, queue: MessageQueue, *, connected: bool, may_retry: bool) -> float:
+        left = self._left()
+        limit = self._sender.rules.attempt_timeout
+        if may_retry and limit is not None:
+            return min(left, limit)
+        if may_retry and not connected and not only_broker(route, queue.broker_name):
+            return left / 2  # a host that is silent must leave time for another one
+        return left
+
+    def _before(self, queue: MessageQueue, address: str, *, oneway: bool = False) -> SendContext | None:
+        sender, outgoing = self._sender, self._outgoing
+        if not sender.hooks:
+            return None
+        properties = decode_properties(outgoing.properties)
+        context = SendContext(
+            sender.group,
+            outgoing.topic,
+            dict(properties),
+            len(outgoing.body),
+            queue,
+            address,
+            outgoing.msg_id,
+            kind_of(properties),
+            sender.now_ms(),
+            oneway,
+            outgoing.body if outgoing.batch else None,
+        )
+        sender.hooks.before(context)
+        if context.properties != properties and not outgoing.batch:
+            self._outgoing = with_properties(outgoing, context.properties)
+        return context
+
+    def _after(self, context: SendContext | None, began: float, outcome: SendResult | Exception | None) -> None:
+        if context is None:
+            return
+        context.cost_ms = (self._loop.time() - began) * 1000
+        if isinstance(outcome, SendResult):
+            context.result = outcome
+        else:
+            context.error = outcome
+        self._sender.hooks.after(context)
+
+    # --- between attempts ----------------------------------------------------------------------------------------------------
+
+    async def _failed(self, attempt: Attempt, began: float) -> None:
+        self._tried.append(attempt)
+        if attempt.error is not None:
+            self._sender.statistics.count_failed(attempt.broker_name)
+            lost = isinstance(attempt.error, (ConnectError, ConnectionLostError))
+            self._sender.faults.failed(attempt.broker_name, self._loop.time(), connection=lost)
+        if isinstance(attempt.error, CallTimeoutError):
+            await self._sender.instance.abandon_if_silent(attempt.address, began)
+
+    def _is_final(self, attempt: Attempt) -> bool:
+        return isinstance(attempt.error, ResponseError) and attempt.error.code not in self._sender.rules.retry_codes
+
+    def _give_up(self) -> SendResult:
+        for attempt in reversed(self._tried):
+            if attempt.result is not None:
+                return attempt.result  # stored, if not as safely as was wished
+        spent_ms = (self._loop.time() - self._began) * 1000
+        raise failure(self._outgoing, self._tried, spent_ms) from self._tried[-1].error
+
+    async def _pause(self, route: TopicRoute, attempt: Attempt) -> bool:
+        """Wait, if it would be the same broker again; False if there is no time left for another attempt."""
+        times = sum(other.broker_name == attempt.broker_name for other in self._tried)
+        pause = RETRY_PAUSE_S * 2 ** (times - 1) if only_broker(route, attempt.broker_name) else 0.0
+        if self._loop.time() + pause >= self._deadline:
+            return False
+        await asyncio.sleep(pause)
+        return True
+
+    def _left(self) -> float:
+        return max(self._deadline - self._loop.time(), 0.001)
+
+    async def _route(self) -> TopicRoute:
+        queue = self._target
+        if isinstance(queue, MessageQueue) and queue.topic != self._outgoing.topic:
+            raise MessageError(
+                f"the message is for topic {self._outgoing.topic!r}, the chosen queue is of topic {queue.topic!r}"
+            )
+        return await self._sender.route(self._outgoing.topic, self._left())
+
+    async def _refreshed(self, route: TopicRoute, attempt: Attempt) -> TopicRoute:
+        """A newer route if the attempt's error says that ours is old and there is one."""
+        error = attempt.error
+        unknown = isinstance(error, ResponseError) and error.code == ResponseCode.TOPIC_NOT_EXIST
+        if not unknown and not isinstance(error, ConnectError):
+            return route
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                newer = await self._sender.instance.routes.refresh(route.topic, inherit=True)
+        except (TimeoutError, RouteNotFoundError):
+            return route
+        return newer if newer.publish_queues else route
+
+
+def with_properties(outgoing: Outgoing, properties: dict[str, str]) -> Outgoing:
+    """What a hook made of a message's properties goes out with it; if it cannot, what was there does."""
+    try:
+        text = encode_properties(properties)
+        size = len(text.encode())
+    except (MessageError, UnicodeEncodeError) as error:
+        log.warning("send hook's properties left out msg_id=%s cause=%s", outgoing.msg_id, error)
+        return outgoing
+    if size > PROPERTIES_SIZE_MAX:
+        log.warning("send hook's properties left out msg_id=%s size=%d allowed=%d", outgoing.msg_id, size, PROPERTIES_SIZE_MAX)
+        return outgoing
+    return msgspec.structs.replace(outgoing, properties=text)
+
+
+def master_of(route: TopicRoute, queue: MessageQueue) -> str:
+    """The address to send to. Raises ConnectError if the broker has no master now."""
+    address = route.master(queue.broker_name)
+    if address is None:
+        raise ConnectError(f"broker {queue.broker_name} has no master at the moment")
+    return address
+
+
+def only_broker(route: TopicRoute, broker_name: str) -> bool:
+    """Whether there is no other to send to."""
+    return all(other.broker_name == broker_name for other in route.publish_queues)
+
+
+def kind_of(properties: dict[str, str]) -> MessageKind:
+    """What kind of message it is, by its properties (apache/rocketmq ``sendKernelImpl``)."""
+    if any(name in properties for name in DELAYING):
+        return MessageKind.DELAY
+    return MessageKind.TRANSACTION_HALF if properties.get("TRAN_MSG") == "true" else MessageKind.NORMAL

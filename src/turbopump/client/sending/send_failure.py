@@ -1,0 +1,78 @@
+"""What a person reads when no broker took a message: every attempt, and what to do. Values in, an error out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from turbopump.client.sending.outgoing import Outgoing
+from turbopump.client.sending.send_result import SendResult
+from turbopump.errors import CallTimeoutError, ConnectError, RemotingError, ResponseError, SendError
+from turbopump.protocol.codes import ResponseCode
+
+
+class NotWrittenError(CallTimeoutError):
+    """There was no room on the connection in time: nothing of the message was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One broker, and what became of it there: ``error``, or ``result`` if it was stored less safely than was wished."""
+
+    broker_name: str
+    address: str
+    outcome: str
+    error: RemotingError | None
+    result: SendResult | None = None
+
+
+def failure(outgoing: Outgoing, tried: list[Attempt], spent_ms: float) -> SendError:
+    """The error of a send that nobody took."""
+    attempts = "1 attempt" if len(tried) == 1 else f"{len(tried)} attempts"
+    each = "; ".join(_told(tried))
+    last = tried[-1].error
+    head = f"message {outgoing.msg_id[:80]} to topic {outgoing.topic!r} was not sent: {attempts} in {spent_ms:.0f} ms: {each}"
+    return SendError(
+        f"{head}. {_remedy(last)}",
+        topic=outgoing.topic,
+        brokers=tuple(attempt.broker_name for attempt in tried),
+        spent_ms=spent_ms,
+        code=last.code if isinstance(last, ResponseError) else None,
+    )
+
+
+def _told(tried: list[Attempt]) -> list[str]:
+    """What each broker said, in its last words: one that refuses three times for the same reason says so once."""
+    alike: dict[object, list[Attempt]] = {}
+    for attempt in tried:
+        what = attempt.error.code if isinstance(attempt.error, ResponseError) else attempt.outcome
+        alike.setdefault((attempt.broker_name, attempt.address, what), []).append(attempt)
+    return [
+        f"{last.broker_name} ({last.address}) {last.outcome}" + (f" ({len(each)} times)" if len(each) > 1 else "")
+        for each in alike.values()
+        for last in each[-1:]
+    ]
+
+
+def _remedy(last: RemotingError | None) -> str:
+    if isinstance(last, ConnectError):
+        return "Check that the broker runs and that the address it advertises (brokerIP1, --advertise) can be reached from here"
+    if isinstance(last, NotWrittenError):
+        return "Nothing was stored. Check the broker's load and disk, or give a longer send_timeout"
+    if isinstance(last, CallTimeoutError):
+        return "The message may be stored all the same. Check the broker's load and disk, or give a longer send_timeout"
+    if isinstance(last, ResponseError):
+        return _REMEDIES.get(last.code, "The broker's log has the details")
+    return "The message may be stored all the same. Check the network and the broker's log"
+
+
+_REMEDIES: Final[dict[int, str]] = {
+    ResponseCode.TOPIC_NOT_EXIST: "Create the topic (turbopump topic create), or let the broker do it (autoCreateTopicEnable=true)",
+    ResponseCode.NO_PERMISSION: "Check the permission of the topic and of the broker (brokerPermission), and with access control the "
+    "credentials and what they may do",
+    ResponseCode.SYSTEM_ERROR: "The broker's log has the details; with access control check the credentials",
+    ResponseCode.SYSTEM_BUSY: "The broker is overloaded: send less at once, or check its disk",
+    ResponseCode.SERVICE_NOT_AVAILABLE: "The broker takes no writes: check its disk space and its log",
+    ResponseCode.MESSAGE_ILLEGAL: "Check the message's size, properties and topic",
+    ResponseCode.GO_AWAY: "The broker is being stopped: wait for it, or send to another",
+}

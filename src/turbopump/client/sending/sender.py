@@ -1,0 +1,208 @@
+"""Sending what is packed: the short way of a message, taken when nothing is odd, and what all of a producer's messages have in common.
+
+One rule: the short way does nothing that the whole one (``send_attempts.py``) would not; it only leaves out what is not needed. It must not
+know how messages are made. Source: apache/rocketmq ``DefaultMQProducerImpl.sendDefaultImpl``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from copy import copy
+from dataclasses import dataclass
+
+from turbopump.client.hooks import SendHooks
+from turbopump.client.instance import ClientInstance
+from turbopump.client.routes import TopicRoute
+from turbopump.client.sending.fault_strategy import FaultStrategy
+from turbopump.client.sending.outgoing import Outgoing
+from turbopump.client.sending.selection import Selection
+from turbopump.client.sending.send_attempts import Attempts, Target
+from turbopump.client.sending.send_failure import Attempt
+from turbopump.client.sending.send_frame import SendFrames
+from turbopump.client.sending.send_result import RETRYABLE_CODES, SEND_ANSWER, SendAnswer, SendResult, SendStatus, result_of
+from turbopump.client.sending.send_statistics import SendStatistics
+from turbopump.client.sending.topic_creation import TopicCreation
+from turbopump.client.setting_rules import is_whole
+from turbopump.errors import ConfigError, RemotingError, RouteNotFoundError, SendError
+from turbopump.message.message_queue import MessageQueue
+from turbopump.protocol.command import Command, TypedJsonHeader
+from turbopump.remoting.connection import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class SendRules:
+    """``timeout``: seconds that a send may take with all its retries; ``attempt_timeout``: that one attempt may take while others could
+    follow. ``retries``: attempts after the first. ``retry_codes``: answers that another broker might not give. ``retry_unless_ok``: try
+    another broker if the message is stored, but not as safely as promised. Raises ConfigError."""
+
+    timeout: float = 3.0
+    attempt_timeout: float | None = None
+    retries: int = 2
+    retry_codes: frozenset[int] = RETRYABLE_CODES
+    retry_unless_ok: bool = False
+
+    def __post_init__(self) -> None:
+        if not _is_number(self.timeout) or not self.timeout > 0:
+            raise ConfigError(f"send_timeout={self.timeout!r} must be a number of seconds above 0")
+        if not is_whole(self.retries) or self.retries < 0:
+            raise ConfigError(f"retries={self.retries!r} must be a whole number, 0 or more")
+        if self.attempt_timeout is not None and (not _is_number(self.attempt_timeout) or not self.attempt_timeout > 0):
+            raise ConfigError(f"attempt_timeout={self.attempt_timeout!r} must be a number of seconds above 0, or None")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+class Sender:
+    """Sends what is packed, for one producer."""
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        rules: SendRules,
+        frames: SendFrames,
+        selection: Selection,
+        faults: FaultStrategy,
+        hooks: SendHooks,
+        *,
+        group: str,
+        statistics: SendStatistics | None = None,
+    ) -> None:
+        self.instance = instance
+        self.statistics = statistics or SendStatistics()
+        self.rules = rules
+        self._encode = frames.encode
+        self.selection = selection
+        self.faults = faults
+        self.hooks = hooks
+        self.group = group
+        self.creation = TopicCreation(instance)
+        self.now_ms = instance.surroundings.clock.now_ms
+        self.in_flight = 0
+        self.tasks: list[asyncio.Task[None]] = []
+        """What runs beside sending until the producer is closed."""
+        self._idle: asyncio.Event | None = None
+        self._time = asyncio.get_running_loop().time
+        self._known = instance.routes.known
+        self.connection = instance.remoting.connection
+        self._short = not hooks and rules.attempt_timeout is None
+        self.introduces = False
+        """Whether a broker must know this client before it gets a message."""
+
+    def introducing(self) -> Sender:
+        """Another that sends in the same way, but each message only to a broker that knows this client: it will call back."""
+        other = copy(self)
+        other.introduces, other._short = True, False
+        other.tasks, other.in_flight, other._idle = [], 0, None
+        return other
+
+    def choosing(self, selection: Selection) -> Sender:
+        """Another that sends in the same way, but chooses queues in its own."""
+        other = copy(self)
+        other.selection = selection
+        other.tasks, other.in_flight, other._idle = [], 0, None
+        return other
+
+    async def deliver(self, outgoing: Outgoing, target: Target = None, timeout: float | None = None) -> SendResult:
+        """Returns when a broker has stored it. Raises as ``Producer.send``."""
+        if timeout is None:
+            timeout = self.rules.timeout
+        elif timeout <= 0:  # somebody's own deadline has passed
+            text = f"message {outgoing.msg_id[:80]} to topic {outgoing.topic!r} was not sent: {timeout=} leaves no time for it"
+            raise SendError(f"{text}. Nothing was stored; give it more seconds", topic=outgoing.topic)
+        began = self._time()
+        first: Attempt | None = None
+        self.in_flight += 1
+        try:
+            route = self._known.get(outgoing.topic)
+            if target is None and route is not None and self._short and self.faults.empty and is_usual(route):
+                queue = self.selection.choose(route)
+                address = route.master(queue.broker_name) or ""
+                connection = self.connection(address)
+                if connection is not None:
+                    try:
+                        answer = await self.ask(connection, outgoing, queue, timeout)
+                        now = self._time()
+                        if self.faults.settings is not None:
+                            self.faults.succeeded(queue.broker_name, (now - began) * 1000, now)
+                        result = result_of(answer, outgoing.msg_id, queue, address)
+                        self.statistics.count_stored(queue.broker_name, now - began)
+                        if result.status is SendStatus.OK or not self.rules.retry_unless_ok:
+                            return result
+                        first = Attempt(queue.broker_name, address, result.status.value, None, result)
+                    except RemotingError as error:
+                        first = Attempt(queue.broker_name, address, str(error), error)
+            return await Attempts(self, outgoing, target, began, timeout).until_stored(first)
+        except (SendError, RouteNotFoundError):
+            self.statistics.given_up += 1
+            raise
+        finally:
+            self.in_flight -= 1
+            if self._idle is not None and not self.in_flight:
+                self._idle.set()
+
+    async def send_oneway(self, outgoing: Outgoing, target: Target) -> None:
+        """One attempt, and no answer."""
+        await Attempts(self, outgoing, target, self._time(), self.rules.timeout).oneway()
+
+    async def wait_idle(self, timeout: float) -> None:
+        """Wait for what is in flight, at most ``timeout`` seconds."""
+        if self.in_flight:
+            self._idle = asyncio.Event()
+            try:
+                async with asyncio.timeout(timeout):
+                    await self._idle.wait()
+            except TimeoutError:
+                pass
+
+    def ask(
+        self, connection: Connection, outgoing: Outgoing, queue: MessageQueue, timeout: float
+    ) -> asyncio.Future[TypedJsonHeader[SendAnswer] | Command]:
+        """Send it; the future gets the answer."""
+        opaque = connection.next_opaque
+        return connection.start_typed_call(opaque, self.frame(outgoing, queue, opaque), timeout, SEND_ANSWER)
+
+    def frame(self, outgoing: Outgoing, queue: MessageQueue, opaque: int, *, oneway: bool = False) -> bytes:
+        """Its bytes."""
+        return self._encode(
+            queue,
+            opaque,
+            outgoing.sys_flag,
+            self.now_ms(),
+            outgoing.flag,
+            outgoing.properties,
+            outgoing.body,
+            outgoing.batch,
+            oneway,
+        )
+
+    async def route(self, topic: str, timeout: float) -> TopicRoute:
+        """A route with queues to send to; the topic is made if it is new. Raises RouteNotFoundError."""
+        known = self._known.get(topic)
+        if known is not None and is_usual(known):
+            return known
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        routes = self.instance.routes
+        try:
+            async with asyncio.timeout_at(deadline):
+                route = await routes.get(topic, inherit=True)
+                if not route.publish_queues:
+                    route = await routes.refresh(topic, inherit=True)
+        except TimeoutError:
+            raise RouteNotFoundError(f"no route to topic {topic!r}: no name server answered in {timeout:.1f} s") from None
+        if self.creation.is_due(route):
+            await self.creation.make(route, max(deadline - loop.time(), 0.001) / 2)  # the send itself needs time too
+            route = self._known.get(topic, route)
+        if not route.publish_queues:
+            raise RouteNotFoundError(
+                f"no route to topic {topic!r}: it has no writable queue. Check its permission (perm 6 allows reading and writing) "
+                "and that the master of its broker is up"
+            )
+        return route
+
+
+def is_usual(route: TopicRoute) -> bool:
+    """Whether the topic exists, with queues to send to."""
+    return not route.inherited and bool(route.publish_queues)

@@ -1,0 +1,242 @@
+"""The simple consumer: its user asks for messages, each of which is his for a while, and says of each that it is done, or when it is to
+come again.
+
+One rule: nothing is done by itself: what is not acknowledged in its time comes again, to whoever of the group asks then. This file is
+the life of a consumer and its user's calls. It must not know how messages are got.
+Source: apache/rocketmq-clients ``SimpleConsumer``; on the wire, apache/rocketmq's POP.
+"""
+
+from __future__ import annotations
+
+import random as random_module
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Final
+
+from turbopump.client.consuming.offset_store import ConsumeFrom
+from turbopump.client.consuming.send_back import SendBack
+from turbopump.client.consuming.subscription import ALL, SQL92, Sql, Subscription, topic_subscription
+from turbopump.client.heartbeat import Member
+from turbopump.client.identity import Credentials, InstanceSettings
+from turbopump.client.instance import ClientInstance
+from turbopump.client.namespace import unwrap, wrap
+from turbopump.client.popping.acks import PopAcks
+from turbopump.client.popping.pop import ATTEMPTS_MAX, BATCH_MAX, init_mode_of
+from turbopump.client.popping.popped import PoppedMessage
+from turbopump.client.popping.receipts import TIMEOUT_S as CALL_TIMEOUT_S
+from turbopump.client.popping.receipts import Receipts
+from turbopump.client.popping.sources import PopSources
+from turbopump.client.setting_rules import group_in
+from turbopump.client.shared_instances import join_instance
+from turbopump.client.surroundings import name_server_addresses, surroundings_of
+from turbopump.clock import Clock
+from turbopump.errors import ConfigError, NotStartedError
+from turbopump.protocol.bodies.heartbeat import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel
+
+__all__ = ["PoppedMessage", "SimpleConsumer"]
+
+INVISIBLE_S: Final = 60.0
+TIMEOUT_S: Final = 15.0
+CLOSE_PATIENCE_S: Final = 3.0
+
+
+class SimpleConsumer:
+    """Receives messages of ``group`` one by one, whoever else does. Use it as
+    ``async with SimpleConsumer("127.0.0.1:9876", group="g", topic="t") as consumer:``, then ``await consumer.receive()`` and
+    ``await consumer.ack(message)``.
+
+    ``topic`` and ``tags`` (``*``, ``A || B`` or ``Sql(…)``): what to receive; ``subscribe`` adds more. ``consume_from``: where a group
+    begins in a queue it has no place in. ``max_reconsume_times``: what comes again after so many retries becomes a dead letter (None: it
+    comes again without limit). The other settings are those of ``PushConsumer``. Raises ConfigError for unusable settings.
+
+    Brokers hand out messages one by one, in no order, and keep what is done: no queue is divided among the members, and any number of tasks
+    may receive. Apache's brokers do so from 5.0 on. Methods may raise a RemotingError, NotStartedError before ``start`` and after
+    ``close``.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | list[str] | tuple[str, ...],
+        *,
+        group: str,
+        topic: str | None = None,
+        tags: str | Sql = ALL,
+        consume_from: ConsumeFrom = ConsumeFrom.LAST,
+        max_reconsume_times: int | None = ATTEMPTS_MAX,
+        instance_name: str | None = None,
+        unit_name: str | None = None,
+        credentials: Credentials | None = None,
+        namespace: str | None = None,
+        namespace_v2: str | None = None,
+        clock: Clock | None = None,
+        random: random_module.Random | None = None,
+        local_ip: str | None = None,
+    ) -> None:
+        self._group = group_in(namespace, group)
+        if not isinstance(consume_from, ConsumeFrom):
+            raise ConfigError("consume_from must be ConsumeFrom.LAST or ConsumeFrom.FIRST: brokers know no time here")
+        if max_reconsume_times is not None and max_reconsume_times < 0:
+            raise ConfigError(f"max_reconsume_times={max_reconsume_times} must be 0 or more, or None for no limit")
+        self.group = group
+        self._namespace = namespace
+        self._settings = InstanceSettings(name_server_addresses(namesrv), instance_name, unit_name, credentials, namespace_v2)
+        self._consume_from = consume_from
+        self._max_reconsume_times = max_reconsume_times
+        self._surroundings = surroundings_of(clock, random, local_ip)
+        self._subscriptions: dict[str, Subscription] = {}
+        self._running: _Running | None = None
+        if topic is not None:
+            self._subscribe(topic, tags)
+
+    # --- life ----------------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> SimpleConsumer:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Make the group known to the brokers.
+
+        Raises RouteNotFoundError if no name server answers (a topic that does not exist yet is waited for), NotStartedError after
+        ``close``.
+        """
+        if self._running is not None:
+            self._running.instance.check_usable("SimpleConsumer", self._running.member)
+            return
+        member = Member(self._group, consumer=self._consumer_data)
+        instance = join_instance(self._settings, self._surroundings, member)
+        self._running = _Running(self, instance, member)
+        try:
+            await instance.routes.find(list(self._subscriptions))
+        except BaseException:
+            await self.close()
+            raise
+        await instance.introduce_all()
+
+    async def close(self) -> None:
+        """Whoever waits in ``receive`` gets nothing; what is not acknowledged comes again in its time. May be called twice."""
+        running = self._running
+        if running is None or running.closing:
+            return
+        running.closing = True
+        running.sources.close()
+        await running.sources.finish(CLOSE_PATIENCE_S)
+        await running.backs.finish(CLOSE_PATIENCE_S)
+        await running.acks.finish(CLOSE_PATIENCE_S)
+        await running.instance.leave(running.member)
+
+    @property
+    def client_id(self) -> str:
+        """What brokers know this client by. Raises NotStartedError before ``start``."""
+        return self._ready().instance.client_id
+
+    # --- what it receives ----------------------------------------------------------------------------------------------------
+
+    async def subscribe(self, topic: str, tags: str | Sql = ALL) -> None:
+        """Receive messages of ``topic`` too (or with other tags); before ``start`` or after. Raises ConfigError."""
+        self._subscribe(topic, tags)
+        if self._running is not None:
+            await self._ready().instance.introduce_all()
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Receive no more of ``topic``; says nothing if it was not subscribed to."""
+        self._subscriptions.pop(wrap(self._namespace, topic), None)
+        if self._running is not None:
+            await self._ready().instance.introduce_all()
+
+    @property
+    def subscriptions(self) -> Mapping[str, str | Sql]:
+        """Topics, and what is wanted of each."""
+        return {
+            unwrap(self._namespace, one.topic): Sql(one.expression) if one.kind == SQL92 else one.expression
+            for one in self._subscriptions.values()
+        }
+
+    async def receive(
+        self, max_messages: int = BATCH_MAX, invisible_seconds: float = INVISIBLE_S, timeout: float = TIMEOUT_S
+    ) -> list[PoppedMessage]:
+        """Messages, as soon as there is one, ``max_messages`` at most, all of one topic and broker; none after ``timeout`` seconds, or once
+        closed. They are invisible to the rest of the group for ``invisible_seconds``: acknowledge each in that time, or have it changed.
+
+        If it is cancelled, what was about to come is given back. Raises ConfigError; RemotingError or RouteNotFoundError if nobody could be
+        asked until the time was over.
+        """
+        if max_messages < 1:
+            raise ConfigError(f"max_messages={max_messages} must be at least 1")
+        _check_invisible(invisible_seconds)
+        if not self._subscriptions:
+            raise ConfigError("nothing to receive: give topic=… or call subscribe(topic)")
+        return await self._ready().sources.receive(max_messages, invisible_seconds, timeout)
+
+    # --- what becomes of a message -------------------------------------------------------------------------------------------
+
+    async def ack(self, messages: PoppedMessage | Iterable[PoppedMessage], *, timeout: float = CALL_TIMEOUT_S) -> None:
+        """It is done, or they are, and will not come again. Returns when the brokers have it.
+
+        Several go as one request to each broker, which says nothing of each. Brokers answer one that comes too late, or twice, like any
+        other. Raises ResponseError if a broker refuses (code 208: its queue has no such place), another RemotingError if it could not be
+        told: then the message may come again.
+        """
+        running = self._ready()
+        several = [messages] if isinstance(messages, PoppedMessage) else messages
+        await running.receipts.acknowledge(several, timeout=timeout)
+
+    async def change_invisible_time(self, message: PoppedMessage, seconds: float, *, timeout: float = CALL_TIMEOUT_S) -> str:
+        """Have it again ``seconds`` from now instead; returns its new handle, which ``message.handle`` is from then on.
+
+        To have more time, or to have it later; it counts as another attempt only when it comes again. Raises ConfigError, RemotingError.
+        """
+        _check_invisible(seconds)
+        message.handle = await self._ready().receipts.change_invisible_time(message, seconds, timeout=timeout)
+        return message.handle
+
+    # --- inside --------------------------------------------------------------------------------------------------------------
+
+    def _ready(self) -> _Running:
+        if self._running is None:
+            raise NotStartedError(
+                "this SimpleConsumer is not started; use `async with SimpleConsumer(...)` or `await consumer.start()`"
+            )
+        self._running.instance.check_usable("SimpleConsumer", self._running.member)
+        return self._running
+
+    def _subscribe(self, topic: str, tags: str | Sql) -> None:
+        subscription = topic_subscription(self._namespace, topic, tags, self._surroundings.clock.now_ms())
+        self._subscriptions[subscription.topic] = subscription
+
+    def _consumer_data(self) -> ConsumerData:
+        return ConsumerData(
+            group_name=self._group,
+            consume_type=ConsumeType.CONSUME_POP,
+            message_model=MessageModel.CLUSTERING,
+            consume_from_where=ConsumeFromWhere(self._consume_from.value),
+            subscription_data_set=tuple(subscription.data() for subscription in self._subscriptions.values()),
+        )
+
+
+class _Running:
+    """What exists from start to close."""
+
+    def __init__(self, consumer: SimpleConsumer, instance: ClientInstance, member: Member) -> None:
+        self.instance = instance
+        self.member = member
+        self.closing = False
+        self.receipts = Receipts(instance, consumer._group, consumer._namespace)
+        self.acks = PopAcks(instance, self.receipts)
+        self.backs = SendBack(instance, consumer._group, consumer._max_reconsume_times, consumer._namespace)
+        self.sources = PopSources(
+            *(instance, consumer._group, consumer._subscriptions, init_mode_of(consumer._consume_from)),
+            *(self.receipts, self.acks, self.backs),
+            retries_max=consumer._max_reconsume_times,
+            namespace=consumer._namespace,
+        )
+
+
+def _check_invisible(seconds: float) -> None:
+    if not seconds > 0:
+        raise ConfigError(f"invisible time {seconds} must be more than 0 seconds")

@@ -1,0 +1,1 @@
+"""Where a message was: records in Apache's encoding, sent beside the messages themselves."""

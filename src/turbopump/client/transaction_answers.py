@@ -1,0 +1,118 @@
+"""Answers to brokers that ask what has become of a transaction: the user's checker is asked, some at a time, and the state is told.
+
+One rule: a question that cannot be answered is dropped, for the broker asks again; nothing waits without a bound. Source: apache/rocketmq
+``DefaultMQProducerImpl.checkTransactionState``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from turbopump.client.instance import ClientInstance
+from turbopump.client.namespace import unwrap
+from turbopump.client.transaction_state import TransactionState
+from turbopump.client.user_function import UserFunction
+from turbopump.message.message import ReceivedMessage
+from turbopump.message.properties import TRANSACTION_ID
+from turbopump.protocol.requests.transactions import CheckTransactionState, EndTransaction
+from turbopump.remoting.connection import Connection
+
+log = logging.getLogger(__name__)
+
+WAITING_MAX: Final = 2000
+"""Questions that wait for the checker (``checkRequestHoldMax``); more are dropped."""
+ANSWER_S: Final = 60.0
+"""How long a checker may think; the broker asks again."""
+
+
+class Asked(NamedTuple):
+    """A question, the message it is about, and who asks."""
+
+    request: CheckTransactionState
+    message: ReceivedMessage
+    peer: Connection
+
+
+class TransactionAnswers:
+    """Of one producer. ``tell(request, remark, asked, state)`` sends an answer on its way. ``dropped`` counts."""
+
+    def __init__(
+        self,
+        checker: UserFunction,
+        tell: Callable[[EndTransaction, str | None, Asked, TransactionState], None],
+        *,
+        group: str,
+        namespace: str | None,
+        concurrency: int,
+    ) -> None:
+        self._checker = checker
+        self._tell = tell
+        self._group = group
+        self._namespace = namespace
+        self._concurrency = concurrency
+        self._waiting: deque[Asked] = deque()
+        self._workers = 0
+        self.dropped = 0
+
+    def take(self, asked: Asked, instance: ClientInstance) -> None:
+        """Answer soon."""
+        if len(self._waiting) >= WAITING_MAX:
+            if not self.dropped:
+                log.warning(
+                    "questions about transactions are dropped, the checker is too slow waiting=%d group=%s",
+                    WAITING_MAX,
+                    self._group,
+                )
+            self.dropped += 1
+            return
+        self._waiting.append(asked)
+        if self._workers < self._concurrency:
+            self._workers += 1
+            instance.spawn(self._work(), name=f"checks of transactions of {self._group}")
+
+    async def _work(self) -> None:
+        try:
+            while self._waiting:
+                await self._answer(self._waiting.popleft())
+        finally:
+            self._workers -= 1
+
+    async def _answer(self, asked: Asked) -> None:
+        request, message, _ = asked
+        message.topic = unwrap(self._namespace, message.topic)
+        message.broker_name = request.bname or ""
+        message.properties.setdefault(TRANSACTION_ID, message.msg_id)  # RocketMQ 4 does not store it
+        remark = None
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                state = state_of(await self._checker.call(message), "checker")
+        except Exception as error:
+            log.warning(
+                "checker failed, the broker will ask again msg_id=%s topic=%s", message.msg_id, message.topic, exc_info=True
+            )
+            state, remark = TransactionState.UNKNOWN, f"checkLocalTransactionState Exception: {error!r}"
+        answer = EndTransaction(
+            topic=request.topic,
+            producer_group=self._group,
+            tran_state_table_offset=request.tran_state_table_offset,
+            commit_log_offset=request.commit_log_offset,
+            commit_or_rollback=state.outcome,
+            from_transaction_check=True,
+            msg_id=message.msg_id,
+            transaction_id=request.transaction_id,
+            bname=request.bname,
+        )
+        self._tell(answer, remark, asked, state)
+
+
+def state_of(returned: object, who: str) -> TransactionState:
+    """What the user's function says. Raises TypeError for what is no state."""
+    if returned is None:
+        return TransactionState.UNKNOWN
+    if isinstance(returned, TransactionState):
+        return returned
+    raise TypeError(f"the {who} returned {returned!r}; TransactionState.COMMIT, ROLLBACK or UNKNOWN (or None) is expected")

@@ -1,0 +1,240 @@
+"""The producer of messages that are delivered if, and only if, a local transaction succeeds.
+
+A half message is sent, which nobody sees; the user's executor does its work and says how it went; the broker is told, and the message is
+delivered or forgotten. If the broker is told nothing, it asks a producer of the group, whose checker looks up how the work went.
+Source: apache/rocketmq ``TransactionMQProducer``, ``DefaultMQProducerImpl.sendMessageInTransaction``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, Unpack
+
+from turbopump.client.hooks import EndTransactionContext
+from turbopump.client.namespace import wrap
+from turbopump.client.producer import Producer
+from turbopump.client.sending.outgoing import DELAYING
+from turbopump.client.sending.send_result import SendResult, SendStatus
+from turbopump.client.sending.sender import Sender
+from turbopump.client.settings import ProducerSettings
+from turbopump.client.transaction_answers import Asked, TransactionAnswers, state_of
+from turbopump.client.transaction_state import TransactionResult, TransactionState
+from turbopump.client.user_function import UserFunction
+from turbopump.errors import ConfigError, ConnectError, MessageError, TurbopumpError
+from turbopump.message.ids import decode_offset_msg_id
+from turbopump.message.message import Message, ReceivedMessage
+from turbopump.message.properties import PRODUCER_GROUP, TRANSACTION_ID, TRANSACTION_PREPARED, UNIQ_KEY
+from turbopump.message.rules import DEFAULT_TOPIC
+from turbopump.protocol.command import encode_command, request_command
+from turbopump.protocol.requests.transactions import CheckTransactionState, EndTransaction
+from turbopump.remoting.connection import Connection
+
+log = logging.getLogger(__name__)
+
+Executor = Callable[..., object]
+"""``executor(message, arg)`` does the local work and returns a TransactionState (None: UNKNOWN). A coroutine function runs on the loop, a
+plain one in a thread."""
+Checker = Callable[[ReceivedMessage], object]
+"""``checker(message)`` looks up how the local work of a half message went, perhaps of another process's, and returns its state."""
+
+INTRODUCE_AGAIN_S: Final = 30.0
+
+
+class TransactionProducer(Producer):
+    """A ``Producer`` that can send in transactions, too. Every producer of ``group`` must be able to answer for the others, so give them a
+    group of their own.
+
+    ``checker``: see ``Checker``. ``executor``: what ``send_in_transaction`` runs unless it is given another. ``threads``: how many plain
+    functions, executors and as many checkers again, run at the same time. ``topics``: on whose brokers this producer answers questions
+    from its start on; the others get to know it when it first sends there. All other settings are those of ``Producer``.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | list[str] | tuple[str, ...],
+        *,
+        group: str,
+        checker: Checker,
+        executor: Executor | None = None,
+        threads: int = 8,
+        topics: Sequence[str] = (),
+        **settings: Unpack[ProducerSettings],
+    ) -> None:
+        super().__init__(namesrv, group=group, **settings)
+        if threads < 1:
+            raise ConfigError(f"threads={threads}: at least 1 is needed")
+        self._threads = threads
+        self._topics = tuple(topics)
+        self._executor = None if executor is None else UserFunction(executor, threads=threads, name="executor")
+        self._checker = UserFunction(checker, threads=threads, name="checker")
+        self._answers = TransactionAnswers(
+            self._checker, self._told, group=self._member.group, namespace=self._namespace, concurrency=threads
+        )
+        self._member.exclusive = True
+        self._member.on_transaction_check = self._asked
+        self._under_way: set[asyncio.Future[None]] = set()
+
+    async def __aenter__(self) -> TransactionProducer:
+        await self.start()
+        return self
+
+    async def start(self) -> None:
+        """As ``Producer.start``; and let brokers know that somebody of the group is there to be asked."""
+        begins = self._sender is None
+        await super().start()
+        if begins:
+            sender = self._started()
+            sender.tasks.append(sender.instance.spawn(self._introduce(sender), name="introduction of a transaction producer"))
+
+    async def close(self) -> None:
+        """As ``Producer.close``, after the transactions that are under way (``send_timeout`` at most); those that last longer the broker
+        will ask about."""
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=self._rules.timeout)
+        await super().close()
+        self._checker.close()
+        if self._executor is not None:
+            self._executor.close()
+
+    async def send_in_transaction(
+        self, message: Message, arg: object = None, *, executor: Executor | None = None, timeout: float | None = None
+    ) -> TransactionResult:
+        """Send ``message`` as a half message, run the executor with it and ``arg``, and tell the broker how it went.
+
+        The executor finds the transaction's id in the property ``__transactionId__``. What it raises is logged, and is in the result: the
+        broker will ask the checker then. ``timeout``: seconds for the half message. Raises as ``Producer.send``, and then nothing was
+        executed; MessageError for a delayed message.
+        """
+        run = self._executor if executor is None else UserFunction(executor, threads=1, name="executor")
+        if run is None:
+            raise ConfigError("a transaction needs an executor; give one to TransactionProducer or to send_in_transaction")
+        sender = self._ready()
+        delaying = next((name for name in DELAYING if name in message.properties), None)
+        if delaying is not None:
+            raise MessageError(f"the message of a transaction cannot be delayed (property {delaying}); send it without")
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._under_way.add(done)
+        try:
+            return await self._execute(sender, message, arg, run, timeout)
+        finally:
+            self._under_way.discard(done)
+            done.set_result(None)
+            if run is not self._executor:
+                run.close()
+
+    async def _execute(
+        self, sender: Sender, message: Message, arg: object, run: UserFunction, timeout: float | None
+    ) -> TransactionResult:
+        properties = {**message.properties, TRANSACTION_PREPARED: "true", PRODUCER_GROUP: self._member.group}
+        half = Message(message.topic, message.body, properties=properties, flag=message.flag)
+        outgoing = self._pack.pack(half)
+        sent = await self._deliver(sender, outgoing, None, timeout)
+        state, failed = TransactionState.ROLLBACK, None
+        if sent.status is SendStatus.OK:
+            half.properties[UNIQ_KEY] = outgoing.msg_id
+            half.properties[TRANSACTION_ID] = sent.transaction_id or outgoing.msg_id
+            try:
+                state = state_of(await run.call(half, arg), "executor")
+            except Exception as error:
+                state, failed = TransactionState.UNKNOWN, error
+                log.warning(
+                    "executor failed, the broker will ask the checker msg_id=%s topic=%s",
+                    sent.msg_id,
+                    message.topic,
+                    exc_info=True,
+                )
+        told = await self._end(sender, half, outgoing.topic, sent, state, failed)
+        return TransactionResult(sent, state, failed, told)
+
+    # --- telling the broker --------------------------------------------------------------------------------------------------
+
+    async def _end(
+        self, sender: Sender, half: Message, topic: str, sent: SendResult, state: TransactionState, error: Exception | None
+    ) -> bool:
+        request = EndTransaction(
+            topic=topic,
+            producer_group=self._member.group,
+            tran_state_table_offset=sent.queue_offset,
+            commit_log_offset=decode_offset_msg_id(sent.offset_msg_id)[2],
+            commit_or_rollback=state.outcome,
+            from_transaction_check=False,
+            msg_id=sent.msg_id,
+            transaction_id=sent.transaction_id,
+            bname=sent.queue.broker_name,
+        )
+        remark = None if error is None else f"executeLocalTransactionBranch exception: {error!r}"
+        route = sender.instance.routes.known.get(topic)
+        address = None if route is None else route.master(sent.queue.broker_name)
+        try:
+            if address is None:
+                raise ConnectError(f"broker {sent.queue.broker_name} has no master at the moment")
+            connection = await sender.instance.remoting.connect(address)
+        except ConnectError as cause:
+            log.warning(
+                "a broker could not be told of a transaction, it will ask state=%s msg_id=%s cause=%s",
+                state.name,
+                sent.msg_id,
+                cause,
+            )
+            return False
+        self._write(sender, connection, request, remark)
+        sender.hooks.end_transaction(
+            EndTransactionContext(
+                self._member.group,
+                topic,
+                half.properties,
+                address,
+                sent.msg_id,
+                sent.transaction_id,
+                state.value,
+                from_check=False,
+            )
+        )
+        return True
+
+    def _asked(self, request: CheckTransactionState, message: ReceivedMessage, peer: Connection) -> None:
+        if self._sender is not None:
+            self._answers.take(Asked(request, message, peer), self._sender.instance)
+
+    def _told(self, answer: EndTransaction, remark: str | None, asked: Asked, state: TransactionState) -> None:
+        sender = self._started()
+        message = asked.message
+        self._write(sender, asked.peer, answer, remark)
+        sender.hooks.end_transaction(
+            EndTransactionContext(
+                self._member.group,
+                wrap(self._namespace, message.topic),
+                message.properties,
+                asked.peer.peer,
+                message.msg_id,
+                answer.transaction_id,
+                state.value,
+                from_check=True,
+            )
+        )
+
+    @staticmethod
+    def _write(sender: Sender, connection: Connection, request: EndTransaction, remark: str | None) -> None:
+        command = request_command(request, opaque=connection.next_opaque, oneway=True)
+        command.remark = remark
+        if sender.instance.dress is not None:
+            command.ext = sender.instance.dress(command.ext, b"")
+        connection.send_frame(encode_command(command))
+
+    # --- being known ---------------------------------------------------------------------------------------------------------
+
+    async def _introduce(self, sender: Sender) -> None:
+        """Learn routes; whoever is on them is sent heartbeats. RocketMQ: the producer's ``topics`` (5.x), or TBW102 (4.x)."""
+        missing = [wrap(self._namespace, topic) for topic in self._topics] or [DEFAULT_TOPIC]
+        while missing:
+            for topic in list(missing):
+                try:
+                    await sender.instance.routes.get(topic)
+                except TurbopumpError as error:
+                    log.debug("not introduced yet topic=%s cause=%s", topic, error)
+                else:
+                    missing.remove(topic)
+            if missing:
+                await asyncio.sleep(INTRODUCE_AGAIN_S)

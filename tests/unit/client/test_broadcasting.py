@@ -1,0 +1,217 @@
+"""Broadcasting consumers: everybody gets everything, nothing is retried, and the offsets lie in a file as Apache's clients have it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
+from tests.unit.client.test_push_consumer import consumer_of, fill
+
+from turbopump.client.consuming.delivery import Delivery, Retry
+from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
+from turbopump.errors import ConfigError
+from turbopump.protocol.bodies.heartbeat import MessageModel
+from turbopump.protocol.codes import RequestCode
+from turbopump.protocol.requests.locks import LockBatchMq
+from turbopump.protocol.requests.offsets import QueryConsumerOffset, UpdateConsumerOffset
+from turbopump.protocol.requests.pull import PullMessage, PullSysFlag
+from turbopump.protocol.requests.send_back import ConsumerSendMsgBack
+from turbopump.testing.simulation import Simulation, simulate
+
+DIRECTORY = Path("/home/.rocketmq_offsets")
+FILE = DIRECTORY / "127.0.0.1@DEFAULT" / "readers" / "offsets.json"
+
+
+def broadcasting(cluster: ScriptedCluster, simulation: Simulation, **settings: object) -> PushConsumer:
+    disk = simulation.disk("client")
+    mount = disk.mounted or disk.mount()
+    return consumer_of(cluster, broadcast=True, offsets_directory=DIRECTORY, disk=mount, **settings)
+
+
+async def read(consumer: PushConsumer, count: int) -> list[bytes]:
+    bodies: list[bytes] = []
+    async for message in consumer:
+        bodies.append(message.body)
+        if len(bodies) == count:
+            message.done()
+            break
+    return bodies
+
+
+def test_every_consumer_gets_every_message() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=2) as cluster:
+            fill(cluster, 3)
+            fill(cluster, 3, queue_id=1)
+            async with (
+                broadcasting(cluster, simulation, instance_name="a") as one,
+                broadcasting(cluster, simulation, instance_name="b") as other,
+            ):
+                assert len(one.queues) == len(other.queues) == 2
+                assert sorted(await read(one, 6)) == sorted(await read(other, 6)) == sorted([b"m0", b"m1", b"m2"] * 2)
+            assert {data.message_model for beat in cluster.broker.heartbeats for data in beat.consumer_data_set} == {
+                MessageModel.BROADCASTING
+            }
+
+    simulate(1, scenario)
+
+
+def test_its_offsets_are_in_a_file_of_apaches_form_and_the_next_life_goes_on_there() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            fill(cluster, 3)
+            async with broadcasting(cluster, simulation) as consumer:
+                assert consumer.client_id == "127.0.0.1@DEFAULT"
+                await read(consumer, 2)
+            disk = simulation.disk("client").mounted
+            assert disk is not None
+            assert disk.read_file(FILE) == (
+                b'{\n\t"offsetTable":{{\n\t\t\t"brokerName":"broker-a",\n\t\t\t"queueId":0,\n\t\t\t"topic":"orders"\n\t\t}:2\n\t}\n}'
+            )
+            async with broadcasting(cluster, simulation) as consumer:
+                assert await read(consumer, 1) == [b"m2"]
+            assert cluster.broker.requests(UpdateConsumerOffset) == cluster.broker.requests(QueryConsumerOffset) == []
+            assert not any(pull.sys_flag & PullSysFlag.COMMIT_OFFSET for pull in cluster.broker.requests(PullMessage))
+
+    simulate(1, scenario)
+
+
+def test_offsets_are_written_every_five_seconds_and_nothing_is_written_where_nothing_changed() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            fill(cluster, 3)
+
+            async def handle(_message: Delivery) -> None:
+                return
+
+            async with broadcasting(cluster, simulation, handler=handle):
+                await asyncio.sleep(6)
+                disk = simulation.disk("client").mounted
+                assert disk is not None
+                assert b":3" in (disk.read_file(FILE) or b"")
+                written = disk.modified_ms(FILE)
+                await asyncio.sleep(20)
+                assert disk.modified_ms(FILE) == written
+
+    simulate(1, scenario)
+
+
+def test_a_damaged_file_gives_way_to_its_bak() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            fill(cluster, 3)
+            async with broadcasting(cluster, simulation) as consumer:
+                await read(consumer, 2)
+            disk = simulation.disk("client").mounted
+            assert disk is not None
+            disk.write_file(FILE, b'{\n\t"offsetTa')
+            async with broadcasting(cluster, simulation) as consumer:
+                assert await read(consumer, 1) == [b"m2"]
+
+    simulate(1, scenario)
+
+
+def test_a_file_of_apaches_is_read_and_a_queue_that_it_does_not_name_begins_where_it_was_told() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=2) as cluster:
+            fill(cluster, 3)
+            fill(cluster, 3, queue_id=1)
+            mount = simulation.disk("client").mount()
+            mount.make_directory(FILE.parent)
+            mount.write_file(
+                FILE, b'{\n\t"offsetTable":{{\n\t\t"brokerName":"broker-a",\n\t\t"queueId":0,\n\t\t"topic":"orders"\n\t}:1}\n}'
+            )
+            async with broadcasting(cluster, simulation, consume_from=ConsumeFrom.LAST) as consumer:
+                assert await read(consumer, 2) == [b"m1", b"m2"]
+                cluster.broker.store("orders", 1, b"new")
+                assert await read(consumer, 1) == [b"new"]
+
+    simulate(1, scenario)
+
+
+def test_what_fails_is_not_delivered_again_unless_it_asks_to_be_kept() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            fill(cluster, 3)
+            seen: list[tuple[bytes, int]] = []
+
+            async def handle(message: Delivery) -> Retry | None:
+                seen.append((message.body, message.attempt))
+                if message.body == b"m0":
+                    raise ZeroDivisionError
+                return Retry(delay=3) if (message.body, message.attempt) == (b"m1", 1) else None
+
+            async with broadcasting(cluster, simulation, handler=handle) as consumer:
+                await until(lambda: len(seen) == 4)
+                assert all(not queue.topic.startswith("%RETRY%") for queue in consumer.queues)
+            assert seen == [(b"m0", 1), (b"m1", 1), (b"m2", 1), (b"m1", 2)]
+            assert cluster.broker.requests(ConsumerSendMsgBack) == []
+
+    simulate(1, scenario)
+
+
+def test_in_order_too_without_locks() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            fill(cluster, 3)
+            seen: list[bytes] = []
+
+            async def handle(message: Delivery) -> Retry | None:
+                seen.append(message.body)
+                return Retry() if seen == [b"m0"] else None
+
+            async with broadcasting(cluster, simulation, handler=handle, ordered=True):
+                await until(lambda: len(seen) == 4)
+            assert seen == [b"m0", b"m0", b"m1", b"m2"]
+            assert cluster.broker.requests(LockBatchMq) == []
+
+    simulate(1, scenario)
+
+
+def test_nobody_needs_to_be_listed_as_a_member() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            fill(cluster, 1)
+            async with broadcasting(cluster, simulation) as consumer:
+                assert await read(consumer, 1) == [b"m0"]
+            codes = {int(request.code) for request, _ in cluster.broker.received}
+            assert RequestCode.GET_CONSUMER_LIST_BY_GROUP not in codes
+
+    simulate(1, scenario)
+
+
+def test_two_of_a_group_in_a_process_need_names_for_they_would_share_a_file() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            async with broadcasting(cluster, simulation):
+                with pytest.raises(ConfigError, match="give another instance_name"):
+                    await broadcasting(cluster, simulation).start()
+            with pytest.raises(ConfigError, match="name of a directory"):
+                await broadcasting(cluster, simulation, instance_name="../x").start()
+
+    simulate(1, scenario)
+
+
+def test_a_disk_that_fails_for_a_while_keeps_nobody_from_consuming() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            fill(cluster, 2)
+            async with broadcasting(cluster, simulation) as consumer:
+                simulation.disk("client").fail("rename", times=2)
+                stream = aiter(consumer)
+                await anext(stream)
+                await anext(stream)
+                await asyncio.sleep(30)
+                disk = simulation.disk("client").mounted
+                assert disk is not None
+                assert b":1" in (disk.read_file(FILE) or b"")
+                del stream
+
+    simulate(1, scenario)
+
+
+def test_unusable_settings_are_refused() -> None:
+    with pytest.raises(ConfigError, match="offsets_directory is for broadcast=True"):
+        PushConsumer("127.0.0.1:9876", group="g", offsets_directory="/tmp")

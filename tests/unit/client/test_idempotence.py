@@ -1,0 +1,541 @@
+"""A business key is handled once: through twins, failures, deaths and lost stores; the three stores keep one contract."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import shutil
+import socket
+import sqlite3
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from turbopump import blocking
+from turbopump.client.consuming.delivery import Delivery, Retry
+from turbopump.client.idempotence import (
+    Claim,
+    IdempotenceStore,
+    IdempotentConsumer,
+    MemoryStore,
+    RedisStore,
+    SqliteStore,
+    TwinWaitError,
+)
+from turbopump.client.producer import Producer
+from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
+from turbopump.errors import ConfigError
+from turbopump.message.message import Message
+from turbopump.testing import BrokerThread, running_broker
+from turbopump.testing.simulated_clock import SimulatedClock
+from turbopump.testing.simulation import Simulation, simulate
+
+
+class HandClock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.seconds = 1_700_000_000.0
+
+    def now_ms(self) -> int:
+        return int(self.seconds * 1000)
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+class _Owner:
+    dropped = False
+
+    def delivery_done(self, message: Delivery) -> None:
+        pass
+
+    def delivery_failed(self, message: Delivery, delay: float | None, level: int) -> None:
+        pass
+
+    def delivery_left(self, message: Delivery) -> None:
+        pass
+
+
+def delivery(key: str | None, body: bytes = b"") -> Delivery:
+    message = Delivery(
+        topic="orders",
+        stored_body=body,
+        properties_text=f"order\x01{key}\x02" if key else "",
+        queue_id=0,
+        queue_offset=0,
+        commit_log_offset=0,
+        flag=0,
+        sys_flag=0,
+        born_timestamp=0,
+        born_host=("127.0.0.1", 1),
+        store_timestamp=0,
+        store_host=("127.0.0.1", 1),
+        reconsume_times=0,
+        prepared_transaction_offset=0,
+        body_crc=0,
+        store_size=0,
+    )
+    message.deliver(_Owner(), 1)
+    return message
+
+
+# --- the stores' contract -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Redis of this module's own."""
+    pytest.importorskip("redis.asyncio", reason="needs the extra turbopump[redis]")
+    program = shutil.which("redis-server")
+    if program is None:
+        if os.environ.get("CI") and os.geteuid() == 0:
+            pytest.fail("there is no redis-server, which .ci/run installs")
+        pytest.skip("needs redis-server (Debian: redis-server)")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    directory = tmp_path_factory.mktemp("redis")
+    arguments = ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(directory), "--save", "", "--appendonly", "no"]
+    server = subprocess.Popen([program, *arguments], stdout=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 20
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                break
+            assert time.monotonic() < deadline
+            assert server.poll() is None
+        yield f"redis://127.0.0.1:{port}/0"
+    finally:
+        server.kill()
+        server.wait()
+
+
+@contextlib.asynccontextmanager
+async def store_of(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest, max_keys: int = 1000
+) -> AsyncIterator[tuple[IdempotenceStore, Callable[[float], Awaitable[None]]]]:
+    """A store, and how to let seconds pass for it."""
+    clock = HandClock()
+
+    async def pass_by_hand(seconds: float) -> None:
+        clock.seconds += seconds
+
+    store: IdempotenceStore
+    if kind == "memory":
+        store, passing = MemoryStore(max_keys=max_keys, clock=clock), pass_by_hand
+    elif kind == "sqlite":
+        store, passing = SqliteStore(tmp_path / "keys.db", max_keys=max_keys, clock=clock), pass_by_hand
+    else:
+        store, passing = (
+            RedisStore(request.getfixturevalue("redis_url"), prefix=str(tmp_path), max_keys=max_keys),
+            asyncio.sleep,
+        )
+    try:
+        yield store, passing
+    finally:
+        await store.close()
+        await store.close()
+
+
+KINDS = pytest.mark.parametrize("kind", ["memory", "sqlite", "redis"])
+
+
+@KINDS
+def test_a_key_is_absent_then_in_hand_then_done_then_forgotten(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    async def story() -> None:
+        async with store_of(kind, tmp_path, request) as (store, passing):
+            assert await store.claim("k", "a", 60) is Claim.YOURS
+            assert await store.claim("k", "b", 60) is Claim.HELD
+            assert await store.claim("other", "b", 60) is Claim.YOURS
+            await store.release("k", "b")
+            assert await store.claim("k", "b", 60) is Claim.HELD, "only its owner gives it back"
+            await store.release("k", "a")
+            assert await store.claim("k", "b", 60) is Claim.YOURS
+            assert await store.finish("k", "b", 0.5) is True
+            assert await store.claim("k", "a", 60) is Claim.DONE
+            await store.release("k", "b")
+            assert await store.claim("k", "a", 60) is Claim.DONE, "done is done"
+            await passing(0.6)
+            assert await store.claim("k", "a", 60) is Claim.YOURS
+
+    asyncio.run(story())
+
+
+@KINDS
+def test_a_lease_ends_unless_it_is_renewed(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    async def story() -> None:
+        async with store_of(kind, tmp_path, request) as (store, passing):
+            assert await store.claim("k", "a", 0.5) is Claim.YOURS
+            assert await store.renew("k", "a", 60) is True
+            await passing(0.6)
+            assert await store.claim("k", "b", 60) is Claim.HELD
+            assert await store.renew("k", "b", 60) is False
+            assert await store.renew("k", "a", 0.1) is True
+            await passing(0.2)
+            assert await store.claim("k", "b", 60) is Claim.YOURS, "its owner has died"
+            assert await store.renew("k", "a", 60) is False
+            assert await store.finish("k", "a", 60) is False, "too late, but done all the same"
+            assert await store.claim("k", "c", 60) is Claim.DONE
+
+    asyncio.run(story())
+
+
+@KINDS
+def test_so_many_done_keys_are_kept_the_latest(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    async def story() -> None:
+        async with store_of(kind, tmp_path, request, max_keys=100) as (store, passing):
+            count = 512 if kind == "sqlite" else 150
+            for number in range(count):
+                assert await store.claim(f"k{number}", "a", 60) is Claim.YOURS
+                await store.finish(f"k{number}", "a", 60)
+                if number % 25 == 0:
+                    await passing(0.002)
+            kept = [await store.claim(f"k{number}", "b", 0.001) is Claim.DONE for number in range(count - 120, count)]
+            assert sum(kept) == 100
+            assert all(kept[-50:])
+
+    asyncio.run(story())
+
+
+def test_keys_whose_time_is_over_leave_the_memory(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock = HandClock()
+        store = MemoryStore(clock=clock)
+        for number in range(100):
+            await store.claim(f"k{number}", "a", 60)
+            await store.finish(f"k{number}", "a", 10)
+        clock.seconds += 11
+        for number in range(30):
+            await store.claim(f"new{number}", "a", 60)
+        assert len(store) == 30
+        file = SqliteStore(tmp_path / "keys.db", clock=clock)
+        for number in range(512):
+            await file.claim(f"k{number}", "a", 60)
+            await file.finish(f"k{number}", "a", 1)
+            clock.seconds += 0.1
+        await file.close()
+        with contextlib.closing(sqlite3.connect(tmp_path / "keys.db")) as connection:
+            assert connection.execute("SELECT COUNT(*) FROM idempotence").fetchone()[0] <= 11
+
+    asyncio.run(story())
+
+
+def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    for make in (lambda: MemoryStore(max_keys=0), lambda: SqliteStore(tmp_path / "f", max_keys=0)):
+        with pytest.raises(ConfigError, match="max_keys=0"):
+            make()
+    with pytest.raises(ConfigError, match="lease=0"):
+        IdempotentConsumer(key="order", store=MemoryStore(), lease=0)
+
+
+# --- handling ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_done_key_is_passed_over_and_messages_without_a_key_are_not(tmp_path: Path) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        seen: list[bytes] = []
+
+        async def handle(message: Delivery) -> None:
+            seen.append(message.body)
+
+        store = MemoryStore(clock=SimulatedClock(asyncio.get_running_loop()))
+        wrapped = IdempotentConsumer(key="order", store=store, keep=100)(handle)
+        for key, body in [("1", b"a"), ("1", b"b"), ("2", b"c"), (None, b"d"), (None, b"e")]:
+            await wrapped(delivery(key, body))
+        assert seen == [b"a", b"c", b"d", b"e"]
+        other = IdempotentConsumer(key=lambda message: message.properties.get("order"), store=store, name="other")(handle)
+        await other(delivery("1", b"f"))
+        assert seen[-1] == b"f", "another group's keys are its own"
+        await asyncio.sleep(101)
+        await wrapped(delivery("1", b"g"))
+        assert seen[-1] == b"g"
+
+    simulate(1, scenario)
+
+
+@pytest.mark.parametrize("failure", ["raises", "returns Retry()", "returns Retry", "calls retry()"])
+def test_a_failure_is_not_done(failure: str) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        seen: list[bytes] = []
+
+        async def handle(message: Delivery) -> object:
+            seen.append(message.body)
+            if len(seen) == 1:
+                if failure == "raises":
+                    raise ValueError("not now")
+                if failure == "calls retry()":
+                    message.retry()
+                    return None
+                return Retry() if failure == "returns Retry()" else Retry
+            return None
+
+        wrapped = IdempotentConsumer(key="order", store=MemoryStore())(handle)
+        with contextlib.suppress(ValueError):
+            assert (await wrapped(delivery("1", b"a")) is None) == (failure == "calls retry()")
+        await wrapped(delivery("1", b"b"))
+        await wrapped(delivery("1", b"c"))
+        assert seen == [b"a", b"b"]
+
+    simulate(1, scenario)
+
+
+def test_what_was_said_to_be_done_before_a_failure_is_done() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        seen: list[bytes] = []
+
+        async def handle(message: Delivery) -> None:
+            seen.append(message.body)
+            message.done()
+            raise ValueError("afterwards")
+
+        wrapped = IdempotentConsumer(key="order", store=MemoryStore())(handle)
+        with pytest.raises(ValueError, match="afterwards"):
+            await wrapped(delivery("1", b"a"))
+        await wrapped(delivery("1", b"b"))
+        assert seen == [b"a"]
+
+    simulate(1, scenario)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_concurrent_twins_wait_and_are_passed_over(same: bool) -> None:
+    """``same``: whether they meet in one object, or in the store only."""
+
+    async def scenario(simulation: Simulation) -> None:
+        loop = asyncio.get_running_loop()
+        store = MemoryStore(clock=SimulatedClock(loop))
+        running, seen, ended = 0, 0, []
+
+        async def handle(message: Delivery) -> None:
+            nonlocal running, seen
+            running += 1
+            assert running == 1
+            seen += 1
+            await asyncio.sleep(100)  # longer than a lease: it is renewed
+            running -= 1
+            if seen == 1:
+                raise ValueError("the first fails")
+
+        settings: Any = {"key": "order", "store": store, "lease": 9, "wait": 1000}
+        one = IdempotentConsumer(**settings)(handle)
+        other = one if same else IdempotentConsumer(**settings)(handle)
+
+        async def run(wrapped: Any) -> None:
+            with contextlib.suppress(ValueError):
+                await wrapped(delivery("1"))
+            ended.append(loop.time())
+
+        began = loop.time()
+        await asyncio.gather(*(run(one if number % 2 else other) for number in range(6)))
+        assert seen == 2, "one that failed, one that succeeded"
+        assert ended[0] - began == pytest.approx(100, abs=0.1)
+        assert ended[-1] - began == pytest.approx(200, abs=1)
+
+    simulate(1, scenario)
+
+
+def test_a_twin_that_has_waited_long_enough_comes_again_later() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        store = MemoryStore(clock=SimulatedClock(asyncio.get_running_loop()))
+        consumer = IdempotentConsumer(key="order", store=store, wait=5)
+
+        async def handle(message: Delivery) -> None:
+            await asyncio.sleep(20)
+
+        wrapped = consumer(handle)
+        first = asyncio.ensure_future(wrapped(delivery("1")))
+        await asyncio.sleep(1)
+        assert isinstance(await wrapped(delivery("1")), Retry)
+        with pytest.raises(TwinWaitError):
+            async with consumer.handling(delivery("1")):
+                raise AssertionError
+        await first
+        async with consumer.handling(delivery("1")) as mine:
+            assert mine is False
+
+    simulate(1, scenario)
+
+
+def test_a_consumer_that_died_gives_its_key_up_with_its_lease() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        loop = asyncio.get_running_loop()
+        store = MemoryStore(clock=SimulatedClock(loop))
+        assert await store.claim(":1", "the dead", 30) is Claim.YOURS
+        began = loop.time()
+        seen: list[float] = []
+
+        async def handle(message: Delivery) -> None:
+            seen.append(loop.time() - began)
+
+        await IdempotentConsumer(key="order", store=store, wait=60)(handle)(delivery("1"))
+        assert seen == [pytest.approx(30, abs=0.5)]
+
+    simulate(1, scenario)
+
+
+def test_a_cancelled_handler_gives_its_key_back_and_one_in_a_thread_keeps_it_to_the_lease_s_end() -> None:
+    async def story() -> None:
+        store = MemoryStore()
+        consumer = IdempotentConsumer(key="order", store=store)
+        begun = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        release = threading.Event()
+
+        async def on_loop(message: Delivery) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        def in_thread(message: Delivery) -> None:
+            loop.call_soon_threadsafe(begun.set)
+            release.wait(20)
+
+        for handler, claim in ((on_loop, Claim.YOURS), (in_thread, Claim.HELD)):
+            begun.clear()
+            task = asyncio.ensure_future(consumer(handler)(delivery(handler.__name__)))
+            await begun.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await store.claim(f":{handler.__name__}", "next", 1) is claim
+        release.set()
+
+    asyncio.run(story())
+
+
+def test_a_store_that_fails_before_fails_the_message_and_one_that_fails_after_does_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Failing(MemoryStore):
+        fails = "claim"
+
+        async def claim(self, key: str, owner: str, lease: float) -> Claim:
+            if self.fails == "claim":
+                raise OSError("no store")
+            return await super().claim(key, owner, lease)
+
+        async def finish(self, key: str, owner: str, keep: float) -> bool:
+            raise OSError("store is gone")
+
+    async def scenario(simulation: Simulation) -> None:
+        store = Failing()
+        seen: list[bytes] = []
+
+        async def handle(message: Delivery) -> None:
+            seen.append(message.body)
+
+        wrapped = IdempotentConsumer(key="order", store=store)(handle)
+        with pytest.raises(OSError, match="no store"):
+            await wrapped(delivery("1", b"a"))
+        assert seen == []
+        store.fails = "finish"
+        await wrapped(delivery("1", b"b"))
+        assert seen == [b"b"], "it has been handled, and is not handled again for the store's sake"
+        assert "will be handled again key=:1 cause=store is gone" in caplog.text
+
+    simulate(1, scenario)
+
+
+# --- processes, and whole consumers ----------------------------------------------------------------------------------------------------
+
+
+def _handle_all(path: Path, log: Path, keys: int) -> None:
+    async def run() -> None:
+        store = SqliteStore(path)
+
+        def handle(message: Delivery) -> None:
+            with log.open("a") as lines:
+                lines.write(message.properties["order"] + "\n")
+
+        wrapped = IdempotentConsumer(key="order", store=store)(handle)
+        gate = asyncio.Semaphore(8)
+
+        async def one(key: int) -> None:
+            async with gate:
+                await wrapped(delivery(str(key)))
+
+        await asyncio.gather(*(one(key) for key in range(keys) for _ in range(2)))
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_two_processes_on_one_file_handle_each_key_once(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    log = tmp_path / "handled"
+    processes = [context.Process(target=_handle_all, args=(tmp_path / "keys.db", log, 60)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    assert Counter(log.read_text().split()) == {str(key): 1 for key in range(60)}
+
+
+@KINDS
+def test_a_push_consumer_handles_each_business_key_once(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    async def story() -> None:
+        async with running_broker() as broker, store_of(kind, tmp_path, request) as (store, _):
+            await broker.create_topic("orders", 4)
+            seen: Counter[str] = Counter()
+            passed = 0
+            idempotent = IdempotentConsumer(key="order", store=store)
+
+            def handle(message: Delivery) -> None:
+                seen[message.properties["order"]] += 1
+
+            handler = idempotent(handle)
+
+            async def counted(message: Delivery) -> object:
+                nonlocal passed
+                result = await handler(message)
+                passed += 1
+                return result
+
+            async with Producer(broker.namesrv) as producer:
+                for number in range(60):
+                    await producer.send(Message("orders", b"x", properties={"order": str(number % 20)}))
+            async with PushConsumer(broker.namesrv, group="g", topic="orders", handler=counted, consume_from=ConsumeFrom.FIRST):
+                async with asyncio.timeout(30):
+                    while passed < 60:
+                        await asyncio.sleep(0.01)
+            assert seen == {str(number): 1 for number in range(20)}
+
+    asyncio.run(story())
+
+
+def test_without_await_it_is_a_with_block(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "keys.db")
+    idempotent = blocking.IdempotentConsumer(key="order", store=store)
+    with BrokerThread() as broker:
+        broker.create_topic("orders", 1)
+        with blocking.Producer(broker.namesrv) as producer:
+            for number in range(9):
+                properties = {"order": str(number % 3)} if number < 8 else {}
+                producer.send(blocking.Message("orders", b"%d" % number, properties=properties))
+        done: list[bytes] = []
+        count = 0
+        with blocking.PushConsumer(
+            broker.namesrv, group="g", topic="orders", consume_from=blocking.ConsumeFrom.FIRST
+        ) as consumer:
+            for message in consumer:
+                with contextlib.suppress(ValueError), idempotent.handling(message) as first:
+                    if first and message.body == b"1":
+                        raise ValueError("not this one: its twin will do")
+                    if first:
+                        done.append(message.body)
+                count += 1
+                if count == 9:
+                    break
+    idempotent.close()
+    assert done == [b"0", b"2", b"4", b"8"]

@@ -1,0 +1,131 @@
+"""Consumers in a namespace: names carry it on the wire and nowhere else. In virtual time, and once with a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tests.unit.client.scripted_cluster import scripted_cluster, until
+from tests.unit.client.test_producer import producer_of
+
+from turbopump.client.consuming.delivery import Delivery
+from turbopump.client.consuming.offset_store import ConsumeFrom
+from turbopump.client.producer import Producer
+from turbopump.client.pull_consumer import PullConsumer
+from turbopump.client.push_consumer import PushConsumer
+from turbopump.message.message_queue import MessageQueue
+from turbopump.message.properties import decode_properties
+from turbopump.protocol.codes import RequestCode
+from turbopump.protocol.requests.offsets import UpdateConsumerOffset
+from turbopump.protocol.requests.pull import PullMessage
+from turbopump.protocol.requests.send import SendMessageV2
+from turbopump.protocol.requests.send_back import ConsumerSendMsgBack
+from turbopump.testing import running_broker
+from turbopump.testing.simulation import Simulation, simulate
+
+WIRED_RETRY = "%RETRY%space%readers"
+
+
+def test_a_push_consumer_s_names_are_wrapped_on_the_wire_and_its_messages_unwrapped() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, topic="space%orders", queues=1) as cluster:
+            cluster.broker.store("space%orders", 0, b"body")
+            settings: dict[str, Any] = {"group": "readers", "topic": "orders", "namespace": "space", **cluster.settings}
+            async with PushConsumer(cluster.name_server.address, consume_from=ConsumeFrom.FIRST, **settings) as consumer:
+                message = await anext(aiter(consumer))
+                assert (message.topic, message.body) == ("orders", b"body")
+                assert (consumer.group, consumer.queues) == ("readers", [MessageQueue("orders", "broker-a", 0)])
+                message.done()
+            (data,) = cluster.broker.heartbeats[-1].consumer_data_set
+            assert data.group_name == "space%readers"
+            assert {each.topic for each in data.subscription_data_set} == {"space%orders", WIRED_RETRY}
+            assert cluster.broker.committed["space%readers", "space%orders", 0] == 1
+            assert cluster.broker.farewells[-1].consumer_group == "space%readers"
+            assert {request.topic for request in cluster.broker.requests(PullMessage)} <= {"space%orders", WIRED_RETRY}
+
+    simulate(1, scenario)
+
+
+def test_a_message_that_failed_goes_back_under_the_names_of_its_namespace_and_comes_again_without() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, topic="space%orders", queues=1) as cluster:
+            cluster.name_server.route(WIRED_RETRY, cluster.broker, queues=1)
+            cluster.broker.store("space%orders", 0, b"body")
+            handled: list[tuple[str, int]] = []
+
+            async def handle(message: Delivery) -> None:
+                handled.append((message.topic, message.attempt))
+                if len(handled) == 1:
+                    raise ValueError("not now")
+
+            settings: dict[str, Any] = {"group": "readers", "topic": "orders", "namespace": "space", **cluster.settings}
+            async with PushConsumer(cluster.name_server.address, consume_from=ConsumeFrom.FIRST, handler=handle, **settings):
+                await until(lambda: len(handled) == 2)
+            assert [topic for topic, _ in handled] == ["orders"] * 2
+            (back,) = cluster.broker.requests(ConsumerSendMsgBack)
+            assert (back.group, back.origin_topic) == ("space%readers", "space%orders")
+            (plain,) = cluster.broker.requests(SendMessageV2)  # the scripted broker takes nothing back
+            assert plain.topic == WIRED_RETRY
+            assert decode_properties(plain.properties)["RETRY_TOPIC"] == "space%orders"
+
+    simulate(1, scenario)
+
+
+def test_a_pull_consumer_s_names_are_wrapped_on_the_wire_and_its_messages_unwrapped() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, topic="space%orders", queues=1) as cluster:
+            cluster.broker.store("space%orders", 0, b"body")
+            settings: dict[str, Any] = {"group": "readers", "namespace": "space", **cluster.settings}
+            async with PullConsumer(cluster.name_server.address, **settings) as consumer:
+                (queue,) = await consumer.queues("orders")
+                assert queue == MessageQueue("orders", "broker-a", 0)
+                (message,) = (await consumer.pull(queue, 0)).messages
+                assert (message.topic, message.body) == ("orders", b"body")
+                assert (await consumer.min_offset(queue), await consumer.max_offset(queue)) == (0, 1)
+                await consumer.commit(queue, 1)
+                assert await consumer.committed(queue) == 1
+            (pull,) = cluster.broker.requests(PullMessage)
+            (commit,) = cluster.broker.requests(UpdateConsumerOffset)
+            assert (
+                (pull.consumer_group, pull.topic) == (commit.consumer_group, commit.topic) == ("space%readers", "space%orders")
+            )
+            (data,) = cluster.broker.heartbeats[-1].consumer_data_set
+            assert data.group_name == "space%readers"
+
+    simulate(1, scenario)
+
+
+def test_names_that_are_wrapped_already_and_the_system_s_own_stay() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with (
+            scripted_cluster(simulation, topic="space%orders", queues=1) as cluster,
+            producer_of(cluster, namespace="space") as producer,
+        ):
+            settings: dict[str, Any] = {"group": "space%readers", "namespace": "space", **cluster.settings}
+            async with PullConsumer(cluster.name_server.address, **settings) as consumer:
+                await producer.send("orders", b"x")
+                (queue,) = await consumer.queues("space%orders")
+                assert queue == MessageQueue("orders", "broker-a", 0)
+            assert cluster.broker.requests(SendMessageV2)[0].code == RequestCode.SEND_MESSAGE_V2
+
+    simulate(1, scenario)
+
+
+def test_two_namespaces_share_a_broker_and_nothing_else() -> None:
+    async def scene() -> None:
+        async with running_broker() as broker:
+            for namespace in ("north", "south"):
+                async with Producer(broker.namesrv, namespace=namespace) as producer:
+                    result = await producer.send("orders", f"for {namespace}")
+                    assert result.queue.topic == "orders"
+            for namespace in ("north", "south"):
+                first, settings = ConsumeFrom.FIRST, {"group": "g", "topic": "orders", "namespace": namespace}
+                async with PushConsumer(broker.namesrv, consume_from=first, **settings) as consumer:  # type: ignore[arg-type]
+                    message = await anext(aiter(consumer))
+                    assert (message.topic, message.body) == ("orders", f"for {namespace}".encode())
+                    assert message.properties["INSTANCE_ID"] == namespace
+                    message.done()
+            async with PullConsumer(broker.namesrv, group="g") as outside:
+                assert {queue.topic for queue in await outside.queues("north%orders")} == {"north%orders"}
+
+    asyncio.run(asyncio.wait_for(scene(), 30))

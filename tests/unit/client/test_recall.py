@@ -1,0 +1,115 @@
+"""Messages with a time of delivery, and calling them back: what a user gives, what is sent, what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from turbopump.blocking.producer import Producer as BlockingProducer
+from turbopump.client.producer import Producer
+from turbopump.errors import MessageError, ResponseError, RouteNotFoundError
+from turbopump.message.message import Message
+from turbopump.message.recall_handle import RecallHandle
+from turbopump.protocol.codes import ResponseCode
+from turbopump.testing import running_broker
+from turbopump.testing.broker_thread import BrokerThread
+
+AT = datetime(2026, 11, 22, 3, 30, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("given", "properties"),
+    [
+        ({"deliver_at": AT}, {"TIMER_DELIVER_MS": "1795318200000"}),
+        ({"deliver_at": 1795318200001}, {"TIMER_DELIVER_MS": "1795318200001"}),
+        ({"delay": 5}, {"TIMER_DELAY_SEC": "5"}),
+        ({"delay": 0.25}, {"TIMER_DELAY_MS": "250"}),
+        ({"delay": 0.0001}, {"TIMER_DELAY_MS": "1"}),
+        ({"delay": timedelta(days=400)}, {"TIMER_DELAY_SEC": "34560000"}),
+        ({"delay": timedelta(milliseconds=1)}, {"TIMER_DELAY_MS": "1"}),
+        ({"delay": 0}, {"TIMER_DELAY_SEC": "0"}),
+    ],
+)
+def test_a_time_becomes_apaches_property(given: dict[str, Any], properties: dict[str, str]) -> None:
+    assert Message("T", b"x", **given).properties == properties
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"deliver_at": 1795318200},
+        {"deliver_at": 1795318200.5},
+        {"deliver_at": True},
+        {"deliver_at": datetime(1970, 1, 1, tzinfo=UTC)},
+        {"delay": -1},
+        {"delay": float("nan")},
+        {"delay": float("inf")},
+        {"delay": "5"},
+        {"delay": True},
+        {"delay": 5, "deliver_at": AT},
+        {"delay": 5, "delay_level": 3},
+    ],
+)
+def test_what_is_no_time_is_told(given: dict[str, Any]) -> None:
+    with pytest.raises(MessageError, match=r"deliver_at|delay"):
+        Message("T", b"x", **given)
+
+
+def test_a_handle_is_apaches_text() -> None:
+    handle = RecallHandle("T", "broker-a", "1795318199001", "U1")
+    assert handle.encode() == "djEgVCBicm9rZXItYSAxNzk1MzE4MTk5MDAxIFUx"
+    assert RecallHandle.decode(handle.encode()) == handle
+    long = RecallHandle("Ü", "b", "1", "U123")
+    assert RecallHandle.decode(long.encode().rstrip("=")) == long
+    spaced = RecallHandle("T", "b", "1", "order 17 ")
+    assert RecallHandle.decode(spaced.encode()) == spaced
+    assert handle.time_ms == 1795318199001
+    for text in ("", "v1", "djIgVCBicm9rZXItYSAxIFUx", "@@@", "djEgVCA=", "é"):
+        with pytest.raises(MessageError, match="recall handle is invalid"):
+            RecallHandle.decode(text)
+
+
+def test_a_producer_recalls_what_it_sent_and_is_told_when_it_is_too_late() -> None:
+    async def story() -> None:
+        async with running_broker() as running, Producer(running.namesrv, group="p", trace=True) as producer:
+            await running.create_topic("Orders")
+            plain = await producer.send("Orders", b"now")
+            assert plain.recall_handle is None
+            later = await producer.send(Message("Orders", b"later", delay=3600))
+            assert later.recall_handle is not None
+            assert await producer.recall("Orders", later.recall_handle) == later.msg_id
+            own = await producer.send(Message("Orders", b"x", delay=60, properties={"UNIQ_KEY": "order 17"}))
+            assert own.recall_handle is not None
+            assert await producer.recall("Orders", own.recall_handle) == "order 17"
+            wrong = RecallHandle.decode(later.recall_handle)
+            with pytest.raises(ResponseError, match="no message") as refused:
+                await producer.recall("Orders", RecallHandle("Orders", wrong.broker_name, wrong.time_text, "UNKNOWN").encode())
+            assert refused.value.code == ResponseCode.ILLEGAL_OPERATION
+            with pytest.raises(ResponseError, match="too late"):
+                await producer.recall("Orders", RecallHandle("Orders", wrong.broker_name, "1000001", "X").encode())
+            with pytest.raises(RouteNotFoundError, match="elsewhere"):
+                await producer.recall("Orders", RecallHandle("Orders", "elsewhere", "1", "X").encode())
+            with pytest.raises(MessageError, match="recall handle is invalid"):
+                await producer.recall("Orders", "nonsense")
+            plain = await producer.send(Message("Orders", b"at once"))
+            with pytest.raises(MessageError, match="no recall handle: only a message with a time"):
+                await producer.recall("Orders", plain.recall_handle)  # type: ignore[arg-type]
+            with pytest.raises(MessageError, match="retry"):
+                await producer.recall("%RETRY%g", later.recall_handle)
+            assert producer._tracing is not None
+            records = [record.split("\x01") for _, record in producer._tracing.dispatcher._held]
+            told = [record for record in records if record[0] == "Recall"]
+            assert told[0][3:7] == ["p", "Orders", later.msg_id, "true\x02"]
+            assert [one[6] for one in told] == ["true\x02", "true\x02", "false\x02", "false\x02"]
+
+    asyncio.run(story())
+
+
+def test_the_blocking_producer_recalls_too() -> None:
+    with BrokerThread() as running, BlockingProducer(running.namesrv) as producer:
+        later = producer.send(Message("Orders", b"later", delay=timedelta(hours=1)))
+        assert later.recall_handle is not None
+        assert producer.recall("Orders", later.recall_handle) == later.msg_id

@@ -1,0 +1,102 @@
+"""Settings that cannot work are refused where the object is made, and the refusal says what to give instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from turbopump import blocking
+from turbopump.client.hooks import SendHook
+from turbopump.client.lite_pull_consumer import LitePullConsumer
+from turbopump.client.producer import Producer
+from turbopump.client.pull_consumer import PullConsumer
+from turbopump.client.push_consumer import PushConsumer
+from turbopump.client.selectors import HashRing
+from turbopump.client.sending.accumulator import AutoBatch
+from turbopump.client.sending.back_pressure import BackPressure
+from turbopump.client.sending.fault_strategy import LatencyFaults
+from turbopump.client.simple_consumer import SimpleConsumer
+from turbopump.errors import ConfigError
+
+UNUSABLE = [
+    ({"auto_batch": True}, r"auto_batch=True must be made as AutoBatch, as in AutoBatch\(\)"),
+    ({"back_pressure": 1}, r"back_pressure=1 must be made as BackPressure, as in BackPressure\(messages=1000\)"),
+    ({"latency_faults": True}, r"latency_faults=True must be made as LatencyFaults, as in LatencyFaults\(\)"),
+    ({"compression_level": 2.5}, "compression_level=2.5 is not one of zlib's, which are whole numbers from 0 to 9"),
+    ({"compression_level": "5"}, "compression_level='5' is not one"),
+    ({"compression_level": True}, "compression_level=True is not one"),
+    ({"retry_codes": "12"}, r"retry_codes='12' must be a collection of response codes, as in \(2, 14\)"),
+    ({"retry_codes": 5}, "retry_codes=5 must be a collection"),
+    ({"retry_codes": ("2",)}, "must be a collection of response codes"),
+    ({"trace": "bad topic!"}, "trace='bad topic!' must be True .* or the name of a topic"),
+    ({"trace": "SCHEDULE_TOPIC_XXXX"}, "a topic that may be sent to"),
+    ({"trace": ""}, "trace='' must be"),
+    ({"trace": 1}, "trace=1 must be True"),
+    ({"local_ip": "nonsense"}, "local_ip='nonsense' is no address: an IP as in '10.0.0.7'"),
+    ({"local_ip": ""}, "local_ip='' is no address"),
+    ({"hooks": [print]}, "inherits SendHook"),
+    ({"hooks": [SendHook]}, "inherits SendHook"),
+    ({"hooks": None}, "hooks=None must be a list of SendHook objects"),
+    ({"namespace_v2": ""}, "namespace_v2='' must be text that is not empty; leave it out"),
+    ({"namespace": ""}, "namespace='' must be text that is not empty; leave it out"),
+    ({"namespace": 5}, "namespace=5 must be text"),
+    ({"instance_name": 5}, "instance_name=5 must be text"),
+    ({"retries": True}, "retries=True must be a whole number"),
+    ({"compress_from": True}, "compress_from=True must be a number of bytes"),
+    ({"credentials": ("key", "secret")}, r"credentials must be made as Credentials\(access_key, secret_key\)$"),
+]
+
+
+@pytest.mark.parametrize(("settings", "told"), UNUSABLE)
+@pytest.mark.parametrize("make", [Producer, blocking.Producer])
+def test_a_producer_says_of_a_setting_that_cannot_work_what_it_must_be(
+    make: Callable[..., object], settings: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ConfigError, match=told):
+        make("127.0.0.1:9876", **settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"auto_batch": AutoBatch(), "back_pressure": BackPressure(1, 1), "latency_faults": LatencyFaults()},
+        {"retry_codes": [2, 14], "trace": "traces", "local_ip": "::1", "hooks": [SendHook()], "compression_level": 9},
+        {"retry_codes": frozenset(), "trace": True, "local_ip": "10.0.0.7", "hooks": (), "namespace": "a", "namespace_v2": "b"},
+    ],
+)
+def test_what_can_work_is_taken(settings: dict[str, Any]) -> None:
+    assert Producer("127.0.0.1:9876", **settings).group == "DEFAULT_PRODUCER"
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [({"local_ip": "nonsense"}, "is no address"), ({"namespace_v2": ""}, "not empty"), ({"namespace": ""}, "not empty")],
+)
+@pytest.mark.parametrize("make", [PullConsumer, PushConsumer, SimpleConsumer, LitePullConsumer])
+def test_what_all_clients_have_is_checked_for_all(make: Callable[..., object], settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        make("127.0.0.1:9876", group="readers", **settings)
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: BackPressure(1.5), "messages=1.5 lets nothing through: a whole number above 0"),  # type: ignore[arg-type]
+        (lambda: BackPressure("3"), "messages='3' lets nothing through"),  # type: ignore[arg-type]
+        (lambda: BackPressure(0), "messages=0 lets nothing through"),
+        (lambda: BackPressure(size=0), "size=0 lets nothing through"),
+        (lambda: LatencyFaults((50,), (-5,)), r"not_available_ms=\(-5,\) must be whole numbers of ms, 0 or more"),
+        (lambda: LatencyFaults(("50",), (5,)), "latency_max_ms=.* must be whole numbers"),  # type: ignore[arg-type]
+        (lambda: LatencyFaults(latency_max_ms=5), "latency_max_ms=5 must be whole numbers"),  # type: ignore[arg-type]
+        (lambda: LatencyFaults(detect_interval=float("nan")), "detect_interval=nan must be a number of seconds above 0"),
+        (lambda: LatencyFaults(detect_interval=float("inf")), "detect_interval=inf must be"),
+        (lambda: LatencyFaults(detect_timeout=0), "detect_timeout=0 must be a number of seconds above 0"),
+        (lambda: HashRing(0), "virtual_nodes=0 must be a whole number of points of each queue, 1 or more"),
+        (lambda: HashRing(1.5), "virtual_nodes=1.5 must be"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_a_setting_is_made_of_is_checked_where_it_is_made(make: Callable[[], object], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        make()
