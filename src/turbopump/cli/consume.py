@@ -10,6 +10,7 @@ from turbopump.cli.json_lines import write_message
 from turbopump.cli.log_output import log_options, start_log
 from turbopump.cli.name_servers import name_server_option
 from turbopump.cli.serving import run_client
+from turbopump.client.consuming.subscription import Sql
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
 
 AT_ONCE: Final = 256
@@ -21,6 +22,7 @@ AT_ONCE: Final = 256
 @name_server_option
 @click.option("--group", default="turbopump-consume", show_default=True, help="Consumer group, whose place is kept.")
 @click.option("--tags", default="*", show_default=True, help="Tags wanted: 'A || B'.")
+@click.option("--sql", metavar="FILTER", help="Properties wanted, instead of tags: \"price > 5 AND region IN ('eu', 'us')\".")
 @click.option(
     "--from",
     "start",
@@ -38,6 +40,7 @@ def command(
     namesrv: list[str],
     group: str,
     tags: str,
+    sql: str | None,
     start: str,
     count: int | None,
     idle: float | None,
@@ -54,7 +57,8 @@ def command(
     async def work() -> None:
         left = sys.maxsize if count is None else count
         where = ConsumeFrom[start.upper()]
-        async with PushConsumer(namesrv, group=group, topic=topic, tags=tags, consume_from=where) as consumer:
+        wanted = tags if sql is None else Sql(sql)
+        async with PushConsumer(namesrv, group=group, topic=topic, tags=wanted, consume_from=where) as consumer:
             while left:
                 try:
                     async with asyncio.timeout(idle):

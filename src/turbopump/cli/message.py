@@ -17,7 +17,7 @@ from turbopump.cli.json_lines import write_message
 from turbopump.cli.log_output import log_options, start_log
 from turbopump.cli.name_servers import name_server_option
 from turbopump.cli.serving import run_client
-from turbopump.client.found_messages import FoundMessages
+from turbopump.client.consuming.found_messages import FoundMessages
 from turbopump.client.message_finder import MessageFinder
 from turbopump.clock import SystemClock
 from turbopump.config.addresses import join_address
@@ -218,12 +218,12 @@ def _json_line(message: ReceivedMessage) -> str:
 def _text_lines(message: ReceivedMessage) -> Iterator[str]:
     yield f"{message.topic}@{message.broker_name}:{message.queue_id} offset {message.queue_offset}"
     facts = {
-        "id": _shown(message.msg_id),
+        "id": shown(message.msg_id),
         "offset id": message.offset_msg_id,
-        "stored": f"{_time(message.store_timestamp)} on {join_address(*message.store_host)}",
-        "born": f"{_time(message.born_timestamp)} on {join_address(*message.born_host)}",
-        "tags": _shown(message.tags or ""),
-        "keys": " ".join(_shown(key) for key in message.keys),
+        "stored": f"{time_text(message.store_timestamp)} on {join_address(*message.store_host)}",
+        "born": f"{time_text(message.born_timestamp)} on {join_address(*message.born_host)}",
+        "tags": shown(message.tags or ""),
+        "keys": " ".join(shown(key) for key in message.keys),
         "redelivered": f"{message.reconsume_times} times" if message.reconsume_times else "",
         "in the log": f"{message.store_size} bytes at {message.commit_log_offset}",
     }
@@ -232,19 +232,19 @@ def _text_lines(message: ReceivedMessage) -> Iterator[str]:
             yield f"  {name:12} {value}"
     for name, value in message.properties.items():
         if name not in (names.TAGS, names.KEYS, names.UNIQ_KEY):
-            yield f"  {'property':12} {_shown(name)} = {_shown(value)}"
+            yield f"  {'property':12} {shown(name)} = {shown(value)}"
     try:
         body = message.body
     except StoredMessageError as error:
         yield f"  {'body':12} cannot be read: {error}"
         return
-    kind, lines = _body_lines(body)
+    kind, lines = body_lines(body)
     yield f"  {'body':12} {len(body)} bytes{', ' + kind if body else ''}"
     for line in lines:
         yield f"    {line}"
 
 
-def _body_lines(body: bytes) -> tuple[str, list[str]]:
+def body_lines(body: bytes) -> tuple[str, list[str]]:
     """What a body is, and how to show it. Nothing that a terminal would obey gets through."""
     try:
         text = body.decode()
@@ -272,11 +272,11 @@ def _hex_lines(body: bytes) -> list[str]:
     return lines
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
     return text if text.isprintable() else json.dumps(text)
 
 
-def _time(ms: int) -> str:
+def time_text(ms: int) -> str:
     if not 0 < ms < 1 << 43:
         return str(ms)
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1000:03d}Z"

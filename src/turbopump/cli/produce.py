@@ -14,7 +14,7 @@ from turbopump.cli.serving import run_client
 from turbopump.cli.standard_input import lines_as_they_arrive
 from turbopump.cli.standard_output import drop_output
 from turbopump.client.producer import Producer
-from turbopump.client.send_result import SendResult, SendStatus
+from turbopump.client.sending.send_result import SendResult, SendStatus
 from turbopump.errors import TurbopumpError
 from turbopump.message.message import Message
 

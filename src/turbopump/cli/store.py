@@ -108,7 +108,7 @@ def inspect_directory(paths: StorePaths, output: str) -> int:
     """Show what the store at DIR holds: segments, queues, indexes, checkpoint, tables."""
     summary = inspect_store(paths, read_table=fastjson.parse, log_roots=paths.commit_logs)
     if output == "json":
-        click.echo(json.dumps(summary.as_json(), ensure_ascii=False))
+        click.echo(_json(summary.as_json()))
     else:
         for line in _summary_lines(summary):
             click.echo(line)
@@ -131,7 +131,7 @@ def verify_directory(paths: StorePaths, output: str, findings_max: int) -> int:
             on_progress=on_progress,
         )
     if output == "json":
-        click.echo(json.dumps(result.as_json(), ensure_ascii=False))
+        click.echo(_json(result.as_json()))
     else:
         for line in _verification_lines(result):
             click.echo(line)
@@ -174,7 +174,7 @@ def dump_messages(
         click.echo(_finding_line(finding), err=True)
     if raw_offset is not None:
         return _dump_raw(*read_raw(disk, store, raw_offset, RAW_SIZE), raw_offset, output)
-    damaged = False
+    damaged = findings.damaged
 
     def bad(found: BadRange) -> None:
         nonlocal damaged
@@ -266,6 +266,15 @@ def _finding_line(finding: Finding) -> str:
     return f"{'damage' if finding.damage else 'notice'} {finding.kind}: {finding.where}: {finding.what}{row}"
 
 
+def _json(fields: dict[str, Any]) -> str:
+    text = json.dumps(fields, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # the name of a foreign file that is not UTF-8
+        return json.dumps(fields)
+    return text
+
+
 def _json_line(message: ReceivedMessage) -> str:
     """As `turbopump consume` writes it, and where it lies in the log."""
     return f'{write_message(message).decode()[:-1]},"commit_log_offset":{message.commit_log_offset}}}'
@@ -283,7 +292,7 @@ def _text_line(message: ReceivedMessage) -> str:
 def _dump_raw(data: bytes, fault: str | None, offset: int, output: str) -> int:
     if output == "json":
         fields: dict[str, Any] = {"offset": offset, "size": len(data), "fault": fault, "hex": data.hex()}
-        click.echo(json.dumps(fields, ensure_ascii=False))
+        click.echo(_json(fields))
     else:
         for at in range(0, len(data), 16):
             piece = data[at : at + 16]
@@ -291,6 +300,8 @@ def _dump_raw(data: bytes, fault: str | None, offset: int, output: str) -> int:
             click.echo(f"{offset + at:020d}  {piece.hex(' '):47}  {text}")
     if fault is not None:
         click.echo(f"turbopump: at offset {offset} is no good message: {fault}", err=True)
+    if not data:
+        return UNREADABLE
     return DAMAGED if fault is not None else 0
 
 

@@ -1,25 +1,18 @@
 """`turbopump topic list|create|route`: what a cluster's topics are and where they live."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
+from turbopump.cli.cluster import ask_name_servers, masters, show, with_client
 from turbopump.cli.log_output import log_options, start_log
 from turbopump.cli.name_servers import name_server_option
-from turbopump.cli.serving import run_client
-from turbopump.errors import ConfigError, RemotingError
-from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.cluster import ClusterInfo
-from turbopump.protocol.bodies.route import MASTER_ID, TopicRouteData
+from turbopump.protocol.bodies.route import TopicRouteData
 from turbopump.protocol.bodies.topics import TopicList
-from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.request import Request
-from turbopump.protocol.requests.namesrv import GetAllTopicList, GetBrokerClusterInfo, GetRouteInfo, GetTopicsByCluster
+from turbopump.protocol.requests.namesrv import GetAllTopicList, GetRouteInfo, GetTopicsByCluster
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient
-
-BodyT = TypeVar("BodyT")
 
 output_option = click.option(
     "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Form of the answer."
@@ -46,10 +39,10 @@ def list_topics(namesrv: list[str], cluster: str | None, output: str, log_level:
     asked: Request[None] = GetAllTopicList() if cluster is None else GetTopicsByCluster(cluster=cluster)
 
     async def work(client: RemotingClient) -> None:
-        topics = sorted((await _ask(client, namesrv, asked, TopicList)).topic_list)
-        _print(output, {"topics": topics}, topics)
+        topics = sorted((await ask_name_servers(client, namesrv, asked, TopicList)).topic_list)
+        show(output, {"topics": topics}, topics)
 
-    _run(work)
+    with_client(work)
 
 
 @command.command(name="create")
@@ -77,12 +70,12 @@ def create_topic(
     wanted = CreateTopic(topic=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
 
     async def work(client: RemotingClient) -> None:
-        masters = [broker] if broker is not None else await _masters(client, namesrv, cluster)
-        for address in masters:
+        addresses = [broker] if broker is not None else await masters(client, namesrv, cluster)
+        for address in addresses:
             await client.call(address, wanted)
-        _print(output, {"topic": name, "brokers": masters}, [f"created {name} on {address}" for address in masters])
+        show(output, {"topic": name, "brokers": addresses}, [f"created {name} on {address}" for address in addresses])
 
-    _run(work)
+    with_client(work)
 
 
 @command.command(name="route")
@@ -96,54 +89,16 @@ def show_route(name: str, namesrv: list[str], output: str, log_level: str, log_f
 
     async def work(client: RemotingClient) -> None:
         asked = GetRouteInfo(topic=name, accept_standard_json_only=True)
-        route = await _ask(client, namesrv, asked, TopicRouteData)
+        route = await ask_name_servers(client, namesrv, asked, TopicRouteData)
         rows = _route_rows(route)
         lines = [
             f"{row['broker']}  read {row['read_queues']}  write {row['write_queues']}  perm {row['perm']}  "
             + "  ".join(f"{key}={address}" for key, address in row["addresses"].items())
             for row in rows
         ]
-        _print(output, {"topic": name, "brokers": rows}, lines)
+        show(output, {"topic": name, "brokers": rows}, lines)
 
-    _run(work)
-
-
-def _run(work: Callable[[RemotingClient], Awaitable[None]]) -> None:
-    async def run() -> None:
-        client = RemotingClient()
-        try:
-            await work(client)
-        finally:
-            await client.close()
-
-    run_client(run())
-
-
-async def _ask(client: RemotingClient, addresses: list[str], request: Request[None], body: type[BodyT]) -> BodyT:
-    """The answer of the first name server that can be reached."""
-    failures: list[str] = []
-    for address in addresses:
-        try:
-            answer = await client.exchange(address, request)
-        except RemotingError as error:
-            failures.append(str(error))
-            continue
-        if answer.code != ResponseCode.SUCCESS:
-            raise RemotingError(answer.remark or f"the name server {address} answered with code {answer.code}")
-        return fastjson.decode(answer.body, body)
-    raise RemotingError("no name server can be reached: " + "; ".join(failures))
-
-
-async def _masters(client: RemotingClient, namesrv: list[str], cluster: str | None) -> list[str]:
-    info = await _ask(client, namesrv, GetBrokerClusterInfo(), ClusterInfo)
-    if cluster is not None and cluster not in info.cluster_addr_table:
-        known = ", ".join(sorted(info.cluster_addr_table)) or "none"
-        raise ConfigError(f"there is no cluster {cluster}; the name server knows: {known}")
-    brokers = [broker for broker in info.broker_addr_table.values() if cluster is None or broker.cluster == cluster]
-    masters = [broker.broker_addrs[MASTER_ID] for broker in brokers if MASTER_ID in broker.broker_addrs]
-    if not masters:
-        raise ConfigError("no broker is registered with the name server: start one with this address in its namesrvAddr")
-    return sorted(masters)
+    with_client(work)
 
 
 def _route_rows(route: TopicRouteData) -> list[dict[str, Any]]:
@@ -158,13 +113,3 @@ def _route_rows(route: TopicRouteData) -> list[dict[str, Any]]:
         }
         for queue in sorted(route.queue_datas, key=lambda queue: queue.broker_name or "")
     ]
-
-
-def _print(output: str, value: object, lines: list[str]) -> None:
-    if output == "json":
-        import json
-
-        click.echo(json.dumps(value, ensure_ascii=False))
-        return
-    for line in lines:
-        click.echo(line)

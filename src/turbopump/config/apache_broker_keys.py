@@ -13,6 +13,8 @@ BROKER: Final = {
         brokerClusterName                   String   DefaultCluster         =
         brokerId                            long     0                      =
         traceOn                             boolean  true                   =
+        msgTraceTopicName                   String   RMQ_SYS_TRACE_TOPIC    =
+        traceTopicEnable                    boolean  false                  =
         startAcceptSendRequestTimeStamp     long     0                      =
         registerBrokerTimeoutMills          int      24000                  6000
         regionId                            String   DefaultRegion          =
@@ -23,6 +25,10 @@ BROKER: Final = {
         brokerPermission                    int      6                      =
         defaultTopicQueueNums               int      8                      =
         autoCreateTopicEnable               boolean  true                   =
+        recallMessageEnable                 boolean  false                  -
+        cgColdReadThreshold                 long     3145728                -
+        globalColdReadThreshold             long     104857600              -
+        storeReplyMessageEnable             boolean  true                   =
         brokerIP1                           String   an outward address     =
         brokerIP2                           String   an outward address     =
         flushConsumerOffsetInterval         int      5000                   =
@@ -32,17 +38,39 @@ BROKER: Final = {
         listenPort                          int      10911                  =
         useTLS                              boolean  false                  =
         litePullMessageEnable               boolean  true                   -
+        enablePropertyFilter                boolean  false                  =
         brokerTopicEnable                   boolean  true                   =
+        maxPopPollingSize                   long     100000                 -
+        reviveQueueNum                      int      8                      -
+        popPollingSize                      int      1024                   -
+        popFromRetryProbability             int      20                     -
+        loadBalancePollNameServerInterval   long     30000                  -
+        serverLoadBalancerEnable            boolean  true                   -
+        defaultMessageRequestMode           String   PULL                   -
+        defaultPopShareQueueNum             int      -1                     -
+        initPopOffsetByCheckMsgInMem        boolean  true                   -
+        retrieveMessageFromPopRetryTopicV1  boolean  true                   -
+        enableRetryTopicV2                  boolean  false                  -
         longPollingEnable                   boolean  true                   =
         notifyConsumerIdsChangedEnable      boolean  true                   =
+        useServerSideResetOffset            boolean  true                   =
         shortPollingTimeMills               long     1000                   =
         registerNameServerPeriod            int      30000                  =
         aclEnable                           boolean  false                  =
         enableControllerMode                boolean  false                  -
         channelExpiredTimeout               long     120000                 -
         validateSystemTopicWhenUpdateTopic  boolean  true                   -
+        clearRetryTopicWhenDeleteTopic      boolean  true                   -
+        enableMixedMessageType              boolean  false                  -
+        enableDetailStat                    boolean  true                   =
         authenticationEnabled               boolean  false                  -
         authorizationEnabled                boolean  false                  -
+        rejectTransactionMessage            boolean  false                  =
+        transactionTimeOut                  long     6000                   =
+        transactionCheckMax                 int      15                     =
+        transactionCheckInterval            long     30000                  60000
+        transactionOpMsgMaxSize             int      4096                   -
+        transactionOpBatchInterval          int      3000                   -
     """,
     "there is no broker container": """
         inBrokerContainer  boolean  false  -
@@ -52,16 +80,18 @@ BROKER: Final = {
         configBlackList   String  configBlackList;brokerConfigPath  =
         brokerConfigPath  String  ''                                -
     """,
-    "POP consuming comes with a later release": """
-        maxPopPollingSize                     long     100000  -
-        reviveQueueNum                        int      8       -
+    "this limit or form of POP comes with a later release": """
+        popResponseReturnActualRetryTopic     boolean  false   -
+        popInflightMessageThreshold           long     10000   -
+        enablePopMessageThreshold             boolean  false   -
+    """,
+    "POP keeps its records in the log alone, and nothing of it is looked at in intervals": """
         reviveInterval                        long     1000    -
         popCkStayBufferTime                   int      10000   -
         popCkStayBufferTimeOut                int      3000    -
         popPollingMapSize                     int      100000  -
         reviveScanTime                        long     10000   -
         reviveMaxSlow                         long     3       -
-        popPollingSize                        int      1024    -
         enablePopBufferMerge                  boolean  false   -
         popCkMaxBufferSize                    int      200000  -
         popCkOffsetMaxQueueSize               int      20000   -
@@ -69,26 +99,15 @@ BROKER: Final = {
         enableSkipLongAwaitingAck             boolean  false   -
         reviveAckWaitMs                       long     180000  -
         enablePopLog                          boolean  false   -
-        popFromRetryProbability               int      20      -
         popConsumerFSServiceInit              boolean  true    -
         popConsumerKVServiceLog               boolean  false   -
         popConsumerKVServiceInit              boolean  false   -
         popConsumerKVServiceEnable            boolean  false   -
         popReviveMaxReturnSizePerRead         int      16384   -
         popReviveMaxAttemptTimes              int      16      -
-        loadBalancePollNameServerInterval     long     30000   -
-        serverLoadBalancerEnable              boolean  true    -
-        defaultMessageRequestMode             String   PULL    -
-        defaultPopShareQueueNum               int      -1      -
         popLongPollingForceNotifyInterval     long     800     -
         enableNotifyBeforePopCalculateLag     boolean  true    -
         enableNotifyAfterPopOrderLockRelease  boolean  true    -
-        initPopOffsetByCheckMsgInMem          boolean  true    -
-        retrieveMessageFromPopRetryTopicV1    boolean  true    -
-        enableRetryTopicV2                    boolean  false   -
-        popResponseReturnActualRetryTopic     boolean  false   -
-        popInflightMessageThreshold           long     10000   -
-        enablePopMessageThreshold             boolean  false   -
         skipWhenCKRePutReachMaxTimes          boolean  false   -
         appendAckAsync                        boolean  false   -
         appendCkAsync                         boolean  false   -
@@ -129,8 +148,10 @@ BROKER: Final = {
         enableRemoteEscape               boolean  false  -
         skipPreOnline                    boolean  false  -
         consumerOffsetUpdateVersionStep  long     500    -
-        lockInStrictMode                 boolean  false  -
         compatibleWithOldNameSrv         boolean  true   -
+    """,
+    "with one replica the broker itself is the quorum that grants a lock": """
+        lockInStrictMode  boolean  false  -
     """,
     "belongs to Netty's buffers and selectors": """
         transferMsgByHeap  boolean  true  =
@@ -166,14 +187,8 @@ BROKER: Final = {
     "calls to name servers keep the client's own time limits": """
         sendHeartbeatTimeoutMillis  int  1000  -
     """,
-    "transactions come with a later release": """
-        rejectTransactionMessage        boolean  false  =
-        transactionTimeOut              long     6000   =
-        transactionCheckMax             int      15     =
-        transactionCheckInterval        long     30000  60000
-        transactionOpMsgMaxSize         int      4096   -
-        transactionOpBatchInterval      int      3000   -
-        transactionMetricFlushInterval  long     3000   -
+    "the broker does not count half messages by topic": """
+        transactionMetricFlushInterval  long  3000  -
     """,
     "name servers are given as addresses, not looked up": """
         fetchNamesrvAddrByAddressServer  boolean  false             =
@@ -185,8 +200,6 @@ BROKER: Final = {
     """,
     "metrics and statistics come with a later release": """
         commercialBaseCount                   int      1        =
-        enableDetailStat                      boolean  true     =
-        autoDeleteUnusedStats                 boolean  true     false
         commercialSizePerMsg                  int      4096     -
         accountStatsEnable                    boolean  true     -
         accountStatsPrintZeroValues           boolean  true     -
@@ -209,13 +222,12 @@ BROKER: Final = {
         commercialTransCount                  int      -        1
         commercialBigCount                    int      -        1
     """,
-    "property filters come with a later release": """
+    "each filter is asked for each message: there is no Bloom filter before it": """
         enableCalcFilterBitMap      boolean  false     =
         expectConsumerNumUseFilter  int      32        =
         maxErrorRateOfBloomFilter   int      20        =
         filterDataCleanTimeSpan     long     86400000  =
         filterSupportRetry          boolean  false     =
-        enablePropertyFilter        boolean  false     =
         filterServerNums            int      -         0
     """,
     "every registration carries all topics, uncompressed": """
@@ -225,22 +237,16 @@ BROKER: Final = {
         enableSplitRegistration    boolean  false  -
         splitRegistrationSize      int      800    -
     """,
-    "the trace topic comes with a later release": """
-        msgTraceTopicName  String   RMQ_SYS_TRACE_TOPIC  =
-        traceTopicEnable   boolean  false                =
-    """,
-    "request-reply comes with a later release": """
-        storeReplyMessageEnable  boolean  true  =
-    """,
     "consumers are told of a change at once": """
         realTimeNotifyConsumerChange  boolean  true  -
     """,
-    "delayed messages come with a later release": """
-        delayOffsetUpdateVersionStep       long     200    -
-        allowRecallWhenBrokerNotWriteable  boolean  true   -
-        recallMessageEnable                boolean  false  -
-        commercialTimerCount               int      -      1
-        maxDelayTime                       int      -      40
+    "recalls are taken whatever brokerPermission says": """
+        allowRecallWhenBrokerNotWriteable  boolean  true  -
+    """,
+    "delayed messages need no such thing here": """
+        delayOffsetUpdateVersionStep  long  200  -
+        commercialTimerCount          int   -    1
+        maxDelayTime                  int   -    40
     """,
     "every kind of consumer is served": """
         rejectPullConsumerEnable  boolean  false  -
@@ -254,9 +260,6 @@ BROKER: Final = {
         brokerElectionPriority           int      2147483647  -
         controllerHeartBeatTimeoutMills  long     10000       -
     """,
-    "resetting offsets comes with a later release": """
-        useServerSideResetOffset  boolean  true  -
-    """,
     "broadcast offsets are kept by the consumers": """
         enableBroadcastOffsetStore      boolean  true  -
         broadcastOffsetExpireSecond     long     120   -
@@ -266,17 +269,9 @@ BROKER: Final = {
         subscriptionExpiredTimeout  long     600000  -
         useStaticSubscription       boolean  false   -
     """,
-    "cold-data control comes with a later release": """
+    "thresholds of cold reads are not adapted to the load": """
         coldCtrStrategyEnable    boolean  false      -
         usePIDColdCtrStrategy    boolean  true       -
-        cgColdReadThreshold      long     3145728    -
-        globalColdReadThreshold  long     104857600  -
-    """,
-    "the type of a message is not held against its topic's": """
-        enableMixedMessageType  boolean  false  -
-    """,
-    "deleting topics comes with a later release": """
-        clearRetryTopicWhenDeleteTopic  boolean  true  -
     """,
     "light message queues and multi-dispatch are not served": """
         enableLmqStats  boolean  false  -
@@ -286,6 +281,7 @@ BROKER: Final = {
     """,
     "always on here": """
         enableRegisterProducer  boolean  true  -
+        autoDeleteUnusedStats   boolean  true  false
         enableCreateSysGroup    boolean  true  -
     """,
     "access control is off in this release (turning it on is refused)": """

@@ -10,6 +10,7 @@ STORE: Final = {
         mappedFileSizeCommitLog            int      1073741824      =
         storeType                          String   default         -
         mappedFileSizeConsumeQueue         int      6000000         =
+        mapperFileSizeBatchConsumeQueue    int      13800000        -
         flushIntervalCommitLog             int      500             =
         flushIntervalConsumeQueue          int      1000            =
         maxMessageSize                     int      4194304         =
@@ -19,6 +20,7 @@ STORE: Final = {
         maxTransferBytesOnMessageInDisk    int      65536           =
         maxTransferCountOnMessageInDisk    int      8               =
         accessMessageInMemoryMaxRatio      int      40              =
+        coldDataFlowControlEnable          boolean  false           -
         haListenPort                       int      listenPort + 1  =
         brokerRole                         String   ASYNC_MASTER    =
         flushDiskType                      String   ASYNC_FLUSH     =
@@ -43,6 +45,14 @@ STORE: Final = {
         diskSpaceWarningLevelRatio         int      90              -
         cleanFileForciblyEnable            boolean  true            =
         readOnlyCommitLogStorePaths        String   ''              =
+        messageDelayLevel                  String   1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h  =
+        flushDelayOffsetInterval           long     10000           =
+        timerWheelEnable                   boolean  true            -
+        timerMaxDelaySec                   int      259200          -
+        timerPrecisionMs                   int      1000            -
+        timerRollWindowSlot                int      172800          -
+        timerFlushIntervalMs               int      1000            -
+        mappedFileSizeTimerLog             int      104857600       -
     """,
     "RocksDB queues are not served (asking for them is refused)": """
         rocksdbCompressionType                         String   lz4         -
@@ -178,38 +188,35 @@ STORE: Final = {
         wakeCommitWhenPutMessage           boolean  true   -
         wakeFlushWhenPutMessage            boolean  false  -
     """,
-    "delayed messages come with a later release": """
-        messageDelayLevel                         String   18 levels, 1s to 2h  =
-        flushDelayOffsetInterval                  long     10000                =
+    "delayed messages are delivered in the loop, in the order of their levels": """
         enableScheduleMessageStats                boolean  true                 =
-        disappearTimeAfterStart                   int      -1                   -
         enableScheduleAsyncDeliver                boolean  false                =
         scheduleAsyncDeliverMaxPendingLimit       int      2000                 =
         scheduleAsyncDeliverMaxResendNum2Blocked  int      3                    =
-        mappedFileSizeTimerLog                    int      104857600            -
-        timerPrecisionMs                          int      1000                 -
-        timerEnableCheckMetrics                   boolean  true                 -
-        timerStopEnqueue                          boolean  false                -
-        timerSkipUnknownError                     boolean  false                -
-        timerEnableRetryUntilSuccess              boolean  false                -
-        timerWheelEnable                          boolean  true                 -
-        timerMetricSmallThreshold                 int      1000000              -
-        timerCongestNumEachSlot                   int      2147483647           -
-        timerFlushIntervalMs                      int      1000                 -
-        timerRollWindowSlot                       int      172800               -
-        timerProgressLogIntervalMs                int      10000                -
-        timerInterceptDelayLevel                  boolean  false                -
-        timerMaxDelaySec                          int      259200               -
-        timerColdDataCheckIntervalMs              int      60000                -
+    """,
+    "timer messages are never dropped, nor put off because there are many; how many wait is not counted by topic": """
+        timerEnableCheckMetrics       boolean  true        -
+        timerStopEnqueue              boolean  false       -
+        timerSkipUnknownError         boolean  false       -
+        timerEnableRetryUntilSuccess  boolean  false       -
+        timerMetricSmallThreshold     int      1000000     -
+        timerCongestNumEachSlot       int      2147483647  -
+        timerProgressLogIntervalMs    int      10000       -
+        timerColdDataCheckIntervalMs  int      60000       -
+    """,
+    "a delay level is always a level, as it is with Apache's broker": """
+        timerInterceptDelayLevel  boolean  false  -
+    """,
+    "delivery begins at once after a start": """
+        disappearTimeAfterStart  int  -1  -
     """,
     "writes go to the mapped file at once; there is no pool of buffers": """
         transientStorePoolEnable       boolean  false  =
         transientStorePoolSize         int      5      =
         fastFailIfNoBufferInStorePool  boolean  false  =
     """,
-    "inner batches come with a later release": """
-        mapperFileSizeBatchConsumeQueue  int      13800000  -
-        searchBcqByCacheEnable           boolean  true      -
+    "each look-up is a binary search over all files": """
+        searchBcqByCacheEnable  boolean  true  -
     """,
     "Apache's own code never asks for it": """
         pullBatchMaxMessageCount  int      160    -
@@ -221,9 +228,8 @@ STORE: Final = {
         enableMultiDispatch    boolean  false  =
         maxLmqConsumeQueueNum  int      20000  =
     """,
-    "cold-data control comes with a later release": """
+    "what may not be in memory is known by its place here": """
         sampleCountThreshold           int      5000   -
-        coldDataFlowControlEnable      boolean  false  -
         coldDataScanEnable             boolean  false  -
         sampleSteps                    int      32     -
         accessMessageInMemoryHotRatio  int      26     -

@@ -12,12 +12,13 @@ from pathlib import Path
 
 from turbopump.config.addresses import LOOPBACK, is_wildcard, outward_address, parse_addresses
 from turbopump.config.loading import read_properties, report
+from turbopump.config.popping import Popping
 from turbopump.config.setting import LONG_MAX, build, setting
-from turbopump.config.store_keeping import StoreKeeping
 from turbopump.errors import ConfigError
 
 _MIB = 1024 * 1024
 CONSUME_QUEUE_ENTRY_SIZE = 20
+BATCH_CONSUME_QUEUE_ENTRY_SIZE = 46
 VIP_OFFSET = 2
 """The VIP port is the listen port minus this; it answers everything but pulls."""
 
@@ -40,7 +41,7 @@ def default_store_path() -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig(StoreKeeping):
+class BrokerConfig(Popping):
     """The effective configuration of one broker. Times are in the unit of Apache's key, sizes in bytes."""
 
     # Who it is.
@@ -105,7 +106,13 @@ class BrokerConfig(StoreKeeping):
     # What it tells the name servers.
     register_name_server_period: int = field(
         default=30_000,
-        metadata=setting("registerNameServerPeriod", "time between registrations; held within 10 and 60 s", "ms", low=1),
+        metadata=setting(
+            "registerNameServerPeriod",
+            "time between registrations; held within 10 and 60 s",
+            "ms",
+            low=1,
+            held=(10_000, 60_000),
+        ),
     )
     register_broker_timeout_mills: int = field(
         default=24_000, metadata=setting("registerBrokerTimeoutMills", "longest wait for a name server", "ms", low=1)
@@ -131,46 +138,33 @@ class BrokerConfig(StoreKeeping):
     validate_system_topic_when_update_topic: bool = field(
         default=True, metadata=setting("validateSystemTopicWhenUpdateTopic", "system topics cannot be changed by request")
     )
-
-    # Sending.
-    max_message_size: int = field(
-        default=4 * _MIB, metadata=setting("maxMessageSize", "largest message body", "bytes", low=1, high=512 * _MIB)
+    clear_retry_topic_when_delete_topic: bool = field(
+        default=True,
+        metadata=setting("clearRetryTopicWhenDeleteTopic", "with a topic go the POP retry topics that its groups have of it"),
     )
-    start_accept_send_request_time_stamp: int = field(
-        default=0,
-        metadata=setting("startAcceptSendRequestTimeStamp", "sends are refused before", "ms since 1970", high=LONG_MAX),
+    enable_mixed_message_type: bool = field(
+        default=False, metadata=setting("enableMixedMessageType", "a topic may have message.type=MIXED")
     )
-    send_thread_pool_queue_capacity: int = field(
-        default=10_000,
+    enable_topic_message_type_check: bool = field(
+        default=False,
         metadata=setting(
-            "sendThreadPoolQueueCapacity", "sends that may wait to be stored; more are refused", "messages", low=1
+            "enableTopicMessageTypeCheck",
+            "a message of another type than its topic's message.type is refused; with Apache only the proxy does so",
+            own=True,
         ),
     )
-    wait_time_mills_in_send_queue: int = field(
-        default=200,
-        metadata=setting("waitTimeMillsInSendQueue", "a send that waits longer is refused", "ms", low=1, high=LONG_MAX),
+    enable_detail_stat: bool = field(
+        default=True, metadata=setting("enableDetailStat", "statistics are kept for each queue too, not only for its topic")
     )
-    broker_fast_failure_enable: bool = field(
-        default=True, metadata=setting("brokerFastFailureEnable", "false: a send may wait as long as it takes")
-    )
-    os_page_cache_busy_time_out_mills: int = field(
-        default=1000,
-        metadata=setting(
-            "osPageCacheBusyTimeOutMills",
-            "sends behind an append, or the making of a file, that takes longer are refused",
-            "ms",
-            low=1,
-            high=LONG_MAX,
-        ),
-    )
-    region_id: str = field(default="DefaultRegion", metadata=setting("regionId", "region named in answers to sends"))
-    trace_on: bool = field(default=True, metadata=setting("traceOn", "clients may trace; told in answers to sends"))
 
     # Pulling.
     long_polling_enable: bool = field(default=True, metadata=setting("longPollingEnable", "hold a pull that finds nothing"))
     short_polling_time_mills: int = field(
         default=1000,
         metadata=setting("shortPollingTimeMills", "how long it is held if not longPollingEnable", "ms", high=LONG_MAX),
+    )
+    enable_property_filter: bool = field(
+        default=True, metadata=setting("enablePropertyFilter", "consumers may filter by SQL92 over properties")
     )
     lite_pull_message_enable: bool = field(default=True, metadata=setting("litePullMessageEnable", "serve LITE_PULL_MESSAGE"))
     max_transfer_bytes_on_message_in_memory: int = field(
@@ -196,6 +190,12 @@ class BrokerConfig(StoreKeeping):
     notify_consumer_ids_changed_enable: bool = field(
         default=True, metadata=setting("notifyConsumerIdsChangedEnable", "tell a group's consumers when one comes or goes")
     )
+    use_server_side_reset_offset: bool = field(
+        default=True,
+        metadata=setting(
+            "useServerSideResetOffset", "readers hear of a reset with their next pull; false: it is pushed to them too"
+        ),
+    )
     channel_expired_timeout: int = field(
         default=120_000,
         metadata=setting("channelExpiredTimeout", "a client without heartbeat is forgotten after", "ms", low=1, high=LONG_MAX),
@@ -211,6 +211,15 @@ class BrokerConfig(StoreKeeping):
     mapped_file_size_consume_queue: int = field(
         default=300_000 * CONSUME_QUEUE_ENTRY_SIZE,
         metadata=setting("mappedFileSizeConsumeQueue", "size of a queue file, rounded up to entries of 20", "bytes", low=20),
+    )
+    mapper_file_size_batch_consume_queue: int = field(
+        default=300_000 * BATCH_CONSUME_QUEUE_ENTRY_SIZE,
+        metadata=setting(
+            "mapperFileSizeBatchConsumeQueue",
+            "size of a queue file of topics with `queue.type=BatchCQ`, rounded down to entries of 46",
+            "bytes",
+            low=46,
+        ),
     )
     flush_disk_type: FlushDiskType = field(
         default=FlushDiskType.ASYNC_FLUSH, metadata=setting("flushDiskType", "ASYNC_FLUSH or SYNC_FLUSH")
@@ -255,6 +264,17 @@ class BrokerConfig(StoreKeeping):
             "scrubBytesPerSecond",
             "how fast the whole log is read and checked in the background, once a day; 0: not at all",
             "bytes",
+            own=True,
+        ),
+    )
+    cold_read_share: int = field(
+        default=25,
+        metadata=setting(
+            "coldReadSharePercent",
+            "most of the broker's time that goes, while messages are sent, to reading what may not be in memory",
+            "per cent",
+            low=1,
+            high=100,
             own=True,
         ),
     )
@@ -341,7 +361,7 @@ def load_broker_config(
 
 def _check_together(config: BrokerConfig) -> None:
     parse_addresses(config.namesrv_addr, what="namesrvAddr")
-    _ = config.delete_hours
+    _ = config.delete_hours, config.commit_log_directories, config.read_only_commit_log_directories, config.delay_levels_ms
     if not config.broker_name:
         raise ConfigError("brokerName is empty: a name is expected")
     if config.mapped_file_size_commit_log < config.max_message_size + 4096:

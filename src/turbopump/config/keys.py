@@ -86,11 +86,13 @@ def _names(part: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(line.split()[0] for lines in part.values() for line in lines.strip().splitlines())
 
 
-# Ours: Apache's broker cannot advertise another port than its own, judges a disk in per cent alone, and has the last four only in
-# its documentation.
+# Ours: Apache's broker cannot advertise another port than its own, judges a disk in per cent alone, leaves the types of messages to its
+# proxy, and has the last four only in its documentation.
 OWN_KEYS: Final = (
     Key("advertisedPort", "int", None, None, ""),
+    Key("coldReadSharePercent", "int", None, None, ""),
     Key("diskFreeSpaceMin", "long", None, None, ""),
+    Key("enableTopicMessageTypeCheck", "boolean", None, None, ""),
     Key("scrubBytesPerSecond", "int", None, None, ""),
     Key("storePathConsumeQueue", "String", None, None, ""),
     Key("storePathIndex", "String", None, None, ""),

@@ -26,6 +26,7 @@ class Setting:
     only: tuple[object, ...] = ()
     otherwise: str = ""
     own: bool = False  # a key of Turbopump's, not one of Apache's
+    held: tuple[int, int] | None = None
 
 
 class SettingsClass(Protocol):
@@ -47,13 +48,15 @@ def setting(
     only: tuple[object, ...] = (),
     otherwise: str = "",
     own: bool = False,
+    held: tuple[int, int] | None = None,
 ) -> dict[str, Setting]:
     """The metadata of a configuration field.
 
     `low` and `high` bound numbers, both included. `only` lists the values that this release can serve, where ignoring another
-    value would do harm; `otherwise` then says why.
+    value would do harm; `otherwise` then says why. A number outside of `held`, both included, counts as the nearest within, as it does
+    for Apache's servers, and is shown so.
     """
-    return {"setting": Setting(key, about, unit, low, high, only, otherwise, own)}
+    return {"setting": Setting(key, about, unit, low, high, only, otherwise, own, held)}
 
 
 def settings_of(config: type[SettingsClass]) -> Iterator[tuple[str, Setting]]:
@@ -115,6 +118,8 @@ def _checked(known: Setting, value: object) -> object:
         raise ConfigError(f"{known.key}={render(value)}: only {allowed} is served, {known.otherwise}")
     if isinstance(value, int) and not isinstance(value, bool) and not known.low <= value <= known.high:
         raise ConfigError(f"{known.key}={value}: a whole number{_in_unit(known)} from {known.low} to {known.high} is expected")
+    if known.held is not None and isinstance(value, int):
+        return min(max(value, known.held[0]), known.held[1])
     return value
 
 

@@ -3,9 +3,11 @@
 Its one rule is that of `broker_config.py`, of which this is a part: a field's key, default, unit and meaning stand here alone.
 """
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from turbopump.config.delay_levels import DEFAULT_LEVELS, parse_delay_levels
 from turbopump.config.setting import LONG_MAX, setting
 from turbopump.errors import ConfigError
 
@@ -65,7 +67,9 @@ class StoreKeeping:
     # How much.
     disk_max_used_space_ratio: int = field(
         default=75,
-        metadata=setting("diskMaxUsedSpaceRatio", "above it expired files are deleted at any hour; held within 10 and 95", "%"),
+        metadata=setting(
+            "diskMaxUsedSpaceRatio", "above it expired files are deleted at any hour; held within 10 and 95", "%", held=(10, 95)
+        ),
     )
     disk_space_clean_forcibly_ratio: int = field(
         default=85,
@@ -73,6 +77,7 @@ class StoreKeeping:
             "diskSpaceCleanForciblyRatio",
             "above it the oldest files are deleted whatever their age; held within 30 and 85",
             "%",
+            held=(30, 85),
         ),
     )
     disk_space_warning_level_ratio: int = field(
@@ -81,6 +86,7 @@ class StoreKeeping:
             "diskSpaceWarningLevelRatio",
             "above it sends are refused, until diskSpaceCleanForciblyRatio is reached again; held within 35 and 90",
             "%",
+            held=(35, 90),
         ),
     )
     clean_file_forcibly_enable: bool = field(
@@ -101,14 +107,77 @@ class StoreKeeping:
         ),
     )
 
+    # When delayed messages come.
+    message_delay_level: str = field(
+        default=DEFAULT_LEVELS,
+        metadata=setting("messageDelayLevel", "delays of levels 1, 2, … in s, m, h or d, separated by spaces"),
+    )
+    flush_delay_offset_interval: int = field(
+        default=10_000,
+        metadata=setting("flushDelayOffsetInterval", "time between saves of config/delayOffset.json", "ms", low=100),
+    )
+
+    timer_wheel_enable: bool = field(
+        default=True,
+        metadata=setting("timerWheelEnable", "messages may ask for any time of delivery; off: such messages are refused"),
+    )
+    timer_max_delay_sec: int = field(
+        default=40 * 365 * 86_400,
+        metadata=setting(
+            "timerMaxDelaySec", "how far ahead that time may be; Apache's default is 259200, three days", "s", low=1
+        ),
+    )
+    timer_precision_ms: int = field(
+        default=1000,
+        metadata=setting(
+            "timerPrecisionMs",
+            "messages are delivered so much after their time at most; with another value than before, timerlog and timerwheel are "
+            "made anew",
+            "ms",
+            only=(100, 200, 500, 1000),
+            otherwise="as Apache's broker counts any other value as one of these",
+        ),
+    )
+    timer_roll_window_slot: int = field(
+        default=2 * 86_400,
+        metadata=setting(
+            "timerRollWindowSlot",
+            "a message that is further ahead is stored again on the way, each time; less than 2 or more than 604740 count as 604740",
+            "slots",
+        ),
+    )
+    timer_flush_interval_ms: int = field(
+        default=1000,
+        metadata=setting(
+            "timerFlushIntervalMs",
+            "time between syncs of timerlog and timerwheel; after a kill, messages delivered in it may be delivered again",
+            "ms",
+            low=10,
+        ),
+    )
+    mapped_file_size_timer_log: int = field(
+        default=100 * 1024 * 1024,
+        metadata=setting("mappedFileSizeTimerLog", "size of a file of the timer log", "bytes", low=1024),
+    )
+    recall_message_enable: bool = field(
+        default=True,
+        metadata=setting("recallMessageEnable", "a message may be recalled before its time; off by default with Apache"),
+    )
+
+    @property
+    def delay_levels_ms(self) -> tuple[int, ...]:
+        """The delays of `messageDelayLevel`. Raises ConfigError."""
+        return parse_delay_levels(self.message_delay_level)
+
     @property
     def commit_log_directories(self) -> tuple[Path, ...]:
-        """Where new segments go; empty: below the root."""
-        return _directories(self.store_path_commit_log)
+        """Where new segments go; empty: below the root. Raises ConfigError."""
+        return _directories("storePathCommitLog", self.store_path_commit_log)
 
     @property
     def read_only_commit_log_directories(self) -> tuple[Path, ...]:
-        return _directories(self.read_only_commit_log_store_paths)
+        """Where segments are and none is made. Raises ConfigError."""
+        return _directories("readOnlyCommitLogStorePaths", self.read_only_commit_log_store_paths)
 
     @property
     def delete_hours(self) -> frozenset[int]:
@@ -119,5 +188,12 @@ class StoreKeeping:
         return frozenset(map(int, hours))
 
 
-def _directories(text: str) -> tuple[Path, ...]:
-    return tuple(dict.fromkeys(Path(part.strip()) for part in text.split(",") if part.strip()))
+def _directories(key: str, text: str) -> tuple[Path, ...]:
+    """The directories in a setting's text. Two names of one directory are refused: its segments would be found twice."""
+    found: dict[str, str] = {}
+    for part in filter(None, map(str.strip, text.split(","))):
+        same = found.setdefault(os.path.realpath(part), part)
+        if same is not part:
+            both = f"{part} twice" if same == part else f"{same} and {part}, which are the same directory"
+            raise ConfigError(f"{key} names {both}: name it once")
+    return tuple(map(Path, found.values()))

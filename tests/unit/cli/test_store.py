@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -162,7 +163,7 @@ def test_one_entry_is_shown_in_hex(root: Path, capsys: pytest.CaptureFixture[str
     assert shown_lines[0].startswith(f"{0:020}  {entry[:16].hex(' ')}")
     assert main(["store", "dump", "--hex", "3", str(root)]) == 1
     assert "at offset 3 is no good message" in capsys.readouterr().err
-    assert main(["store", "dump", "--hex", "99999999", str(root)]) == 1
+    assert main(["store", "dump", "--hex", "99999999", str(root)]) == 2
     assert "no segment holds this offset" in capsys.readouterr().err
 
 
@@ -214,3 +215,21 @@ def test_every_kind_of_finding_has_its_line_in_the_docs() -> None:
 def test_without_an_action_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["store"]) == 2
     assert "inspect" in capsys.readouterr().err
+
+
+def test_a_dump_that_tells_of_damaged_files_ends_so_too(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / "commitlog" / "strange").touch()
+    assert main(["store", "dump", "--count", "1", str(root)]) == 1
+    assert "damage foreign_file" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="its file systems take UTF-8 names only")
+@pytest.mark.parametrize("what", ["inspect", "verify"])
+def test_json_stays_json_whatever_a_foreign_file_is_called(root: Path, capsys: pytest.CaptureFixture[str], what: str) -> None:
+    with open(os.fsencode(root / "commitlog") + b"/\xff\xfe", "wb"):
+        pass
+    assert main(["store", what, "--output", "json", str(root)]) == 1
+    out = capsys.readouterr().out
+    assert out.isascii()
+    (finding,) = (one for one in json.loads(out)["findings"] if one["kind"] == "foreign_file")
+    assert finding["file"] == "commitlog/\udcff\udcfe"

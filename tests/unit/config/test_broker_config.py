@@ -60,9 +60,31 @@ def test_values_have_the_type_of_their_key(conf: Path) -> None:
 
 def test_the_commit_log_may_lie_elsewhere(conf: Path) -> None:
     assert load(conf, "storePathCommitLog=/fast/log").commit_log_directories == (Path("/fast/log"),)
-    several = load(conf, "storePathCommitLog= /a/log , /b/log,/a/log,\nreadOnlyCommitLogStorePaths=/c/log")
+    several = load(conf, "storePathCommitLog= /a/log , /b/log,\nreadOnlyCommitLogStorePaths=/c/log")
     assert several.commit_log_directories == (Path("/a/log"), Path("/b/log"))
     assert several.read_only_commit_log_directories == (Path("/c/log"),)
+
+
+def test_a_directory_of_the_log_is_named_once(conf: Path, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    for key in ("storePathCommitLog", "readOnlyCommitLogStorePaths"):
+        with pytest.raises(ConfigError, match=f"{key} names /a twice: name it once"):
+            load(conf, f"{key}=/a,/b,/a")
+        for other in ("link", "b/../a", "./a"):
+            with pytest.raises(ConfigError, match=f"{key} names {tmp_path}/a and {tmp_path}/{other}, which are the same"):
+                load(conf, f"{key}={tmp_path}/a,{tmp_path}/{other}")
+
+
+def test_numbers_that_are_held_within_bounds_are_shown_as_they_count(conf: Path) -> None:
+    config = load(conf, "diskMaxUsedSpaceRatio=99\ndiskSpaceCleanForciblyRatio=1\nregisterNameServerPeriod=70000\n")
+    shown = effective(config)
+    assert [shown[key] for key in ("diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio", "diskSpaceWarningLevelRatio")] == [
+        "95",
+        "30",
+        "90",
+    ]
+    assert config.register_name_server_period == 60_000
 
 
 def test_the_hours_of_deletion_are_read_as_apache_reads_them(conf: Path) -> None:

@@ -37,8 +37,8 @@ def test_what_is_called_honoured_is_read_by_something(config: type[SettingsClass
 
 def test_each_class_is_told_apart() -> None:
     assert classify("listenPort", BROKER_KEYS).key_class is KeyClass.HONOURED
-    accepted = classify("popPollingSize", BROKER_KEYS)
-    assert (accepted.key_class, accepted.reason) == (KeyClass.ACCEPTED, "POP consuming comes with a later release")
+    accepted = classify("inBrokerContainer", BROKER_KEYS)
+    assert (accepted.key_class, accepted.reason) == (KeyClass.ACCEPTED, "there is no broker container")
     assert classify("popPollingSize", NAMESRV_KEYS).key_class is KeyClass.UNKNOWN
 
 

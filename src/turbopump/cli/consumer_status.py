@@ -1,0 +1,122 @@
+"""How the consumers of a group do: what each of them tells (307), and what is wrong among them, by their brokers' word and by their own.
+
+Works with Apache's brokers, which say nothing of conflicts: subscriptions are compared here, as ``mqadmin consumerStatus`` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from turbopump.cli.cluster import ask_each
+from turbopump.errors import BodyError, RemotingError
+from turbopump.filtering.tag import parse_tags
+from turbopump.message.rules import RETRY_PREFIX
+from turbopump.protocol import fastjson
+from turbopump.protocol.bodies.connections import ConsumerConnection
+from turbopump.protocol.bodies.heartbeat import ConsumeType, MessageModel
+from turbopump.protocol.bodies.running import ConsumerRunningInfo
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.consumers import GetConsumerConnectionList, GetConsumerRunningInfo
+from turbopump.remoting.client import RemotingClient
+
+TIMEOUT_S = 12.0
+"""A broker waits ten seconds for a client."""
+
+
+async def consumer_status(client: RemotingClient, addresses: list[str], group: str) -> dict[str, Any]:
+    """``clients``, each once, and ``conflicts``, as sentences. Raises RemotingError."""
+    asked = GetConsumerConnectionList(consumer_group=group)
+    answers = await ask_each(client, addresses, asked, ConsumerConnection, ResponseCode.CONSUMER_NOT_ONLINE)
+    found: dict[str, dict[str, Any]] = {}
+    conflicts: dict[str, None] = {}
+    for address, body in answers.items():
+        conflicts |= dict.fromkeys(body.conflicts or ())
+        ids = [one.client_id or "" for one in body.connection_set]
+        for one in body.connection_set:
+            client_id = one.client_id or ""
+            if client_id not in found:
+                info = await _running(client, address, group, client_id)
+                language = one.language.name if one.language is not None else None
+                found[client_id] = {
+                    "client_id": client_id,
+                    "address": one.client_addr,
+                    "language": language,
+                    "version": one.version,
+                    **_row(info),
+                }
+            if ids.count(client_id) > 1 and not body.conflicts and body.message_model is not MessageModel.BROADCASTING:
+                conflicts[f"client id {client_id} is used by {ids.count(client_id)} connections to {address}"] = None
+    first = next(iter(answers.values()), ConsumerConnection())
+    clients = [found[client_id] for client_id in sorted(found)]
+    if first.consume_type is not ConsumeType.CONSUME_ACTIVELY and not conflicts:
+        conflicts |= dict.fromkeys(_different(clients))
+    return {"group": group, "clients": clients, "conflicts": list(conflicts)}
+
+
+def status_lines(status: dict[str, Any]) -> Iterator[str]:
+    """The same for people."""
+    if not status["clients"]:
+        yield f"group {status['group']} has no consumers now"
+    for row in status["clients"]:
+        yield f"{row['client_id']}  {row['address']}  {row['language']}  {row['version']}"
+        if row["fault"]:
+            yield f"  does not answer: {row['fault']}"
+        for topic in row["topics"]:
+            yield (
+                f"  {topic['topic']}  {topic['expression']}  queues {topic['queues']}  ok {topic['ok_tps']:.2f}/s  "
+                f"failed {topic['failed_tps']:.2f}/s  {topic['consume_ms']:.1f} ms  pulled {topic['pull_tps']:.2f}/s"
+            )
+    for sentence in status["conflicts"]:
+        yield f"conflict: {sentence}"
+
+
+async def _running(client: RemotingClient, address: str, group: str, client_id: str) -> ConsumerRunningInfo | str:
+    request = GetConsumerRunningInfo(consumer_group=group, client_id=client_id)
+    try:
+        answer = await client.exchange(address, request, timeout=TIMEOUT_S)
+        if answer.code != ResponseCode.SUCCESS:
+            return answer.remark or f"code {answer.code}"
+        return fastjson.decode(answer.body, ConsumerRunningInfo)
+    except (RemotingError, BodyError) as error:
+        return str(error)
+
+
+def _row(info: ConsumerRunningInfo | str) -> dict[str, Any]:
+    if isinstance(info, str):
+        return {"fault": info, "properties": {}, "topics": []}
+    topics = []
+    for data in sorted(info.subscription_set, key=lambda data: data.topic or ""):
+        topic = data.topic or ""
+        status = info.status_table.get(topic)
+        topics.append(
+            {
+                "topic": topic,
+                "kind": data.expression_type or "TAG",
+                "expression": data.sub_string or "*",
+                "queues": sum(queue.topic == topic for queue in (*info.mq_table, *info.mq_pop_table)),
+                "ok_tps": status.consume_ok_tps if status else 0.0,
+                "failed_tps": status.consume_failed_tps if status else 0.0,
+                "failed_last_hour": status.consume_failed_msgs if status else 0,
+                "consume_ms": status.consume_rt if status else 0.0,
+                "pull_tps": status.pull_tps if status else 0.0,
+                "pull_ms": status.pull_rt if status else 0.0,
+            }
+        )
+    return {"fault": None, "properties": info.properties, "topics": topics}
+
+
+def _different(clients: list[dict[str, Any]]) -> Iterator[str]:
+    first: tuple[str, object] | None = None
+    for row in clients:
+        if row["fault"]:
+            continue
+        wants = {
+            (one["topic"], one["kind"], frozenset(parse_tags(one["expression"])) if one["kind"] == "TAG" else one["expression"])
+            for one in row["topics"]
+            if not one["topic"].startswith(RETRY_PREFIX)
+        }
+        if first is None:
+            first = row["client_id"], wants
+        elif wants != first[1]:
+            yield f"{row['client_id']} and {first[0]} subscribe differently, so messages are missed"

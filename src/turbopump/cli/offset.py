@@ -1,0 +1,161 @@
+"""`turbopump offset show|reset|clone`: where groups stand, and putting them elsewhere."""
+
+from typing import Any
+
+import click
+
+from turbopump.cli.cluster import ask_each, masters, show, with_client
+from turbopump.cli.log_output import log_options, start_log
+from turbopump.cli.message import TimeOption
+from turbopump.cli.name_servers import name_server_option
+from turbopump.cli.topic import output_option
+from turbopump.errors import RemotingError
+from turbopump.protocol.bodies.offsets import ResetOffsetBody
+from turbopump.protocol.bodies.stats import ConsumeStats
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.consumers import GetConsumeStats
+from turbopump.protocol.requests.offset_control import CloneGroupOffset, ResetOffset
+from turbopump.remoting.client import RemotingClient
+
+END = -1
+
+
+@click.group(name="offset", invoke_without_command=True)
+@click.pass_context
+def command(context: click.Context) -> None:
+    """Show, reset and clone the places of consumer groups."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help(), err=True)
+        context.exit(2)
+
+
+@command.command(name="show")
+@click.argument("group")
+@name_server_option
+@click.option("--topic", metavar="NAME", help="Only in this topic.")
+@output_option
+@log_options("warning")
+def show_offsets(group: str, namesrv: list[str], topic: str | None, output: str, log_level: str, log_file: str | None) -> None:
+    """Show where a group stands in each queue, and how far behind it is."""
+    start_log(log_level, log_file)
+
+    async def work(client: RemotingClient) -> None:
+        rows = await places(client, await masters(client, namesrv), group, topic)
+        behind = sum(row["behind"] for row in rows)
+        lines = [
+            f"{row['topic']}  {row['broker']}:{row['queue']}  at {row['offset']}  end {row['end']}  behind {row['behind']}"
+            for row in rows
+        ]
+        show(output, {"group": group, "behind": behind, "queues": rows}, [*lines, f"behind by {behind} in all"])
+
+    with_client(work)
+
+
+@command.command(name="reset")
+@click.argument("group")
+@click.argument("topic")
+@name_server_option
+@click.option("--begin", is_flag=True, help="Go to the first message that is kept.")
+@click.option("--end", is_flag=True, help="Go behind the last message.")
+@click.option("--time", "time_ms", metavar="TIME", type=TimeOption(), help="Go to the first message from this time on.")
+@click.option("--offset", type=click.IntRange(0), help="Go there; with --queue and --broker.")
+@click.option("--queue", type=click.IntRange(0), help="Only the queue with this id.")
+@click.option("--broker", metavar="ADDR", help="Only on this broker.")
+@click.option("--only-back", is_flag=True, help="Leave alone what stands further back already.")
+@output_option
+@log_options("warning")
+def reset_offsets(
+    group: str,
+    topic: str,
+    namesrv: list[str],
+    begin: bool,
+    end: bool,
+    time_ms: int | None,
+    offset: int | None,
+    queue: int | None,
+    broker: str | None,
+    only_back: bool,
+    output: str,
+    log_level: str,
+    log_file: str | None,
+) -> None:
+    """Set the place of a group in a topic; running consumers go on there at once."""
+    if [begin, end, time_ms is not None, offset is not None].count(True) != 1:
+        raise click.UsageError("give one of --begin, --end, --time, --offset")
+    if offset is not None and (queue is None or broker is None):
+        raise click.UsageError("--offset is of one queue: give --queue and --broker too")
+    start_log(log_level, log_file)
+    timestamp = END if end else 0 if begin else time_ms if time_ms is not None else END
+    wanted = ResetOffset(
+        group=group,
+        topic=topic,
+        timestamp=timestamp,
+        force=not only_back,
+        queue_id=-1 if queue is None else queue,
+        offset=offset,
+    )
+
+    async def work(client: RemotingClient) -> None:
+        addresses = [broker] if broker is not None else await masters(client, namesrv)
+        absent = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST) if broker is None else ()
+        answers = await ask_each(client, addresses, wanted, ResetOffsetBody, *absent)
+        if not answers:
+            raise RemotingError(f"no broker has both the group {group} and the topic {topic}")
+        rows = [
+            {"topic": topic, "broker": at.broker_name, "queue": at.queue_id, "offset": place}
+            for body in answers.values()
+            for at, place in sorted(body.offset_table.items())
+        ]
+        lines = [f"{row['topic']}  {row['broker']}:{row['queue']}  at {row['offset']}" for row in rows]
+        show(output, {"group": group, "queues": rows}, lines)
+
+    with_client(work)
+
+
+@command.command(name="clone")
+@click.argument("source")
+@click.argument("target")
+@name_server_option
+@click.option("--topic", metavar="NAME", help="Only in this topic.")
+@output_option
+@log_options("warning")
+def clone_offsets(
+    source: str,
+    target: str,
+    namesrv: list[str],
+    topic: str | None,
+    output: str,
+    log_level: str,
+    log_file: str | None,
+) -> None:
+    """Put the group TARGET, which must exist, where the group SOURCE stands."""
+    start_log(log_level, log_file)
+    wanted = CloneGroupOffset(src_group=source, dest_group=target, topic=topic, offline=True)
+
+    async def work(client: RemotingClient) -> None:
+        addresses = await masters(client, namesrv)
+        for address in addresses:
+            await client.call(address, wanted)
+        rows = await places(client, addresses, target, topic)
+        lines = [f"{row['topic']}  {row['broker']}:{row['queue']}  at {row['offset']}" for row in rows]
+        show(output, {"group": target, "queues": rows}, lines)
+
+    with_client(work)
+
+
+async def places(client: RemotingClient, addresses: list[str], group: str, topic: str | None = None) -> list[dict[str, Any]]:
+    """Where a group stands, queue by queue, in order. Raises RemotingError."""
+    answers = await ask_each(client, addresses, GetConsumeStats(consumer_group=group, topic=topic), ConsumeStats)
+    table = {queue: stands for body in answers.values() for queue, stands in body.offset_table.items()}
+    return [
+        {
+            "topic": queue.topic,
+            "broker": queue.broker_name,
+            "queue": queue.queue_id,
+            "offset": stands.consumer_offset,
+            "end": stands.broker_offset,
+            "behind": stands.broker_offset - stands.consumer_offset,
+            "last_timestamp": stands.last_timestamp,
+        }
+        for queue, stands in sorted(table.items())
+    ]
