@@ -14,7 +14,7 @@ from pathlib import Path
 from turbopump.broker.broker import Broker
 from turbopump.client.producer import Producer
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
-from turbopump.client.send_result import SendStatus
+from turbopump.client.sending.send_result import SendStatus
 from turbopump.config.broker_config import BrokerConfig, FlushDiskType
 from turbopump.config.namesrv_config import NamesrvConfig
 from turbopump.errors import TurbopumpError

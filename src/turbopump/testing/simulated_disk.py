@@ -81,18 +81,22 @@ class SimulatedDisk:
         self._durable_files: dict[Path, SimulatedFile] = {}
         self._pending: list[Change] = []
         self._faults: list[_Fault] = []
+        self._dead: list[SimulatedFile] = []
 
     def mount(self) -> SimulatedMount:
         """The seam for one process; the mount before it must be dead."""
         assert self.mounted is None or self.mounted.closed, (
             "kill the process before, or cut its power, with the disk's kill() or power_cut()"
         )
+        while self._dead:  # not before: what was cut down in the middle of an operation may still have had a look at them
+            self._dead.pop().free()
         self.mounted = SimulatedMount(self)
         return self.mounted
 
     def kill(self) -> None:
         """The process is gone (kill -9), the machine is not: what was written stays, synced or not."""
         self._dismount()
+        self._dead += self.files.values()
         survivors = {file: file.survivor() for file in (*self._durable_files.values(), *self.files.values())}
         for change in self._pending:
             survivors.update((file, file.survivor()) for _, file in change if file and file not in survivors)
@@ -103,15 +107,12 @@ class SimulatedDisk:
     def power_cut(self) -> None:
         """The machine loses power; `files` are what the next start finds."""
         self._dismount()
+        self._dead += self.files.values()
         self.failed = False
         half_made = self._lose_unsynced_names()
         self._faults.clear()
         found = {
-            file: SimulatedFile(
-                file.after_power_cut(self.rng, may_be_empty=file in half_made),
-                synced=True,
-                modified_ms=file.modified_ms,
-            )
+            file: file.after_power_cut(self.rng, may_be_empty=file in half_made)
             for _, file in sorted(self._durable_files.items())
         }
         self._durable_files = {path: found[file] for path, file in self._durable_files.items()}
@@ -154,8 +155,10 @@ class SimulatedDisk:
 
     def space(self, path: Path) -> Space:
         """Room on the file system of a path."""
+        if not self.capacities:
+            return Space(self.capacity, self.capacity - sum(file.size for file in self.files.values()))
         root = self.file_system(path)
-        used = sum(file.size for each, file in self.files.items() if not self.capacities or self.file_system(each) == root)
+        used = sum(file.size for each, file in self.files.items() if self.file_system(each) == root)
         capacity = self.capacities.get(root, self.capacity)
         return Space(capacity, capacity - used)
 

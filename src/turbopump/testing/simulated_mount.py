@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from turbopump.errors import StoreLockedError
 from turbopump.store.disk import Done, Found, Piece, Segment, Space
-from turbopump.testing.simulated_file import SECTOR_SIZE, Sectors, SimulatedFile
+from turbopump.testing.simulated_file import SECTOR_SIZE, STRIDE, ZEROS, Sectors, SimulatedFile
 
 if TYPE_CHECKING:
     from turbopump.testing.simulated_disk import SimulatedDisk
@@ -62,7 +62,7 @@ class SimulatedMount:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
         self._check_directory(path)
         self._check_room(path, size)
-        file = SimulatedFile(bytes(size), synced=False, modified_ms=self._disk.clock.now_ms())
+        file = SimulatedFile.of_zeros(size, modified_ms=self._disk.clock.now_ms())
         self._disk.change((path, file))
         return SimulatedSegment(self, path, file)
 
@@ -334,13 +334,17 @@ class SimulatedSegment:
     def data_from(self, at: int) -> int | None:
         """To the sector, as file systems tell it."""
         while at < self.size:
-            sector = self.buffer[at : at - at % SECTOR_SIZE + SECTOR_SIZE]
+            stride = self.buffer[at : at - at % STRIDE + STRIDE]
+            if stride == ZEROS[: len(stride)]:
+                at += len(stride)
+                continue
+            sector = stride[: SECTOR_SIZE - at % SECTOR_SIZE]
             if any(sector):
                 return at
             at += len(sector)
         return None
 
-    def populate(self, at: int, size: int) -> None:
+    def populate(self, at: int, size: int, *, small: bool = False) -> None:
         """Memory is always there."""
 
     def sync(self) -> None:

@@ -1,0 +1,91 @@
+"""One broker on a simulated host that is stopped, killed or loses its power and comes up again on its disk, and a client of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from tests.unit.broker.talking import SMALL, Client
+
+from turbopump.broker.broker import Broker
+from turbopump.config.broker_config import BrokerConfig
+from turbopump.message.properties import encode_properties
+from turbopump.testing.simulation import Simulation, simulate
+
+HOST, CLIENT = "10.0.0.1", "10.0.0.2"
+
+
+class OneBroker:
+    """``broker`` is the one that runs now. ``config`` are fields of BrokerConfig, which may be changed before the next start."""
+
+    def __init__(self, simulation: Simulation, config: dict[str, Any]) -> None:
+        self.simulation = simulation
+        self.config = config
+        self.client = Client(f"{HOST}:10911")
+        self.broker: Broker
+        self._over = asyncio.Event()
+        self._life: asyncio.Future[None]
+
+    async def up(self) -> None:
+        """Start it."""
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        over = self._over = asyncio.Event()
+        fields = {**SMALL, "bind_address": HOST, "listen_port": 10911, "store_path_root_dir": "/store", **self.config}
+
+        async def serve() -> None:
+            disk, clock = self.simulation.disk(HOST).mount(), self.simulation.clock(HOST)
+            self.broker = Broker(BrokerConfig(**fields), disk=disk, clock=clock, source=self.simulation.source("broker"))
+            await self.broker.start()
+            ready.set_result(None)
+            await over.wait()
+            await self.broker.close()
+
+        await self.client.close()
+        self.client = Client(f"{HOST}:10911")
+        self._life = self.simulation.boot(HOST).start(serve())
+        await asyncio.wait((ready, self._life), return_when=asyncio.FIRST_COMPLETED)
+        if self._life.done():
+            self._life.result()  # why it could not start
+
+    async def stop(self) -> None:
+        """Stop it cleanly."""
+        self._over.set()
+        await self._life
+        self.simulation.end(HOST, power_cut=False)
+
+    def kill(self, *, power_cut: bool = False) -> None:
+        """End it by kill -9, or with its host's power."""
+        self._life.add_done_callback(lambda life: life.exception())
+        self.simulation.end(HOST, power_cut=power_cut)
+
+    async def delay(self, body: bytes, level: int, topic: str = "T") -> None:
+        """Send a message that comes later."""
+        await self.client.send(body, topic=topic, properties=encode_properties({"UNIQ_KEY": body.hex(), "DELAY": str(level)}))
+
+    async def delivered(self, topic: str = "T") -> list[bytes]:
+        """Every body that consumers of the topic can see."""
+        return await self.client.all_bodies(topic)
+
+    def table(self, name: str) -> bytes:
+        """The content of a table of its store."""
+        return self.simulation.disk(HOST).mounted.read_file(Path("/store/config") / f"{name}.json") or b""  # type: ignore[union-attr]
+
+
+def with_one_broker(scene: Callable[[OneBroker], Coroutine[Any, Any, None]], seed: int = 1, **config: Any) -> None:
+    """Run ``scene`` on another host than the broker's, which is up."""
+
+    async def scenario(simulation: Simulation) -> None:
+        async def main() -> None:
+            world = OneBroker(simulation, config)
+            await world.up()
+            await world.client.create()
+            await scene(world)
+            await world.client.close()
+            if simulation.process(HOST).alive:
+                await world.stop()
+
+        await simulation.boot(CLIENT).start(main())
+
+    simulate(seed, scenario)

@@ -1,0 +1,182 @@
+"""Delayed messages over a day with memory drops, and the ladder of retries to the dead letters, in virtual time.
+
+A sample in `make test`, the whole in `make sim`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from dataclasses import dataclass, field
+
+from tests.simulation.one_broker import HOST, OneBroker, with_one_broker
+from tests.unit.broker.talking import Client
+
+from turbopump.client.consuming.delivery import Delivery
+from turbopump.client.producer import Producer
+from turbopump.client.push_consumer import PushConsumer
+from turbopump.config.delay_levels import parse_delay_levels
+from turbopump.config.namesrv_config import NamesrvConfig
+from turbopump.errors import RemotingError
+from turbopump.message.codec import decode_entries
+from turbopump.message.properties import encode_properties
+from turbopump.namesrv.server import NameServer
+from turbopump.protocol.requests.send import SendMessageV2
+from turbopump.testing.simulation import Simulation, simulate
+
+WHOLE = "TURBOPUMP_SIM_MINUTES" in os.environ
+COUNT = 200_000 if WHOLE else 1_500
+DROPS = 20 if WHOLE else 6
+DAY_S = 86_400.0 if WHOLE else 7_200.0
+TABLE = "1s 10s 1m 10m 1h 6h 12h 20h" if WHOLE else "1s 10s 1m 10m 1h"
+CALM = {"scrub_bytes_per_second": 0, "flush_interval_commit_log": 10_000, "flush_interval_consume_queue": 10_000}
+"""What would otherwise take most of the test's seconds."""
+SETTLED_S = 5.0
+"""So long after a start of the broker its lateness is not judged."""
+LADDER_S = [10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200]
+
+
+@dataclass
+class Day:
+    """What happens in one day: ``sent`` is number → (begun, answered or None, level), times in s of the broker's clock."""
+
+    world: OneBroker
+    sent: dict[int, tuple[float, float | None, int]] = field(default_factory=dict)
+    down: list[tuple[float, float]] = field(default_factory=list)
+
+    def now(self) -> float:
+        return self.world.simulation.clock(HOST).now_ms() / 1000
+
+    async def send(self) -> None:
+        """Bursts all day long; every message's level is drawn so that it is due within the day."""
+        rng, end = self.world.simulation.source("sender"), self.now() + DAY_S
+        delays = [delay / 1000 for delay in parse_delay_levels(TABLE)]
+        burst = max(COUNT // 400, 1)
+        for first in range(0, COUNT, burst):
+            await asyncio.gather(
+                *(self._send_one(number, rng.choice([level for level, delay in enumerate(delays, 1) if self.now() + delay < end]))
+                  for number in range(first, min(first + burst, COUNT)))
+            )  # fmt: skip
+            await asyncio.sleep(DAY_S * 0.95 * burst / COUNT * rng.uniform(0.5, 1.5))
+
+    async def _send_one(self, number: int, level: int) -> None:
+        begun = self.now()
+        self.sent[number] = (begun, None, level)
+        text = encode_properties({"UNIQ_KEY": f"U{number}", "DELAY": str(level)})
+        request = SendMessageV2(topic="T", queue_id=0, properties=text)
+        try:
+            answer = await self.world.client.ask(request, b"%d" % number)
+        except RemotingError:
+            return
+        if answer.code == 0:
+            self.sent[number] = (begun, self.now(), level)
+
+    async def drop(self) -> None:
+        """The broker's memory is dropped now and then, by a kill, a power cut or a clean stop."""
+        rng = self.world.simulation.source("drops")
+        for number in range(DROPS):
+            await asyncio.sleep(DAY_S / (DROPS + 1))
+            began = self.now()
+            if number % 3 == 2:
+                await self.world.stop()
+            else:
+                self.world.kill(power_cut=number % 3 == 1)
+            await asyncio.sleep(rng.uniform(0.1, 5))
+            await self.world.up()
+            self.down.append((began, self.now() + SETTLED_S))
+
+
+async def delivered(client: Client) -> list[tuple[int, float]]:
+    """(number, time of delivery) of every message of the topic."""
+    found: list[tuple[int, float]] = []
+    offset = 0
+    while True:
+        answer, header = await client.pull(offset)
+        found += [(int(message.body), message.store_timestamp / 1000) for message in decode_entries(answer.body)]
+        if header.next_begin_offset <= offset:
+            return found
+        offset = header.next_begin_offset
+
+
+def test_a_day_of_delayed_messages_with_memory_drops_loses_none_and_is_never_early() -> None:
+    async def scene(world: OneBroker) -> None:
+        day = Day(world)
+        end = day.now() + DAY_S
+        await asyncio.gather(day.send(), day.drop())
+        await asyncio.sleep(max(end - day.now(), 0) + 60)
+        delays = [delay / 1000 for delay in parse_delay_levels(TABLE)]
+        first: dict[int, float] = {}
+        arrivals = await delivered(world.client)
+        for number, at in arrivals:
+            first.setdefault(number, at)
+        acknowledged = {number: answered for number, (_, answered, _) in day.sent.items() if answered is not None}
+        assert len(acknowledged) > COUNT * 0.99
+        assert set(acknowledged) - set(first) == set(), "lost"
+        early = [number for number, at in arrivals if at < day.sent[number][0] + delays[day.sent[number][2] - 1] - 0.001]
+        assert early == []
+        late = []
+        for number, answered in acknowledged.items():
+            due = answered + delays[day.sent[number][2] - 1]
+            if not any(began - 0.001 <= due <= back for began, back in day.down):
+                late.append(first[number] - due)
+        late.sort()
+        assert late[int(len(late) * 0.99)] <= 1.0
+        twice = len(arrivals) - len(first)
+        print(f"{COUNT} messages, {DROPS} drops, lateness p99 {late[int(len(late) * 0.99)] * 1000:.1f} ms, {twice} came twice")
+
+    with_one_broker(
+        scene,
+        message_delay_level=TABLE,
+        flush_disk_type="SYNC_FLUSH",
+        mapped_file_size_commit_log=256 << 10,
+        mapped_file_size_consume_queue=20 * 2_000,
+        message_index_enable=False,
+        file_reserved_time=100,
+        **CALM,
+    )
+
+
+def test_the_ladder_of_retries_has_sixteen_steps_and_ends_as_one_dead_letter() -> None:
+    async def scenario(simulation: Simulation) -> list[tuple[float, Delivery]]:
+        seen: list[tuple[float, Delivery]] = []
+
+        async def name_server() -> None:
+            await NameServer(NamesrvConfig(bind_address="10.0.0.9"), clock=simulation.clock("10.0.0.9")).start()
+            await asyncio.get_running_loop().create_future()
+
+        async def handle(message: Delivery) -> None:
+            seen.append((simulation.loop.time(), message))
+            raise ValueError("not today")
+
+        async def main() -> None:
+            world = OneBroker(simulation, {"namesrv_addr": "10.0.0.9:9876", **CALM})
+            await world.up()
+            await world.client.create()
+            clock = simulation.clock("10.0.0.2")
+            settings = {"clock": clock, "random": simulation.source("client"), "local_ip": "10.0.0.2"}
+            async with (
+                PushConsumer("10.0.0.9:9876", group="g", topic="T", handler=handle, **settings),  # type: ignore[arg-type]
+                Producer("10.0.0.9:9876", group="p", **settings) as producer,  # type: ignore[arg-type]
+            ):
+                sent = await producer.send("T", b"body", tags="paid", keys=["k"])
+                await asyncio.sleep(sum(LADDER_S) + 60)
+            (dead,) = await world.client.messages(topic="%DLQ%g")
+            assert (dead.body, dead.msg_id, dead.tags, dead.keys) == (b"body", sent.msg_id, "paid", ["k"])
+            assert (dead.reconsume_times, dead.properties["RETRY_TOPIC"]) == (17, "T")
+            assert {message.msg_id for _, message in seen} == {sent.msg_id}
+            await world.client.close()
+            await world.stop()
+
+        simulation.boot("10.0.0.9").start(name_server()).add_done_callback(lambda done: done.exception())
+        await simulation.boot("10.0.0.2").start(main())
+        simulation.end("10.0.0.9", power_cut=False)
+        return seen
+
+    seen = simulate(1, scenario)
+    assert [message.attempt for _, message in seen] == list(range(1, 18))
+    assert {(message.topic, message.body) for _, message in seen} == {("T", b"body")}
+    steps = [later - at for (at, _), (later, _) in itertools.pairwise(seen)]
+    assert len(steps) == len(LADDER_S)
+    for step, wanted in zip(steps, LADDER_S, strict=True):
+        assert abs(step - wanted) <= 1

@@ -1,0 +1,281 @@
+"""Delayed messages through stops, kills, full disks, damage and clocks that are set: never early, never lost, and when they come twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.simulation.one_broker import HOST, OneBroker, with_one_broker
+
+from turbopump.config.broker_config import FlushDiskType
+from turbopump.errors import StoreClosedError
+from turbopump.message.delay_levels import SCHEDULE_TOPIC
+
+LEVELS = "1s 5s 30s"
+
+
+def saved_offsets(world: OneBroker) -> dict[str, int]:
+    text = re.sub(r"(\d+):", r'"\1":', world.table("delayOffset").decode())
+    offsets: dict[str, int] = json.loads(text)["offsetTable"]
+    return offsets
+
+
+def test_after_a_clean_stop_nothing_comes_twice_and_what_waits_comes_when_it_is_due() -> None:
+    async def scene(world: OneBroker) -> None:
+        loop = asyncio.get_running_loop()
+        for number in range(3):
+            await world.delay(b"first %d" % number, 1)
+        await world.delay(b"last", 3)
+        due = loop.time() + 30
+        await asyncio.sleep(1.1)
+        await world.stop()
+        await asyncio.sleep(5)
+        await world.up()
+        assert saved_offsets(world) == {"1": 3}
+        await asyncio.sleep(due - 0.1 - loop.time())
+        assert await world.delivered() == [b"first 0", b"first 1", b"first 2"]
+        await asyncio.sleep(0.2)
+        assert (await world.delivered())[3:] == [b"last"]
+        await world.stop()
+        await world.up()
+        await asyncio.sleep(40)
+        assert len(await world.delivered()) == 4
+        assert saved_offsets(world) == {"1": 3, "3": 1}
+
+    with_one_broker(scene, message_delay_level=LEVELS)
+
+
+def test_what_was_due_while_the_broker_was_down_comes_at_its_start() -> None:
+    async def scene(world: OneBroker) -> None:
+        for number in range(100):
+            await world.delay(b"%d" % number, 2)
+        await world.stop()
+        await asyncio.sleep(60)
+        await world.up()
+        await asyncio.sleep(0.1)
+        assert await world.delivered() == [b"%d" % number for number in range(100)]
+
+    with_one_broker(scene, message_delay_level=LEVELS)
+
+
+@pytest.mark.parametrize("flush", list(FlushDiskType))
+def test_after_a_kill_messages_come_again_from_the_saved_position_on(flush: FlushDiskType) -> None:
+    async def scene(world: OneBroker) -> None:
+        for number in range(4):
+            await world.delay(b"%d" % number, 1)
+        await asyncio.sleep(12)
+        assert saved_offsets(world) == {"1": 4}, "saved every ten seconds"
+        for number in range(4, 7):
+            await world.delay(b"%d" % number, 1)
+        await asyncio.sleep(1.5)
+        assert len(await world.delivered()) == 7
+        world.kill()
+        await world.up()
+        await asyncio.sleep(1)
+        delivered = await world.delivered()
+        assert delivered == [b"%d" % number for number in (*range(7), 4, 5, 6)]
+
+    with_one_broker(scene, message_delay_level=LEVELS, flush_disk_type=flush)
+
+
+def test_a_position_is_saved_only_as_far_as_the_copies_are_on_the_disk() -> None:
+    async def scene(world: OneBroker) -> None:
+        await world.delay(b"first", 1)
+        await asyncio.sleep(11)
+        assert saved_offsets(world) == {"1": 1}
+        world.broker.store.flusher._log_busy = True  # as if a sync took for ever
+        await world.delay(b"second", 1)
+        await asyncio.sleep(15)
+        assert await world.delivered() == [b"first", b"second"]
+        assert saved_offsets(world) == {"1": 1}
+        world.kill(power_cut=True)
+        await world.up()
+        await asyncio.sleep(5)
+        assert set(await world.delivered()) <= {b"first", b"second"}
+        queue = world.broker.store.queues.find(SCHEDULE_TOPIC, 0)
+        assert queue is not None
+        if queue.max_index == 2:  # the disk had the delayed message after all: then its copy comes
+            assert b"second" in await world.delivered()
+
+    for seed in range(1, 9):
+        with_one_broker(scene, seed, message_delay_level=LEVELS)
+
+
+def test_while_the_store_refuses_nothing_is_skipped_and_one_line_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene(world: OneBroker) -> None:
+        for number in range(40):
+            await world.delay(b"%d" % number, 1)
+        store = world.broker.store
+        put = store.put
+        count = 0
+
+        def refuse(*args: Any, **kwargs: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count > 10:
+                raise StoreClosedError("the disk is full")
+            return put(*args, **kwargs)
+
+        store.put = refuse  # type: ignore[method-assign]
+        await asyncio.sleep(20)
+        assert len(await world.delivered()) == 10
+        store.put = put  # type: ignore[method-assign]
+        await asyncio.sleep(1.1)
+        assert await world.delivered() == [b"%d" % number for number in range(40)]
+
+    with caplog.at_level(logging.INFO, "turbopump.broker.schedule.delays"):
+        with_one_broker(scene, message_delay_level=LEVELS)
+    lines = [record.getMessage() for record in caplog.records if record.name == "turbopump.broker.schedule.delays"]
+    assert lines == [
+        "delayed messages wait, trying again level=1 cause=the disk is full",
+        "delayed messages are delivered again level=1",
+    ]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_damaged_message_is_passed_over_with_a_line(restarted: bool, caplog: pytest.LogCaptureFixture) -> None:
+    async def scene(world: OneBroker) -> None:
+        for number in range(5):
+            await world.delay(b"body %d" % number, 2)
+        log = world.broker.store.log
+        at = bytes(log.files.files[0].buffer).index(b"body 2")
+        log.files.files[0].buffer[at] ^= 1
+        if restarted:
+            await world.stop()
+            await world.up()
+        await asyncio.sleep(6)
+        assert await world.delivered() == [b"body %d" % number for number in (0, 1, 3, 4)]
+
+    with_one_broker(scene, message_delay_level=LEVELS)
+    lines = [record.getMessage() for record in caplog.records if "delayed message not delivered" in record.getMessage()]
+    assert len(lines) == 1
+    assert "level=2 queue_offset=2" in lines[0]
+
+
+def test_a_message_without_a_place_to_go_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene(world: OneBroker) -> None:
+        forwarding = world.broker._forwarding
+        await forwarding.append(SCHEDULE_TOPIC, 0, b"no place", "DELAY\x011\x02")
+        await forwarding.append(SCHEDULE_TOPIC, 0, b"no queue", "DELAY\x011\x02REAL_TOPIC\x01T\x02REAL_QID\x01x\x02")
+        await forwarding.append(
+            SCHEDULE_TOPIC, 0, b"half", "DELAY\x011\x02REAL_TOPIC\x01RMQ_SYS_TRANS_HALF_TOPIC\x02REAL_QID\x010\x02"
+        )
+        await world.delay(b"good", 1)
+        await asyncio.sleep(1.1)
+        assert await world.delivered() == [b"good"]
+
+    with_one_broker(scene, message_delay_level=LEVELS)
+    assert len([record for record in caplog.records if "no place to deliver to" in record.getMessage()]) == 3
+
+
+def test_a_clock_that_is_set_back_or_forth_makes_nobody_wait_longer_than_the_level() -> None:
+    async def scene(world: OneBroker) -> None:
+        clock, loop = world.simulation.clock(HOST), asyncio.get_running_loop()
+        for number in range(50):
+            await world.delay(b"%d" % number, 2)
+        clock.jump(-3_600_000)
+        await world.delay(b"stored before the hour", 2)
+        began = loop.time()
+        await world.stop()
+        await world.up()
+        await asyncio.sleep(4.9 - (loop.time() - began))
+        assert await world.delivered() == []
+        await asyncio.sleep(0.3)
+        assert len(await world.delivered()) == 51, "all of them after one delay, not one after the other"
+        await world.delay(b"soon", 3)
+        clock.jump(29_000)
+        await asyncio.sleep(30.1)
+        assert (await world.delivered())[51:] == [b"soon"]
+
+    with_one_broker(scene, message_delay_level=LEVELS)
+
+
+def test_a_clock_that_is_set_forth_is_noticed_within_a_minute() -> None:
+    async def scene(world: OneBroker) -> None:
+        await world.delay(b"x", 1)
+        await asyncio.sleep(1)
+        world.simulation.clock(HOST).jump(7_200_000)
+        await asyncio.sleep(61)
+        assert await world.delivered() == [b"x"]
+
+    with_one_broker(scene, message_delay_level="2h")
+
+
+def test_levels_that_are_gone_from_the_table_are_delivered_all_the_same() -> None:
+    async def scene(world: OneBroker) -> None:
+        await world.delay(b"level 3", 3)
+        await world.stop()
+        world.config["message_delay_level"] = "1s"
+        await world.up()
+        await asyncio.sleep(1.5)
+        assert await world.delivered() == [b"level 3"], "a second after the start: the longest delay there is now"
+
+    with_one_broker(scene, message_delay_level=LEVELS)
+
+
+@pytest.mark.parametrize("text", [b'{"offsetTable":{1:99,2:1}}', b"{", b""])
+def test_a_table_of_positions_that_cannot_be_right_stops_nothing(text: bytes) -> None:
+    async def scene(world: OneBroker) -> None:
+        await world.delay(b"first", 1)
+        await world.stop()
+        mount = world.simulation.disk(HOST).mount()
+        for name in ("delayOffset.json", "delayOffset.json.bak"):
+            mount.write_file(Path("/store/config") / name, text)
+        mount.close()
+        world.simulation.disk(HOST).kill()
+        await world.up()
+        await world.delay(b"second", 1)
+        await asyncio.sleep(1.5)
+        assert b"second" in await world.delivered()
+
+    with_one_broker(scene, message_delay_level=LEVELS)
+
+
+def test_a_position_beyond_the_end_of_its_queue_is_set_back_for_good() -> None:
+    async def scene(world: OneBroker) -> None:
+        await world.stop()
+        mount = world.simulation.disk(HOST).mount()
+        mount.write_file(Path("/store/config/delayOffset.json"), b'{"offsetTable":{1:2,2:1}}')
+        mount.close()
+        world.simulation.disk(HOST).kill()
+        await world.up()
+        assert saved_offsets(world) == {"1": 0, "2": 0}
+        for number in range(3):
+            await world.delay(b"%d" % number, 1)
+        world.kill()
+        await world.up()
+        await asyncio.sleep(1.5)
+        assert await world.delivered() == [b"0", b"1", b"2"], "they have the offsets that were saved as delivered"
+
+    with_one_broker(scene, message_delay_level=LEVELS, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+
+
+def test_sends_are_served_while_a_crowd_is_due_and_levels_share_the_turns() -> None:
+    async def scene(world: OneBroker) -> None:
+        client, store = world.client, world.broker.store
+        for topic in ("A", "B", "sent"):
+            await client.create(topic)
+        for _ in range(20):
+            await asyncio.gather(*(world.delay(b"x" * 100, 2, topic="A") for _ in range(100)))
+        for _ in range(20):
+            await asyncio.gather(*(world.delay(b"x" * 100, 1, topic="B") for _ in range(100)))
+        await world.stop()
+        await asyncio.sleep(10)
+        counts: list[tuple[int, int]] = []
+        await world.up()
+        store = world.broker.store
+        while not counts or max(counts[-1]) < 1000:
+            await client.send(b"now", topic="sent")
+            counts.append((store.max_offset("A", 0), store.max_offset("B", 0)))
+        assert len(counts) > 5
+        assert max(counts[0]) < 500
+        assert min(counts[-1]) > 500
+        await asyncio.sleep(1)
+        assert (store.max_offset("A", 0), store.max_offset("B", 0)) == (2000, 2000)
+
+    with_one_broker(scene, message_delay_level=LEVELS)

@@ -1,0 +1,311 @@
+"""Ordered consumption through kills, power cuts, lost connections and members that come and go: of each queue one handler at a time, and
+none begins with a message before the one ahead of it succeeded. What comes twice comes as a repeated prefix.
+"""
+
+import asyncio
+import os
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from turbopump.broker.broker import Broker
+from turbopump.client.consuming.delivery import Delivery, Retry
+from turbopump.client.producer import Producer
+from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
+from turbopump.config.broker_config import BrokerConfig, FlushDiskType
+from turbopump.config.namesrv_config import NamesrvConfig
+from turbopump.errors import TurbopumpError
+from turbopump.namesrv.server import NameServer
+from turbopump.testing.simulated_process import ProcessKilled, SimulatedProcess
+from turbopump.testing.simulation import Simulation, simulate
+
+WHOLE = "TURBOPUMP_SIM_MINUTES" in os.environ
+FAILURES = 100 if WHOLE else 8
+"""In each seed; `make sim` has a hundred in each of the first ten seeds and the sample in the others."""
+
+NAMESRV, BROKER, PRODUCER = "10.0.0.1", "10.0.0.2", "10.0.1.1"
+CONSUMERS = ("10.0.2.1", "10.0.2.2", "10.0.2.3")
+TOPIC, GROUP, QUEUES = "orders", "billing", 4
+
+
+class Watch:
+    """What handlers do, written down as it happens, and what is wrong with it."""
+
+    def __init__(self) -> None:
+        self.wrong: list[str] = []
+        self.starts: dict[int, list[int]] = defaultdict(list)
+        self.succeeded: dict[int, set[int]] = defaultdict(set)
+        self.failed = 0
+        self._running: dict[int, list[tuple[int, SimulatedProcess]]] = defaultdict(list)
+        self._paused: set[SimulatedProcess] = set()
+
+    def paused(self, process: SimulatedProcess) -> None:
+        """A process that is stopped for minutes cannot know that its lock has gone: its handlers are not held against it."""
+        self._paused.add(process)
+
+    def begin(self, queue: int, offset: int, process: SimulatedProcess) -> None:
+        starts = self.starts[queue]
+        before = starts[-1] if starts else -1
+        if offset > before + 1:
+            self.wrong.append(f"queue {queue}: {offset} after {before}")
+        if offset and offset - 1 not in self.succeeded[queue]:
+            self.wrong.append(f"queue {queue}: {offset} began before {offset - 1} succeeded")
+        for other, life in self._running[queue]:
+            if life.alive and life not in self._paused:
+                self.wrong.append(f"queue {queue}: {offset} at {process.name} began while {other} ran at {life.name}")
+        starts.append(offset)
+        self._running[queue].append((offset, process))
+
+    def end(self, queue: int, offset: int, process: SimulatedProcess, *, good: bool) -> None:
+        self._running[queue].remove((offset, process))
+        if good:
+            self.succeeded[queue].add(offset)
+        else:
+            self.failed += 1
+
+    @property
+    def repeated(self) -> int:
+        """How often a message began again that had succeeded."""
+        count = 0
+        for queue, starts in self.starts.items():
+            again = Counter(starts)
+            count += sum(again.values()) - len(again)
+            assert set(starts) >= self.succeeded[queue]
+        return count - self.failed
+
+
+class World:
+    def __init__(self, simulation: Simulation, *, failing: float, longest: float = 3.0) -> None:
+        self.simulation = simulation
+        self.failing = failing
+        self.longest = longest
+        self.watch = Watch()
+        self.broker: Broker | None = None
+        self.producing = True
+        self.wanted = set(CONSUMERS)
+        self._stops: dict[str, asyncio.Event] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        for host, program in ((NAMESRV, self._name_server), (BROKER, self._broker), (PRODUCER, self._producer)):
+            self._keep(host, program)
+        for host in CONSUMERS:
+            self._keep(host, self._consumer)
+
+    async def fail(self, times: int) -> None:
+        """Break so many things."""
+        network, rng = self.simulation.network, self.simulation.random
+        for _ in range(times):
+            await asyncio.sleep(rng.uniform(3, 60))
+            self.check_alive()
+            deed, host = rng.random(), rng.choice(CONSUMERS)
+            if deed < 0.15:
+                self.simulation.end(BROKER, power_cut=False)
+            elif deed < 0.35:
+                self.simulation.end(BROKER, power_cut=True)
+            elif deed < 0.45:
+                self.stop(BROKER)
+            elif deed < 0.6:
+                self.simulation.end(host, power_cut=False)
+            elif deed < 0.7:
+                self.stop(host)
+            elif deed < 0.8:
+                network.reset(BROKER, host)
+            elif deed < 0.92:
+                ways = rng.choice((((BROKER, host),), ((host, BROKER),), ((BROKER, host), (host, BROKER))))
+                for way in ways:
+                    network.cut(*way)
+                    self.simulation.loop.call_later(rng.uniform(1, 100), network.heal, *way)
+            else:
+                self._pause(self.simulation.process(host), rng.uniform(1, 100))
+
+    def _pause(self, process: SimulatedProcess, seconds: float) -> None:
+        if process.alive and not process.paused:
+            self.watch.paused(process)
+            process.pause()
+            self.simulation.loop.call_later(seconds, process.resume)
+
+    async def drain(self, seconds: float = 3600) -> None:
+        """Until every message has been handled."""
+        self.producing = False
+        self.failing = 0.0
+        deadline = self.simulation.loop.time() + seconds
+        while self.simulation.loop.time() < deadline and self.missing:
+            await asyncio.sleep(5)
+        self.check_alive()
+
+    @property
+    def missing(self) -> int:
+        if self.broker is None or not self.simulation.process(BROKER).alive:
+            return 1
+        stored = {(queue, n) for queue in range(QUEUES) for n in range(self.broker.store.max_offset(TOPIC, queue))}
+        return len(stored - {(queue, n) for queue, done in self.watch.succeeded.items() for n in done})
+
+    def stop(self, host: str) -> None:
+        """Tell a program to close."""
+        if host in self._stops:
+            self._stops[host].set()
+
+    async def end(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def check_alive(self) -> None:
+        for task in self._tasks:
+            if task.done():
+                task.result()
+
+    # --- programs ------------------------------------------------------------------------------------------------------------
+
+    def _keep(self, host: str, program: Callable[[str], Awaitable[None]]) -> None:
+        self._tasks.append(asyncio.create_task(self._supervise(host, program), name=f"keep {host}"))
+
+    async def _supervise(self, host: str, program: Callable[[str], Awaitable[None]]) -> None:
+        async def main() -> None:
+            await program(host)
+
+        while True:
+            while host in CONSUMERS and host not in self.wanted:
+                await asyncio.sleep(1)
+            process = self.simulation.boot(host)
+            try:
+                await process.start(main())
+                self.simulation.end(host, power_cut=False)
+            except ProcessKilled:
+                pass
+            except TurbopumpError:
+                if host not in CONSUMERS:
+                    raise
+                self.simulation.end(host, power_cut=False)  # no name server answered at its start
+            await asyncio.sleep(self.simulation.random.uniform(0.1, 40))
+
+    async def _name_server(self, host: str) -> None:
+        await NameServer(NamesrvConfig(bind_address=host), clock=self.simulation.clock(host)).start()
+        await asyncio.Event().wait()
+
+    async def _broker(self, host: str) -> None:
+        self.broker = None
+        config = BrokerConfig(
+            broker_name="broker-a",
+            bind_address=host,
+            namesrv_addr=f"{NAMESRV}:9876",
+            store_path_root_dir=str(Path("/store")),
+            flush_disk_type=FlushDiskType.SYNC_FLUSH,
+            mapped_file_size_commit_log=256 * 1024,
+            mapped_file_size_consume_queue=20 * 1000,
+            max_hash_slot_num=50,
+            max_index_num=200,
+            default_topic_queue_nums=QUEUES,
+        )
+        disk, clock = self.simulation.disk(host).mount(), self.simulation.clock(host)
+        broker = Broker(config, clock=clock, disk=disk, source=self._source(host))
+        await broker.start()
+        self.broker = broker
+        stop = self._stops[host] = asyncio.Event()
+        await stop.wait()
+        self.broker = None
+        await broker.close()
+
+    async def _producer(self, host: str) -> None:
+        rng = self._source(host)
+        async with Producer(
+            f"{NAMESRV}:9876", group="sellers", clock=self.simulation.clock(host), random=rng, local_ip=host
+        ) as producer:
+            while True:
+                await asyncio.sleep(rng.uniform(0, 2))
+                if self.producing:
+                    try:
+                        await producer.send(TOPIC, b"x")
+                    except TurbopumpError:
+                        continue
+
+    async def _consumer(self, host: str) -> None:
+        rng, process = self._source(host), self.simulation.process(host)
+
+        async def handle(message: Delivery) -> Retry | None:
+            assert message.topic == TOPIC
+            queue, offset = message.queue_id, message.queue_offset
+            self.watch.begin(queue, offset, process)
+            good = False
+            try:
+                await asyncio.sleep(rng.choice((0.0, 0.1, rng.uniform(0, self.longest))))
+                good = rng.random() >= self.failing
+            finally:
+                self.watch.end(queue, offset, process, good=good)
+            return None if good else Retry()
+
+        consumer = PushConsumer(
+            f"{NAMESRV}:9876",
+            group=GROUP,
+            topic=TOPIC,
+            ordered=True,
+            handler=handle,
+            consume_from=ConsumeFrom.FIRST,
+            clock=self.simulation.clock(host),
+            random=rng,
+            local_ip=host,
+        )
+        async with consumer:
+            stop = self._stops[host] = asyncio.Event()
+            await stop.wait()
+
+    def _source(self, host: str):  # type: ignore[no-untyped-def]
+        return self.simulation.source(f"{host} from {self.simulation.loop.time()}")
+
+
+def test_through_every_failure_no_handler_begins_before_the_message_ahead_succeeded(seed: int) -> None:
+    async def war(simulation: Simulation) -> World:
+        world = World(simulation, failing=0.1)
+        world.start()
+        await asyncio.sleep(20)
+        await world.fail(FAILURES if seed <= 10 else 8)
+        await asyncio.sleep(120)
+        await world.drain()
+        await world.end()
+        return world
+
+    world = simulate(seed, war)
+    assert world.watch.wrong == []
+    assert world.missing == 0
+    assert sum(map(len, world.watch.succeeded.values())) > 100
+    assert len(world.watch.succeeded) == QUEUES
+
+
+def test_members_that_come_and_go_hand_over_without_a_message_handled_twice(seed: int) -> None:
+    async def peace(simulation: Simulation) -> World:
+        world = World(simulation, failing=0.1)
+        world.start()
+        await asyncio.sleep(20)
+        for _ in range(200 if WHOLE and seed <= 10 else 8):
+            await asyncio.sleep(simulation.random.uniform(1, 40))
+            world.check_alive()
+            world.stop(simulation.random.choice(CONSUMERS))
+        await asyncio.sleep(60)
+        await world.drain()
+        await world.end()
+        return world
+
+    world = simulate(seed, peace)
+    assert world.watch.wrong == []
+    assert world.watch.repeated == 0
+    assert world.missing == 0
+
+
+def test_without_locks_two_members_handle_one_queue_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: were this to pass without an overlap, the tests above had no teeth."""
+    from turbopump.broker.queue_locks import QueueLocks
+
+    monkeypatch.setattr(QueueLocks, "lock", lambda self, group, queues, client_id, now: dict.fromkeys(queues, 0))
+
+    async def careless(simulation: Simulation) -> World:
+        world = World(simulation, failing=0.1, longest=20)
+        world.start()
+        await asyncio.sleep(20)
+        await world.fail(10)
+        await world.end()
+        return world
+
+    assert any("while" in wrong for seed in range(1, 6) for wrong in simulate(seed, careless).watch.wrong)

@@ -1,0 +1,195 @@
+"""Our consumers over POP, push and simple, through kills and power cuts of the broker, lost connections and members that die with
+messages in their hands: nothing is lost. What was in such hands comes twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from turbopump.broker.broker import Broker
+from turbopump.client.consuming.delivery import Delivery, Retry
+from turbopump.client.consuming.offset_store import ConsumeFrom
+from turbopump.client.popping.popped import PoppedDelivery
+from turbopump.client.producer import Producer
+from turbopump.client.push_consumer import PushConsumer
+from turbopump.client.simple_consumer import SimpleConsumer
+from turbopump.config.broker_config import BrokerConfig, FlushDiskType
+from turbopump.config.namesrv_config import NamesrvConfig
+from turbopump.config.popping import DefaultRequestMode
+from turbopump.errors import TurbopumpError
+from turbopump.namesrv.server import NameServer
+from turbopump.testing.simulated_process import ProcessKilled
+from turbopump.testing.simulation import Simulation, simulate
+
+FAILURES = 100 if "TURBOPUMP_SIM_MINUTES" in os.environ else 5
+"""In each seed; `make sim` has a hundred in each of the first ten seeds and the sample in the others."""
+
+NAMESRV, BROKER, PRODUCER = "10.0.0.1", "10.0.0.2", "10.0.1.1"
+PUSH, SIMPLE = ("10.0.2.1", "10.0.2.2"), ("10.0.3.1", "10.0.3.2")
+TOPIC = "jobs"
+INVISIBLE_S = 20.0
+
+
+class World:
+    """``done`` by group: how often each message was dealt with."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+        self.sent: set[bytes] = set()
+        self.done: dict[str, Counter[bytes]] = {"pushed": Counter(), "asked": Counter()}
+        self.producing = True
+        self.failing = 0.1
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        programs = {NAMESRV: self._name_server, BROKER: self._broker, PRODUCER: self._producer}
+        programs |= dict.fromkeys(PUSH, self._push_consumer) | dict.fromkeys(SIMPLE, self._simple_consumer)
+        self._tasks = [asyncio.create_task(self._supervise(host, program)) for host, program in programs.items()]
+
+    async def fail(self, times: int) -> None:
+        network, rng = self.simulation.network, self.simulation.random
+        for _ in range(times):
+            await asyncio.sleep(rng.uniform(3, 40))
+            self.check_alive()
+            deed, host = rng.random(), rng.choice((*PUSH, *SIMPLE))
+            if deed < 0.4:
+                self.simulation.end(BROKER, power_cut=deed < 0.2)
+            elif deed < 0.6:
+                self.simulation.end(host, power_cut=False)
+            elif deed < 0.75:
+                network.reset(BROKER, host)
+            else:
+                way = rng.choice(((BROKER, host), (host, BROKER)))
+                network.cut(*way)
+                self.simulation.loop.call_later(rng.uniform(1, 60), network.heal, *way)
+
+    async def drain(self) -> None:
+        """Until both groups have everything, an hour at most."""
+        self.producing, self.failing = False, 0.0
+        deadline = self.simulation.loop.time() + 3600
+        while self.missing and self.simulation.loop.time() < deadline:
+            await asyncio.sleep(5)
+        self.check_alive()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def missing(self) -> dict[str, set[bytes]]:
+        return {group: lost for group, done in self.done.items() if (lost := self.sent - set(done))}
+
+    def check_alive(self) -> None:
+        for task in self._tasks:
+            if task.done():
+                task.result()
+
+    # --- programs ------------------------------------------------------------------------------------------------------------
+
+    async def _supervise(self, host: str, program: Callable[[str], Awaitable[None]]) -> None:
+        async def main() -> None:
+            await program(host)
+
+        while True:
+            try:
+                await self.simulation.boot(host).start(main())
+            except ProcessKilled:
+                pass
+            except TurbopumpError:  # nobody answered at its start
+                self.simulation.end(host, power_cut=False)
+            await asyncio.sleep(self.simulation.random.uniform(0.1, 20))
+
+    async def _name_server(self, host: str) -> None:
+        await NameServer(NamesrvConfig(bind_address=host), clock=self.simulation.clock(host)).start()
+        await asyncio.Event().wait()
+
+    async def _broker(self, host: str) -> None:
+        config = BrokerConfig(
+            broker_name="broker-a",
+            bind_address=host,
+            namesrv_addr=f"{NAMESRV}:9876",
+            store_path_root_dir=str(Path("/store")),
+            flush_disk_type=FlushDiskType.SYNC_FLUSH,
+            mapped_file_size_commit_log=1024 * 1024,
+            mapped_file_size_consume_queue=20 * 1000,
+            message_index_enable=False,
+            default_message_request_mode=DefaultRequestMode.POP,
+        )
+        disk, clock = self.simulation.disk(host).mount(), self.simulation.clock(host)
+        await Broker(config, clock=clock, disk=disk, source=self._source(host)).start()
+        await asyncio.Event().wait()
+
+    async def _producer(self, host: str) -> None:
+        rng = self._source(host)
+        async with Producer(f"{NAMESRV}:9876", group="sellers", **self._surroundings(host)) as producer:
+            for number in count():
+                await asyncio.sleep(rng.uniform(0, 2))
+                if self.producing:
+                    body = b"%d" % number
+                    try:
+                        await producer.send(TOPIC, body)
+                    except TurbopumpError:
+                        continue
+                    self.sent.add(body)
+
+    async def _push_consumer(self, host: str) -> None:
+        rng = self._source(host)
+
+        async def handle(message: Delivery) -> Retry | None:
+            assert isinstance(message, PoppedDelivery), "the broker has it pop"
+            await asyncio.sleep(rng.choice((0.0, 0.1, rng.uniform(0, 3))))
+            if rng.random() < self.failing:
+                return Retry(delay=rng.choice((1, 5, None)))
+            self.done["pushed"][message.body] += 1
+            return None
+
+        settings = {"client_rebalance": False, "pop_invisible_time": INVISIBLE_S, **self._common(host, "pushed")}
+        async with PushConsumer(f"{NAMESRV}:9876", handler=handle, **settings) as consumer:
+            await consumer.wait_closed()
+
+    async def _simple_consumer(self, host: str) -> None:
+        rng = self._source(host)
+        async with SimpleConsumer(f"{NAMESRV}:9876", **self._common(host, "asked")) as consumer:
+            while True:
+                try:
+                    messages = await consumer.receive(rng.randint(1, 40), INVISIBLE_S, timeout=rng.uniform(0, 15))
+                    await asyncio.sleep(rng.uniform(0, 1))
+                    good = [message for message in messages if rng.random() >= self.failing]
+                    self.done["asked"].update(message.body for message in good)
+                    await consumer.ack(good)
+                    for message in messages:
+                        if message not in good and rng.random() < 0.5:
+                            await consumer.change_invisible_time(message, rng.uniform(1, 30))
+                except TurbopumpError:
+                    await asyncio.sleep(1)
+
+    def _common(self, host: str, group: str) -> dict[str, Any]:
+        return {"group": group, "topic": TOPIC, "consume_from": ConsumeFrom.FIRST, **self._surroundings(host)}
+
+    def _surroundings(self, host: str) -> dict[str, Any]:
+        return {"clock": self.simulation.clock(host), "random": self._source(host), "local_ip": host}
+
+    def _source(self, host: str):  # type: ignore[no-untyped-def]
+        return self.simulation.source(f"{host} from {self.simulation.loop.time()}")
+
+
+def test_through_every_failure_both_kinds_of_consumers_get_every_message(seed: int) -> None:
+    async def war(simulation: Simulation) -> World:
+        world = World(simulation)
+        world.start()
+        await asyncio.sleep(20)
+        await world.fail(FAILURES if seed <= 10 else 5)
+        await asyncio.sleep(60)
+        await world.drain()
+        return world
+
+    world = simulate(seed, war)
+    assert world.missing == {}
+    assert len(world.sent) > 50
+    for group, done in world.done.items():
+        assert done.total() < 3 * len(done), f"{group}: what comes twice is what was in somebody's hands"

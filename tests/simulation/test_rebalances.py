@@ -1,0 +1,300 @@
+"""Members that join, leave and vanish under load: nothing is lost, no more comes twice than was in flight, and soon every queue has its
+owner.
+
+A sample in `make test`, a thousand rebalances of each kind in `make sim`, over its first ten seeds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+
+import pytest
+
+from turbopump.broker.broker import Broker
+from turbopump.broker.handlers.clients import ClientsHandler
+from turbopump.client.allocation import strategy_of
+from turbopump.client.consuming.delivery import Delivery
+from turbopump.client.producer import Producer
+from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
+from turbopump.config.broker_config import BrokerConfig
+from turbopump.config.namesrv_config import NamesrvConfig
+from turbopump.message.message_queue import MessageQueue
+from turbopump.namesrv.server import NameServer
+from turbopump.protocol.bodies.topics import TopicConfig
+from turbopump.testing.simulated_process import ProcessKilled
+from turbopump.testing.simulation import Simulation, simulate
+
+WHOLE = "TURBOPUMP_SIM_MINUTES" in os.environ
+SAMPLE = 3 if WHOLE else 8
+
+
+def rebalances(seed: int) -> int:
+    """How many: a hundred in each of the first ten seeds of `make sim`, the sample in all others."""
+    return 100 if WHOLE and seed <= 10 else SAMPLE
+
+
+SETTLED_S = 2.0
+NAMESRV, BROKER, PRODUCER = "10.0.0.1", "10.0.0.2", "10.0.1.1"
+CONSUMERS = ("10.0.2.1", "10.0.2.2", "10.0.2.3", "10.0.2.4")
+TOPIC, GROUP, QUEUES = "orders", "billing", 8
+EVERY_QUEUE = [MessageQueue(TOPIC, "broker-a", number) for number in range(QUEUES)]
+
+
+class World:
+    """A broker that stays, a producer, and members of one group that do not. ``ordered``: how they consume."""
+
+    def __init__(self, simulation: Simulation, *, ordered: bool) -> None:
+        self.simulation = simulation
+        self.ordered = ordered
+        self.handled: dict[int, Counter[int]] = defaultdict(Counter)
+        """Of each queue, how often the handler of each offset began."""
+        self.in_flight: Counter[int] = Counter()
+        """Of each queue, how many may come twice: what its owner had taken when it lost it and had not told the broker at the notice."""
+        self.in_hand: Counter[int] = Counter()
+        """In order, of each queue, how many handlers ran, or had ended untold, when their process was killed."""
+        self.notices: list[float] = []
+        self.settling: list[float] = []
+        """Seconds from a notice until every queue had the owner that the members' list says."""
+        self.members: dict[str, PushConsumer] = {}
+        self.broker: Broker
+        self._known: Counter[int] = Counter()
+        self._producing = True
+        self._stops: dict[str, asyncio.Event] = {}
+        self._lives: dict[str, asyncio.Task[None]] = {}
+        self._servers: list[asyncio.Future[None]] = []
+
+    async def start(self) -> None:
+        self._servers.append(self.simulation.boot(NAMESRV).start(self._name_server()))
+        self._servers.append(self.simulation.boot(BROKER).start(self._broker()))
+        await asyncio.sleep(5)
+        self._servers.append(self.simulation.boot(PRODUCER).start(self._producer()))
+        for host in CONSUMERS[:2]:
+            self.join(host)
+        await asyncio.sleep(30)
+
+    def noticed(self, client_ids: list[str]) -> None:
+        """The broker tells the group that its members are others now."""
+        now = self.simulation.loop.time()
+        self.notices.append(now)
+        for number in range(QUEUES):
+            self._known[number] = self._committed(number)
+        self._servers.append(asyncio.ensure_future(self._settle(now, sorted(client_ids))))
+
+    async def _settle(self, noticed: float, client_ids: list[str]) -> None:
+        """Note how long it takes until the queues are divided among these members, unless others come or go meanwhile."""
+        while not self._divided(client_ids):
+            if self.notices[-1] != noticed or self.simulation.loop.time() > noticed + 60:
+                break
+            await asyncio.sleep(0.01)
+        else:
+            self.settling.append(self.simulation.loop.time() - noticed)
+            return
+        if self.notices[-1] == noticed:
+            self.settling.append(60.0)
+
+    def _divided(self, client_ids: list[str]) -> bool:
+        divide = strategy_of("AVG")
+        found = {
+            member.client_id: member.queues for host, member in self.members.items() if self.simulation.process(host).alive
+        }
+        return all(found.get(one) == sorted(divide(EVERY_QUEUE, client_ids, one)) for one in client_ids)
+
+    async def change(self) -> None:
+        """Somebody joins, leaves or vanishes."""
+        rng = self.simulation.random
+        here = [host for host in CONSUMERS if host in self._lives]
+        away = [host for host in CONSUMERS if host not in self._lives]
+        if away and (len(here) == 1 or rng.random() < 0.5):
+            self.join(rng.choice(away))
+        elif rng.random() < 0.5:
+            self._stops[rng.choice(here)].set()
+        else:
+            self.vanish(rng.choice(here))
+        await asyncio.sleep(rng.uniform(3, 12))
+
+    def join(self, host: str) -> None:
+        self._lives[host] = asyncio.create_task(self._live(host))
+
+    def vanish(self, host: str) -> None:
+        """By kill -9: its kernel closes the connections, and so the broker notices."""
+        member = self.members.get(host)
+        running = member._running if member is not None else None
+        for assigned in running.assignment._assigned.values() if running is not None else ():
+            self.lost(assigned.queue, assigned._process_queue.next_offset)
+            if assigned.queue.topic == TOPIC:
+                number = assigned.queue.queue_id
+                self.in_hand[number] += max(self.handled[number], default=-1) + 1 - self._committed(number)
+        self.simulation.end(host, power_cut=False)
+
+    def _committed(self, number: int) -> int:
+        return self.broker._offsets.find(GROUP, TOPIC, number) or 0
+
+    def lost(self, queue: MessageQueue, pulled: int) -> None:
+        """A member has a queue no more, of which it had pulled so far."""
+        if queue.topic == TOPIC:
+            self.in_flight[queue.queue_id] += max(pulled - self._known[queue.queue_id], 0)
+
+    async def _live(self, host: str) -> None:
+        process = self.simulation.boot(host)
+        try:
+            await process.start(self._consumer(host))
+            self.simulation.end(host, power_cut=False)
+        except ProcessKilled:
+            pass
+        finally:
+            self.members.pop(host, None)
+            del self._lives[host]
+
+    async def drain(self) -> None:
+        """Until everything has been handled."""
+        self._producing = False
+        deadline = self.simulation.loop.time() + 600
+        while self.missing and self.simulation.loop.time() < deadline:
+            await asyncio.sleep(1)
+
+    @property
+    def missing(self) -> int:
+        return sum(self.broker.store.max_offset(TOPIC, queue) - len(self.handled[queue]) for queue in range(QUEUES))
+
+    @property
+    def twice(self) -> dict[int, int]:
+        """Of each queue, how often a message came again."""
+        return {queue: sum(offsets.values()) - len(offsets) for queue, offsets in self.handled.items()}
+
+    async def end(self) -> None:
+        tasks = [*self._lives.values(), *self._servers]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- programs ------------------------------------------------------------------------------------------------------------
+
+    async def _name_server(self) -> None:
+        await NameServer(NamesrvConfig(bind_address=NAMESRV), clock=self.simulation.clock(NAMESRV)).start()
+        await asyncio.Event().wait()
+
+    async def _broker(self) -> None:
+        config = BrokerConfig(
+            broker_name="broker-a",
+            bind_address=BROKER,
+            namesrv_addr=f"{NAMESRV}:9876",
+            store_path_root_dir="/store",
+            mapped_file_size_commit_log=1 << 20,
+            mapped_file_size_consume_queue=20 * 1000,
+            max_hash_slot_num=50,
+            max_index_num=200,
+            scrub_bytes_per_second=0,
+        )
+        disk, clock = self.simulation.disk(BROKER).mount(), self.simulation.clock(BROKER)
+        self.broker = Broker(config, clock=clock, disk=disk, source=self.simulation.source("broker"))
+        await self.broker.start()
+        self.broker._topics.put(TopicConfig(topic_name=TOPIC, read_queue_nums=QUEUES, write_queue_nums=QUEUES))
+        await asyncio.Event().wait()
+
+    async def _producer(self) -> None:
+        rng = self.simulation.source("producer")
+        settings = {"clock": self.simulation.clock(PRODUCER), "random": rng, "local_ip": PRODUCER}
+        async with Producer(f"{NAMESRV}:9876", group="sellers", **settings) as producer:  # type: ignore[arg-type]
+            while True:
+                await asyncio.sleep(rng.uniform(0, 0.2))
+                if self._producing:
+                    await producer.send(TOPIC, b"x")
+
+    async def _consumer(self, host: str) -> None:
+        rng = self.simulation.source(f"{host} from {self.simulation.loop.time()}")
+
+        async def handle(message: Delivery) -> None:
+            self.handled[message.queue_id][message.queue_offset] += 1
+            await asyncio.sleep(rng.choice((0.0, 0.01, rng.uniform(0, 0.5))))
+
+        consumer = PushConsumer(
+            f"{NAMESRV}:9876",
+            group=GROUP,
+            topic=TOPIC,
+            handler=handle,
+            ordered=self.ordered,
+            consume_from=ConsumeFrom.FIRST,
+            clock=self.simulation.clock(host),
+            random=rng,
+            local_ip=host,
+        )
+        stop = self._stops[host] = asyncio.Event()
+        async with consumer:
+            self.members[host] = consumer
+            await stop.wait()
+            self.members.pop(host)
+
+
+@contextmanager
+def watched(world: World) -> Iterator[None]:
+    """The broker's notices and the queues that members lose are told to ``world``."""
+    from turbopump.client.consuming.assigned_queue import AssignedQueue
+
+    with pytest.MonkeyPatch.context() as patch:
+        notify, drop = ClientsHandler._notify, AssignedQueue.drop
+
+        def notify_and_tell(self: ClientsHandler, group: str) -> None:
+            notify(self, group)
+            if group == GROUP:
+                world.noticed(self._clients.client_ids(group))
+
+        def drop_and_tell(self: AssignedQueue) -> None:
+            world.lost(self.queue, self._process_queue.next_offset)
+            drop(self)
+
+        patch.setattr(ClientsHandler, "_notify", notify_and_tell)
+        patch.setattr(AssignedQueue, "drop", drop_and_tell)
+        yield
+
+
+def run(seed: int, *, ordered: bool) -> World:
+    async def story(simulation: Simulation) -> World:
+        world = World(simulation, ordered=ordered)
+        with watched(world):
+            await world.start()
+            for _ in range(rebalances(seed)):
+                await world.change()
+            await asyncio.sleep(5)
+            await world.drain()
+            await world.end()
+        return world
+
+    return simulate(seed, story)
+
+
+def test_of_a_group_that_changes_nothing_is_lost_and_no_more_comes_twice_than_was_in_flight(seed: int) -> None:
+    world = run(seed, ordered=False)
+    assert world.missing == 0
+    assert sum(map(len, world.handled.values())) > 200
+    assert {
+        queue: (twice, world.in_flight[queue]) for queue, twice in world.twice.items() if twice > world.in_flight[queue]
+    } == {}
+    assert len(world.settling) >= rebalances(seed) * 0.8
+    assert max(world.settling) <= SETTLED_S
+
+
+def test_of_an_ordered_group_that_changes_nothing_is_lost_and_what_is_handed_over_comes_once(seed: int) -> None:
+    world = run(seed, ordered=True)
+    assert world.missing == 0
+    assert sum(map(len, world.handled.values())) > 200
+    assert {queue: twice for queue, twice in world.twice.items() if twice > world.in_hand[queue]} == {}
+
+
+def test_a_new_owner_that_begins_too_early_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: were this to pass as well, the tests above had no teeth."""
+    from turbopump.client.consuming.offset_store import OffsetStore
+
+    starting_offset = OffsetStore.starting_offset
+
+    async def too_early(self: OffsetStore, queue: MessageQueue, consume_from: ConsumeFrom | datetime) -> tuple[int, bool]:
+        offset, known = await starting_offset(self, queue, consume_from)
+        return max(offset - 20, 0), known
+
+    monkeypatch.setattr(OffsetStore, "starting_offset", too_early)
+    world = run(11, ordered=False)
+    assert any(twice > world.in_flight[queue] for queue, twice in world.twice.items())

@@ -1,0 +1,226 @@
+"""Messages for any time over a day with memory drops, and recalls against deliveries, in virtual time.
+
+A sample in `make test`, the whole in `make sim`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+from tests.simulation.one_broker import HOST, OneBroker, with_one_broker
+
+from turbopump.broker.detours import Parcel
+from turbopump.errors import RemotingError
+from turbopump.message.codec import decode_entries
+from turbopump.message.properties import encode_properties
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.recall import RecallMessage
+from turbopump.protocol.requests.send import SendMessage, SendMessageReply, SendMessageV2
+from turbopump.testing.simulated_process import ProcessKilled
+
+WHOLE = "TURBOPUMP_SIM_MINUTES" in os.environ
+COUNT = int(os.environ.get("TURBOPUMP_SIM_TIMERS", "1000000" if WHOLE else "4000"))
+DROPS = 20 if WHOLE else 3
+DAY_S = 86_400.0 if WHOLE else 21_600.0
+RACES = 10_000 if WHOLE else 200
+CALM = {
+    "scrub_bytes_per_second": 0,
+    "flush_interval_commit_log": 10_000,
+    "flush_interval_consume_queue": 20_000,
+    "timer_flush_interval_ms": 60_000,
+    "message_index_enable": False,
+}
+"""What would otherwise take most of the test's seconds: every sync of this disk compares whole files."""
+SETTLED_S = 30.0
+"""So long after a start of the broker its lateness is not judged: it catches up."""
+FIRST_S = 600.0
+"""In this time most of them are sent; the rest of the day they wait."""
+
+
+@dataclass
+class Day:
+    """``due`` is number → time of delivery in ms, of those that are on the disk; ``down`` are times (ms) that do not count."""
+
+    world: OneBroker
+    rng: random.Random
+    due: dict[int, int] = field(default_factory=dict)
+    down: list[tuple[int, int]] = field(default_factory=list)
+    sent: int = 0
+
+    def now(self) -> int:
+        return self.world.simulation.clock(HOST).now_ms()
+
+    async def send(self, count: int, end: int) -> None:
+        """Messages for any time until ``end``, stored as the broker stores what it is sent; counted once they are on the disk."""
+        broker, burst = self.world.broker, 500
+        for first in range(0, count, burst):
+            numbers = range(self.sent, self.sent + min(burst, count - first))
+            self.sent += len(numbers)
+            due, log_end = {}, 0
+            for number in numbers:
+                due[number] = deliver = self.rng.randrange(self.now() + 1, end)
+                text = encode_properties({"UNIQ_KEY": f"U{number}", "TIMER_DELIVER_MS": str(deliver)})
+                parcel = broker._detours.find(SendMessage(topic="T", queue_id=0), Parcel("T", 0, text, 0))
+                assert isinstance(parcel, Parcel)
+                placed = await broker._forwarding.append(parcel.topic, parcel.queue_id, b"%d" % number, parcel.properties)
+                log_end = placed.log_end
+            flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            broker.store.flushed.when(log_end, lambda flushed=flushed: flushed.set_result(None))  # type: ignore[misc]
+            broker.store.flusher.flush_log()
+            await flushed
+            self.due.update(due)
+            await asyncio.sleep(FIRST_S * burst / COUNT)
+
+    async def drop(self, number: int) -> None:
+        """The broker's memory is dropped, by a kill, a power cut or a clean stop."""
+        began = self.now()
+        if number % 3 == 2:
+            await self.world.stop()
+        else:
+            self.world.kill(power_cut=number % 3 == 1)
+        await asyncio.sleep(self.rng.uniform(0.1, 5))
+        await self.world.up()
+        # what was delivered after the last flush is lost with the power, and delivered again
+        self.down.append((began - 12_000, self.now() + int(SETTLED_S * 1000)))
+
+
+async def arrivals(world: OneBroker) -> list[tuple[int, int]]:
+    """(number, store time in ms) of every message that consumers see."""
+    found: list[tuple[int, int]] = []
+    offset, store = 0, world.broker.store
+    while True:
+        result = store.get("T", 0, offset, 32)
+        found += [(int(message.body), message.store_timestamp) for message in decode_entries(result.data)]
+        if result.next_offset <= offset:
+            return found
+        offset = result.next_offset
+
+
+def test_a_day_of_timer_messages_with_memory_drops_loses_none_and_is_never_early(seed: int) -> None:
+    if seed > 1 and "TURBOPUMP_SIM_TIMERS" not in os.environ:
+        pytest.skip("one such day is enough")
+    seen: list[str] = []
+
+    async def scene(world: OneBroker) -> None:
+        world.simulation.disk(HOST).capacity = 16 << 30
+        day = Day(world, world.simulation.source("day"))
+        end = day.now() + int(DAY_S * 1000)
+        await world.simulation.process(HOST).start(day.send(COUNT, end))
+        for number in range(DROPS):
+            await asyncio.sleep(max((end - day.now()) / 1000 / (DROPS + 1 - number) * day.rng.uniform(0.8, 1.0), 1))
+            if number % 2 == 0:  # some are on their way at that moment
+                sending = world.simulation.process(HOST).start(day.send(COUNT // 100, end))
+                await asyncio.sleep(day.rng.uniform(0, 5))
+                await day.drop(number)
+                with contextlib.suppress(ProcessKilled):
+                    await sending
+            else:
+                await day.drop(number)
+        await asyncio.sleep(max(end - day.now(), 0) / 1000 + 30)
+        came = await world.simulation.process(HOST).start(arrivals(world))
+        first: dict[int, int] = {}
+        for number, at in came:
+            first.setdefault(number, at)
+        assert len(day.due) >= COUNT
+        assert set(day.due) - set(first) == set(), "lost"
+        assert [number for number, at in came if number in day.due and at < day.due[number]] == [], "early"
+        late = sorted(
+            first[number] - due for number, due in day.due.items() if not any(began <= due <= back for began, back in day.down)
+        )
+        assert late[int(len(late) * 0.99)] <= 1000
+        assert late[-1] <= 2000
+        twice = len(came) - len(first)
+        assert twice <= COUNT * DROPS * 2 * 60 / DAY_S + 100, "more than a minute's"
+        seen.append(
+            f"{len(day.due)} of {day.sent} messages on the disk, {DROPS} drops: lateness p50 {late[len(late) // 2]} ms, "
+            f"p99 {late[int(len(late) * 0.99)]} ms, most {late[-1]} ms; {twice} came twice"
+        )
+
+    with_one_broker(
+        scene,
+        seed,
+        mapped_file_size_commit_log=8 << 20,
+        mapped_file_size_consume_queue=20 * 20_000,
+        mapped_file_size_timer_log=4 << 20,
+        file_reserved_time=1000,
+        **CALM,
+    )
+    print(*seen)
+
+
+@dataclass
+class Races:
+    """What came of each message: ``won`` is number → whether its recall was accepted, None if no answer came."""
+
+    world: OneBroker
+    rng: random.Random
+    won: dict[int, bool | None] = field(default_factory=dict)
+    kills: int = 0
+
+    async def race(self, number: int) -> None:
+        """Send a message for a time soon, and recall it about when it is delivered."""
+        world = self.world
+        deliver = world.simulation.clock(HOST).now_ms() + self.rng.randrange(1500, 5000)
+        text = encode_properties({"UNIQ_KEY": f"U{number}", "TIMER_DELIVER_MS": str(deliver)})
+        try:
+            answer = await world.client.ask(SendMessageV2(topic="T", queue_id=0, properties=text), b"%d" % number)
+        except RemotingError:
+            return
+        handle = answer.header(SendMessageReply).recall_handle
+        assert handle is not None
+        at = deliver - deliver % 1000 + self.rng.choice((self.rng.gauss(1000, 30), self.rng.uniform(-1500, 2500)))
+        await asyncio.sleep(max(at - world.simulation.clock(HOST).now_ms(), 0) / 1000)
+        try:
+            answer = await world.client.ask(RecallMessage(topic="T", recall_handle=handle))
+        except RemotingError:
+            self.won[number] = None
+            return
+        if answer.code != ResponseCode.SUCCESS:
+            assert answer.code == ResponseCode.ILLEGAL_OPERATION, answer
+            assert "too late" in (answer.remark or "")
+        self.won[number] = answer.code == ResponseCode.SUCCESS
+
+    async def round(self, numbers: range) -> None:
+        """Many at once; now and then the broker is killed on the way."""
+        kill = self.rng.random() < 0.2
+        races = asyncio.gather(*(self.race(number) for number in numbers))
+        if kill:
+            await asyncio.sleep(self.rng.uniform(0.5, 7))
+            self.world.kill(power_cut=self.rng.random() < 0.5)
+            self.kills += 1
+            await asyncio.sleep(self.rng.uniform(0, 2))
+            with contextlib.suppress(Exception):
+                await races
+            await self.world.up()
+        await races
+
+
+def test_of_a_recall_and_a_delivery_exactly_one_wins(seed: int) -> None:
+    if seed > 1 and WHOLE:
+        pytest.skip("so many races are enough")
+
+    async def scene(world: OneBroker) -> None:
+        races = Races(world, world.simulation.source("races"))
+        for first in range(0, RACES, 50):
+            await races.round(range(first, first + 50))
+        await asyncio.sleep(10)
+        came = Counter(number for number, _ in await world.simulation.process(HOST).start(arrivals(world)))
+        both = [number for number, won in races.won.items() if won and came[number]]
+        none = [number for number, won in races.won.items() if won is False and not came[number]]
+        assert (both, none) == ([], [])
+        accepted = sum(won is True for won in races.won.values())
+        refused = sum(won is False for won in races.won.values())
+        assert min(accepted, refused) > RACES // 10
+        if not races.kills:
+            assert max(came.values()) == 1
+        print(
+            f"{accepted} recalls won, {refused} came too late, {RACES - accepted - refused} without an answer; {races.kills} kills"
+        )
+
+    with_one_broker(scene, seed, flush_disk_type="SYNC_FLUSH", scrub_bytes_per_second=0, mapped_file_size_commit_log=256 << 10)
