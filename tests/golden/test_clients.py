@@ -9,8 +9,16 @@ from turbopump.client.hooks import MessageKind
 from turbopump.client.identity import Credentials, Dress
 from turbopump.client.namespace import unwrap, wrap
 from turbopump.client.selectors import HashRing, by_hash
-from turbopump.client.send_frame import SendFrames
-from turbopump.client.trace import Traced, end_transaction_record, pub_record, recall_record
+from turbopump.client.sending.send_frame import SendFrames
+from turbopump.client.traces.trace import (
+    ContextCode,
+    Traced,
+    end_transaction_record,
+    pub_record,
+    recall_record,
+    sub_after_record,
+    sub_before_record,
+)
 from turbopump.message.java_hash import java_hash_code
 from turbopump.message.message import Message
 from turbopump.message.message_queue import MessageQueue
@@ -96,6 +104,20 @@ def test_a_trace_record_is_apaches(recorded: Recorded) -> None:
         )
     elif recorded["type"] == "Recall":
         text = recall_record(message, time_ms=time_ms, region=region, group=group, success=held["flag"])
+    elif recorded["type"] == "SubBefore":
+        text = sub_before_record(
+            message, time_ms=time_ms, region=region, group=group, request_id="7F000002", retry_times=held["retryTimes"]
+        )
+    elif recorded["type"] == "SubAfter":
+        text = sub_after_record(
+            message,
+            request_id="7F000002",
+            cost_ms=12,
+            code=ContextCode(held["contextCode"]),
+            success=held["flag"],
+            time_ms=time_ms,
+            group=group,
+        )
     else:
         text = end_transaction_record(
             message,

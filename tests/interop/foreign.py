@@ -25,6 +25,7 @@ from tests.interop.apache import QUICK_START, ToolMissingError, fetch_jars, java
 CLIENTS = Path(__file__).resolve().parent / "clients"
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "interop"
 MESSAGES = 120  # per scenario; even, for some scenarios halve it
+REQUEST_SCENARIOS = ("asks", "answers")  # with a client of ours as the other side
 DEADLINE_SECONDS = 600.0  # of a whole program, whose own waits end earlier and say what was missing
 
 JAVA_SCENARIOS = (
@@ -50,6 +51,7 @@ JAVA_SCENARIOS = (
     "query_by_unique_id",
     "view_by_offset_id",
     "earliest_time",
+    "request_reply",
 )
 GO_SCENARIOS = (
     "send_sync",
@@ -65,6 +67,7 @@ GO_SCENARIOS = (
     "push_resume",
     "pull_poll",
     "admin_topic",
+    "request_reply",
 )
 CPP_SCENARIOS = (
     "send_sync",
@@ -119,8 +122,10 @@ class ClientRun:
         return f"ended by signal {-self.exit_code}" if self.exit_code < 0 else f"exited with {self.exit_code}"
 
 
-def run(client: ForeignClient, namesrv: str, prefix: str, directory: Path) -> ClientRun:
-    """Run a client's scenarios against the name server at `namesrv`. Raises ToolMissingError, BuildError."""
+def run(client: ForeignClient, namesrv: str, prefix: str, directory: Path, *, stdin: int = subprocess.DEVNULL) -> ClientRun:
+    """Run a client's scenarios against the name server at `namesrv`. `stdin`: a descriptor for its standard input; programs with
+    somebody else's client on the other side stay until that ends. Raises ToolMissingError, BuildError.
+    """
     command = [*client.command(), namesrv, prefix, str(MESSAGES)]
     directory.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, **client.environment(), "HOME": str(directory)}
@@ -128,9 +133,7 @@ def run(client: ForeignClient, namesrv: str, prefix: str, directory: Path) -> Cl
     started = time.monotonic()
     out, err = directory / "stdout", directory / "stderr"
     with out.open("wb") as stdout, err.open("wb") as stderr:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=environment, cwd=directory
-        )
+        process = subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=stderr, env=environment, cwd=directory)
         result = ClientRun()
         try:
             result.exit_code = process.wait(DEADLINE_SECONDS)
@@ -146,12 +149,14 @@ def run(client: ForeignClient, namesrv: str, prefix: str, directory: Path) -> Cl
     return result
 
 
-def java_client(version: str, *options: str) -> list[str]:
-    """The program compiled against one version of Apache's client (4.9.8: no servers of that version exist)."""
+def java_client(version: str, *options: str, program: str = "Main") -> list[str]:
+    """The ``program`` compiled against one version of Apache's client (4.9.8: no servers of that version exist)."""
     only = ("client", "tools") if version == "4.9.8" else ("namesrv", "broker", "tools")
     library = fetch_jars(version, artifacts=only)
     compiler = found("javac")
     sources = sorted((CLIENTS / "java").glob("*.java"))
+    if not version.startswith("4"):
+        sources += sorted((CLIENTS / "java" / "five").glob("*.java"))
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:12]
     classes = CACHE / f"java-{version}-{digest}"
     with building(classes) as missing:
@@ -163,15 +168,15 @@ def java_client(version: str, *options: str) -> list[str]:
     # a request that is not answered in its time, be it a heartbeat, would close the connection that all others wait on
     patient = "-Dcom.rocketmq.remoting.client.closeSocketIfTimeout=false"
     quick = [*QUICK_START, "-Xmx512m", "-Dfile.encoding=UTF-8", patient, *options]
-    return [java(), *quick, "-cp", f"{classes}:{library}/*", "Main"]
+    return [java(), *quick, "-cp", f"{classes}:{library}/*", program]
 
 
-def go_client() -> list[str]:
+def go_client(*mode: str) -> list[str]:
     compiler = found("go")
     program = CACHE / "go" / "interop"
     with building(CACHE / "go" / "always"):  # go knows itself what is up to date
         tool(compiler, "build", "-o", str(program), ".", cwd=CLIENTS / "go", GOTOOLCHAIN="local", GOFLAGS="")
-    return [str(program)]
+    return [str(program), *mode]
 
 
 def cpp_client() -> list[str]:
@@ -210,6 +215,12 @@ CLIENT_TABLE = (
         node_client,
         lambda: {"NODE_PATH": str(CACHE / "node-2.0.1" / "node_modules")},
     ),
+)
+
+REQUEST_TABLE = (
+    ForeignClient("java-5.3.3", REQUEST_SCENARIOS, lambda: java_client("5.3.3", program="RequestReply")),
+    ForeignClient("java-4.9.8", REQUEST_SCENARIOS, lambda: java_client("4.9.8", program="RequestReply")),
+    ForeignClient("go-2.1.2", REQUEST_SCENARIOS, lambda: go_client("requests")),
 )
 
 

@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from turbopump import Message, MessageQueue, Producer, PullConsumer, PushConsumer, ReceivedMessage, SendResult, SendStatus
 from turbopump.errors import RemotingError, ResponseError, RouteNotFoundError
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.namesrv import GetRouteInfo
 from turbopump.protocol.requests.offsets import QueryConsumerOffset
+from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient
 
 TAGS = ("red", "green", "blue")
@@ -80,6 +82,24 @@ def check_queues(received: Sequence[ReceivedMessage], *, in_order: bool = False)
         assert [message.queue_offset for message in queue] == list(range(len(queue)))
         if in_order:
             assert numbers(queue) == sorted(numbers(queue))
+
+
+async def make_topics(namesrv: str, broker: str, *topics: str) -> None:
+    """Topics of four queues that the name server routes, which Apache's broker now and then tells it behind its answer: who sends to one
+    that is not there is told so, and who consumes one looks again only after half a minute.
+    """
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    client = RemotingClient()
+    try:
+        for topic in topics:
+            await client.call(broker, CreateTopic(topic=topic, read_queue_nums=4, write_queue_nums=4), timeout=CALL_SECONDS)
+        for topic in topics:
+            request = GetRouteInfo(topic=topic)
+            while (await client.exchange(namesrv, request, timeout=CALL_SECONDS)).code != ResponseCode.SUCCESS:
+                assert time.monotonic() < deadline, f"{topic} is never routed"
+                await asyncio.sleep(0.02)
+    finally:
+        await client.close()
 
 
 async def read_all(consumer: PullConsumer, topic: str, wanted: int) -> list[ReceivedMessage]:

@@ -1,4 +1,5 @@
-"""Our clients against Apache's 5.3.3 broker with access control on: signed requests are taken, others refused with a remedy.
+"""Our clients against Apache's brokers with access control on, 5.3.3's and the older one of 4.9.7: signed requests are taken, others
+refused with a remedy.
 
 On the way, what only a real broker can show: a new topic made before its first message, each kind of compression, traces.
 """
@@ -8,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from tests.interop.apache import NEWEST, ApacheCluster
+from tests.interop.apache import NEWEST, NEWEST_4, ApacheCluster
 from tests.interop.conftest import skipping_without_tools
-from tests.interop.our_clients import read_all
+from tests.interop.java_consumer import check_read, read_by_java
+from tests.interop.our_clients import CALL_SECONDS, PATIENCE_SECONDS, letters, read_all
 
-from turbopump import AutoBatch, Credentials, Message, Producer, PullConsumer, PushConsumer
-from turbopump.client.offset_store import ConsumeFrom
-from turbopump.client.trace import TRACE_TOPIC
+from turbopump import AutoBatch, Credentials, Message, Producer, PullConsumer, PushConsumer, SendResult
+from turbopump.client.consuming.offset_store import ConsumeFrom
+from turbopump.client.traces.trace import TRACE_TOPIC
 from turbopump.errors import SendError
 
 USER = Credentials("rocketmq", "12345678")
@@ -33,12 +36,31 @@ SETTINGS: dict[str, str | int | bool] = {
     "waitTimeMillsInSendQueue": 60_000,
     "osPageCacheBusyTimeOutMills": 60_000,
 }
-PATIENCE = 60.0
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheCluster]:
-    made = ApacheCluster(NEWEST, directory=tmp_path_factory.mktemp("guarded"), heap="384m", broker_config=SETTINGS)
+SETTINGS_4: dict[str, str | int | bool] = {
+    "aclEnable": True,
+    "traceTopicEnable": True,
+    "waitTimeMillsInSendQueue": 60_000,
+    "osPageCacheBusyTimeOutMills": 60_000,
+}
+ACCOUNTS_4 = f"""accounts:
+- accessKey: {USER.access_key}
+  secretKey: '{USER.secret_key}'
+  admin: true
+  defaultTopicPerm: PUB|SUB
+  defaultGroupPerm: SUB
+"""
+
+
+@pytest.fixture(scope="module", params=[NEWEST, NEWEST_4])
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheCluster]:
+    old = request.param == NEWEST_4
+    settings = SETTINGS_4 if old else SETTINGS
+    made = ApacheCluster(request.param, directory=tmp_path_factory.mktemp("guarded"), heap="384m", broker_config=settings)
+    made.write_configuration()
+    if old:
+        (made.directory / "conf" / "plain_acl.yml").write_text(ACCOUNTS_4)
     with skipping_without_tools():
         try:
             made.start()
@@ -50,7 +72,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheCluster]
 def test_signed_requests_of_every_kind_are_taken(cluster: ApacheCluster) -> None:
     async def story() -> None:
         topic, body = "guarded", b"a letter \xc3\xbc " * 1000
-        settings = {"credentials": USER, "send_timeout": PATIENCE}
+        settings = {"credentials": USER, "send_timeout": CALL_SECONDS}
         async with (
             Producer(cluster.namesrv, trace=True, **settings) as producer,  # type: ignore[arg-type]
             Producer(cluster.namesrv, auto_batch=AutoBatch(), **settings) as batching,  # type: ignore[arg-type]
@@ -76,7 +98,7 @@ def test_signed_requests_of_every_kind_are_taken(cluster: ApacheCluster) -> None
         async with PushConsumer(
             cluster.namesrv, group="traces", topic=TRACE_TOPIC, credentials=USER, consume_from=ConsumeFrom.FIRST
         ) as traces:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 async for message in traces:
                     if sent[0].msg_id in message.keys:
                         fields = message.body.decode().split("\x02")[0].split("\x01")
@@ -87,10 +109,25 @@ def test_signed_requests_of_every_kind_are_taken(cluster: ApacheCluster) -> None
     asyncio.run(story())
 
 
+def test_javas_signed_consumer_reads_what_we_sent_signed(cluster: ApacheCluster, tmp_path: Path) -> None:
+    topic = "guarded-letters"
+    sent = letters(topic, 20)
+
+    async def send() -> list[SendResult]:
+        async with Producer(cluster.namesrv, credentials=USER, send_timeout=CALL_SECONDS) as producer:
+            return [await producer.send(message) for message in sent]
+
+    results = asyncio.run(send())
+    option = f"-Dinterop.credentials={USER.access_key}:{USER.secret_key}"
+    outcome, received = read_by_java("5.3.3", cluster.namesrv, {("-", topic): len(sent)}, tmp_path / "java", option)
+    assert received[topic], (outcome.reports, outcome.stderr)
+    check_read(sent, received[topic], results)
+
+
 @pytest.mark.parametrize("credentials", [None, Credentials("rocketmq", "wrong"), Credentials("nobody", "12345678")])
 def test_who_is_not_let_in_learns_what_to_check(cluster: ApacheCluster, credentials: Credentials | None) -> None:
     async def story() -> None:
-        async with Producer(cluster.namesrv, credentials=credentials, send_timeout=PATIENCE, retries=0) as producer:
+        async with Producer(cluster.namesrv, credentials=credentials, send_timeout=CALL_SECONDS, retries=0) as producer:
             with pytest.raises(SendError, match="credentials") as caught:
                 await producer.send("guarded-too", b"x")
             assert "12345678" not in str(caught.value)

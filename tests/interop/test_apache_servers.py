@@ -32,7 +32,7 @@ from tests.interop.our_clients import (
 )
 
 from turbopump import PullConsumer, PushConsumer, ReceivedMessage
-from turbopump.client.offset_store import ConsumeFrom
+from turbopump.client.consuming.offset_store import ConsumeFrom
 from turbopump.client.pull_consumer import PullStatus
 from turbopump.protocol import fastjson
 from turbopump.protocol.bodies.route import TopicRouteData
@@ -124,12 +124,16 @@ def test_oneway_messages_arrive(cluster: ApacheCluster) -> None:
 
 def test_batches_arrive_in_order(cluster: ApacheCluster) -> None:
     async def story() -> None:
-        sent = letters("batches", COUNT)
+        sent, told = letters("batches", COUNT), set[str]()
         async with patient_producer(cluster.namesrv) as producer, PullConsumer(cluster.namesrv, group="reader") as reader:
             for start in range(0, COUNT, 20):
                 result = await producer.send_batch(sent[start : start + 20])
-                assert len(result.msg_id.split(",")) == 20
+                assert len(result.msg_ids) == 20
+                told.update(result.msg_ids)
             received = await read_all(reader, "batches", len(sent))
+        assert {message.msg_id for message in received} == told, (
+            "Apache's broker has left each message the id that its sender was told"
+        )
         check(sent, received)
         check_queues(received, in_order=True)
 

@@ -31,7 +31,7 @@ from tests.interop.our_clients import (
 from tests.interop.our_servers import patient_turbopump
 
 from turbopump import Message, MessageFinder, PullConsumer, ReceivedMessage, SendResult
-from turbopump.client.found_messages import FoundMessages
+from turbopump.client.consuming.found_messages import FoundMessages
 from turbopump.errors import MessageNotFoundError
 
 VERSIONS = (NEWEST, NEWEST_4)

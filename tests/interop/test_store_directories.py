@@ -6,7 +6,6 @@ of a file, some when the log and a queue end with a file to the last byte, some 
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import socket
 import time
@@ -15,9 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tests.interop.apache import LOOPBACK, NEWEST, NEWEST_4, ApacheCluster
+from tests.interop.apache import LOOPBACK, NEWEST, NEWEST_4
 from tests.interop.conftest import skipping_without_tools
-from tests.interop.our_servers import turbopump_broker
+from tests.interop.shared_directory import SharedDirectory, Who
 from tests.interop.store_ledger import PATIENT, QUEUE_UNITS, SEGMENT, Ledger
 
 SMALL_FILES = {
@@ -58,63 +57,42 @@ KINDS = (Kind(NEWEST), Kind(NEWEST, with_crc=True, host=ipv6_or_4()), Kind(NEWES
 class Hands:
     """One directory and the two brokers that take turns with it."""
 
-    def __init__(self, kind: Kind, directory: Path) -> None:
+    def __init__(self, kind: Kind, directory: Path, **more: str) -> None:
         self.ledger = Ledger(kind.host)
-        self._directory = directory
-        self._turns = 0
-        self._killed = False
-        settings = {**SMALL_FILES, **PATIENT, **({"enabledAppendPropCRC": True} if kind.with_crc else {})}
-        self.cluster = ApacheCluster(
-            kind.version, directory=directory / "apache", heap="384m", broker_config=settings, host=kind.host
-        )
-        self.cluster.write_configuration()
-        self._conf = directory / "ours.conf"
-        ours = "" if kind.with_crc else "enabledAppendPropCRC=true\n"
-        self._conf.write_text((self.cluster.directory / "conf" / "broker.conf").read_text() + ours)
+        with_crc = {"enabledAppendPropCRC": True}
+        for_both, only_ours = (with_crc, {}) if kind.with_crc else ({}, with_crc)
+        settings = {**SMALL_FILES, **PATIENT, **for_both, **more}
+        self.shared = SharedDirectory(kind.version, directory, settings, only_ours=only_ours, host=kind.host)
 
     def ours(self, end: signal.Signals, *, brim: bool = False, rolled: bool = False) -> None:
         """Our broker's turn: everything is there, more is written, and it is ended by `end`."""
-        self._turns += 1
-        with turbopump_broker(self._directory / f"ours-{self._turns}", self._conf, end) as servers:
-            asyncio.run(self._turn(servers.namesrv, apache=False, brim=brim, rolled=rolled))
-        self._killed = end is signal.SIGKILL
-        assert "Traceback" not in servers.log()
-        assert " ERROR " not in servers.log(), servers.log()[-3000:]
+        self._turn("ours", end, brim=brim, rolled=rolled)
 
     def apache(self, end: signal.Signals, *, brim: bool = False, rolled: bool = False) -> None:
         """Apache's broker's turn."""
-        if self.cluster.namesrv_runs:
-            self.cluster.start_broker()
-        else:
-            self.cluster.start()
-        asyncio.run(self._turn(self.cluster.namesrv, apache=True, brim=brim, rolled=rolled))
-        if end is signal.SIGTERM:
-            self.cluster.stop_broker()
-        else:
-            self.cluster.kill_broker()
-        self._killed = end is signal.SIGKILL
+        self._turn("apache", end, brim=brim, rolled=rolled)
 
-    async def _turn(self, namesrv: str, *, apache: bool, brim: bool, rolled: bool) -> None:
-        await self.ledger.check(namesrv, apache=apache, killed=self._killed)
-        await self.ledger.write(namesrv)
-        if brim or rolled:
-            await self.ledger.fill_to_the_brim(namesrv)
-        if rolled:
-            await self.ledger.begin_the_next_files(namesrv)
+    def _turn(self, who: Who, end: signal.Signals, *, brim: bool, rolled: bool) -> None:
+        async def work(namesrv: str) -> None:
+            await self.ledger.check(namesrv, apache=who == "apache", killed=self.shared.killed)
+            await self.ledger.write(namesrv)
+            if brim or rolled:
+                await self.ledger.fill_to_the_brim(namesrv)
+            if rolled:
+                await self.ledger.begin_the_next_files(namesrv)
+
+        self.shared.turn(who, work, end)
 
     def index_files(self) -> set[str]:
-        return {path.name for path in (self.cluster.store / "index").iterdir()}
+        return {path.name for path in (self.shared.cluster.store / "index").iterdir()}
 
 
 @pytest.fixture(params=KINDS, ids=str)
 def hands(request: pytest.FixtureRequest, tmp_path: Path, summary: list[str]) -> Iterator[Hands]:
     started = time.monotonic()
     made = Hands(request.param, tmp_path)
-    try:
-        with skipping_without_tools():
-            yield made
-    finally:
-        made.cluster.kill()
+    with skipping_without_tools(), made.shared:
+        yield made
     name = request.node.name.removeprefix("test_").partition("[")[0]
     summary.append(f"apache-{request.param!s:14} {time.monotonic() - started:6.2f} s  {name}: {made.ledger}")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.interop.conftest import skipping_without_tools
+from tests.interop.store_ledger import SEGMENT
 from tests.interop.test_store_directories import KINDS, Hands, Kind
 
 from turbopump.store.files import segment_offset
@@ -19,23 +20,16 @@ class SpreadHands(Hands):
     """Both brokers are told of the directories ``roots``."""
 
     def __init__(self, kind: Kind, directory: Path) -> None:
-        super().__init__(kind, directory)
         self.roots = [directory / "first log", directory / "second log"]
-        self.cluster.broker_config["storePathCommitLog"] = ",".join(map(str, self.roots))
-        before = (self.cluster.directory / "conf" / "broker.conf").read_text()
-        self.cluster.write_configuration()
-        after = (self.cluster.directory / "conf" / "broker.conf").read_text()
-        self._conf.write_text(self._conf.read_text().replace(before, after))
+        super().__init__(kind, directory, storePathCommitLog=",".join(map(str, self.roots)))
 
     def segments(self) -> list[list[int]]:
         """The numbers of the segments in each root."""
-        size = self.cluster.broker_config["mappedFileSizeCommitLog"]
-        assert isinstance(size, int)
         found = []
         for root in self.roots:
             offsets = [segment_offset(path.name) for path in root.iterdir()]
             assert None not in offsets, "nothing else lies there"
-            found.append(sorted(offset // size for offset in offsets if offset is not None))
+            found.append(sorted(offset // SEGMENT for offset in offsets if offset is not None))
         return found
 
 
@@ -43,11 +37,8 @@ class SpreadHands(Hands):
 def hands(request: pytest.FixtureRequest, tmp_path: Path, summary: list[str]) -> Iterator[SpreadHands]:
     started = time.monotonic()
     made = SpreadHands(request.param, tmp_path)
-    try:
-        with skipping_without_tools():
-            yield made
-    finally:
-        made.cluster.kill()
+    with skipping_without_tools(), made.shared:
+        yield made
     summary.append(f"apache-{request.param!s:14} {time.monotonic() - started:6.2f} s  two log directories: {made.ledger}")
 
 

@@ -107,10 +107,10 @@ func pushTagFilter(s *session, topic string) (string, error) {
 
 // settled waits until the group's offsets at the broker are the ends of the topic's queues: all that was in hand is done with,
 // and who takes over a queue now gets none of it again. The client commits one-way, every five seconds and when it is told to.
-func settled(broker, topic string, c rocketmq.PushConsumer) error {
+func settled(broker, group, topic string, queues int, c rocketmq.PushConsumer) error {
 	return eventually(topic+": offsets at the queues' ends", func() bool {
 		c.(interface{ PersistConsumerOffset() error }).PersistConsumerOffset()
-		behind, err := lag(broker, topic+"-group", topic, 4)
+		behind, err := lag(broker, group, topic, queues)
 		return err == nil && behind == 0
 	})
 }
@@ -142,7 +142,7 @@ func pushTwoBalance(s *session, topic string) (string, error) {
 			if err = eventually("first half", func() bool { return l.distinct(box.all()) >= s.count/2 }); err != nil {
 				return "", err
 			}
-			if err = settled(broker, topic, c); err != nil {
+			if err = settled(broker, topic+"-group", topic, 4, c); err != nil {
 				return "", err
 			}
 		}
@@ -233,7 +233,7 @@ func (s *session) consume(l *letters, instance string, wanted []*primitive.Messa
 		}
 		return fmt.Errorf("%w: messages by queue %v", err, queues)
 	}
-	if err = settled(broker, l.topic, c); err != nil {
+	if err = settled(broker, l.topic+"-group", l.topic, 4, c); err != nil {
 		return err
 	}
 	if err = c.Shutdown(); err != nil {

@@ -2,6 +2,10 @@
 // with the prefix given, and prints one JSON line per scenario as it ends. Exits 0 only when all passed.
 //
 //	interop NAMESRV PREFIX COUNT
+//	interop requests NAMESRV PREFIX COUNT       asks and answers somebody else's client
+//	interop delaying NAMESRV PREFIX COUNT       delay levels and messages sent back, with a short messageDelayLevel
+//	interop producing NAMESRV PREFIX COUNT      every kind of send, for somebody else to read
+//	interop transacting NAMESRV PREFIX COUNT    transactions, with a short transactionTimeOut and check interval
 package main
 
 import (
@@ -23,6 +27,15 @@ type session struct {
 	namesrv string
 	prefix  string
 	count   int
+
+	mutex sync.Mutex
+	done  []*letters // what was sent, for somebody else to read
+}
+
+func (s *session) remember(l *letters) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	s.done = append(s.done, l)
 }
 
 type scenario func(s *session, topic string) (string, error)
@@ -41,6 +54,7 @@ var scenarios = map[string]scenario{
 	"push_resume":      pushResume,
 	"pull_poll":        pullPoll,
 	"admin_topic":      adminTopic,
+	"request_reply":    requestReply,
 }
 
 type report struct {
@@ -73,11 +87,25 @@ func main() {
 		os.Exit(2)
 	}
 	rlog.SetLogLevel("error")
+	mode := os.Args[1]
+	programs := map[string]func(*session) bool{
+		"requests": asksAndAnswers, "delaying": delaying, "producing": producing, "transacting": transacting,
+	}
+	program, others := programs[mode]
+	if others {
+		os.Args = append(os.Args[:1], os.Args[2:]...)
+	}
 	count, err := strconv.Atoi(os.Args[3])
 	if err != nil {
 		panic(err)
 	}
 	s := &session{namesrv: os.Args[1], prefix: os.Args[2], count: count}
+	if others {
+		if !program(s) {
+			os.Exit(1)
+		}
+		return
+	}
 	if len(os.Args) == 6 { // the child process of pushResume: PREFIX is the topic
 		l := newLetters(s.prefix, s.count)
 		if err = json.Unmarshal([]byte(os.Args[5]), &l.again); err == nil {

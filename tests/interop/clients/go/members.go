@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"strconv"
 	"time"
@@ -96,4 +97,12 @@ func offset(broker string, code int, fields map[string]string) (int64, error) {
 	}
 	found, err := strconv.ParseInt(head.ExtFields["offset"], 10, 64)
 	return max(found, 0), err
+}
+
+// indexed: whether the broker finds a message of the topic by that key (request 12).
+func indexed(broker, topic, key string) bool {
+	head, _, err := ask(broker, 12, map[string]string{
+		"topic": topic, "key": key, "maxNum": "1", "beginTimestamp": "0", "endTimestamp": strconv.FormatInt(math.MaxInt64, 10),
+	})
+	return err == nil && head.Code == 0
 }

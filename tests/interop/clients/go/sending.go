@@ -136,6 +136,7 @@ func (s *session) compare(l *letters) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	s.remember(l)
 	detail := fmt.Sprintf("%d messages", len(received))
 	if l.failures > 0 {
 		detail += fmt.Sprintf(", %d sends made again", l.failures)

@@ -57,6 +57,15 @@ final class Letters {
         results.put(number(message), result);
     }
 
+    /** A line per acknowledged message: topic, number, queue id, queue offset, message id. */
+    synchronized String places() {
+        StringBuilder lines = new StringBuilder();
+        results.forEach((n, result) -> lines.append(String.join("\t", topic, n.toString(),
+            String.valueOf(result.getMessageQueue().getQueueId()), String.valueOf(result.getQueueOffset()), result.getMsgId()))
+            .append('\n'));
+        return lines.toString();
+    }
+
     static int number(Message message) {
         return Integer.parseInt(message.getUserProperty("n"));
     }

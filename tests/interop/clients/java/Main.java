@@ -21,6 +21,7 @@ public final class Main {
         Consuming.addTo(scenarios, session);
         Administration.addTo(scenarios, session);
         Querying.addTo(scenarios, session);
+        RequestReply.addTo(scenarios, session);
 
         CountDownLatch ended = new CountDownLatch(scenarios.size());
         Map<String, Boolean> passed = new ConcurrentHashMap<>();
@@ -33,7 +34,7 @@ public final class Main {
         System.exit(passed.containsValue(false) ? 1 : 0);
     }
 
-    private static boolean report(String name, Scenario scenario, String topic) {
+    static boolean report(String name, Scenario scenario, String topic) {
         long start = System.nanoTime();
         String detail;
         boolean ok = false;

@@ -167,6 +167,7 @@ final class Sending {
         List<MessageExt> stored = session.readWhenComplete(letters.topic, letters.sent.size());
         letters.check(letters.sent, stored);
         Letters.checkQueues(stored, ordered);
+        session.letters.add(letters);
         return stored.size() + " messages";
     }
 }

@@ -1,4 +1,5 @@
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.List;
 import java.util.concurrent.Callable;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -23,6 +24,7 @@ final class Session {
     final String namesrv;
     final String prefix;
     final int count;
+    final List<Letters> letters = Collections.synchronizedList(new ArrayList<>()); // what Sending has sent and compared
     private final AtomicInteger instances = new AtomicInteger();
     private final DefaultMQProducer producer;
     private final DefaultMQPullConsumer reader;

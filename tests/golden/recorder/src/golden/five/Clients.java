@@ -9,6 +9,7 @@ import org.apache.rocketmq.acl.common.AclClientRPCHook;
 import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
+import org.apache.rocketmq.client.AccessChannel;
 import org.apache.rocketmq.client.trace.TraceBean;
 import org.apache.rocketmq.client.trace.TraceContext;
 import org.apache.rocketmq.client.trace.TraceDataEncoder;
@@ -128,7 +129,7 @@ final class Clients {
     }
 
     private void traces() {
-        for (TraceType type : new TraceType[] {TraceType.Pub, TraceType.EndTransaction, TraceType.Recall}) {
+        for (TraceType type : TraceType.values()) {
             for (boolean full : new boolean[] {true, false}) {
                 TraceBean bean = new TraceBean();
                 bean.setTopic("Topic");
@@ -149,6 +150,10 @@ final class Clients {
                 context.setGroupName("group");
                 context.setCostTime(12);
                 context.setSuccess(full);
+                bean.setRetryTimes(full ? 3 : 0);
+                context.setRequestId("7F000002");
+                context.setContextCode(full ? 0 : 2);
+                context.setAccessChannel(AccessChannel.LOCAL);
                 context.setTraceBeans(new ArrayList<>(List.of(bean)));
                 TraceTransferBean made = TraceDataEncoder.encoderFromContextBean(context);
                 Map<String, Object> in = new LinkedHashMap<>();
@@ -157,6 +162,8 @@ final class Clients {
                 in.put("kind", bean.getMsgType().ordinal());
                 in.put("state", bean.getTransactionState().name());
                 in.put("flag", full);
+                in.put("retryTimes", bean.getRetryTimes());
+                in.put("contextCode", context.getContextCode());
                 golden.fact("trace", "trace " + type + (full ? " full" : " bare"), "type", type.name(), "in", in,
                     "text", made.getTransData(), "keys", new ArrayList<>(new java.util.TreeSet<>(made.getTransKey())));
             }

@@ -5,10 +5,12 @@ import io.netty.buffer.ByteBuf;
 import io.netty.channel.embedded.EmbeddedChannel;
 import java.nio.charset.StandardCharsets;
 import java.util.Map;
+import java.util.Set;
 import java.util.TreeMap;
 import java.util.function.Supplier;
 import org.apache.rocketmq.common.BoundaryType;
 import org.apache.rocketmq.common.MixAll;
+import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.remoting.CommandCustomHeader;
 import org.apache.rocketmq.remoting.netty.NettyEncoder;
 import org.apache.rocketmq.remoting.protocol.LanguageCode;
@@ -16,6 +18,8 @@ import org.apache.rocketmq.remoting.protocol.RemotingCommand;
 import org.apache.rocketmq.remoting.protocol.RequestCode;
 import org.apache.rocketmq.remoting.protocol.ResponseCode;
 import org.apache.rocketmq.remoting.protocol.SerializeType;
+import org.apache.rocketmq.remoting.protocol.body.LockBatchRequestBody;
+import org.apache.rocketmq.remoting.protocol.body.UnlockBatchRequestBody;
 import org.apache.rocketmq.remoting.protocol.header.*;
 import org.apache.rocketmq.remoting.protocol.header.namesrv.*;
 
@@ -40,6 +44,158 @@ final class Commands {
         topics();
         oddities();
         queries();
+        replies();
+        administration();
+    }
+
+    /** New ones go to the end: the opaque of each frame is its number. */
+    private void administration() {
+        byte[] empty = "{}".getBytes(StandardCharsets.UTF_8);
+        request("check-client-46", RequestCode.CHECK_CLIENT_CONFIG, null, empty);
+        request("topic-list-18", RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, null, empty);
+        DeleteTopicRequestHeader delete = new DeleteTopicRequestHeader();
+        delete.setTopic("TopicTest");
+        request("topic-delete-215", RequestCode.DELETE_TOPIC_IN_BROKER, delete, null);
+        GetTopicConfigRequestHeader config = new GetTopicConfigRequestHeader();
+        config.setTopic("TopicTest");
+        request("topic-config-351", RequestCode.GET_TOPIC_CONFIG, config, null);
+        GetTopicStatsInfoRequestHeader stats = new GetTopicStatsInfoRequestHeader();
+        stats.setTopic("TopicTest");
+        request("topic-stats-202", RequestCode.GET_TOPIC_STATS_INFO, stats, null);
+        DeleteTopicFromNamesrvRequestHeader forget = new DeleteTopicFromNamesrvRequestHeader();
+        forget.setTopic("TopicTest");
+        forget.setClusterName("DefaultCluster");
+        request("topic-delete-216", RequestCode.DELETE_TOPIC_IN_NAMESRV, forget, null);
+        LockBatchRequestBody lock = new LockBatchRequestBody();
+        lock.setConsumerGroup("consumers");
+        lock.setClientId("127.0.0.1@1");
+        lock.setMqSet(Set.of(new MessageQueue("TopicTest", "broker-a", 3)));
+        request("lock-41", RequestCode.LOCK_BATCH_MQ, null, lock.encode());
+        UnlockBatchRequestBody unlock = new UnlockBatchRequestBody();
+        unlock.setConsumerGroup("consumers");
+        unlock.setClientId("127.0.0.1@1");
+        unlock.setMqSet(lock.getMqSet());
+        request("unlock-42", RequestCode.UNLOCK_BATCH_MQ, null, unlock.encode());
+        offsetsFromOutside();
+        groupsAndConsumers(empty);
+    }
+
+    private void offsetsFromOutside() {
+        byte[] offsets = "{\"offsetTable\":{}}".getBytes(StandardCharsets.UTF_8);
+        ResetOffsetRequestHeader reset = new ResetOffsetRequestHeader();
+        reset.setGroup("consumers");
+        reset.setTopic("TopicTest");
+        reset.setTimestamp(-1L);
+        reset.setForce(true);
+        request("reset-222", RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset, null);
+        reset.setQueueId(3);
+        reset.setOffset(77L);
+        reset.setForce(false);
+        request("reset-222-queue", RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset, null);
+        request("reset-220", RequestCode.RESET_CONSUMER_CLIENT_OFFSET, reset, offsets);
+        GetConsumerStatusRequestHeader status = new GetConsumerStatusRequestHeader();
+        status.setTopic("TopicTest");
+        status.setGroup("consumers");
+        request("status-221", RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, status, null);
+        status.setClientAddr("127.0.0.1@1");
+        request("status-223", RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, status, null);
+        CloneGroupOffsetRequestHeader clone = new CloneGroupOffsetRequestHeader();
+        clone.setSrcGroup("consumers");
+        clone.setDestGroup("others");
+        clone.setTopic("TopicTest");
+        clone.setOffline(true);
+        request("clone-314", RequestCode.CLONE_GROUP_OFFSET, clone, null);
+        QueryCorrectionOffsetHeader correction = new QueryCorrectionOffsetHeader();
+        correction.setTopic("TopicTest");
+        correction.setCompareGroup("consumers");
+        correction.setFilterGroups("others,more");
+        request("correction-308", RequestCode.QUERY_CORRECTION_OFFSET, correction, null);
+    }
+
+    private void groupsAndConsumers(byte[] empty) {
+        request("group-create-200", RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, null, empty);
+        request("group-list-225", RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, null, empty);
+        DeleteSubscriptionGroupRequestHeader delete = new DeleteSubscriptionGroupRequestHeader();
+        delete.setGroupName("consumers");
+        delete.setCleanOffset(true);
+        request("group-delete-207", RequestCode.DELETE_SUBSCRIPTIONGROUP, delete, null);
+        request("groups-201", RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, null, null);
+        GetSubscriptionGroupConfigRequestHeader group = new GetSubscriptionGroupConfigRequestHeader();
+        group.setGroup("consumers");
+        request("group-352", RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group, null);
+        GetConsumerConnectionListRequestHeader consumers = new GetConsumerConnectionListRequestHeader();
+        consumers.setConsumerGroup("consumers");
+        request("consumers-203", RequestCode.GET_CONSUMER_CONNECTION_LIST, consumers, null);
+        GetProducerConnectionListRequestHeader producers = new GetProducerConnectionListRequestHeader();
+        producers.setProducerGroup("producers");
+        request("producers-204", RequestCode.GET_PRODUCER_CONNECTION_LIST, producers, null);
+        GetConsumeStatsRequestHeader stats = new GetConsumeStatsRequestHeader();
+        stats.setConsumerGroup("consumers");
+        stats.setTopic("TopicTest");
+        request("consume-stats-208", RequestCode.GET_CONSUME_STATS, stats, null);
+        QueryTopicConsumeByWhoRequestHeader who = new QueryTopicConsumeByWhoRequestHeader();
+        who.setTopic("TopicTest");
+        request("who-300", RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, who, null);
+        QueryTopicsByConsumerRequestHeader what = new QueryTopicsByConsumerRequestHeader();
+        what.setGroup("consumers");
+        request("topics-343", RequestCode.QUERY_TOPICS_BY_CONSUMER, what, null);
+        QueryConsumeTimeSpanRequestHeader span = new QueryConsumeTimeSpanRequestHeader();
+        span.setTopic("TopicTest");
+        span.setGroup("consumers");
+        request("time-span-303", RequestCode.QUERY_CONSUME_TIME_SPAN, span, null);
+        GetConsumerRunningInfoRequestHeader running = new GetConsumerRunningInfoRequestHeader();
+        running.setConsumerGroup("consumers");
+        running.setClientId("127.0.0.1@1");
+        running.setJstackEnable(true);
+        request("running-307", RequestCode.GET_CONSUMER_RUNNING_INFO, running, null);
+        ConsumeMessageDirectlyResultRequestHeader directly = new ConsumeMessageDirectlyResultRequestHeader();
+        directly.setConsumerGroup("consumers");
+        directly.setClientId("127.0.0.1@1");
+        directly.setMsgId("7F00000100002A9F0000000000000001");
+        directly.setBrokerName("broker-a");
+        directly.setTopic("TopicTest");
+        directly.setTopicSysFlag(0);
+        directly.setGroupSysFlag(0);
+        request("directly-309", RequestCode.CONSUME_MESSAGE_DIRECTLY, directly, empty);
+    }
+
+    private void replies() {
+        SendMessageRequestHeader send = new SendMessageRequestHeader();
+        send.setProducerGroup("CLIENT_INNER_PRODUCER");
+        send.setTopic("DefaultCluster_REPLY_TOPIC");
+        send.setDefaultTopic("TBW102");
+        send.setDefaultTopicQueueNums(4);
+        send.setQueueId(0);
+        send.setSysFlag(0);
+        send.setBornTimestamp(1700000000123L);
+        send.setFlag(7);
+        send.setProperties("MSG_TYPE\u0001reply\u0002CORRELATION_ID\u000159f2c0d0-9f1a-4f35-8a5e-0f6cbb1c4f10\u0002"
+            + "REPLY_TO_CLIENT\u0001127.0.0.1@1234#5678\u0002TTL\u00013000\u0002");
+        send.setReconsumeTimes(0);
+        send.setUnitMode(false);
+        send.setBatch(false);
+        send.setBrokerName("broker-a");
+        byte[] body = "re: \u00e4\u20ac".getBytes(StandardCharsets.UTF_8);
+        request("reply-324", RequestCode.SEND_REPLY_MESSAGE, send, body);
+        request("reply-325", RequestCode.SEND_REPLY_MESSAGE_V2,
+            SendMessageRequestHeaderV2.createSendMessageRequestHeaderV2(send), body);
+
+        ReplyMessageRequestHeader push = new ReplyMessageRequestHeader();
+        push.setProducerGroup("CLIENT_INNER_PRODUCER");
+        push.setTopic("DefaultCluster_REPLY_TOPIC");
+        push.setDefaultTopic("TBW102");
+        push.setDefaultTopicQueueNums(4);
+        push.setQueueId(0);
+        push.setSysFlag(0);
+        push.setBornTimestamp(1700000000123L);
+        push.setFlag(7);
+        push.setProperties(send.getProperties() + "PUSH_REPLY_TIME\u00011700000000456\u0002");
+        push.setReconsumeTimes(0);
+        push.setUnitMode(false);
+        push.setBornHost("10.0.0.1:40000");
+        push.setStoreHost("0:0:0:0:0:0:0:1:10911");
+        push.setStoreTimestamp(1700000000456L);
+        request("push-reply-326", RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, push, body);
     }
 
     private void sends() {

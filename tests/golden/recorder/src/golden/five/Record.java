@@ -18,6 +18,8 @@ public final class Record {
         new Ids(golden).record();
         new Texts(golden).record();
         new Clients(golden).record();
+        new Filters(golden).record();
+        new Allocations(golden).record();
         golden.finish();
         System.exit(0);
     }

@@ -1,0 +1,224 @@
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendCallback;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
+import org.apache.rocketmq.common.message.Message;
+
+/**
+ * Every kind of send that this client has, for somebody else to read: as a program with Main's arguments it sends each kind on a topic
+ * of its own, all at once, and leaves in the file "places" of its directory a line per topic, number, queue id, queue offset and message
+ * id of what was acknowledged. What only 5.x has is called by its name, so that 4.9 compiles this, too, and leaves it out.
+ */
+final class Producing {
+    private static final int FEW = 24;
+    private static final int LARGEST = (4 << 20) - 1024;
+    private final Session session;
+    private final Map<String, Letters> all = new ConcurrentHashMap<>();
+
+    private Producing(Session session) {
+        this.session = session;
+    }
+
+    public static void main(String[] args) throws Exception {
+        Session session = new Session(args[0], args[1], Integer.parseInt(args[2]));
+        Producing producing = new Producing(session);
+        Map<String, Main.Scenario> scenarios = new LinkedHashMap<>();
+        Sending.addTo(scenarios, session);
+        scenarios.put("sharded", producing::sharded);
+        for (String type : new String[] {"zlib", "lz4", "zstd"}) {
+            System.setProperty("rocketmq.message.compressType", type.toUpperCase());
+            DefaultMQProducer producer = producing.producer(type); // 4.9 reads the property when it is made, and only then
+            scenarios.put(type, topic -> producing.compressed(producer, topic));
+        }
+        System.clearProperty("rocketmq.message.compressType");
+        scenarios.put("largest", producing::largest);
+        scenarios.put("levels", producing::levels);
+        scenarios.put("namespace", topic -> producing.namespace(topic, "setNamespace"));
+        scenarios.put("traced", producing::traced);
+        if (has(DefaultMQProducer.class, "recallMessage")) {
+            scenarios.put("namespace_v2", topic -> producing.namespace(topic, "setNamespaceV2"));
+            scenarios.put("auto_batch", producing::autoBatch);
+            scenarios.put("timers", producing::timers);
+            scenarios.put("recalled", producing::recalled);
+        }
+        CountDownLatch ended = new CountDownLatch(scenarios.size());
+        Map<String, Boolean> passed = new ConcurrentHashMap<>();
+        scenarios.forEach((name, scenario) -> new Thread(() -> {
+            passed.put(name, Main.report(name, scenario, args[1] + "-" + name));
+            ended.countDown();
+        }, name).start());
+        ended.await();
+        session.close();
+        producing.write();
+        System.exit(passed.containsValue(false) ? 1 : 0);
+    }
+
+    private static boolean has(Class<?> type, String method) {
+        for (java.lang.reflect.Method one : type.getMethods()) {
+            if (one.getName().equals(method)) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    private void write() throws IOException {
+        StringBuilder places = new StringBuilder();
+        session.letters.forEach(letters -> places.append(letters.places()));
+        all.values().forEach(letters -> places.append(letters.places()));
+        Files.writeString(Path.of("places"), places);
+    }
+
+    private DefaultMQProducer producer(String name) {
+        DefaultMQProducer producer = new DefaultMQProducer(session.prefix + "-" + name);
+        session.patient(producer).setInstanceName(name);
+        return producer;
+    }
+
+    private Letters letters(String topic, int count) {
+        return all.computeIfAbsent(topic, name -> new Letters(name, count));
+    }
+
+    private String send(DefaultMQProducer producer, Letters letters) throws Exception {
+        producer.start();
+        for (Message message : letters.sent) {
+            letters.acknowledged(message, Session.routed(() -> producer.send(message)));
+        }
+        producer.shutdown();
+        return letters.sent.size() + " messages";
+    }
+
+    /** By the hash of a key, of which there are five: what has an equal one is in one queue, in order. */
+    private String sharded(String topic) throws Exception {
+        Letters letters = letters(topic, session.count);
+        SelectMessageQueueByHash byHash = new SelectMessageQueueByHash();
+        for (Message message : letters.sent) {
+            String key = "order " + Letters.number(message) % 5;
+            message.putUserProperty("order", key);
+            letters.acknowledged(message, Session.routed(() -> session.producer().send(message, byHash, key)));
+        }
+        return letters.sent.size() + " messages";
+    }
+
+    private String compressed(DefaultMQProducer producer, String topic) throws Exception {
+        Letters letters = letters(topic, 0);
+        for (int n = 0; n < FEW; n++) {
+            letters.add(("compressible " + n + " ").repeat(500 + n).getBytes());
+        }
+        return send(producer, letters);
+    }
+
+    private String largest(String topic) throws Exception {
+        Letters letters = letters(topic, 0);
+        byte[] body = new byte[LARGEST];
+        for (int i = 0; i < LARGEST; i++) {
+            body[i] = (byte) (i * 31 + (i >> 8));
+        }
+        letters.add(body);
+        DefaultMQProducer producer = producer("largest");
+        producer.setCompressMsgBodyOverHowmuch(Integer.MAX_VALUE);
+        return send(producer, letters);
+    }
+
+    private String levels(String topic) throws Exception {
+        Letters letters = letters(topic, FEW);
+        letters.sent.forEach(message -> message.setDelayTimeLevel(Letters.number(message) % 4));
+        return send(producer("levels"), letters);
+    }
+
+    private String namespace(String topic, String setter) throws Exception {
+        DefaultMQProducer producer = producer(setter);
+        producer.getClass().getMethod(setter, String.class).invoke(producer, session.prefix + "-space");
+        return send(producer, letters(topic, FEW));
+    }
+
+    /** All at once, with callbacks: the client gathers what goes at the same time. */
+    private String autoBatch(String topic) throws Exception {
+        Letters letters = letters(topic, session.count);
+        DefaultMQProducer producer = producer("auto_batch");
+        producer.start();
+        Message first = letters.sent.get(0);
+        letters.acknowledged(first, Session.routed(() -> producer.send(first))); // makes the topic
+        producer.getClass().getMethod("setAutoBatch", boolean.class).invoke(producer, true);
+        CountDownLatch open = new CountDownLatch(letters.sent.size() - 1);
+        Map<Integer, String> failures = new ConcurrentHashMap<>();
+        for (Message message : letters.sent.subList(1, letters.sent.size())) {
+            producer.send(message, new SendCallback() {
+                @Override
+                public void onSuccess(SendResult result) {
+                    open.countDown();
+                }
+
+                @Override
+                public void onException(Throwable error) {
+                    failures.put(Letters.number(message), String.valueOf(error));
+                    open.countDown();
+                }
+            });
+        }
+        Check.that(open.await(Main.PATIENCE_SECONDS, TimeUnit.SECONDS), "callbacks missing: " + open.getCount());
+        Check.equal(Map.of(), failures, "callbacks");
+        producer.shutdown();
+        return letters.sent.size() + " messages";
+    }
+
+    private SendResult timer(Message message, long ahead) throws Exception {
+        return Session.routed(() -> {
+            long due = System.currentTimeMillis() + ahead;
+            message.putUserProperty("due", Long.toString(due));
+            Message.class.getMethod("setDeliverTimeMs", long.class).invoke(message, due);
+            return session.producer().send(message);
+        });
+    }
+
+    private String timers(String topic) throws Exception {
+        for (Message message : letters(topic, FEW).sent) {
+            timer(message, 3000 + 100 * Letters.number(message));
+        }
+        return FEW + " messages";
+    }
+
+    /** Those with an even number are called back. */
+    private String recalled(String topic) throws Exception {
+        for (Message message : letters(topic, FEW).sent) {
+            SendResult result = timer(message, 8000);
+            if (Letters.number(message) % 2 == 0) {
+                Object handle = SendResult.class.getMethod("getRecallHandle").invoke(result);
+                Object id = DefaultMQProducer.class.getMethod("recallMessage", String.class, String.class)
+                    .invoke(session.producer(), topic, handle);
+                Check.equal(result.getMsgId(), id, "id of what was called back");
+            }
+        }
+        return FEW / 2 + " called back";
+    }
+
+    /** Its records are sent by the dispatcher's own producer behind the sends: it may end when each is found. */
+    private String traced(String topic) throws Exception {
+        Letters letters = letters(topic, FEW);
+        DefaultMQProducer producer = new DefaultMQProducer(session.prefix + "-traced", true, null);
+        session.patient(producer).setInstanceName("traced");
+        producer.start();
+        List<String> ids = new ArrayList<>();
+        for (Message message : letters.sent) {
+            SendResult result = Session.routed(() -> producer.send(message));
+            letters.acknowledged(message, result);
+            ids.add(result.getMsgId());
+        }
+        for (String id : ids) {
+            Check.eventually("trace of " + id, () -> !session.producer()
+                .queryMessage("RMQ_SYS_TRACE_TOPIC", id, 1, 0, Long.MAX_VALUE).getMessageList().isEmpty());
+        }
+        producer.shutdown();
+        return FEW + " messages";
+    }
+}

@@ -1,0 +1,39 @@
+"""Our servers, Apache's newest and Apache's 4.9 in turn, patient with a slow machine: the fixture of tests that must pass on each.
+
+One rule: nothing here knows which test asks. A test module takes it by ``from tests.interop.either_servers import servers as servers``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+from tests.interop.apache import NEWEST, NEWEST_4, ApacheCluster
+from tests.interop.conftest import skipping_without_tools
+from tests.interop.our_servers import patient_turbopump
+
+OURS = "turbopump"
+PATIENT_BROKER = {"waitTimeMillsInSendQueue": 60_000, "waitTimeMillsInPullQueue": 60_000, "osPageCacheBusyTimeOutMills": 60_000}
+
+
+class Servers(NamedTuple):
+    name: str
+    namesrv: str
+    broker: str
+
+
+@pytest.fixture(scope="module", params=[OURS, NEWEST, NEWEST_4])
+def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    directory = tmp_path_factory.mktemp(request.param)
+    if request.param == OURS:
+        with patient_turbopump(directory) as ours:
+            yield Servers(OURS, ours.namesrv, ours.broker)
+        return
+    cluster = ApacheCluster(request.param, directory=directory, heap="384m", broker_config=PATIENT_BROKER)
+    try:
+        with skipping_without_tools():
+            cluster.start()
+        yield Servers(f"apache-{request.param}", cluster.namesrv, cluster.broker)
+    finally:
+        cluster.kill()

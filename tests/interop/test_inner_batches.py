@@ -1,0 +1,223 @@
+"""Topics with ``queue.type=BatchCQ``: one store directory, to which Apache's broker and ours write inner batches in turns.
+
+What is sent is what a Java 5 producer sends for a batch: the request has a UNIQ_KEY of its own. Read it is by our consumers, from either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.interop.apache import NEWEST
+from tests.interop.conftest import skipping_without_tools
+from tests.interop.foreign import MESSAGES, ForeignClient, java_client, run
+from tests.interop.java_consumer import check_read, read_by_java
+from tests.interop.our_clients import check, check_queues, letters
+from tests.interop.our_servers import OurServers, patient_turbopump
+from tests.interop.shared_directory import SharedDirectory, Who
+
+from turbopump import Message, MessageQueue, Producer, PullConsumer, ReceivedMessage
+from turbopump.message.batch import encode_batch
+from turbopump.message.codec import decode_entries
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.pull import PullMessage, PullSysFlag
+from turbopump.protocol.requests.send import SendBatchMessage, SendMessageReply
+from turbopump.protocol.requests.topics import CreateTopic
+from turbopump.remoting.client import RemotingClient
+from turbopump.store.batch_consume_queue import BATCH_UNIT_SIZE, batch_units
+
+TOPIC = "inner-batches"
+UNITS_A_FILE = 7
+SETTINGS = {
+    "mappedFileSizeCommitLog": 1 << 14,
+    "mappedFileSizeConsumeQueue": 20 * 50,
+    "mapperFileSizeBatchConsumeQueue": BATCH_UNIT_SIZE * UNITS_A_FILE,
+    "maxMessageSize": 1 << 13,
+    "maxHashSlotNum": 50,
+    "maxIndexNum": 200,
+    "messageIndexSafe": True,
+    "diskFreeSpaceMin": 64 << 20,
+    "waitTimeMillsInSendQueue": 30_000,
+    "osPageCacheBusyTimeOutMills": 30_000,
+}
+
+
+class Hands:
+    """The directory, and what must be in its one queue: a body for each queue offset."""
+
+    def __init__(self, directory: Path) -> None:
+        self.shared = SharedDirectory(NEWEST, directory, SETTINGS)
+        self.bodies: list[bytes] = []
+        self._batches = 0
+
+    @property
+    def queue_files(self) -> Path:
+        return self.shared.cluster.store / "batchconsumequeue" / TOPIC / "0"
+
+    def units(self) -> bytes:
+        """The queue's units as they lie in its files."""
+        return b"".join(path.read_bytes() for path in sorted(self.queue_files.iterdir()))[: BATCH_UNIT_SIZE * self._units]
+
+    @property
+    def _units(self) -> int:
+        raw = b"".join(path.read_bytes() for path in sorted(self.queue_files.iterdir()))
+        return sum(unit.size > 0 for unit in batch_units(raw))
+
+    def turn(self, who: Who, end: signal.Signals) -> None:
+        """One broker's turn: all there is is read, and more is written."""
+
+        async def work(namesrv: str) -> None:
+            remoting = RemotingClient()
+            try:
+                await self._create(remoting)
+                await self._check(namesrv)
+                await self._write(remoting, namesrv)
+                await self._check(namesrv)
+                await self._check_raw(remoting)
+            finally:
+                await remoting.close()
+
+        self.shared.turn(who, work, end)
+
+    async def _create(self, remoting: RemotingClient) -> None:
+        attributes = None if self.bodies else "+queue.type=BatchCQ"
+        request = CreateTopic(topic=TOPIC, read_queue_nums=1, write_queue_nums=1, attributes=attributes)
+        answer = await remoting.exchange(self.shared.cluster.broker, request, timeout=60)
+        assert answer.code == ResponseCode.SUCCESS, answer
+
+    async def _write(self, remoting: RemotingClient, namesrv: str) -> None:
+        for size in (1, 3, 2, 5, 4, 1, 7, 2, 6):
+            self._batches += 1
+            bodies = [b"batch %d, message %d" % (self._batches, number) for number in range(size)]
+            messages = [
+                Message(TOPIC, body, tags="ab"[number % 2], properties={"UNIQ_KEY": f"ID-{self._batches}-{number}"})
+                for number, body in enumerate(bodies)
+            ]
+            request = SendBatchMessage(topic=TOPIC, queue_id=0, batch=True, properties=f"UNIQ_KEY\x01BATCH{self._batches}\x02")
+            answer = await remoting.exchange(self.shared.cluster.broker, request, encode_batch(messages), timeout=60)
+            assert answer.code == ResponseCode.SUCCESS, answer
+            reply = answer.header(SendMessageReply)
+            assert (reply.queue_offset, reply.batch_uniq_id) == (len(self.bodies), f"BATCH{self._batches}")
+            self.bodies += bodies
+        async with Producer(namesrv, group="inner-batches", send_timeout=60) as producer:
+            sent = await producer.send(TOPIC, b"alone %d" % len(self.bodies))
+            assert sent.queue_offset == len(self.bodies)
+            self.bodies.append(b"alone %d" % len(self.bodies))
+            bodies = [b"ours %d.%d" % (self._batches, number) for number in range(3)]
+            await producer.send_batch([Message(TOPIC, body) for body in bodies])
+            self.bodies += bodies
+
+    async def _check(self, namesrv: str) -> None:
+        if not self.bodies:
+            return
+        found: dict[int, bytes] = {}
+        deadline = time.monotonic() + 120
+        async with PullConsumer(namesrv, group="readers") as consumer:
+            queue = MessageQueue(TOPIC, self.shared.cluster.broker_name, 0)
+            offset = 0
+            while len(found) < len(self.bodies) and time.monotonic() < deadline:
+                result = await consumer.pull(queue, offset, wait=1)
+                found.update((message.queue_offset, message.body) for message in result.messages)
+                offset = result.next_offset
+            middle = len(self.bodies) // 2
+            first = (await consumer.pull(queue, middle, wait=1)).messages[0]
+            assert (first.queue_offset, first.body) == (middle, self.bodies[middle])
+        assert found == dict(enumerate(self.bodies))
+
+    async def _check_raw(self, remoting: RemotingClient) -> None:
+        request = PullMessage(
+            consumer_group="raw",
+            topic=TOPIC,
+            queue_id=0,
+            queue_offset=1,
+            sys_flag=int(PullSysFlag.SUBSCRIPTION),
+            subscription="*",
+        )
+        answer = await remoting.exchange(self.shared.cluster.broker, request, timeout=60)
+        entry = next(iter(decode_entries(answer.body)))
+        assert (entry.queue_offset, entry.sys_flag & 0xC0, entry.properties["INNER_NUM"]) == (1, 0xC0, "3")
+        assert entry.properties["INNER_BASE"] == "1"
+
+
+@pytest.fixture
+def hands(tmp_path: Path) -> Iterator[Hands]:
+    made = Hands(tmp_path)
+    with skipping_without_tools(), made.shared:
+        yield made
+
+
+def test_a_directory_of_batches_made_by_ours_goes_to_apache_and_back(hands: Hands) -> None:
+    hands.turn("ours", signal.SIGTERM)
+    hands.turn("apache", signal.SIGTERM)
+    hands.turn("ours", signal.SIGKILL)
+    hands.turn("apache", signal.SIGKILL)
+    hands.turn("ours", signal.SIGTERM)
+
+
+def test_units_that_ours_makes_anew_from_apache_s_log_are_apache_s_to_the_byte(hands: Hands) -> None:
+    hands.turn("apache", signal.SIGTERM)
+    made_by_apache = hands.units()
+    assert len(made_by_apache) > BATCH_UNIT_SIZE * UNITS_A_FILE, "more than one file"
+    shutil.rmtree(hands.queue_files.parent)
+    hands.turn("ours", signal.SIGTERM)
+    assert hands.units()[: len(made_by_apache)] == made_by_apache
+
+
+def test_batches_of_java_to_our_broker_are_read_by_java_and_by_ours(tmp_path: Path) -> None:
+    topic = "inner-auto_batch"
+
+    async def prepare(broker: str) -> None:
+        remoting = RemotingClient()
+        try:
+            attributes = "+queue.type=BatchCQ"
+            request = CreateTopic(topic=topic, read_queue_nums=2, write_queue_nums=2, attributes=attributes)
+            answer = await remoting.exchange(broker, request, timeout=60)
+            assert answer.code == ResponseCode.SUCCESS, answer
+        finally:
+            await remoting.close()
+
+    async def read(servers: OurServers) -> tuple[list[ReceivedMessage], int]:
+        found: list[ReceivedMessage] = []
+        entries = 0
+        remoting = RemotingClient()
+        try:
+            async with PullConsumer(servers.namesrv, group="ours") as consumer:
+                for queue in await consumer.queues(topic):
+                    offset = 0
+                    while offset < await consumer.max_offset(queue):
+                        request = PullMessage(
+                            consumer_group="raw",
+                            topic=topic,
+                            queue_id=queue.queue_id,
+                            queue_offset=offset,
+                            sys_flag=int(PullSysFlag.SUBSCRIPTION),
+                            subscription="*",
+                        )
+                        raw = await remoting.exchange(servers.broker, request, timeout=60)
+                        entries += sum(entry.sys_flag & 0xC0 == 0xC0 for entry in decode_entries(raw.body))
+                        result = await consumer.pull(queue, offset)
+                        found += result.messages
+                        offset = result.next_offset
+        finally:
+            await remoting.close()
+        return found, entries
+
+    with skipping_without_tools(), patient_turbopump(tmp_path / "ours") as servers:
+        asyncio.run(prepare(servers.broker))
+        producing = ForeignClient(f"java-{NEWEST}", ("auto_batch",), lambda: java_client(NEWEST, program="Producing"))
+        outcome = run(producing, servers.namesrv, "inner", tmp_path / "java")
+        assert outcome.reports["auto_batch"]["ok"], outcome.reports["auto_batch"]
+        received, entries = asyncio.run(read(servers))
+        assert 0 < entries < len(received)
+        check(letters(topic, MESSAGES), received)
+        check_queues(received)
+        _, by_java = read_by_java(NEWEST, servers.namesrv, {("-", topic): MESSAGES}, tmp_path / "reading")
+        check_read(letters(topic, MESSAGES), by_java[topic], [None] * MESSAGES, in_order=False)
+        assert {(one.queue_id, one.queue_offset, one.msg_id) for one in by_java[topic]} == {
+            (one.queue_id, one.queue_offset, one.msg_id) for one in received
+        }

@@ -1,0 +1,65 @@
+"""Apache's mqadmin asks our broker and our consumer, and resets, clones and deletes a group's place."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+
+from tests.interop.conftest import skipping_without_tools
+from tests.interop.foreign import java_client
+
+from turbopump.blocking import ConsumeFrom, Producer, PullConsumer, PushConsumer
+from turbopump.testing.broker_thread import BrokerThread
+
+MQADMIN = "org.apache.rocketmq.tools.command.MQAdminStartup"
+COUNT = 21
+PATIENCE_SECONDS = 120.0
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_mqadmin_sees_and_moves_a_group_of_ours(summary: list[str]) -> None:
+    with skipping_without_tools():
+        command = java_client("5.3.3", program=MQADMIN)
+    started = time.monotonic()
+    seen: list[bytes] = []
+
+    with BrokerThread() as broker:
+
+        def mqadmin(*arguments: str) -> str:
+            done = subprocess.run(
+                [*command, *arguments, "-n", broker.namesrv], capture_output=True, text=True, timeout=120, check=False
+            )
+            assert done.returncode == 0, done.stderr
+            return done.stdout
+
+        broker.create_topic("T", 2)
+        with Producer(broker.namesrv) as producer:
+            results = [producer.send("T", b"%d" % number) for number in range(COUNT)]
+        settings = {"group": "g", "topic": "T", "consume_from": ConsumeFrom.FIRST}
+        with PushConsumer(broker.namesrv, handler=lambda m: seen.append(m.body), **settings) as consumer:  # type: ignore[arg-type]
+            until(lambda: len(seen) == COUNT)
+            consumer.commit(acknowledged=True)
+            assert "Consume Diff Total: 0" in mqadmin("consumerProgress", "-g", "g")
+            connected = mqadmin("consumerConnection", "-g", "g")
+            assert consumer.client_id in connected
+            assert "PYTHON" in connected
+            mqadmin("resetOffsetByTime", "-g", "g", "-t", "T", "-s", "0")
+            until(lambda: len(seen) == 2 * COUNT)
+            assert "_pull_for_ever" in mqadmin("consumerStatus", "-g", "g", "-i", consumer.client_id, "-s")
+            place = ("-t", "T", "-i", results[-1].offset_msg_id or "")
+            assert "CR_SUCCESS" in mqadmin("queryMsgById", "-g", "g", "-d", consumer.client_id, *place)
+            assert seen[2 * COUNT :] == [b"%d" % (COUNT - 1)]
+            consumer.commit(acknowledged=True)
+            mqadmin("updateSubGroup", "-g", "h", "-b", broker.broker_address, "-r", "3")
+            mqadmin("cloneGroupOffset", "-s", "g", "-d", "h", "-t", "T", "-o", "true")
+            with PullConsumer(broker.namesrv, group="h") as other:
+                assert sum(other.committed(queue) or 0 for queue in other.queues("T")) == COUNT
+            mqadmin("deleteSubGroup", "-g", "h", "-b", broker.broker_address, "-r", "true")
+    summary.append(f"mqadmin moves a group of ours: {time.monotonic() - started:.1f} s")

@@ -1,0 +1,316 @@
+"""Ordered consumption in one group of Java's, Go's and our consumers on our broker, of ours on Apache's; broadcasting both ways, and the
+file of offsets that a broadcasting client of one language leaves to the other.
+
+Every member says when a handler begins and ends, on the clock of this machine; what they say is judged together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.interop.apache import NEWEST, NEWEST_4, ApacheCluster
+from tests.interop.conftest import skipping_without_tools
+from tests.interop.foreign import go_client, java_client
+from tests.interop.our_clients import PATIENCE_SECONDS, make_topics, patient_producer
+from tests.interop.our_servers import OurServers, patient_turbopump
+from tests.interop.test_delay_and_send_back import APACHE_PATIENT
+
+from turbopump import ConsumeFrom, MessageQueue, PushConsumer
+from turbopump.client.consuming.delivery import Delivery, Retry
+
+QUEUES = 4  # as make_topics makes them
+Event = tuple[int, int, int, str, str]
+"""Milliseconds; 0 for an end, 1 for a beginning; queue; what ("B", "E", "F") with its offset after it; who."""
+
+JAVA = {version: (lambda version=version: java_client(version, program="Ordering")) for version in ("5.3.3", "4.9.8")}
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OurServers]:
+    with patient_turbopump(tmp_path_factory.mktemp("turbopump")) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="module", params=[NEWEST, NEWEST_4])
+def apache(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheCluster]:
+    directory = tmp_path_factory.mktemp(request.param)
+    cluster = ApacheCluster(request.param, directory=directory, heap="384m", broker_config=APACHE_PATIENT)
+    try:
+        with skipping_without_tools():
+            cluster.start()
+        yield cluster
+    finally:
+        cluster.kill()
+
+
+class Record:
+    """What every member said."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def note(self, what: str, queue: int, offset: int, milliseconds: int, who: str) -> None:
+        self.events.append((milliseconds, int(what == "B"), queue, f"{what} {offset}", who))
+
+    def succeeded(self, who: str | None = None) -> set[tuple[int, int]]:
+        """Queue and offset of every message that was handled."""
+        return {(queue, int(what[2:])) for _, _, queue, what, name in self.events if what[0] == "E" and who in (None, name)}
+
+    def members(self) -> set[str]:
+        return {who for *_, who in self.events}
+
+    def check_order(self) -> None:
+        """Per queue: no handler beside another, none begins before the message ahead has succeeded, none is passed over."""
+        by_queue: dict[int, list[Event]] = defaultdict(list)
+        for event in sorted(self.events, key=lambda event: event[:2]):
+            by_queue[event[2]].append(event)
+        for queue, events in by_queue.items():
+            running: dict[str, str] = {}
+            done, last = {-1}, -1
+            for _, _, _, what, who in events:
+                offset = int(what[2:])
+                if what[0] == "B":
+                    assert not running, f"queue {queue}: {what} at {who} while {running}"
+                    assert offset - 1 in done, f"queue {queue}: {what} at {who} before the one ahead"
+                    assert offset <= last + 1, f"queue {queue}: {what} at {who} after {last}"
+                    running[who], last = what, offset
+                else:
+                    del running[who]
+                    if what[0] == "E":
+                        done.add(offset)
+
+
+@asynccontextmanager
+async def foreign(
+    record: Record, name: str, command: Sequence[str], *arguments: str, directory: Path
+) -> Iterator[Callable[[], Awaitable[None]]]:
+    """A foreign member; what is given stops it, which the end of the block does too."""
+    with (directory / f"{name}.stderr").open("wb") as stderr:
+        process = await asyncio.create_subprocess_exec(
+            *command, *arguments, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=stderr, cwd=directory
+        )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    lines = process.stdout
+
+    async def read() -> None:
+        while line := await lines.readline():
+            words = line.decode().split()
+            if len(words) == 4 and words[0] in "BEF":
+                record.note(words[0], int(words[1]), int(words[2]), int(words[3]), name)
+
+    async def stop() -> None:
+        if process.returncode is None and not process.stdin.is_closing():
+            process.stdin.close()
+            await asyncio.wait_for(process.wait(), PATIENCE_SECONDS)
+        await reading
+
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not (line := await lines.readline()).startswith(b"ready"):
+            assert line, f"{name} ended: {(directory / f'{name}.stderr').read_text()[-2000:]}"
+    reading = asyncio.create_task(read())
+    try:
+        yield stop
+    finally:
+        if process.returncode is None:
+            try:
+                await stop()
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+        reading.cancel()
+
+
+def our_member(record: Record, name: str, namesrv: str, topic: str, group: str) -> PushConsumer:
+    failed: set[tuple[int, int]] = set()
+
+    def now() -> int:
+        return time.time_ns() // 1_000_000
+
+    async def handle(message: Delivery) -> Retry | None:
+        place = message.queue_id, message.queue_offset
+        record.note("B", *place, now(), name)
+        await asyncio.sleep(0.005)
+        bad = message.queue_offset % 10 == 3 and place not in failed
+        if bad:
+            failed.add(place)
+        record.note("F" if bad else "E", *place, now(), name)
+        return Retry() if bad else None
+
+    return PushConsumer(
+        namesrv,
+        group=group,
+        topic=topic,
+        handler=handle,
+        ordered=True,
+        suspend_time=0.05,
+        consume_from=ConsumeFrom.FIRST,
+        instance_name=f"ordering-{name}",
+    )
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < end, what
+        await asyncio.sleep(0.05)
+
+
+async def send(namesrv: str, topic: str, record: Record, *, first: int = 0, count: int = 60, pause: float = 0.05) -> None:
+    """``count`` messages to each queue, one after the other; returns when all have been handled."""
+    async with patient_producer(namesrv) as producer:
+        queues = await producer.publish_queues(topic)
+        assert len(queues) == QUEUES
+        for number in range(first, first + count):
+            for queue in queues:
+                await producer.send(topic, f"{queue.queue_id}-{number}", queue=queue)
+            await asyncio.sleep(pause)
+    wanted = {(queue, n) for queue in range(QUEUES) for n in range(first + count)}
+    await until(lambda: record.succeeded() >= wanted, f"{len(wanted - record.succeeded())} messages are missing")
+
+
+@pytest.mark.parametrize("peer", ["java-5.3.3", "java-4.9.8", "go-2.1.2"])
+def test_an_ordered_group_of_theirs_and_ours_on_our_broker(
+    peer: str, ours: OurServers, tmp_path: Path, summary: list[str]
+) -> None:
+    with skipping_without_tools():
+        command = go_client("ordering") if peer.startswith("go") else JAVA[peer.removeprefix("java-")]()
+    topic, group = f"ordered-{peer.replace('.', '-')}", f"ordering-{peer.replace('.', '-')}"
+    record = Record()
+    began = time.monotonic()
+
+    async def story() -> None:
+        await make_topics(ours.namesrv, ours.broker, topic)
+        arguments = (ours.namesrv, topic, group, "ordered")
+        async with foreign(record, peer, command, *arguments, directory=tmp_path) as stop_theirs:
+            await send(ours.namesrv, topic, record, count=20)
+            assert record.members() == {peer}
+            async with our_member(record, "ours", ours.namesrv, topic, group) as member:  # queues go over to us
+                await until(lambda: len(member.queues) == QUEUES // 2, "our share of the queues")
+                await send(ours.namesrv, topic, record, first=20, count=40)
+                await stop_theirs()  # and all of them
+                await send(ours.namesrv, topic, record, first=60, count=20)
+                assert len(member.queues) == QUEUES
+                async with foreign(record, f"{peer}-again", command, *arguments, directory=tmp_path):
+                    await until(lambda: len(member.queues) == QUEUES // 2, "their share of the queues")
+                    await member.close()
+                    await send(ours.namesrv, topic, record, first=80, count=20)
+
+    asyncio.run(story())
+    record.check_order()
+    assert record.members() == {peer, "ours", f"{peer}-again"}
+    again = sum(what[0] == "E" for _, _, _, what, _ in record.events) - len(record.succeeded())
+    summary.append(f"{peer:26} {'ordered, with ours':20} {time.monotonic() - began:6.1f} s  {again} handled twice")
+
+
+def test_an_ordered_group_of_ours_on_apaches_broker(apache: ApacheCluster) -> None:
+    record = Record()
+    topic, group = "ordered-by-us", "ordering-by-us"
+
+    async def story() -> None:
+        await make_topics(apache.namesrv, apache.broker, topic)
+        async with our_member(record, "one", apache.namesrv, topic, group) as one:
+            await send(apache.namesrv, topic, record, count=20)
+            async with our_member(record, "two", apache.namesrv, topic, group) as two:
+                await until(lambda: len(one.queues) == len(two.queues) == QUEUES // 2, "both have their share")
+                await send(apache.namesrv, topic, record, first=20, count=40)
+            await send(apache.namesrv, topic, record, first=60, count=20)
+
+    asyncio.run(story())
+    record.check_order()
+    assert record.members() == {"one", "two"}
+
+
+def test_an_ordered_group_of_java_s_and_ours_on_apaches_broker(apache: ApacheCluster, tmp_path: Path) -> None:
+    record = Record()
+    topic, group = "ordered-by-both", "ordering-by-both"
+    with skipping_without_tools():
+        command = JAVA["5.3.3"]()
+
+    async def story() -> None:
+        await make_topics(apache.namesrv, apache.broker, topic)
+        arguments = (apache.namesrv, topic, group, "ordered")
+        async with (
+            foreign(record, "java", command, *arguments, directory=tmp_path) as stop_theirs,
+            our_member(record, "ours", apache.namesrv, topic, group) as member,
+        ):
+            await until(lambda: len(member.queues) == QUEUES // 2, "our share of the queues")
+            await send(apache.namesrv, topic, record, count=40)
+            await stop_theirs()
+            await send(apache.namesrv, topic, record, first=40, count=20)
+
+    asyncio.run(story())
+    record.check_order()
+    assert record.members() == {"java", "ours"}
+
+
+# --- broadcasting ------------------------------------------------------------------------------------------------------------
+
+
+def broadcasting(record: Record, name: str, namesrv: str, topic: str, group: str, directory: Path, **more: str) -> PushConsumer:
+    async def handle(message: Delivery) -> None:
+        record.note("E", message.queue_id, message.queue_offset, 0, name)
+
+    return PushConsumer(
+        namesrv,
+        group=group,
+        topic=topic,
+        handler=handle,
+        broadcast=True,
+        offsets_directory=directory,
+        consume_from=ConsumeFrom.FIRST,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+async def send_to_all(namesrv: str, topic: str, numbers: range) -> set[tuple[int, int]]:
+    async with patient_producer(namesrv) as producer:
+        results = [await producer.send(topic, str(number)) for number in numbers]
+    return {(result.queue.queue_id, result.queue_offset) for result in results}
+
+
+@pytest.mark.parametrize("version", ["5.3.3", "4.9.8"])
+def test_everybody_gets_what_is_broadcast_and_java_s_file_of_offsets_is_ours(
+    version: str, ours: OurServers, tmp_path: Path
+) -> None:
+    asyncio.run(broadcast_story(version, ours.namesrv, ours.broker, tmp_path))
+
+
+def test_everybody_gets_what_is_broadcast_by_apaches_broker(apache: ApacheCluster, tmp_path: Path) -> None:
+    asyncio.run(broadcast_story("5.3.3", apache.namesrv, apache.broker, tmp_path))
+
+
+async def broadcast_story(version: str, namesrv: str, broker: str, directory: Path) -> None:
+    with skipping_without_tools():
+        java = java_client(version, f"-Drocketmq.client.localOffsetStoreDir={directory / 'shared'}", program="Ordering")
+    topic = group = f"broadcast-{version.replace('.', '-')}"
+    record = Record()
+    await make_topics(namesrv, broker, topic)
+    arguments = (namesrv, topic, group, "broadcast")
+    async with (
+        foreign(record, "java", java, *arguments, directory=directory),
+        broadcasting(record, "one", namesrv, topic, group, directory / "apart", instance_name="one"),
+        broadcasting(record, "two", namesrv, topic, group, directory / "apart", instance_name="two"),
+    ):
+        first = await send_to_all(namesrv, topic, range(100))
+        for name in ("java", "one", "two"):
+            await until(lambda name=name: record.succeeded(name) >= first, f"{name} has not all")
+    # One after the other under the same client id, each with its file of offsets where the one before left it.
+    second = await send_to_all(namesrv, topic, range(100, 150))
+    (file,) = (directory / "shared").glob("*/*/offsets.json")
+    ip = file.parent.parent.name.removesuffix("@DEFAULT")
+    async with broadcasting(record, "heir", namesrv, topic, group, directory / "shared", local_ip=ip) as heir:
+        assert heir.client_id == f"{ip}@DEFAULT"
+        assert heir.queues == [MessageQueue(topic, heir.queues[0].broker_name, queue) for queue in range(QUEUES)]
+        await until(lambda: record.succeeded("heir") >= second, "the heir has not all")
+    third = await send_to_all(namesrv, topic, range(150, 200))
+    async with foreign(record, "java-again", java, *arguments, directory=directory):
+        await until(lambda: record.succeeded("java-again") >= third, "java has not all")
+    assert record.succeeded("heir") == second
+    assert record.succeeded("java-again") == third
