@@ -6,19 +6,26 @@ import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from turbopump.client.accumulator import AutoBatch
-    from turbopump.client.back_pressure import BackPressure
-    from turbopump.client.delivery import Retry
-    from turbopump.client.fault_strategy import LatencyFaults
-    from turbopump.client.found_messages import FoundMessages
+    from turbopump.client.consuming.delivery import Retry
+    from turbopump.client.consuming.found_messages import FoundMessages
+    from turbopump.client.consuming.offset_store import ConsumeFrom
+    from turbopump.client.consuming.subscription import Sql
     from turbopump.client.hooks import SendHook
+    from turbopump.client.idempotence import IdempotentConsumer, MemoryStore, RedisStore, SqliteStore
     from turbopump.client.identity import Credentials
+    from turbopump.client.lite_pull_consumer import LitePullConsumer
     from turbopump.client.message_finder import MessageFinder
-    from turbopump.client.offset_store import ConsumeFrom
+    from turbopump.client.popping.popped import PoppedMessage
     from turbopump.client.producer import Producer
     from turbopump.client.pull_consumer import PullConsumer
     from turbopump.client.push_consumer import PushConsumer
-    from turbopump.client.send_result import SendResult, SendStatus
+    from turbopump.client.sending.accumulator import AutoBatch
+    from turbopump.client.sending.back_pressure import BackPressure
+    from turbopump.client.sending.fault_strategy import LatencyFaults
+    from turbopump.client.sending.send_result import SendResult, SendStatus
+    from turbopump.client.simple_consumer import SimpleConsumer
+    from turbopump.client.transaction_producer import TransactionProducer
+    from turbopump.client.transaction_state import TransactionResult, TransactionState
     from turbopump.errors import TurbopumpError
     from turbopump.message.message import Message, ReceivedMessage
     from turbopump.message.message_queue import MessageQueue
@@ -31,40 +38,62 @@ __all__ = [
     "ConsumeFrom",
     "Credentials",
     "FoundMessages",
+    "IdempotentConsumer",
     "LatencyFaults",
+    "LitePullConsumer",
+    "MemoryStore",
     "Message",
     "MessageFinder",
     "MessageQueue",
+    "PoppedMessage",
     "Producer",
     "PullConsumer",
     "PushConsumer",
     "ReceivedMessage",
+    "RedisStore",
     "Retry",
     "SendHook",
     "SendResult",
     "SendStatus",
+    "SimpleConsumer",
+    "Sql",
+    "SqliteStore",
+    "TransactionProducer",
+    "TransactionResult",
+    "TransactionState",
     "TurbopumpError",
     "__version__",
 ]
 
 _HOME = {
-    "AutoBatch": "turbopump.client.accumulator",
-    "BackPressure": "turbopump.client.back_pressure",
+    "AutoBatch": "turbopump.client.sending.accumulator",
+    "BackPressure": "turbopump.client.sending.back_pressure",
     "Credentials": "turbopump.client.identity",
-    "LatencyFaults": "turbopump.client.fault_strategy",
+    "LatencyFaults": "turbopump.client.sending.fault_strategy",
+    "LitePullConsumer": "turbopump.client.lite_pull_consumer",
     "SendHook": "turbopump.client.hooks",
-    "ConsumeFrom": "turbopump.client.offset_store",
-    "FoundMessages": "turbopump.client.found_messages",
+    "ConsumeFrom": "turbopump.client.consuming.offset_store",
+    "IdempotentConsumer": "turbopump.client.idempotence",
+    "MemoryStore": "turbopump.client.idempotence",
+    "RedisStore": "turbopump.client.idempotence",
+    "SqliteStore": "turbopump.client.idempotence",
+    "FoundMessages": "turbopump.client.consuming.found_messages",
     "Message": "turbopump.message.message",
     "MessageFinder": "turbopump.client.message_finder",
     "MessageQueue": "turbopump.message.message_queue",
+    "PoppedMessage": "turbopump.client.popping.popped",
     "Producer": "turbopump.client.producer",
     "PullConsumer": "turbopump.client.pull_consumer",
     "PushConsumer": "turbopump.client.push_consumer",
     "ReceivedMessage": "turbopump.message.message",
-    "Retry": "turbopump.client.delivery",
-    "SendResult": "turbopump.client.send_result",
-    "SendStatus": "turbopump.client.send_result",
+    "Retry": "turbopump.client.consuming.delivery",
+    "SendResult": "turbopump.client.sending.send_result",
+    "SendStatus": "turbopump.client.sending.send_result",
+    "SimpleConsumer": "turbopump.client.simple_consumer",
+    "Sql": "turbopump.client.consuming.subscription",
+    "TransactionProducer": "turbopump.client.transaction_producer",
+    "TransactionResult": "turbopump.client.transaction_state",
+    "TransactionState": "turbopump.client.transaction_state",
     "TurbopumpError": "turbopump.errors",
 }
 

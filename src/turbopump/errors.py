@@ -22,7 +22,11 @@
     └── ClientError                 what a producer or consumer could not do
         ├── RouteNotFoundError      no broker is known for the topic
         ├── SendError               no broker took the message
+        ├── RequestError            a request that was sent got no reply
+        │   └── RequestTimeoutError none came in time
+        ├── ReplyError              a reply did not reach who asked
         ├── MessageNotFoundError    no broker has the message that was asked for
+        ├── ResendError             dead letters cannot be resent now
         └── NotStartedError         used before start, after close, or in a forked child
 
 Local mistakes (ConfigError, MessageError) are raised before anything is sent; ResponseError is the peer's word.
@@ -137,8 +141,36 @@ class SendError(ClientError):
         self.code = code
 
 
+class RequestError(ClientError):
+    """A request that will get no reply: the producer was closed meanwhile, or too many wait already (then it was not sent)."""
+
+
+class RequestTimeoutError(RequestError):
+    """A request was sent, and no reply came in time. ``broker`` is the name of the one that took it, ``spent_ms`` how long was waited."""
+
+    def __init__(self, text: str, *, topic: str = "", broker: str = "", spent_ms: float = 0.0) -> None:
+        super().__init__(text)
+        self.topic = topic
+        self.broker = broker
+        self.spent_ms = spent_ms
+
+
+class ReplyError(ClientError):
+    """A reply did not reach the producer that asked: no broker took it, or that producer is gone. ``client_id`` is the one who asked;
+    ``code`` that of the broker's last answer, None if there was none."""
+
+    def __init__(self, text: str, *, client_id: str = "", code: int | None = None) -> None:
+        super().__init__(text)
+        self.client_id = client_id
+        self.code = code
+
+
 class MessageNotFoundError(ClientError):
     """No broker has the message that was asked for; the text says where it was looked for."""
+
+
+class ResendError(ClientError):
+    """Dead letters cannot be resent now: somebody else is resending them, or the journal of earlier resends cannot be read."""
 
 
 class NotStartedError(ClientError):

@@ -6,12 +6,14 @@ import struct
 import zlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.fuzzing import examples
 from tests.spark.plain_twin import rows
 from tests.spark.stored_messages import property_bytes, stored_message
 
 from turbopump.errors import StoredMessageError
+from turbopump.message.batch import encode_item
 from turbopump.spark import decode as decode_module
 from turbopump.spark.columns import COLUMN_NAMES, arrow_schema
 from turbopump.spark.decode import decode
@@ -63,7 +65,7 @@ MESSAGE = st.builds(
 )
 
 
-@settings(derandomize=True, deadline=None, max_examples=300)
+@examples(300)
 @given(st.lists(MESSAGE, max_size=8))
 def test_vectors_read_the_rows_that_the_plain_twin_reads(messages: list[bytes]) -> None:
     raw = b"".join(messages)
@@ -143,12 +145,25 @@ def test_damaged_bytes_are_refused_with_their_place(damage, said: str) -> None: 
         list(decode(stored_message() + damage(stored_message(b"x", topic="TT")), "b"))
 
 
+def test_a_batch_in_one_entry_becomes_a_row_for_each_message() -> None:
+    batch = b"".join(encode_item(number, b"%d" % number, property_bytes({"UNIQ_KEY": f"ID{number}"})) for number in range(4))
+    inner = stored_message(batch, topic="T", sys_flag=64 | 128, queue_offset=7, properties=property_bytes({"INNER_NUM": "4"}))
+    raw = stored_message(b"before", queue_offset=6) + inner + stored_message(b"behind", queue_offset=11)
+    (rows,) = decode(raw, "b", ("queueOffset", "body", "msgId", "flag"), queue_offsets=range(8, 12))
+    assert rows.to_pydict() == {
+        "queueOffset": [8, 9, 10, 11],
+        "body": [b"1", b"2", b"3", b"behind"],
+        "msgId": ["ID1", "ID2", "ID3", None],
+        "flag": [1, 2, 3, 0],
+    }
+
+
 def test_a_compressed_body_that_is_damaged_is_refused() -> None:
     with pytest.raises(StoredMessageError, match="compressed body"):
         list(decode(stored_message(b"not zlib", sys_flag=1), "b"))
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@examples(200)
 @given(st.data())
 def test_flipped_bytes_never_escape_as_anything_but_a_refusal(data: st.DataObject) -> None:
     raw = bytearray(b"".join(stored_message(properties=property_bytes({"TAGS": "t", "KEYS": "k"})) for _ in range(3)))

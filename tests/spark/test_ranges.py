@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.fuzzing import examples
 
 from turbopump.message.message_queue import MessageQueue
 from turbopump.spark.ranges import TASK_ROWS_MIN, OffsetRange, admit, ranges_between, split
@@ -16,7 +17,7 @@ def queue(number: int) -> MessageQueue:
     return MessageQueue("T", "broker-a", number)
 
 
-@settings(derandomize=True, deadline=None)
+@examples()
 @given(PLACES, PLACES, st.integers(1, 9))
 def test_tasks_hold_every_message_once_in_order_and_evenly(
     begins: dict[MessageQueue, int], ends: dict[MessageQueue, int], tasks_max: int
@@ -54,7 +55,7 @@ def test_without_a_number_of_tasks_each_queue_is_one() -> None:
     assert split(ranges, None) == [[ranges[0]], [ranges[1]]]
 
 
-@settings(derandomize=True, deadline=None)
+@examples()
 @given(PLACES, PLACES, st.integers(1, 30_000))
 def test_as_many_messages_are_admitted_as_the_limit_allows(
     begins: dict[MessageQueue, int], ends: dict[MessageQueue, int], rows_max: int

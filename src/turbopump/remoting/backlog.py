@@ -89,6 +89,11 @@ class Backlog:
         return len(self._line)
 
     @property
+    def waited(self) -> float:
+        """Seconds that the first in the line has been in it; 0 if nobody is."""
+        return self._loop.time() - self._line[0].arrived if self._line else 0.0
+
+    @property
     def held(self) -> bool:
         """Whether a handler waits for room."""
         return self._held_since is not None

@@ -70,8 +70,10 @@ class Connection(asyncio.Protocol):
         self._writers: list[asyncio.Future[None]] = []
         self._calls: dict[int, tuple[asyncio.Future[Any], float]] = {}
         self._answers: dict[int, msgspec.json.Decoder[TypedJsonHeader[Any]]] = {}
+        self._usual: msgspec.json.Decoder[TypedJsonHeader[Any]] | None = None
         self._opaque = 0
         self._sweep: asyncio.TimerHandle | None = None
+        self._swept_by = 0.0
         self._end: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Future[Any]] = set()
 
@@ -169,7 +171,7 @@ class Connection(asyncio.Protocol):
     ) -> asyncio.Future[TypedJsonHeader[HeaderT] | Command]:
         """As ``start_call``; an answer that ``answer`` can read is read by it alone, in an eighth of the time (its body is dropped)."""
         if not self.closed:
-            self._answers[opaque] = answer
+            self._answers[opaque] = self._usual = answer
         return self.start_call(opaque, frame, timeout)
 
     def start_call(self, opaque: int, frame: bytes, timeout: float) -> asyncio.Future[Any]:
@@ -183,7 +185,8 @@ class Connection(asyncio.Protocol):
             return future
         deadline = self._loop.time() + timeout
         self._calls[opaque] = (future, deadline)
-        self._wake_sweep_by(deadline)
+        if self._sweep is None or deadline < self._swept_by:
+            self._wake_sweep_by(deadline)
         if len(self._calls) == 1 and not self._out and self._transport is not None:
             self._transport.write(frame)  # alone: go at once; in company: share one write at the end of the turn
         else:
@@ -195,12 +198,15 @@ class Connection(asyncio.Protocol):
         if not self.closed:
             self._write(frame)
 
-    async def drain(self) -> None:
-        """Wait until the peer has read enough for more to be written; for senders that await no answer. Returns at once if closed."""
+    async def drain(self, deadline: float | None = None) -> None:
+        """Wait until the peer has read enough for more to be written; for senders that await no answer. Returns at once if closed.
+
+        Raises TimeoutError at ``deadline`` (loop time; None: waits as long as it takes)."""
         if self._writing_paused and not self.closed:
             waiter = self._loop.create_future()
             self._writers.append(waiter)
-            await waiter
+            async with asyncio.timeout_at(deadline):
+                await waiter
 
     def _wake_writers(self) -> None:
         for waiter in self._writers:
@@ -261,6 +267,18 @@ class Connection(asyncio.Protocol):
 
     def _take_typed_answer(self, header: bytes) -> bool:
         """Whether it is the answer of a typed call, and well; if not, the tolerant way reads it, or says what is wrong."""
+        usual = self._usual
+        if usual is not None:
+            try:
+                answer = usual.decode(header)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                pass
+            else:
+                # nearly always: all calls that wait are of one kind
+                if self._answers.get(answer.opaque) is usual and answer.flag & FLAG_RESPONSE:
+                    del self._answers[answer.opaque]
+                    self._give(answer)
+                    return True
         at = header.find(b'"opaque":') + 9
         digits = header[at : header.find(b",", at)]
         if at < 9 or not digits.isdigit():
@@ -275,10 +293,13 @@ class Connection(asyncio.Protocol):
             return False
         if answer.opaque != opaque or not answer.flag & FLAG_RESPONSE:
             return False
-        waiting = self._calls.pop(opaque, None)
+        self._give(answer)
+        return True
+
+    def _give(self, answer: TypedJsonHeader[Any]) -> None:
+        waiting = self._calls.pop(answer.opaque, None)
         if waiting is not None and not waiting[0].done():
             waiting[0].set_result(answer)
-        return True
 
     def _take_tolerantly(self, frame: Frame) -> None:
         try:
@@ -360,9 +381,8 @@ class Connection(asyncio.Protocol):
 
     def _wake_sweep_by(self, deadline: float) -> None:
         if self._sweep is not None:
-            if self._sweep.when() <= deadline:
-                return
             self._sweep.cancel()
+        self._swept_by = deadline
         self._sweep = self._loop.call_at(deadline, self._sweep_calls)
 
     def _sweep_calls(self) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 
 from turbopump.errors import ClientError
 from turbopump.message.checked import DamagedEntry, good_entries
+from turbopump.message.inner_batch import is_wrapped, unwrapped
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.pull import PullMessageReply
 from turbopump.spark.cluster import Cluster
@@ -75,9 +76,9 @@ def _whole(wanted: OffsetRange, begin: int, end: int, body: bytes, fail: bool) -
     """The good messages of an answer that should hold those from ``begin`` to ``end``; what else should be there is loss."""
     damaged: list[DamagedEntry] = []
     entries = list(good_entries(body, damaged.append))
-    if not damaged and len(entries) == end - begin:
+    if not damaged and len(entries) == end - begin and not any(is_wrapped(entry[39]) for entry in entries):
         return body
-    there = {int.from_bytes(entry[20:28]) for entry in entries}
+    there = {int.from_bytes(one[20:28]) for entry in entries for one in unwrapped(entry)}
     missing = [offset for offset in range(begin, min(end, wanted.end)) if offset not in there]
     if missing:
         cause = damaged[0].fault if damaged else "the broker has passed them over: its log says why"

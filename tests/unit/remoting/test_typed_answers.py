@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
-from turbopump.client.send_result import SEND_ANSWER, SendAnswer
+from turbopump.client.sending.send_result import SEND_ANSWER, SendAnswer
 from turbopump.errors import CallTimeoutError, ConnectionLostError
 from turbopump.protocol.codes import FLAG_RESPONSE
 from turbopump.protocol.command import Command, TypedJsonHeader, encode_command
@@ -115,5 +116,25 @@ def test_nothing_is_kept_of_a_call_that_ends_without_an_answer() -> None:
         with pytest.raises(ConnectionLostError):
             await refused
         assert not open_connection._answers
+
+    asyncio.run(scenario())
+
+
+def test_calls_of_two_kinds_that_wait_together_each_get_their_own() -> None:
+    class Other(msgspec.Struct, kw_only=True):
+        queue_offset: int = msgspec.field(name="queueOffset")
+
+    other = msgspec.json.Decoder(TypedJsonHeader[Other], strict=False)
+
+    async def scenario() -> None:
+        open_connection = connection()
+        kinds = {1: SEND_ANSWER, 2: other, 3: SEND_ANSWER, 4: other}
+        calls = {opaque: open_connection.start_typed_call(opaque, b"", 3.0, kind) for opaque, kind in kinds.items()}  # type: ignore[type-var]
+        open_connection.data_received(b"".join(answer(opaque) for opaque in (3, 2, 4, 1, 1, 9)))
+        read = [calls[opaque].result().ext for opaque in (1, 2, 3, 4)]
+        assert [type(ext) for ext in read] == [SendAnswer, Other, SendAnswer, Other]
+        assert [ext.queue_offset for ext in read] == [7, 7, 7, 7]
+        assert not open_connection._answers
+        assert open_connection.pending == 0
 
     asyncio.run(scenario())

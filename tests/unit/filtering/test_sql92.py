@@ -1,0 +1,92 @@
+"""SQL92 filters judge as Apache's own classes did (recorded by tests/golden/recorder), and say what is wrong with a bad one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turbopump.filtering.sql92 import DEPTH_MAX, NoVerdictError, SqlError, compile_judge, compile_sql
+
+RECORDED: dict[str, Any] = json.loads((Path(__file__).parents[2] / "golden/data/5.3.3/filters.bin").read_bytes())
+WORDS = {True: "true", False: "false", None: "null"}
+
+
+def outcomes(expression: str) -> str | list[str]:
+    try:
+        judge = compile_judge(expression)
+    except SqlError:
+        return "refused"
+    found = []
+    for message in RECORDED["messages"]:
+        try:
+            found.append(WORDS[judge(message)])  # type: ignore[index]
+        except NoVerdictError:
+            found.append("error")
+    return found
+
+
+def test_every_recorded_filter_has_apaches_outcome_for_every_message() -> None:
+    filters = RECORDED["filters"]
+    assert len(filters) >= 700
+    different = [one["expression"] for one in filters if outcomes(one["expression"]) != one["outcomes"]]
+    assert different == []
+
+
+def test_only_true_matches() -> None:
+    matches = compile_sql("price > 100")
+    assert matches({"price": "101"})
+    assert not matches({"price": "99"})
+    assert not matches({})  # unknown
+    assert not matches({"price": "dear"})  # cannot be judged
+
+
+@pytest.mark.parametrize(
+    ("expression", "says"),
+    [
+        ("a >", "at character 4: a property, a literal or a bracket should stand here, not the end"),
+        (
+            "a = 'x",
+            "at character 5: \"'\" begins no word of a SQL92 filter; a string begins here and does not end: close it with '",
+        ),
+        ("a ? 1", "at character 3: '?' begins no word of a SQL92 filter"),
+        ("a = NULL", "before character 9: nothing equals NULL; write IS NULL or IS NOT NULL"),
+        ("a IN (1)", "at character 7: a text in single quotes should stand here, not '1'"),
+        ("5", "before character 2: a condition should stand here, not a number or a text"),
+        ("a > 'x'", "before character 8: only numbers and properties can stand beside >"),
+        ("a BETWEEN 5 AND 1", "before character 18: BETWEEN 5 AND 1 holds nothing; exchange them"),
+    ],
+)
+def test_a_bad_filter_is_told_where_and_what(expression: str, says: str) -> None:
+    with pytest.raises(SqlError) as caught:
+        compile_sql(expression)
+    assert str(caught.value) == says
+
+
+def test_brackets_have_a_depth_that_python_can_bear() -> None:
+    assert compile_sql("(" * DEPTH_MAX + "a = '1'" + ")" * DEPTH_MAX)({"a": "1"})
+    for deep in ("(" * 100_000, "NOT " * 100_000, "-" * 100_001 + "1"):
+        with pytest.raises(SqlError):
+            compile_sql(deep + "a = '1'")
+
+
+def test_long_chains_are_no_deeper_than_short_ones() -> None:
+    many = " OR ".join(f"a = '{number}'" for number in range(20_000))
+    assert compile_sql(many)({"a": "19999"})
+    assert not compile_sql(many)({"a": "20000"})
+
+
+@given(
+    st.text(alphabet="ab1.5'()=<>,- \n\tNOTANDORINULL/*", max_size=40),
+    st.dictionaries(st.sampled_from("ab"), st.text(max_size=4)),
+)
+def test_whatever_is_written_is_a_filter_or_an_sql_error(expression: str, message: dict[str, str]) -> None:
+    try:
+        matches = compile_sql(expression)
+    except SqlError:
+        return
+    assert matches(message) in (True, False)
