@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,7 @@ APACHE_JVM = (
 )
 HEAP = "2g"
 
+Settings = Mapping[str, str | int | bool]
 Complaint = Callable[[], str | None]
 
 
@@ -45,29 +46,33 @@ class RunningBroker:
     name: str
     port: int
     pid: int
+    namesrv: str
     complaint: Complaint = lambda: None
 
 
 @contextmanager
-def running_broker(name: str, directory: Path, cores: Cores, *, sync_flush: bool = False) -> Iterator[RunningBroker]:
-    """Name server and broker of one kind, ended on leaving. The broker has acknowledged a send."""
+def running_broker(
+    name: str, directory: Path, cores: Cores, *, sync_flush: bool = False, settings: Settings | None = None
+) -> Iterator[RunningBroker]:
+    """Name server and broker of one kind, ended on leaving. The broker has acknowledged a send. ``settings``: more of broker.conf."""
     start = start_apache if name == APACHE else start_ours
     with ExitStack() as stack:
         with running_on(cores.broker):
-            broker = start(stack, directory, "SYNC_FLUSH" if sync_flush else "ASYNC_FLUSH")
+            flush = "SYNC_FLUSH" if sync_flush else "ASYNC_FLUSH"
+            broker = start(stack, directory, {"flushDiskType": flush, **(settings or {})})
         wait_for_first_send(broker.port, "bench-first", time.monotonic() + START_TIMEOUT, broker.complaint)
         yield broker
 
 
-def start_apache(stack: ExitStack, directory: Path, flush: str) -> RunningBroker:
-    settings: dict[str, str | int | bool] = {"flushDiskType": flush, "mappedFileSizeCommitLog": SEGMENT_SIZE}
+def start_apache(stack: ExitStack, directory: Path, more: Settings) -> RunningBroker:
+    settings: dict[str, str | int | bool] = {"mappedFileSizeCommitLog": SEGMENT_SIZE, **more}
     cluster = ApacheCluster(NEWEST, directory=directory, heap=HEAP, broker_config=settings, jvm_options=APACHE_JVM)
     assert cluster.broker_name == BROKER_NAME
     stack.enter_context(cluster)
-    return RunningBroker(APACHE, cluster.broker_port, cluster.broker_pid)
+    return RunningBroker(APACHE, cluster.broker_port, cluster.broker_pid, cluster.namesrv)
 
 
-def start_ours(stack: ExitStack, directory: Path, flush: str) -> RunningBroker:
+def start_ours(stack: ExitStack, directory: Path, more: Settings) -> RunningBroker:
     directory.mkdir(parents=True, exist_ok=True)
     namesrv_port, broker_port = free_ports(0), free_ports(-2, 0, 1)
     namesrv_settings: dict[str, str | int | bool] = {"listenPort": namesrv_port, "kvConfigPath": str(directory / "kv.json")}
@@ -76,14 +81,16 @@ def start_ours(stack: ExitStack, directory: Path, flush: str) -> RunningBroker:
         "listenPort": broker_port,
         "storePathRootDir": str(directory / "store"),
         "storePathCommitLog": str(directory / "store" / "commitlog"),
-        "flushDiskType": flush,
         "mappedFileSizeCommitLog": SEGMENT_SIZE,
+        **more,
     }
     (directory / "namesrv.conf").write_text(properties_text(namesrv_settings))
     (directory / "broker.conf").write_text(properties_text(settings))
     spawn(stack, directory, "namesrv", "-c", str(directory / "namesrv.conf"))
     broker = spawn(stack, directory, "broker", "-c", str(directory / "broker.conf"), "-n", f"127.0.0.1:{namesrv_port}")
-    return RunningBroker(OURS, broker_port, broker.pid, complaint_of(broker, directory / "broker.out"))
+    return RunningBroker(
+        OURS, broker_port, broker.pid, f"127.0.0.1:{namesrv_port}", complaint_of(broker, directory / "broker.out")
+    )
 
 
 def spawn(stack: ExitStack, directory: Path, *arguments: str) -> "subprocess.Popen[bytes]":
@@ -127,9 +134,11 @@ def launch_dev(stack: ExitStack, directory: Path) -> tuple[int, Complaint]:
     return port, complaint_of(process, directory / "dev.out")
 
 
-def launch_apache(stack: ExitStack, directory: Path) -> tuple[int, Complaint]:
+def launch_apache(
+    stack: ExitStack, directory: Path, settings: Mapping[str, str | int | bool] | None = None
+) -> tuple[int, Complaint]:
     """Apache's two processes, without waiting until they are ready."""
-    cluster = ApacheCluster(NEWEST, directory=directory, heap=HEAP, jvm_options=APACHE_JVM)
+    cluster = ApacheCluster(NEWEST, directory=directory, heap=HEAP, jvm_options=APACHE_JVM, broker_config=settings)
     cluster.wait_ready = lambda: None  # type: ignore[method-assign]
     stack.enter_context(cluster)
     return cluster.broker_port, lambda: None

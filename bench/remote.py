@@ -46,10 +46,10 @@ def create_topic(port: int, topic: str, queues: int) -> None:
     call(port, UPDATE_AND_CREATE_TOPIC, fields)
 
 
-def send_one(port: int, topic: str, timeout: float = 10.0) -> None:
-    """Send one message to queue 0; the topic is created by the broker if it is not there."""
+def send_one(port: int, topic: str, timeout: float = 10.0, *, queue: int = 0) -> None:
+    """Send one message; the topic is created by the broker if it is not there."""
     now_ms = str(time.time_ns() // 1_000_000)
-    fields = {"a": "bench", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": now_ms, "h": "0"}
+    fields = {"a": "bench", "b": topic, "c": "TBW102", "d": "4", "e": str(queue), "f": "0", "g": now_ms, "h": "0"}
     fields |= {"i": f"UNIQ_KEY\x01{time.time_ns():032X}\x02WAIT\x01true\x02", "j": "0", "k": "false", "m": "false"}
     reply = call(port, SEND_MESSAGE_V2, fields, b"first", timeout)
     assert int(reply["queueOffset"]) >= 0
