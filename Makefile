@@ -4,7 +4,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint coverage interop bench sim crash clean
+.PHONY: demo test lint coverage interop bench sim crash fuzz clean
 
 demo: $(VENV)/.ready      ## 336,776 flights through the broker and Spark, checked
 	$(RUN) examples/flights_demo.py
@@ -22,17 +22,28 @@ coverage: $(VENV)/.ready  ## branches of store/ that its tests take, and except 
 	$(RUN) tests/coverage_of_store.py
 
 interop: $(VENV)/.ready   ## foreign clients against our servers, our clients against Apache's
-	$(RUN) -m pytest tests/interop -ra
+	$(RUN) tests/two_lanes.py interop
 
-bench: $(VENV)/.ready     ## our broker and Apache's in turn: ratios; then the Spark source and a tuple per row
+bench: $(VENV)/.ready     ## our broker and Apache's in turn: ratios; then producers, consumers, filters, held polls, recovery, a cold reader; the Spark source and a tuple per row
 	$(RUN) -m bench
+	$(RUN) -m bench.clients
+	$(RUN) -m bench.clients.consuming
+	$(RUN) -m bench.clients.end_to_end
+	$(RUN) -m bench.sql_pulls
+	$(RUN) -m bench.held_polls
+	$(RUN) -m bench.recovery
+	$(RUN) -m bench.cold_reader
 	$(RUN) tests/spark/measure_read.py
 
 sim: $(VENV)/.ready       ## many seeds of the simulation, in virtual time
-	TURBOPUMP_SIM_MINUTES=10 $(RUN) -m pytest tests/simulation -ra --seeds 200
+	$(RUN) tests/two_lanes.py sim
 
 crash: $(VENV)/.ready     ## kills, power cuts, torn files, flipped bits, I/O errors, full disks: docs/durability.md
-	$(RUN) -m pytest tests/crash -ra --full
+	$(RUN) tests/two_lanes.py crash
+
+fuzz: $(VENV)/.ready      ## new arbitrary input, fifty times as much as make test draws
+	TURBOPUMP_FUZZ=50 $(RUN) -m pytest -ra -m hypothesis tests/unit tests/golden tests/spark
+	TURBOPUMP_FUZZ=50 $(RUN) -m pytest -ra tests/unit/broker/test_fuzz.py
 
 clean:
 	rm -rf .venv* .cache out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

@@ -1,8 +1,9 @@
-"""`make test`: the whole suite on the Python that runs this, and what needs neither Spark nor root on every other Python that is present.
+"""`make test`: every suite on the Python that runs this, and on the others that are present what they may do differently: on the newest, in
+plain Python, all but the command line and the clients; on those between, what has to do with the interpreter and its event loop.
 
-The others run beside the first, one after the other, and are shown when they have ended; the accidents of `tests/crash`, which look at the
-time, come last and alone. Others are looked for on the PATH and among pyenv's versions; each gets a small environment of its own
-(`.venv-3.12`, …), made once. Any failure fails the run; a Python that is not there is named.
+Two runs of pytest at a time, on the two cores that a machine has at least. The first is shown as it goes, the others when they have ended;
+the accidents of `tests/crash`, which look at the time, come last and alone. Others are looked for on the PATH and among pyenv's versions;
+each gets a small environment of its own (`.venv-3.12`, …), made once. Any failure fails the run; a Python that is not there is named.
 """
 
 from __future__ import annotations
@@ -17,8 +18,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VERSIONS = ((3, 11), (3, 12), (3, 13), (3, 14))
-PORTABLE = ["tests/unit", "tests/golden", "tests/simulation"]
-BESIDE_OTHERS = [*PORTABLE, "tests/spark"]
+HERE = (["tests/unit", "tests/golden"], ["tests/spark", "bench/tests/test_against_our_broker.py"], ["tests/simulation"])
+"""The suites, in three runs: the first takes longest."""
+WITHOUT = "--ignore=tests/unit/{}".format
+NEWEST = ["tests/unit", "tests/golden", *map(WITHOUT, ("cli", "client"))]
+BETWEEN = ["tests/unit", "tests/golden", *map(WITHOUT, ("broker", "cli", "store"))]
+"""For Pythons between the oldest and the newest: two thirds of the tests, a quarter of their seconds."""
 ALONE = ["tests/crash"]
 
 
@@ -34,29 +39,38 @@ def main() -> int:
             print(f"-- Python {version[0]}.{version[1]} is not present: not tested with it", flush=True)
         else:
             others.append((version, environment(version, python)))
-    with ThreadPoolExecutor(1) as beside:
-        runs = [beside.submit(run, version, python, PORTABLE, shown=False) for version, python in others]
-        statuses = [run(here, Path(sys.executable), BESIDE_OTHERS)]
-        statuses += [each.result() for each in runs]
+    newest = max((version for version, _ in others), default=here)
+    with ThreadPoolExecutor(2) as lanes:
+        runs = [lanes.submit(run, here, Path(sys.executable), HERE[0])]
+        for version, python in reversed(others):
+            if version == newest:
+                runs.append(lanes.submit(run, version, python, NEWEST, shown=False, pure=True))
+            else:
+                runs.append(lanes.submit(run, version, python, BETWEEN, shown=False))
+        runs += [lanes.submit(run, here, Path(sys.executable), suites, shown=False) for suites in HERE[1:]]
+        statuses = [each.result() for each in runs]
     statuses.append(run(here, Path(sys.executable), ALONE))
     return next((status for status in statuses if status), 0)
 
 
-def run(version: tuple[int, int], python: Path, suites: list[str], *, shown: bool = True) -> int:
-    """Run pytest; its exit status. What it prints is passed on as it comes, or, unless ``shown``, when it has ended."""
+def run(version: tuple[int, int], python: Path, suites: list[str], *, shown: bool = True, pure: bool = False) -> int:
+    """Run pytest; its exit status. What it prints is passed on as it comes, or, unless ``shown``, when it has ended. ``pure``: without the
+    compiled functions."""
     title = f"== Python {version[0]}.{version[1]}: "
     if shown:
         print(f"\n{title}{' '.join(suites)}", flush=True)
     begun = time.monotonic()
     command = [python, "-m", "pytest", *suites, "-q", *sys.argv[1:]]
     variables = dict(os.environ)
-    if not shown and version[1] % 2 == 0:  # one of the others at least without the compiled functions
+    # Or each process that a test starts would compile every module again: half of its seconds.
+    variables.pop("PYTHONDONTWRITEBYTECODE", None)
+    if pure:
         variables.setdefault("TURBOPUMP_PURE", "1")
     output = None if shown else subprocess.PIPE
     done = subprocess.run(command, cwd=ROOT, env=variables, check=False, stdout=output, stderr=output and subprocess.STDOUT)
     if not shown:
         print(f"\n{title}{' '.join(suites)}\n{done.stdout.decode(errors='replace')}", flush=True)
-    print(f"{title}{time.monotonic() - begun:.0f} s, status {done.returncode}", flush=True)
+    print(f"{title}{suites[0]}, {time.monotonic() - begun:.0f} s, status {done.returncode}", flush=True)
     return done.returncode
 
 

@@ -27,6 +27,7 @@ class BrokerProcess:
     """`settings` are Apache's keys; `directory` is the store's, `home` where its configuration and log go (both survive).
 
     `script`: a Python program that runs the command line instead of `-m turbopump`. `preload`: LD_PRELOAD of the process.
+    `namesrv`: the name server of another one, to be joined.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class BrokerProcess:
         *,
         script: Path | None = None,
         preload: str | None = None,
+        namesrv: str = "",
     ) -> None:
         self.home = home
         self.directory = directory
@@ -45,7 +47,7 @@ class BrokerProcess:
         self._preload = preload
         self._process: asyncio.subprocess.Process | None = None
         self._name_server: NameServer | None = None
-        self.namesrv = ""
+        self.namesrv = namesrv
         self.port = 0
         self.start_seconds: list[float] = []
         """From the start of the process to the line `ready`, for every start that was waited for."""
@@ -55,13 +57,20 @@ class BrokerProcess:
         return f"127.0.0.1:{self.port}"
 
     @property
+    def pid(self) -> int:
+        """Of the process that runs now."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def log(self) -> Path:
         return self.home / "broker.log"
 
     async def __aenter__(self) -> "BrokerProcess":
-        self._name_server = NameServer(NamesrvConfig(bind_address="127.0.0.1", listen_port=0))
-        bound = await self._name_server.start()
-        self.namesrv = f"{bound[0]}:{bound[1]}"
+        if not self.namesrv:
+            self._name_server = NameServer(NamesrvConfig(bind_address="127.0.0.1", listen_port=0))
+            bound = await self._name_server.start()
+            self.namesrv = f"{bound[0]}:{bound[1]}"
         self.port = free_port()
         lines = {
             "brokerName": NAME,
@@ -80,8 +89,8 @@ class BrokerProcess:
 
     async def __aexit__(self, *_: object) -> None:
         await self.kill()
-        assert self._name_server is not None
-        await self._name_server.close()
+        if self._name_server is not None:
+            await self._name_server.close()
 
     async def spawn(self) -> None:
         """Start the process; do not wait until it is ready."""

@@ -6,7 +6,9 @@
 
 import os
 import random
+import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +38,21 @@ def measured(request: pytest.FixtureRequest) -> Callable[[str], None]:
     """Write down a figure; it is shown when the run ends."""
     lines = request.config.stash.setdefault(FIGURES, [])
     return lambda text: lines.append(f"{request.node.name}: {text}")
+
+
+@pytest.fixture
+def fast_directory(tmp_path: Path) -> Iterator[Path]:
+    """In memory where there is a file system in memory: where faults are made, the disk need not be real."""
+    shared = Path("/dev/shm")
+    if not os.access(shared, os.W_OK):
+        yield tmp_path
+        return
+    directory = shared / f"turbopump-crash-{os.getpid()}"
+    directory.mkdir()
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

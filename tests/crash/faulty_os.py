@@ -1,7 +1,8 @@
 """The system calls of ``store/disk.py``, one of which fails.
 
-It takes the place of the module ``os`` there (and of ``open`` for files that are written). Its one rule: the nth call of one kind fails
-with one errno, before it does anything; all others do what they do. It must not know who calls.
+It takes the place of the module ``os`` there (and of ``open`` for files that are written); what the kernel would sync by itself is
+synced in threads. Its one rule: the nth call of one kind fails with one errno, before it does anything; all others do what they do. It
+must not know who calls.
 """
 
 import builtins
@@ -126,5 +127,9 @@ def _name(victim: Any) -> str:
 def failing(fault: Fault | None) -> Iterator[FaultyOs]:
     """Within the block the store's disk meets this fault."""
     system = FaultyOs(fault)
-    with mock.patch.object(disk, "os", system), mock.patch.object(disk, "open", system.open_file, create=True):
+    with (
+        mock.patch.object(disk, "os", system),
+        mock.patch.object(disk, "open", system.open_file, create=True),
+        mock.patch.object(disk.KernelSyncs, "start", return_value=False),
+    ):
         yield system

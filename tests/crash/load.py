@@ -14,7 +14,7 @@ from tests.crash.broker_process import NAME
 
 from turbopump.client.producer import Producer
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
-from turbopump.client.send_result import SendStatus
+from turbopump.client.sending.send_result import SendStatus
 from turbopump.errors import TurbopumpError
 from turbopump.message.message_queue import MessageQueue
 from turbopump.testing.ledger import Ledger, Queue, Send

@@ -175,9 +175,9 @@ async def broker_after_flips(home: Path, rng: random.Random, count: int) -> list
 
 
 def test_a_broker_with_a_flipped_bit_serves_everything_else(
-    tmp_path: Path, rng: random.Random, full: bool, measured: Callable[[str], None]
+    fast_directory: Path, rng: random.Random, full: bool, measured: Callable[[str], None]
 ) -> None:
     count = 2000 if full else 20
-    failures = asyncio.run(broker_after_flips(tmp_path, rng, count))
+    failures = asyncio.run(broker_after_flips(fast_directory, rng, count))
     measured(f"{count:,} flips through a broker, {len(failures)} wrong")
     assert not failures, f"{len(failures)} of {count}; first: {failures[:3]}"

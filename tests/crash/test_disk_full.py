@@ -17,7 +17,7 @@ from tests.crash.broker_process import NAME, BrokerProcess
 from tests.crash.reading import pulled
 
 from turbopump.client.producer import Producer
-from turbopump.client.send_result import SendStatus
+from turbopump.client.sending.send_result import SendStatus
 from turbopump.errors import SendError
 from turbopump.message.message_queue import MessageQueue
 

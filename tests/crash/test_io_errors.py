@@ -14,7 +14,7 @@ import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from tests.crash.reading import pulled
 
 from turbopump.client.producer import Producer
 from turbopump.client.pull_consumer import PullConsumer
-from turbopump.client.send_result import SendStatus
+from turbopump.client.sending.send_result import SendStatus
 from turbopump.config.broker_config import FlushDiskType
 from turbopump.errors import RemotingError, SendError, StoreError
 from turbopump.message.message_queue import MessageQueue
@@ -170,7 +170,8 @@ class Story:
 
 
 def body_of(number: int) -> bytes:
-    return b"%d " % number + bytes(random.Random(number).randbytes(random.Random(number).randrange(1000, 3000)))
+    source = random.Random(number)
+    return b"%d " % number + source.randbytes(source.randrange(2000, 3600))
 
 
 async def make_template(directory: Path) -> dict[tuple[int, int], bytes]:
@@ -257,21 +258,6 @@ async def judge(story: Story, directory: Path, there: dict[tuple[int, int], byte
                 committed = await consumer.committed(MessageQueue(TOPIC, "broker-test", queue_id))
                 if not committed:
                     story.faults.append(f"the offset of queue {queue_id} is {committed} after the restart")
-
-
-@pytest.fixture
-def fast_directory(tmp_path: Path) -> Iterator[Path]:
-    """In memory where there is a file system in memory: the faults are made, the disk need not be real."""
-    shared = Path("/dev/shm")
-    if not os.access(shared, os.W_OK):
-        yield tmp_path
-        return
-    directory = shared / f"turbopump-crash-{os.getpid()}"
-    directory.mkdir()
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory)
 
 
 @pytest.mark.parametrize("kind", KINDS)

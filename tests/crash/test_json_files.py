@@ -84,10 +84,10 @@ def knows(table: TopicTable | GroupTable | ConsumerOffsets) -> str | None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_table_cut_at_any_byte_is_read_from_its_backup(
-    lived: Lived, name: str, tmp_path: Path, full: bool, measured: Callable[[str], None]
+    lived: Lived, name: str, fast_directory: Path, full: bool, measured: Callable[[str], None]
 ) -> None:
-    shutil.copytree(lived.config(name).parent, tmp_path / "config")
-    path = tmp_path / "config" / f"{name}.json"
+    shutil.copytree(lived.config(name).parent, fast_directory / "config")
+    path = fast_directory / "config" / f"{name}.json"
     data = path.read_bytes()
     assert knows(load(path.parent, name)) is None
     wrong: list[str] = []
@@ -112,13 +112,13 @@ async def start_with(directory: Path) -> int | None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_broker_starts_with_a_file_cut_anywhere(
-    lived: Lived, name: str, tmp_path: Path, full: bool, measured: Callable[[str], None]
+    lived: Lived, name: str, fast_directory: Path, full: bool, measured: Callable[[str], None]
 ) -> None:
     data = lived.config(name).read_bytes()
     cuts = range(0, len(data), 10) if full else range(0, len(data), max(len(data) // 5, 1))
     wrong: list[str] = []
     for cut in cuts:
-        directory = tmp_path / f"cut-{cut}"
+        directory = fast_directory / f"cut-{cut}"
         shutil.copytree(lived.directory, directory)
         (directory / "config" / f"{name}.json").write_bytes(data[:cut])
         try:

@@ -6,6 +6,7 @@ fsync do nothing, and must lose: were it to pass, the others had no teeth.
 """
 
 import asyncio
+import errno
 import os
 import random
 import time
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.crash import power, timed_syncs
+from tests.crash import power, threaded_syncs, timed_syncs
 from tests.crash.broker_process import NAME, BrokerProcess
 from tests.crash.load import TOPIC, Load
 
@@ -23,6 +24,7 @@ from turbopump.errors import TurbopumpError
 from turbopump.message.message_queue import MessageQueue
 from turbopump.protocol import fastjson
 from turbopump.protocol.bodies.offsets import ConsumerOffsetTable
+from turbopump.store.disk import SystemDisk
 
 ASYNC_PROMISE_S = 0.5
 """ASYNC_FLUSH flushes this often, whatever there is."""
@@ -241,6 +243,35 @@ def test_async_flush_loses_only_what_is_younger_than_its_interval_and_consumers_
     assert story.ahead > 0, "no offset was ahead of its queue: the test has no teeth"
 
 
+# --- what the kernel syncs by itself -------------------------------------------------------------------------------------------
+
+
+async def sync_before_and_after_a_cut(home: Path) -> list[int | None]:
+    """The error numbers of a sync before the power goes, and of two after."""
+    loop = asyncio.get_running_loop()
+    found = []
+    with power.Ext4(home, 64 * 1024 * 1024) as file_system:
+        disk = SystemDisk(loop.call_soon_threadsafe, loop)
+        segment = disk.create_segment(file_system.mount_point / "log", 1 << 20)
+        for number in range(3):
+            segment.buffer[number * 8192] = 1
+            told: asyncio.Future[OSError | None] = loop.create_future()
+            disk.start_sync([segment], told.set_result)
+            error = await asyncio.wait_for(told, 30)
+            found.append(error.errno if error is not None else None)
+            if not number:
+                file_system.cut()
+        disk.close()
+        segment.close()
+        file_system.unmount()
+        file_system.mount()
+    return found
+
+
+def test_a_sync_by_the_kernel_fails_when_the_disk_is_gone(tmp_path: Path) -> None:
+    assert asyncio.run(sync_before_and_after_a_cut(tmp_path)) == [None, errno.EIO, errno.EIO]
+
+
 # --- the control -------------------------------------------------------------------------------------------------------------
 
 
@@ -248,7 +279,9 @@ async def lost_without_fsync(home: Path, rng: random.Random, library: Path) -> t
     """SYNC_FLUSH where fsync does nothing: how many were acknowledged, and how many of them are gone after a cut."""
     with power.Ext4(home, SIZE) as file_system:
         settings = {**SETTINGS, "flushDiskType": "SYNC_FLUSH"}
-        async with BrokerProcess(home / "home", store_of(file_system), settings, preload=str(library)) as broker:
+        script = Path(threaded_syncs.__file__)
+        process = BrokerProcess(home / "home", store_of(file_system), settings, script=script, preload=str(library))
+        async with process as broker:
             await broker.start()
             await broker.create_topic(TOPIC, QUEUES)
             load = Load(broker.namesrv, rng, queues=QUEUES, groups=())

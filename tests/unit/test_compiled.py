@@ -3,6 +3,7 @@
 Where nothing is compiled the same tests run on the plain ones alone (the header of the run says so): against what is known of them.
 """
 
+import copy
 import mmap
 import os
 import shutil
@@ -19,13 +20,23 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import turbopump.broker.send_reply
-import turbopump.store.message_store  # noqa: F401  (both imports: every function with a twin is known then)
+import turbopump.message.unread
+import turbopump.store.message_store  # noqa: F401  (the imports: every function with a twin is known then)
+from turbopump.client.consuming.delivery import Delivery
 from turbopump.compiled import IS_COMPILED, KIND, TWINS
-from turbopump.message.codec import decode_entry, encode_entry, entry_fault
+from turbopump.errors import ProtocolError
+from turbopump.message.batch import decode_batch, encode_item
+from turbopump.message.codec import CRC_NAME, decode_entry, encode_entry, entry_fault, without_crc
 from turbopump.message.java_hash import java_hash
+from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import decode_properties
+from turbopump.store.entry_check import topic_field
 
-NAMES = ("write_entry", "send_properties", "key_hash", "put_entries", "send_reply")
+NAMES = (
+    *("write_entry", "send_properties", "key_hash", "put_entries", "send_reply"),
+    *("read_batch", "write_batch", "batch_reply", "unread_messages", "property_texts", "value_after"),
+    "good_entries",
+)
 KINDS = ("plain", "compiled") if IS_COMPILED else ("plain",)
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -36,7 +47,38 @@ hosts = st.sampled_from([bytes(8), bytes(range(20)), b"", b"12345"])
 ascii_text = st.text(st.characters(max_codepoint=127), max_size=40)
 odd = st.one_of(st.none(), st.integers(), st.binary(max_size=5).map(bytearray), st.text(max_size=3), st.floats())
 pairs = st.lists(
-    st.sampled_from(["UNIQ_KEY", "TAGS", "KEYS", "DELAY", "TIMER_D", "TRAN_MSG", "POP_CK", "D", "v", "é", "\x01", "\x02"])
+    st.sampled_from(
+        ["UNIQ_KEY", "TAGS", "KEYS", "DELAY", "TIMER_D", "TRAN_MSG", "POP_CK", "INNER_NUM", "D", "v", "é", "\x01", "\x02"]
+    )
+)
+property_bytes = st.one_of(
+    st.binary(max_size=20),
+    pairs.map(lambda found: "\x01v\x02".join(found).encode()),
+    st.lists(
+        st.sampled_from(
+            [
+                *(
+                    b"UNIQ_KEY\x01u\x02",
+                    b"KEYS\x01a  b \x02",
+                    b"TAGS\x01t\x02",
+                    "KEYS\x01é\x02".encode(),
+                    "n\x01é\x02".encode(),
+                ),
+                *(b"__CRC32#\x011234567890\x02", b"x__CRC32#\x01y\x02", b"n\x01v", b"\xff", b"DELAY\x013\x02"),
+            ]
+        ),
+        max_size=4,
+    ).map(b"".join),
+)
+batches = st.lists(st.builds(encode_item, int32, st.binary(max_size=40), property_bytes), max_size=5).map(b"".join)
+cut_batches = st.builds(
+    lambda batch, cut, tail: batch[: cut % (len(batch) + 1)] + tail, batches, st.integers(0), st.binary(max_size=9)
+)
+lying_batches = st.builds(
+    lambda batch, at, value: batch[: at % (len(batch) + 1)] + bytes([value]) + batch[at % (len(batch) + 1) + 1 :],
+    batches,
+    st.integers(0),
+    st.integers(0, 255),
 )
 
 
@@ -216,6 +258,249 @@ def test_the_answer_to_a_send(opaque: int, queue_id: int, offset: int, queue_off
 @given(st.lists(odd, min_size=8, max_size=8))
 def test_odd_parts_of_an_answer_are_refused_alike(values: list[Any]) -> None:
     agree("send_reply", *values)
+    agree("batch_reply", *values)
+    agree("batch_reply", b"", b"", b"", 1, 2, values[0], 3, "u")
+
+
+@given(
+    any_int, int32, st.one_of(st.binary(max_size=80), st.binary(min_size=60, max_size=60)), any_int, st.one_of(ascii_text, odd)
+)
+def test_the_answer_to_a_batch(opaque: int, queue_id: int, units: bytes, queue_offset: int, unique: Any) -> None:
+    agree("batch_reply", b'{"head', b"tail}", b"0A0B", opaque, queue_id, units, queue_offset, unique)
+
+
+@each_kind
+def test_the_answer_to_a_batch_names_every_message(kind: str) -> None:
+    units = b"".join(struct.pack(">qiq", offset, 100, 0) for offset in (7, 0x1234567890))
+    frame = function("batch_reply", kind)(b'{"msgId":"', b"}", b"0A", 5, 3, units, 9, "U1")
+    assert frame[8:] == (
+        b'{"msgId":"0A0000000000000007,0A0000001234567890","queueId":"3","queueOffset":"9","transactionId":"U1"},'
+        b'"flag":1,"language":"PYTHON","opaque":5}'
+    )
+    assert struct.unpack(">II", frame[:8]) == (len(frame) - 4, len(frame) - 8)
+
+
+@given(
+    st.one_of(batches, cut_batches, lying_batches),
+    st.sampled_from(["T", "topic", "té"]),
+    st.sampled_from([b"", b"a\x01b\x02", b"+"]),
+)
+def test_a_batch_is_read_alike_or_refused_alike(data: bytes, topic: str, added: bytes) -> None:
+    agree("read_batch", data, topic, added)
+
+
+@given(odd, odd, odd)
+def test_odd_batches_are_refused_alike(data: Any, topic: Any, added: Any) -> None:
+    agree("read_batch", data, topic, added)
+    agree("read_batch", b"", topic, b"")
+    agree("read_batch", encode_item(1, b"b", b"UNIQ_KEY\x01u\x02"), topic, added)
+
+
+@given(
+    batches,
+    st.tuples(int32, int64, int64, int32, int64, hosts, int64, hosts),
+    st.one_of(st.binary(max_size=20), st.sampled_from([b"t" * 127, b"t" * 128, b"t" * 256, b"t" * 70_000])),
+    st.booleans(),
+    st.one_of(st.integers(-3, 200), st.integers(1000, 2000)),
+)
+def test_a_batch_is_written_as_entries_side_by_side_or_not_at_all(
+    data: bytes, fields: tuple[Any, ...], topic: bytes, with_crc: bool, at: int
+) -> None:
+    added = b"a\x01b\x02"
+    try:
+        whole, spans, keys, *_ = function("read_batch", "plain")(data, "T", added)
+    except ProtocolError:
+        return
+    buffer = bytearray(b"\xee" * 2000)
+    kind, result, written = agree("write_batch", at, whole, spans, added, keys, *fields, topic, with_crc, buffer=buffer)
+    if kind is not tuple:
+        assert written == buffer
+        return
+    queue_id, index, offset, *others = fields
+    expected, units = b"", []
+    for number, item in enumerate(decode_batch(data)):
+        text = without_crc(item.properties) if CRC_NAME in item.properties else item.properties
+        text += (b"\x02" if text and text[-1] != 2 else b"") + added
+        place = (queue_id, item.flag, index + number, offset + len(expected))
+        entry = encode_entry(*place, *others, 0, 0, item.body, topic, text, with_crc)
+        tags = decode_properties(item.properties.decode()).get("TAGS", "")
+        units.append(struct.pack(">qiq", offset + len(expected), len(entry), java_hash(tags)))
+        expected += entry
+    assert written == buffer[:at] + expected + buffer[at + len(expected) :]
+    assert result[0] == b"".join(units)  # type: ignore[index]
+
+
+@given(
+    st.binary(max_size=60),
+    st.lists(st.tuples(*[st.one_of(st.integers(-2, 62), int64)] * 5, int64), max_size=3),
+    st.lists(st.one_of(st.integers(-1, 4 << 32), odd), max_size=3),
+    st.binary(max_size=5),
+    st.integers(-1, 300),
+)
+def test_spans_and_keys_that_cannot_be_are_treated_alike(
+    data: bytes, spans: list[tuple[int, ...]], keys: list[Any], rest: bytes, at: int
+) -> None:
+    packed = b"".join(struct.pack("=6q", *span) for span in spans)
+    for text in (packed, packed + rest):
+        arguments = (data, text, b"", keys, 1, 2, 3, 4, 5, bytes(8), 6, bytes(8), b"T", True)
+        agree("write_batch", at, *arguments, buffer=bytearray(900))
+
+
+@given(st.lists(st.one_of(odd, any_int), min_size=15, max_size=15), st.integers(0, 14))
+def test_odd_parts_of_a_batch_are_refused_alike(values: list[Any], which: int) -> None:
+    _, spans, keys, *_ = function("read_batch", "plain")(encode_item(1, b"b", b"UNIQ_KEY\x01u\x02"), "T", b"")
+    data = encode_item(1, b"b", b"UNIQ_KEY\x01u\x02")
+    usual: list[Any] = [0, data, spans, b"", keys, 1, 2, 3, 4, 5, bytes(8), 6, bytes(8), b"T", True]
+    agree("write_batch", *values, buffer=bytearray(300))
+    agree("write_batch", *usual[:which], values[which], *usual[which + 1 :], buffer=bytearray(300))
+
+
+FIELDS = tuple(sorted(set(ReceivedMessage.__slots__) - {"_entry", "_body", "_properties"}))
+
+
+def every_field(messages: list[ReceivedMessage]) -> list[tuple[Any, ...]]:
+    return [(type(message), message.body, *(getattr(message, name) for name in FIELDS)) for message in messages]
+
+
+def unread(kind: str, data: Any, message_type: type[ReceivedMessage] = Delivery) -> tuple[list[tuple[Any, ...]], int]:
+    messages, at = function("unread_messages", kind)(data, message_type)
+    return every_field(messages), at
+
+
+stored_entries = st.lists(
+    st.builds(
+        encode_entry,
+        *(int32, int32, int64, int64, st.sampled_from([0, 4, 8, 0x10, 0x30, -1 & ~0x3F]), int64),
+        *(st.sampled_from([bytes(range(8)), bytes(range(20))]), int64, st.just(bytes(range(8, 16))), int32, int64),
+        *(st.binary(max_size=40), st.sampled_from([b"T", b"topic", b"t\xff", b"t" * 127, b"t" * 128, b"t" * 300, b""])),
+        *(property_bytes, st.booleans()),
+    ),
+    max_size=5,
+).map(b"".join)
+
+
+@given(stored_entries, st.integers(0), st.one_of(st.none(), st.integers(0, 255)), st.binary(max_size=100))
+def test_pulled_entries_are_told_from_damage_alike(data: bytes, at: int, value: int | None, tail: bytes) -> None:
+    at %= len(data) + 1
+    changed = (data if value is None else data[:at] + bytes([value]) + data[at + 1 :]) + tail
+    assert all(unread(kind, changed) == unread("plain", changed) for kind in KINDS)
+
+
+@given(int32, int64, st.sampled_from(["", "T", "té", "t" * 200]), st.binary(max_size=40), st.booleans())
+@each_kind
+def test_a_message_that_is_read_when_asked_for_is_the_one_that_is_read_at_once(
+    kind: str, number: int, offset: int, topic: str, body: bytes, with_crc: bool
+) -> None:
+    head = (number, 3, offset, 77, 0, 1_700_000_000_000, b"\x7f\0\0\1\0\0\x2a\x9f", offset, bytes(8), number, offset)
+    entry = encode_entry(*head, body, topic.encode(), "TAGS\x01é\x02n\x01v\x02".encode(), with_crc)
+    assert unread(kind, entry * 2) == (every_field([decode_entry(entry, message_type=Delivery)] * 2), 2 * len(entry))
+
+
+@given(stored_entries, st.integers(0), st.one_of(st.none(), st.integers(0, 255)))
+def test_the_property_texts_of_entries_are_found_alike(data: bytes, at: int, value: int | None) -> None:
+    at %= len(data) + 1
+    if value is None or (at < len(data) and not any(begin <= at < begin + 4 for begin in entry_begins(data))):  # sizes are good
+        agree("property_texts", data if value is None else data[:at] + bytes([value]) + data[at + 1 :])
+
+
+@given(
+    st.lists(st.sampled_from(["n", "nn", "n\x01", "v", "\x02", "\x01", "é", "n\x01v\x02", "12"]), max_size=12).map("".join),
+    st.sampled_from(["n\x01", "nn\x01", "é\x01", "\x01", "n"]),
+)
+def test_a_value_is_found_alike(text: str, needle: str) -> None:
+    agree("value_after", text, needle)
+
+
+def entry_begins(data: bytes) -> list[int]:
+    begins = [0]
+    while begins[-1] < len(data):
+        begins.append(begins[-1] + int.from_bytes(data[begins[-1] : begins[-1] + 4]))
+    return begins
+
+
+@each_kind
+def test_a_name_that_no_message_has_is_an_error(kind: str) -> None:
+    entry = encode_entry(0, 0, 0, 0, 0, 0, bytes(8), 0, bytes(8), 0, 0, b"x", b"T", b"")
+    ((message,), _) = function("unread_messages", kind)(entry, Delivery)
+    for one in (message, decode_entry(entry, message_type=Delivery)):
+        with pytest.raises(AttributeError, match="'Delivery' object has no attribute 'colour'"):
+            _ = one.colour
+        assert copy.copy(one).body == b"x"
+
+
+log_entries = st.lists(
+    st.tuples(
+        int32, st.integers(0, 1 << 40), st.binary(max_size=40), st.sampled_from(["T", "topic", "t" * 200]), property_bytes
+    ),
+    max_size=5,
+)
+log_changes = st.lists(st.tuples(st.integers(0), st.integers(0, 255)), max_size=2)
+
+
+@given(log_entries, st.booleans(), log_changes, st.integers(-2, 6), st.integers(-2, 7), st.sampled_from([0, 1, 1 << 50]))
+def test_entries_read_of_the_log_are_found_good_alike(
+    fields: list[tuple[int, int, bytes, str, bytes]],
+    with_crc: bool,
+    changes: list[tuple[int, int]],
+    first: int,
+    end: int,
+    start: int,
+) -> None:
+    data, units = b"", []
+    for queue_id, queue_offset, body, topic, properties in fields:
+        head = (queue_id, 0, queue_offset, start + len(data), 0, 1, bytes(8), 2, bytes(8), 0, 0)
+        entry = encode_entry(*head, body, topic.encode(), properties, with_crc)
+        units.append((queue_offset, start + len(data), len(entry)))
+        data += entry
+    end = min(end, len(units))
+    queue_id, _, _, topic, _ = fields[0] if fields else (0, 0, b"", "T", b"")
+    wanted = (queue_id & 0xFFFFFFFF).to_bytes(4), topic_field(topic)
+    assert agree("good_entries", data, start, units, max(first, 0), end, *wanted)
+    if data:
+        for at, value in changes:
+            data = data[: at % len(data)] + bytes([value]) + data[at % len(data) + 1 :]
+    agree("good_entries", data, start, units, max(first, 0), end, *wanted)
+    agree("good_entries", data[:-1], start + 1, units, max(first, 0), end, *wanted)
+
+
+@given(
+    st.tuples(
+        st.one_of(st.binary(max_size=120), odd),
+        st.one_of(any_int, odd),
+        st.one_of(
+            st.lists(st.tuples(any_int, any_int, any_int), max_size=2), st.lists(st.one_of(odd, st.tuples()), max_size=2), odd
+        ),
+        *(st.integers(0, 2), st.one_of(st.integers(0, 2), odd)),
+        *(st.one_of(st.just(bytes(4)), odd), st.one_of(st.just(b"\x01T"), odd)),
+    )
+)
+def test_what_is_no_units_is_left_to_the_plain_function(arguments: tuple[Any, ...]) -> None:
+    agree("good_entries", *arguments)
+
+
+@each_kind
+def test_an_entry_is_good_with_its_crc_at_its_place_in_its_queue_of_its_topic(kind: str) -> None:
+    def entry(at: int, queue_offset: int, topic: bytes = b"T", with_crc: bool = True) -> bytes:
+        return encode_entry(3, 0, queue_offset, at, 0, 1, bytes(8), 2, bytes(8), 0, 0, b"body", topic, b"", with_crc)
+
+    def good(data: bytes, start: int = 1000) -> int:
+        size = len(data) // 2
+        units = [(7, 1000, size), (8, 1000 + size, size)]
+        found = function("good_entries", kind)(data, start, units, 0, 2, (3).to_bytes(4), topic_field("T"))
+        assert isinstance(found, int)
+        return found
+
+    size = len(entry(0, 0))
+    whole = entry(1000, 7) + entry(1000 + size, 8)
+    assert good(whole) == 2
+    for at in range(2 * size):
+        for bit in range(8):
+            assert good(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :]) == at // size
+    assert good(entry(1000, 7) + entry(1000 + size, 9)) == 1
+    assert good(entry(1000, 7) + entry(2000 + size, 8)) == 1
+    assert good(entry(1000, 7, b"U") + entry(1000 + size, 8, b"U")) == 0
+    assert good(entry(1000, 7, with_crc=False) + entry(1000 + size - 20, 8, with_crc=False)) == 0
+    assert good(whole, 1001) == 0
 
 
 @pytest.mark.skipif(
