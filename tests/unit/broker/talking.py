@@ -159,6 +159,12 @@ def converse(directory: Path, scene: Callable[[Talk], Awaitable[None]], **config
     watched(main())
 
 
+def take_nothing(broker: Broker, cause: str) -> None:
+    """Sends are refused from now on as by a full disk, whatever room the broker's next look finds, or one that is under way."""
+    broker.store.space.judge = lambda _figures: None  # type: ignore[method-assign]
+    broker.store.space.refusal = cause
+
+
 def watched(main: Coroutine[Any, Any, None]) -> None:
     """``asyncio.run``, but nothing may be left to the loop's exception handler."""
     uncaught: list[dict[str, Any]] = []

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.broker.talking import Client, Talk, converse, in_virtual_time, until
+from tests.unit.broker.talking import Client, Talk, converse, in_virtual_time, take_nothing, until
 
 from turbopump.broker.handlers import replies
 from turbopump.message.compression import compress
@@ -253,10 +253,9 @@ def test_a_reply_that_the_store_refuses_is_pushed_all_the_same(tmp_path: Path) -
     async def scene(talk: Talk) -> None:
         asker = Asker(talk.another())
         await asker.produce()
-        talk.broker.store.space.refusal = "the disk is full"
+        take_nothing(talk.broker, "the disk is full")
         answer = await talk.client.ask(reply(), b"x")
         assert (answer.code, answer.header(SendMessageReply).msg_id) == (ResponseCode.SUCCESS, "0")
         assert len(asker.pushed) == 1
-        talk.broker.store.space.refusal = None
 
     converse(tmp_path, scene)

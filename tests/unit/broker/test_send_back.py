@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tests.unit.broker.talking import Client, Talk, in_virtual_time, pull
+from tests.unit.broker.talking import Client, Talk, in_virtual_time, pull, take_nothing
 
 from turbopump.message.codec import decode_entries
 from turbopump.message.message import ReceivedMessage
@@ -196,7 +196,7 @@ def test_a_store_that_takes_nothing_takes_nothing_back() -> None:
         client, store = talk.client, talk.broker.store
         await client.create()
         message = await sent(client)
-        store.space.refusal = "the disk is full"
+        take_nothing(talk.broker, "the disk is full")
         code, remark = await client.code(back(message))
         assert (code, remark) == (ResponseCode.SYSTEM_ERROR, "the message was not taken back: the disk is full")
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.broker.talking import Talk, converse
+from tests.unit.broker.talking import Talk, converse, take_nothing
 
 from turbopump.message.batch import encode_batch
 from turbopump.message.message import Message
@@ -80,7 +80,7 @@ def test_the_first_rule_that_a_send_breaks_answers_it(
         if config.get("auto_create_subscription_group", True):
             await talk.client.join("c")
         if broker.get("full"):
-            talk.broker.store.space.refusal = "the disk is full: free some space"
+            take_nothing(talk.broker, "the disk is full: free some space")
         end = talk.broker.store.log.end
         request = SendMessageV2(**{"topic": "T", "queue_id": 0, **fields})
         answer = await talk.client.code(request, body)
