@@ -193,7 +193,7 @@ def test_under_sync_flush_a_message_is_taken_back_when_the_copy_is_on_the_disk()
 
 def test_a_store_that_takes_nothing_takes_nothing_back() -> None:
     async def scene(talk: Talk, _simulation: Simulation) -> None:
-        client, store = talk.client, talk.broker.store
+        client = talk.client
         await client.create()
         message = await sent(client)
         take_nothing(talk.broker, "the disk is full")
