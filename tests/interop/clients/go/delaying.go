@@ -72,7 +72,7 @@ func delayedLetters(s *session, topic string) (string, error) {
 		if n%(delayLevels+1) != 0 {
 			message.WithDelayTimeLevel(n % (delayLevels + 1))
 		}
-		result, err := p.SendSync(context.Background(), message)
+		result, err := p.SendSync(patiently(), message)
 		if err != nil {
 			return "", err
 		}
@@ -135,7 +135,7 @@ func sentBack(s *session, topic string) (string, error) {
 	ids := map[int]string{}
 	broker := ""
 	for n, message := range l.sent {
-		result, err := p.SendSync(context.Background(), message)
+		result, err := p.SendSync(patiently(), message)
 		if err != nil {
 			return "", err
 		}

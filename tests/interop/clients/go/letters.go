@@ -81,8 +81,8 @@ func (l *letters) tagged(wanted ...string) []*primitive.Message {
 	return out
 }
 
-// failed: the client gives a send three seconds, and no setting gives it more. These are to be sent again; more than a few
-// times, and it is no slow machine.
+// failed: a send found no route in the time that the client gives that, or had no answer. These are to be sent again; more than a
+// few times, and it is no slow machine.
 func (l *letters) failed(err error, messages ...*primitive.Message) error {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()

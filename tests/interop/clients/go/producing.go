@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -120,7 +119,7 @@ func traced(s *session, topic string) (string, error) {
 	}
 	l := newLetters(topic, few)
 	for _, message := range l.sent {
-		result, err := p.SendSync(context.Background(), message)
+		result, err := p.SendSync(patiently(), message)
 		if err != nil {
 			return "", err
 		}

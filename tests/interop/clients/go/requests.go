@@ -92,7 +92,7 @@ func (s *session) replier(topic string, answered *sync.Map) (rocketmq.PushConsum
 				}
 				reply.Body = answerTo(request.Body) // it takes the body given for properties
 				reply.WithProperty("n", request.GetProperty("n"))
-				_, err = p.SendSync(context.Background(), reply)
+				_, err = p.SendSync(patiently(), reply)
 				return err == nil
 			})
 			if err != nil {
@@ -137,7 +137,7 @@ func askOne(p rocketmq.Producer, topic string, n int) error {
 	request := primitive.NewMessage(topic, []byte(strings.Repeat(fmt.Sprintf("request %d é 漢字 ", n), times)))
 	request.WithProperty("n", strconv.Itoa(n))
 	body := append([]byte(nil), request.Body...) // this client compresses it in place
-	reply, err := p.Request(context.Background(), requestTimeout, request)
+	reply, err := p.Request(patiently(), requestTimeout, request)
 	if err != nil {
 		return err
 	}

@@ -41,7 +41,7 @@ func (s *session) send(p rocketmq.Producer, l *letters, from, to int) error {
 // sendOne sends a letter until it is acknowledged.
 func (s *session) sendOne(p rocketmq.Producer, l *letters, message *primitive.Message) (*primitive.SendResult, error) {
 	for {
-		result, err := p.SendSync(context.Background(), message)
+		result, err := p.SendSync(patiently(), message)
 		if err == nil {
 			return result, l.acknowledged(message, result)
 		}
@@ -123,7 +123,7 @@ func (s *session) queues(topic string) (queues []*primitive.MessageQueue, err er
 		return nil, err
 	}
 	if late := eventually("route of "+topic, func() bool {
-		queues, err = a.FetchPublishMessageQueues(context.Background(), topic)
+		queues, err = a.FetchPublishMessageQueues(patiently(), topic)
 		return err == nil
 	}); late != nil {
 		return nil, fmt.Errorf("%w: %v", late, err)
@@ -165,7 +165,7 @@ func sendAsync(s *session, topic string) (string, error) {
 	done := make(chan error, s.count)
 	for _, message := range l.sent {
 		var told sync.Once // the client calls back twice for a send that failed
-		err = p.SendAsync(context.Background(), func(_ context.Context, result *primitive.SendResult, err error) {
+		err = p.SendAsync(patiently(), func(_ context.Context, result *primitive.SendResult, err error) {
 			told.Do(func() {
 				if err == nil {
 					err = l.acknowledged(message, result)
@@ -204,7 +204,7 @@ func sendOneway(s *session, topic string) (string, error) {
 		return "", err
 	}
 	for _, message := range l.sent[1:] {
-		if err = p.SendOneWay(context.Background(), message); err != nil {
+		if err = p.SendOneWay(patiently(), message); err != nil {
 			return "", err
 		}
 	}
@@ -219,8 +219,8 @@ func sendBatch(s *session, topic string) (string, error) {
 	l := newLetters(topic, s.count)
 	for from := 0; from < s.count; from += 16 {
 		part := l.sent[from:min(from+16, s.count)]
-		result, err := p.SendSync(context.Background(), part...)
-		for ; err != nil; result, err = p.SendSync(context.Background(), part...) {
+		result, err := p.SendSync(patiently(), part...)
+		for ; err != nil; result, err = p.SendSync(patiently(), part...) {
 			if err = l.failed(err, part...); err != nil {
 				return "", err
 			}
@@ -315,7 +315,7 @@ func adminTopic(s *session, topic string) (string, error) {
 	}
 	broker := received[0].StoreHost
 	if late := eventually("the topic is created", func() bool {
-		err = a.CreateTopic(context.Background(), admin.WithTopicCreate(topic), admin.WithBrokerAddrCreate(broker),
+		err = a.CreateTopic(patiently(), admin.WithTopicCreate(topic), admin.WithBrokerAddrCreate(broker),
 			admin.WithReadQueueNums(3), admin.WithWriteQueueNums(3))
 		return err == nil
 	}); late != nil {
@@ -329,7 +329,7 @@ func adminTopic(s *session, topic string) (string, error) {
 		return "", fmt.Errorf("%d queues", len(queues))
 	}
 	if err = eventually("the topic in the list", func() bool {
-		list, err := a.FetchAllTopicList(context.Background())
+		list, err := a.FetchAllTopicList(patiently())
 		return err == nil && slices.Contains(list.TopicList, topic)
 	}); err != nil {
 		return "", err

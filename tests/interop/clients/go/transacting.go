@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"sync"
@@ -95,7 +94,7 @@ func transactions(s *session, topic string) (string, error) {
 	}
 	id := ""
 	for _, message := range newLetters(topic, s.count).sent {
-		result, err := p.SendMessageInTransaction(context.Background(), message)
+		result, err := p.SendMessageInTransaction(patiently(), message)
 		if err != nil {
 			return "", err
 		}
@@ -149,7 +148,7 @@ func adopts(s *session, topic string) (string, error) {
 	}
 	// a producer that has sent nothing is not known to the broker
 	door := newLetters(topic+"-door", 1).sent[0]
-	result, err := p.SendMessageInTransaction(context.Background(), door)
+	result, err := p.SendMessageInTransaction(patiently(), door)
 	if err != nil {
 		return "", err
 	}
@@ -175,7 +174,7 @@ func orphans(s *session, topic string) (string, error) {
 		return "", err
 	}
 	for _, message := range newLetters(topic, s.count).sent {
-		if _, err := p.SendMessageInTransaction(context.Background(), message); err != nil {
+		if _, err := p.SendMessageInTransaction(patiently(), message); err != nil {
 			return "", err
 		}
 	}
