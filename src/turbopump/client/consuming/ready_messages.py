@@ -167,7 +167,8 @@ class ReadyMessages:
             if waiter.done() and not waiter.cancelled():
                 self._wake(1)  # it was for somebody who is gone now
             else:
-                self._waiters.remove(waiter)
+                with contextlib.suppress(ValueError):  # who was to be woken in the turn of the cancellation was passed over
+                    self._waiters.remove(waiter)
             raise
         self._turn_started = self._loop.time()
 
