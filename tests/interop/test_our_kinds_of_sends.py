@@ -189,7 +189,7 @@ async def recalled(namesrv: str, topic: str) -> Sent:
     async with producer(namesrv) as ours:
         await ours.publish_queues(topic)
         for number in range(COUNT):
-            results.append(await ours.send(timer(topic, number, 8000)))
+            results.append(await ours.send(timer(topic, number, 15_000)))
             if number % 2 == 0:
                 handle = results[-1].recall_handle  # type: ignore[union-attr]
                 assert handle is not None

@@ -12,7 +12,9 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
+import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
  * Every kind of send that this client has, for somebody else to read: as a program with Main's arguments it sends each kind on a topic
@@ -172,6 +174,20 @@ final class Producing {
         return letters.sent.size() + " messages";
     }
 
+    /** What finds its topic is not due before it comes to the broker, on a machine busy with all the other kinds. */
+    private void make(String topic) throws Exception {
+        DefaultMQAdminExt admin = new DefaultMQAdminExt(60_000L);
+        session.patient(admin).setInstanceName("admin-" + topic);
+        admin.start();
+        TopicConfig config = new TopicConfig(topic);
+        config.setReadQueueNums(4);
+        config.setWriteQueueNums(4);
+        var broker = admin.examineBrokerClusterInfo().getBrokerAddrTable().values().iterator().next();
+        admin.createAndUpdateTopicConfig(broker.getBrokerAddrs().get(0L), config);
+        admin.shutdown();
+        Check.eventually("route of " + topic, () -> !session.producer().fetchPublishMessageQueues(topic).isEmpty());
+    }
+
     private SendResult timer(Message message, long ahead) throws Exception {
         return Session.routed(() -> {
             long due = System.currentTimeMillis() + ahead;
@@ -182,6 +198,7 @@ final class Producing {
     }
 
     private String timers(String topic) throws Exception {
+        make(topic);
         for (Message message : letters(topic, FEW).sent) {
             timer(message, 3000 + 100 * Letters.number(message));
         }
@@ -190,8 +207,9 @@ final class Producing {
 
     /** Those with an even number are called back. */
     private String recalled(String topic) throws Exception {
+        make(topic);
         for (Message message : letters(topic, FEW).sent) {
-            SendResult result = timer(message, 8000);
+            SendResult result = timer(message, 15_000);
             if (Letters.number(message) % 2 == 0) {
                 Object handle = SendResult.class.getMethod("getRecallHandle").invoke(result);
                 Object id = DefaultMQProducer.class.getMethod("recallMessage", String.class, String.class)
