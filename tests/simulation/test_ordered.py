@@ -4,11 +4,11 @@ none begins with a message before the one ahead of it succeeded. What comes twic
 
 import asyncio
 import os
-from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from tests.handlers_in_order import HandlersInOrder
 
 from turbopump.broker.broker import Broker
 from turbopump.client.consuming.delivery import Delivery, Retry
@@ -30,58 +30,12 @@ CONSUMERS = ("10.0.2.1", "10.0.2.2", "10.0.2.3")
 TOPIC, GROUP, QUEUES = "orders", "billing", 4
 
 
-class Watch:
-    """What handlers do, written down as it happens, and what is wrong with it."""
-
-    def __init__(self) -> None:
-        self.wrong: list[str] = []
-        self.starts: dict[int, list[int]] = defaultdict(list)
-        self.succeeded: dict[int, set[int]] = defaultdict(set)
-        self.failed = 0
-        self._running: dict[int, list[tuple[int, SimulatedProcess]]] = defaultdict(list)
-        self._paused: set[SimulatedProcess] = set()
-
-    def paused(self, process: SimulatedProcess) -> None:
-        """A process that is stopped for minutes cannot know that its lock has gone: its handlers are not held against it."""
-        self._paused.add(process)
-
-    def begin(self, queue: int, offset: int, process: SimulatedProcess) -> None:
-        starts = self.starts[queue]
-        before = starts[-1] if starts else -1
-        if offset > before + 1:
-            self.wrong.append(f"queue {queue}: {offset} after {before}")
-        if offset and offset - 1 not in self.succeeded[queue]:
-            self.wrong.append(f"queue {queue}: {offset} began before {offset - 1} succeeded")
-        for other, life in self._running[queue]:
-            if life.alive and life not in self._paused:
-                self.wrong.append(f"queue {queue}: {offset} at {process.name} began while {other} ran at {life.name}")
-        starts.append(offset)
-        self._running[queue].append((offset, process))
-
-    def end(self, queue: int, offset: int, process: SimulatedProcess, *, good: bool) -> None:
-        self._running[queue].remove((offset, process))
-        if good:
-            self.succeeded[queue].add(offset)
-        else:
-            self.failed += 1
-
-    @property
-    def repeated(self) -> int:
-        """How often a message began again that had succeeded."""
-        count = 0
-        for queue, starts in self.starts.items():
-            again = Counter(starts)
-            count += sum(again.values()) - len(again)
-            assert set(starts) >= self.succeeded[queue]
-        return count - self.failed
-
-
 class World:
     def __init__(self, simulation: Simulation, *, failing: float, longest: float = 3.0) -> None:
         self.simulation = simulation
         self.failing = failing
         self.longest = longest
-        self.watch = Watch()
+        self.watch = HandlersInOrder()
         self.broker: Broker | None = None
         self.producing = True
         self.wanted = set(CONSUMERS)

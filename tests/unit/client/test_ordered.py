@@ -189,6 +189,23 @@ def test_a_queue_that_another_has_locked_is_waited_for() -> None:
     simulate(1, scenario)
 
 
+def test_a_queue_that_is_given_back_a_moment_after_a_notice_is_begun_at_once_however_long_it_was_waited_for() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            fill(cluster, 1)
+            cluster.broker.holders["readers", MessageQueue("orders", "broker-a", 0)] = "another"
+            hands = Hands()
+            async with ordered(cluster, handler=hands) as consumer:
+                await asyncio.sleep(30)
+                cluster.broker.notify("readers")
+                await asyncio.sleep(0.1)
+                cluster.broker.holders.clear()
+                await asyncio.sleep(0.3)
+                assert consumer.queues == [MessageQueue("orders", "broker-a", 0)]
+
+    simulate(1, scenario)
+
+
 def test_without_a_good_answer_for_30_seconds_nothing_more_is_handled_until_the_queue_is_locked_again() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:

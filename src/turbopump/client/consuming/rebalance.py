@@ -25,8 +25,10 @@ from turbopump.protocol.requests.clients import GetConsumerListByGroup
 log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 20.0
-RETRY_INTERVAL_S: Final = 1.0
-RETRY_INTERVAL_MAX_S: Final = 2.0
+RETRY_INTERVAL_S: Final = 0.25
+RETRY_INTERVAL_MAX_S: Final = 1.0
+"""After a look that was not complete it is looked again, at these intervals: the first is doubled up to the last. In order, a queue that
+changes hands waits for them after its lock is given back or has expired: two seconds after a notice everything has its owner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +93,16 @@ class Balancer:
 
     async def run(self, *, complete: bool = True) -> None:
         """Look again and again, the first time when woken or after one interval; soon, if the last look was not ``complete``."""
-        interval = INTERVAL_S if complete else RETRY_INTERVAL_S
         pause = RETRY_INTERVAL_S
         while True:
             try:
-                async with asyncio.timeout(interval):
+                async with asyncio.timeout(INTERVAL_S if complete else pause):
                     await self._woken.wait()
+                pause = RETRY_INTERVAL_S
             except TimeoutError:
-                pass
-            if await self.balance():
-                interval, pause = INTERVAL_S, RETRY_INTERVAL_S
-            else:
-                interval, pause = pause, min(pause * 2, RETRY_INTERVAL_MAX_S)
+                pause = min(pause * 2, RETRY_INTERVAL_MAX_S)
+            if complete := await self.balance():
+                pause = RETRY_INTERVAL_S
 
     async def balance(self) -> bool:
         """Look at every topic now; False if something could not be done and should be tried again soon."""
