@@ -204,7 +204,7 @@ final class Consuming {
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(topic + "-group");
         session.patient(consumer).setInstanceName("pull");
         consumer.start();
-        consumer.getDefaultMQPullConsumerImpl().getRebalanceImpl().getmQClientFactory().getMQAdminImpl().setTimeoutMillis(60_000);
+        Session.patientInAsking(consumer);
         List<MessageExt> received = new ArrayList<>();
         Map<MessageQueue, Long> ends = new HashMap<>();
         for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(topic)) {
@@ -281,6 +281,7 @@ final class Consuming {
         send(letters, 0, session.count);
         DefaultLitePullConsumer consumer = lite(topic + "-group", "lite-assign");
         consumer.start();
+        Session.patientInAsking(consumer);
         Collection<MessageQueue> queues = consumer.fetchMessageQueues(topic);
         Check.equal(4, queues.size(), "queues");
         consumer.assign(queues);

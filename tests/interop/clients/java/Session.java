@@ -13,6 +13,7 @@ import org.apache.rocketmq.client.consumer.store.OffsetStore;
 import org.apache.rocketmq.client.consumer.store.ReadOffsetType;
 import org.apache.rocketmq.client.consumer.store.RemoteBrokerOffsetStore;
 import org.apache.rocketmq.client.exception.MQClientException;
+import org.apache.rocketmq.client.impl.MQClientManager;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -35,9 +36,11 @@ final class Session {
         this.count = count;
         producer = new DefaultMQProducer(prefix + "-producer");
         patient(producer).start();
+        patientInAsking(producer);
         reader = new DefaultMQPullConsumer(prefix + "-reader");
         patient(reader).setInstanceName("reader");
         reader.start();
+        patientInAsking(reader);
     }
 
     /**
@@ -55,6 +58,11 @@ final class Session {
             consumer.setConsumerPullTimeoutMillis(CALL_MS);
         }
         return client;
+    }
+
+    /** A minute for what a client that has started asks about queues and single messages: it has six seconds for that by no setting. */
+    static void patientInAsking(ClientConfig started) {
+        MQClientManager.getInstance().getOrCreateMQClientInstance(started).getMQAdminImpl().setTimeoutMillis(CALL_MS);
     }
 
     DefaultMQProducer producer() {
