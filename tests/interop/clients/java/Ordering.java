@@ -20,6 +20,7 @@ public final class Ordering {
     public static void main(String[] arguments) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(arguments[2]);
         consumer.setNamesrvAddr(arguments[0]);
+        consumer.setMqClientApiTimeout(60_000); // it does not start without a route, and has three seconds for that
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(arguments[1], "*");
         if (arguments[3].equals("ordered")) {

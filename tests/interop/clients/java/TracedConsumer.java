@@ -22,6 +22,7 @@ final class TracedConsumer {
         CountDownLatch handled = new CountDownLatch(3);
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(args[1] + "-java", true, null);
         consumer.setNamesrvAddr(args[0]);
+        consumer.setMqClientApiTimeout(60_000); // it does not start without a route, and has three seconds for that
         consumer.setInstanceName("traced-consumer");
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setMaxReconsumeTimes(0);

@@ -33,7 +33,7 @@ final class Popping {
         String group = topic + "-group";
         Letters letters = new Letters(topic, session.count);
         send(session, letters, 0, session.count / 2);
-        DefaultMQAdminExt admin = new DefaultMQAdminExt();
+        DefaultMQAdminExt admin = new DefaultMQAdminExt(60_000L);
         session.patient(admin).setInstanceName("admin");
         admin.start();
         String broker = admin.examineTopicRouteInfo(topic).getBrokerDatas().get(0).selectBrokerAddr();
