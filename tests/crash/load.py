@@ -23,7 +23,7 @@ TOPIC = "crash"
 
 
 class Load:
-    """`producers` × `queues` lanes and the `groups`, each one consumer."""
+    """`producers` × `queues` lanes and the `groups`, each one consumer. `pause_s`: what a lane waits after each message, on average."""
 
     def __init__(
         self,
@@ -34,6 +34,7 @@ class Load:
         queues: int = 8,
         groups: tuple[str, ...] = ("accounting", "shipping"),
         body_size_max: int = 2000,
+        pause_s: float = 0.0,
     ) -> None:
         self.ledger = Ledger(in_flight_max=10_000)
         self.groups = groups
@@ -46,6 +47,7 @@ class Load:
         self._rng = rng
         self._queues = queues
         self._body_size_max = body_size_max
+        self._pause_s = pause_s
         self._number = 0
         self._fixed = True
         self._serving = asyncio.Event()
@@ -157,6 +159,8 @@ class Load:
                 send.maybe(time.monotonic())
                 continue
             await self._acknowledged(send, place, result.queue_offset)
+            if self._pause_s:
+                await asyncio.sleep(self._rng.uniform(0, 2 * self._pause_s))
 
     async def _acknowledged(self, send: Send, place: Queue, offset: int) -> None:
         now = time.monotonic()

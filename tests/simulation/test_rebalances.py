@@ -111,7 +111,7 @@ class World:
                 if here or over:
                     del waiting[queue]
                 self.settled += here and not waiting
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01 if now < noticed + 0.5 else 0.05)
 
     def _owners(self) -> dict[MessageQueue, list[str]]:
         found: dict[MessageQueue, list[str]] = defaultdict(list)
