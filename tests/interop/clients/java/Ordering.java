@@ -21,6 +21,7 @@ public final class Ordering {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(arguments[2]);
         consumer.setNamesrvAddr(arguments[0]);
         consumer.setMqClientApiTimeout(60_000); // it does not start without a route, and has three seconds for that
+        consumer.setAwaitTerminationMillisWhenShutdown(60_000); // what was handled is in the offsets that it leaves
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(arguments[1], "*");
         if (arguments[3].equals("ordered")) {
