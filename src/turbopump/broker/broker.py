@@ -128,6 +128,7 @@ class Broker:
         store = self._store = MessageStore.open(settings, disk, clock, _report, progress.reached, kinds.is_batch)
         pace = Pace(config.cold_read_share / 100, lambda: store.log.end, loop.call_later)
         store.cold_reads.take_turns(loop.call_soon, clock.monotonic, pace)
+        store.queue_ends.file.on_recovered = _tell
         _report_recovery(config.store_path_root_dir, store.recovery)
         log.info("hot functions: %s", KIND)
 
@@ -303,6 +304,7 @@ class Broker:
         assert self._tables is not None
         for file in self._tables.files:
             every(SAVE_AGAIN_S, file.repeat)
+        every(SAVE_AGAIN_S, self.store.queue_ends.file.repeat)
         every(min(max(config.register_name_server_period, 10_000), 60_000) / 1000, self._registration.soon)
         every(LOOK_INTERVAL_S, StallWatch(loop.time, self._sends.stood_still).look)
         if config.scrub_bytes_per_second:

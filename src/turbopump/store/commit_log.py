@@ -67,6 +67,8 @@ class CommitLog:
         self._step = SMALL_STEP if synced_often else POPULATE_STEP
         self.requires_crc: Callable[[int], bool] = lambda _offset: False
         """Whether the entry at an offset was written with a whole-entry CRC, so that its absence is damage."""
+        self.on_segment: Callable[[int], None] = lambda _start: None
+        """Called when a segment begins, before its first entry is written."""
 
     def load(self) -> None:
         """Map what is there; ``end`` is unknown until recovery calls ``open_at``."""
@@ -76,6 +78,11 @@ class CommitLog:
     def start(self) -> int:
         """Physical offset of the first byte that is still there."""
         return self._files.start
+
+    @property
+    def is_young(self) -> bool:
+        """Whether it has one segment, the very first: recovery then reads all of it."""
+        return self.start == 0 and len(self._files.files) <= 1
 
     @property
     def files(self) -> MappedFiles:
@@ -240,6 +247,7 @@ class CommitLog:
         self.end = start
         self._populated = start
         self._populate_ahead()
+        self.on_segment(start)
         return start
 
     def _populate_ahead(self) -> None:

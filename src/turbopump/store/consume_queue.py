@@ -113,6 +113,14 @@ class ConsumeQueue:
         while self.max_index < index:
             self.append(self.max_index, physical_offset, NO_MESSAGE_SIZE, 0)
 
+    def begin_empty_at(self, index: int) -> None:
+        """Let an empty queue go on at ``index`` (above 0), as one whose messages the log no longer has. Its last leading unit then has the
+        size 1: RocketMQ takes offset + size of the last unit for the newest message of the queue, and drops others up to there."""
+        self._begin_at(index)
+        file = self._files.at((index - 1) * UNIT_SIZE)
+        if file is not None:
+            _pack_into(file.buffer, (index - 1) * UNIT_SIZE - file.start, 0, 1, 0)
+
     def make_room(self, count: int) -> None:
         """Make the files that the next ``count`` units need, so that appending them cannot fail. Raises OSError."""
         file = self._file

@@ -5,7 +5,7 @@ Of which kind a queue is, its topic says (``queue.type``); where the topic is no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from turbopump.errors import StoreDamagedError
@@ -95,6 +95,14 @@ class ConsumeQueueTable:
             if not self._disk.list_directory(root / topic):
                 self._disk.remove(root / topic)
         return len(gone)
+
+    def finish_deletions(self, deleted: Mapping[str, int]) -> None:
+        """Delete what a kill has left of queues whose topic was deleted when the log ended at the offset given. Raises OSError."""
+        for queue in [queue for queue in self if queue.max_index and queue.topic in deleted]:
+            unit = queue.unit(queue.min_index)
+            if unit is None or unit[0] < deleted[queue.topic]:
+                del self._queues[queue.topic, queue.queue_id]
+                queue.remove()
 
     def rebuild(self) -> None:
         """Delete every queue's files: the dispatcher will fill them again from the log."""

@@ -95,10 +95,11 @@ class Dispatcher:
         self.dispatched = end
         self.last_store_timestamp = store_timestamp
 
-    def dispatch_mark(self, mark: EntryMark, queue: ConsumeQueue) -> None:
-        """Hand on an entry found by walking the log, whose place in its queue is known to fit. What readers see does not change."""
+    def dispatch_mark(self, mark: EntryMark, queue: ConsumeQueue | None) -> None:
+        """Hand on an entry found by walking the log, whose place in its queue is known to fit; None: it has none any more. What readers
+        see does not change."""
         text = mark.properties
-        if not mark.sys_flag & _PREPARED:
+        if queue is not None and not mark.sys_flag & _PREPARED:
             tags, count = self.unit_tags(mark), inner_count(mark) if queue.is_batch else 1
             queue.append(mark.queue_offset, mark.offset, mark.size, tags, mark.store_timestamp, count)
         if self._index is not None:

@@ -11,6 +11,7 @@
     <root>/config/timercheck                      how far their two files go
     <root>/checkpoint  <root>/abort  <root>/lock
     <root>/turbopump.json                         ours: provenance.py
+    <root>/turbopump.queues.json                  ours: queue_ends.py
 
 Segments may lie in several directories, and in others than these; so may queues, indexes, checkpoint and abort file.
 Source: apache/rocketmq ``StorePathConfigHelper``, ``MessageStoreConfig``.
@@ -60,6 +61,10 @@ class StorePaths:
     @property
     def provenance(self) -> Path:
         return self.root / "turbopump.json"
+
+    @property
+    def queue_ends(self) -> Path:
+        return self.root / "turbopump.queues.json"
 
     @property
     def config(self) -> Path:

@@ -21,6 +21,8 @@ from turbopump.store.disk import Disk
 from turbopump.store.json_rescue import before_the_damage
 
 T = TypeVar("T")
+Content = bytes | Callable[[], bytes]
+"""What is to be saved, or what makes it, in the thread that writes it."""
 
 ATTEMPTS_AT_ONCE: Final = 3
 """How often ``save_now`` tries."""
@@ -39,8 +41,8 @@ class JsonTable:
         self._report = report
         self.on_recovered = report
         self._saving = False
-        self._next: bytes | None = None
-        self._unsaved: bytes | None = None
+        self._next: Content | None = None
+        self._unsaved: Content | None = None
         self._failures = 0
         self._loaded = False
         self._torn = False
@@ -81,7 +83,7 @@ class JsonTable:
             return self._rescue("; ".join(faults), damaged, decode, empty)
         return empty()
 
-    def save(self, data: bytes) -> None:
+    def save(self, data: Content) -> None:
         """Replace the content, beside the owner's thread; of several saves under way only the last is written."""
         assert self._loaded, "a table is loaded before it is saved"
         self._unsaved = None
@@ -103,7 +105,7 @@ class JsonTable:
             else:
                 self.on_settled(error is None)
 
-        self._disk.start(lambda: self._replace(data), done)
+        self._disk.start(lambda: self._replace(data if isinstance(data, bytes) else data()), done)
 
     def repeat(self) -> None:
         """Save again what could not be saved; for whoever owns the clock to call every second or so."""

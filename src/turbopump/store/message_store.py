@@ -32,6 +32,7 @@ from turbopump.store.new_message import NewMessage as NewMessage
 from turbopump.store.new_message import Placed as Placed
 from turbopump.store.packed_batch import PackedBatch, write_batch
 from turbopump.store.provenance import ABORT_MARK, APACHE_LOCK_MARK, LOCK_MARK, Provenance
+from turbopump.store.queue_ends import KnownEnds, QueueEnds
 from turbopump.store.queue_reader import GetResult, QueueReader
 from turbopump.store.recovery import Recovery, RecoveryReport
 from turbopump.store.retention import Retention
@@ -80,6 +81,7 @@ class MessageStore:
         self.lookup = Lookup(self.log, self.queues, self.index, visible_end, self.unit_repair)
         self._provenance = Provenance(disk, config.paths.provenance)
         self.log.requires_crc = self._provenance.requires_crc
+        self.queue_ends = QueueEnds(disk, paths.queue_ends, self.queues, on_failure)
         self._checkpoint = Checkpoint(disk, config.paths.checkpoint)
         self.flusher = Flusher(
             disk, self.log, self.queues, self.index, self._dispatcher, self._checkpoint, self.flushed, on_failure
@@ -93,6 +95,7 @@ class MessageStore:
         )
         self.roots = LogRoots(disk, self.log.files, self._provenance)
         self.retention.before_deleting = self.roots.before_deleting
+        self.retention.before_trimming = self.queue_ends.save_firsts
         self.recovery: RecoveryReport | None = None
 
     @classmethod
@@ -125,7 +128,8 @@ class MessageStore:
             disk.write_file(paths.abort, str(os.getpid()).encode() + ABORT_MARK)
             lock.mark(LOCK_MARK)
             store.queues.load()
-            store.recovery = store._recover(clean=clean, on_progress=on_progress)
+            known = store.queue_ends.load(trusted=not lock.found.startswith(APACHE_LOCK_MARK))
+            store.recovery = store._recover(clean=clean, known=known, on_progress=on_progress)
             if not clean:
                 store.flusher.flush_all_now()
             elif not store.recovery.entries:
@@ -143,14 +147,14 @@ class MessageStore:
             raise
         return store
 
-    def _recover(self, *, clean: bool, on_progress: Callable[[int, int], None]) -> RecoveryReport:
+    def _recover(self, *, clean: bool, known: KnownEnds, on_progress: Callable[[int, int], None]) -> RecoveryReport:
         index, provenance = self.index, self._provenance
         complete = True
         if index is not None:
             index.load()
             expected = provenance.index_names
-            known = set(expected) <= set(index.names) if expected is not None else bool(index.files)
-            complete = known and not provenance.index_incomplete
+            there = set(expected) <= set(index.names) if expected is not None else bool(index.files)
+            complete = there and not provenance.index_incomplete
             index.on_failure = self._stop_indexing
             index.on_no_room = self._no_room_for_index
             index.on_damage = self.on_failure
@@ -164,8 +168,23 @@ class MessageStore:
             derived_complete=complete,
             index_synced=provenance.crashed_here,
             on_progress=on_progress,
+            known=known,
         )
         report = recovery.run()
+        if report.misfit is not None:
+            again = (
+                "all queues and indexes are written again"
+                if report.rebuilt
+                else f"queues are written again from {report.begun_at} on"
+            )
+            self.on_failure(f"a consume queue was not as it should be, {again}: {report.misfit}")
+        self.queue_ends.begin(
+            self.log.start,
+            report.log_end,
+            agreed=report.misfit is None and not report.rebuilt,
+            all_read=self.log.is_young,
+        )
+        self.log.on_segment = lambda start: self.queue_ends.note(start) if start > 0 else None
         provenance.begin(report.log_end, index.names if index is not None else None, with_crc=self._with_crc)
         self.roots.note()
         if index is not None:
@@ -323,6 +342,23 @@ class MessageStore:
         queue = self.queues.find(topic, queue_id)
         return queue.min_index if queue is not None else 0
 
+    def delete_queues(self, topic: str, then: Callable[[int | OSError], None]) -> None:
+        """Delete a topic's queues with their files; ``then`` hears how many there were. Messages stay in the log until it is trimmed."""
+
+        def noted(_good: bool) -> None:
+            """If it could not be noted, a start after a kill may bring the queues back, from the log."""
+            self.queue_ends.deleted_now(topic, self.log.end)
+            try:
+                count: int | OSError = self.queues.delete(topic)
+            except OSError as error:
+                count = error
+            then(count)
+
+        if any(queue.topic == topic for queue in self.queues):
+            self.queue_ends.forget_topic(topic, self.log.end, noted)
+        else:
+            then(0)
+
     def is_hot(self, topic: str, queue_id: int, index: int) -> bool:
         """Whether a queue's message would be read from memory; True too where there is no such message."""
         queue = self.queues.find(topic, queue_id)
@@ -352,6 +388,7 @@ class MessageStore:
             if self.index is not None:
                 self.index.close()
             if self.flushed.error is None and not self.flusher.queues_failed:
+                self.queue_ends.end(self.log.end, all_read=self.log.is_young)
                 self._provenance.end(self.log.end)
                 self._disk.remove(self._config.paths.abort)
         finally:

@@ -11,9 +11,11 @@
    it. A bad entry with nothing good behind it is a torn tail: the log ends there, and everything is cut to it.
 5. What was recovered after a crash may be in the page cache only (the process was killed, the machine was not), and what was cut off
    is still on the disk: both count as dirty, so that the store syncs them before it says what is flushed.
-6. Derived files are disposable: a queue that lacks units, or whose files do not belong together, or a count of units that is not the
-   one noted at the clean stop, makes recovery begin anew, with empty queues and indexes, at the start of the log. An entry that fits
-   into no queue even then is damage.
+6. Derived files are disposable. Where queues ended, and which begin where, was noted at some places of the log (``queue_ends.py``): reading
+   begins at the newest such place, not behind that of 2, at which every queue, once cut there, ends as it did; and having read, no queue
+   may end before the newest place that the log reaches. A queue that lacks units, or whose files do not belong together, or a count of
+   units that is not the one noted at the clean stop, makes recovery begin anew, with empty queues and indexes, at the start of the log.
+   An entry that fits into no queue even then is damage. A queue of which the log has no message goes on where it ended.
 
 Source of the file rules: apache/rocketmq ``CommitLog.recoverNormally`` / ``recoverAbnormally``; Apache ends the log at the first bad entry.
 """
@@ -32,6 +34,7 @@ from turbopump.store.consume_queue_table import ConsumeQueueTable
 from turbopump.store.dispatcher import Dispatcher
 from turbopump.store.entry_mark import EntryMark
 from turbopump.store.key_index import KeyIndex
+from turbopump.store.queue_ends import KnownEnds, wrong_end
 
 PROGRESS_STEP: Final = 8 * 1024 * 1024
 """Bytes of log between two calls of ``on_progress``."""
@@ -51,7 +54,8 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What recovery found. Offsets in bytes of the log; ``torn`` says what was wrong where the log now ends, None if nothing was."""
+    """What recovery found. Offsets in bytes of the log; ``torn`` says what was wrong where the log now ends, None if nothing was;
+    ``misfit`` which queue was not as it should have been, so that more was read again."""
 
     clean: bool
     begun_at: int
@@ -60,10 +64,11 @@ class RecoveryReport:
     rebuilt: bool
     damages: tuple[Damage, ...] = ()
     torn: str | None = None
+    misfit: str | None = None
 
 
 class _QueueHoleError(Exception):
-    """A queue lacks units that no damage explains."""
+    """A queue lacks units that no damage explains; its text says which."""
 
 
 @dataclass(slots=True)
@@ -72,7 +77,7 @@ class Recovery:
 
     ``derived_complete`` False: index files are known to be missing, so that the whole log must be read. ``index_synced`` False: the
     crashed program does not sync its index with the checkpoint (Apache's only syncs full files). ``on_progress`` gets (offset reached,
-    about where the log ends) when reading begins, every few MiB, and when it has ended.
+    about where the log ends) when reading begins, every few MiB, and when it has ended. ``known``: where queues ended.
     """
 
     log: CommitLog
@@ -84,31 +89,33 @@ class Recovery:
     derived_complete: bool = True
     index_synced: bool = True
     on_progress: Callable[[int, int], None] = lambda _offset, _end: None
+    known: KnownEnds = field(default_factory=KnownEnds)
     damages: list[Damage] = field(default_factory=list)
+    misfit: str | None = None
 
     def run(self) -> RecoveryReport:
         """Bring log, queues and indexes to one consistent end. Raises OSError and StoreDamagedError."""
         log, index = self.log, self.index
         if index is not None and self.clean:  # else its newest file may well be odd, and is rewound first
             index.check_headers()
+        self.known = self.known.since(log.start)
+        self.queues.finish_deletions(self.known.deleted)
         begin = self._begin_after_clean_stop() if self.clean else self._begin_after_crash()
-        if index is not None and not self.clean:
-            begin = index.rewind(begin if self.index_synced else max(min(begin, index.end_offset), 0))
-            begin = max(begin, log.start)
-            self._lower_index_time(index)
-        rebuilt = not self._derived_reach(begin)
-        if not rebuilt:
-            try:
-                for queue in self.queues:
-                    queue.cut_at(begin, self._is_there)
+        rebuilt = False
+        try:
+            begin = self._rewind_index(self._where_queues_fit(begin))
+            rebuilt = not self._derived_reach(begin)
+            if not rebuilt:
+                self._cut_queues(begin)
                 entries, torn = self._redispatch(begin, rebuilding=False)
-                if self.clean and log.walked_to == self.checkpoint.log_end and self.queues.units != self.checkpoint.queue_units:
-                    raise _QueueHoleError
-            except _QueueHoleError:
-                rebuilt = True
+                self._settle_ends(begin, {}, rebuilding=False)
+        except _QueueHoleError as hole:
+            rebuilt, self.misfit = True, str(hole)
         if rebuilt:
+            emptied = self._emptied_queues()
             begin = self._forget_derived()
             entries, torn = self._redispatch(begin, rebuilding=True)
+            self._settle_ends(begin, emptied, rebuilding=True)
         end = log.walked_to
         log.open_at(end)
         if not self.clean:
@@ -123,7 +130,77 @@ class Recovery:
             self._lower_index_time(index)
         if index is not None:
             index.check_headers()
-        return RecoveryReport(self.clean, begin, end, entries, rebuilt, tuple(self.damages), torn)
+        return RecoveryReport(self.clean, begin, end, entries, rebuilt, tuple(self.damages), torn, self.misfit)
+
+    def _where_queues_fit(self, begin: int) -> int:
+        """``begin``, or the place before it from which on the queues must be written again, so that each goes on where it did; they are cut
+        there. Raises _QueueHoleError if no place is known at which they fit, although some are."""
+        if self.queues.damaged:
+            raise _QueueHoleError("the files of a queue do not belong together")
+        fault = self.known.lost_front(self.queues)
+        if fault is not None:
+            raise _QueueHoleError(fault)
+        if self.clean and self.known.places and self.known.places[-1].at >= begin:
+            return begin  # compared when reading has come there
+        for place in self.known.back_from(begin, self.log.start):
+            self._cut_queues(place.at)
+            fault = self.known.misfit(place, self.queues)
+            if fault is None:
+                return place.at
+            self.misfit = self.misfit or fault
+        if self.misfit is not None:
+            raise _QueueHoleError(self.misfit)
+        return begin
+
+    def _settle_ends(self, begin: int, emptied: dict[tuple[str, int], int], *, rebuilding: bool) -> None:
+        """No queue ends before it did when the log was at the newest place known: what is missing was damaged in the log, or is no longer
+        in it. ``emptied`` is where queues ended that the log had no message of. Raises _QueueHoleError, but not if ``rebuilding``: then
+        the log is right.
+        """
+        log, clean_end = self.log, self.checkpoint.log_end
+        place = self.known.newest(log.walked_to)
+        ends = self.known.ends_at(place) if place is not None else {}
+        for key, end in emptied.items():
+            ends[key] = max(end, ends.get(key, 0))
+        for (topic, queue_id), end in ends.items():
+            queue = self.queues.find(topic, queue_id)
+            found = queue.max_index if queue is not None else 0
+            if found >= end:
+                continue
+            queue = queue or self.queues.find_or_make(topic, queue_id)
+            if self.damages and self._explained(queue, end - found, begin, rebuilding):
+                queue.fill_gap(end, self.damages[-1].start)
+            elif not rebuilding:
+                raise _QueueHoleError(wrong_end(topic, queue_id, found, end, place.at if place is not None else log.start))
+            elif not found and log.start and queue.is_batch:
+                queue.fill_gap(end, 0)
+            elif not found and log.start:
+                queue.begin_empty_at(end)
+        if self.clean and not rebuilding and log.walked_to == clean_end and self.queues.units != self.checkpoint.queue_units:
+            text = f"queues have {self.queues.units} units, and had {self.checkpoint.queue_units} at the clean stop"
+            raise _QueueHoleError(text)
+
+    def _emptied_queues(self) -> dict[tuple[str, int], int]:
+        """Where the queues end of which the log has no message any more, by their own files."""
+        start, ends = self.log.start, {}
+        for queue in self.queues if start else ():
+            unit = queue.unit(queue.max_index - 1)
+            if queue.max_index and (unit is None or unit[0] < start):
+                ends[queue.topic, queue.queue_id] = queue.max_index
+        return ends
+
+    def _cut_queues(self, offset: int) -> None:
+        for queue in self.queues:
+            queue.cut_at(offset, self._is_there)
+
+    def _rewind_index(self, begin: int) -> int:
+        """Cut the index after a crash; where reading must begin for it."""
+        index = self.index
+        if index is None or self.clean:
+            return begin
+        begin = max(index.rewind(begin if self.index_synced else max(min(begin, index.end_offset), 0)), self.log.start)
+        self._lower_index_time(index)
+        return begin
 
     def _redispatch(self, begin: int, *, rebuilding: bool) -> tuple[int, str | None]:
         """Dispatch every good entry from ``begin`` on: (how many, what is wrong behind the last); ``damages`` are those of this run.
@@ -170,6 +247,9 @@ class Recovery:
 
     def _dispatch(self, mark: EntryMark, begin: int, rebuilding: bool) -> str | None:
         """Hand on an entry; what is wrong with it if its place in its queue cannot be."""
+        if mark.topic in self.known.deleted and mark.offset < self.known.deleted[mark.topic]:
+            self.dispatcher.dispatch_mark(mark, None)
+            return None
         inner = mark.sys_flag & _INNER_BATCH != 0
         queue = self.queues.find_or_make(mark.topic, mark.queue_id, batch=inner)
         if inner and not queue.is_batch:
@@ -180,7 +260,8 @@ class Recovery:
                 queue.fill_gap(index, self.damages[-1].start)
             elif not self._begins_anew(queue, mark, begin):
                 if not rebuilding:
-                    raise _QueueHoleError
+                    text = f"its units end at {expected}, and the log goes on with {index} at {mark.offset}"
+                    raise _QueueHoleError(f"topic={mark.topic} queue={mark.queue_id}: {text}")
                 return f"it says that it is queue offset {index} of {mark.topic} queue {mark.queue_id}, which has {expected} before it"
         self.dispatcher.dispatch_mark(mark, queue)
         return None
@@ -242,11 +323,11 @@ class Recovery:
 
     def _derived_reach(self, begin: int) -> bool:
         """Whether queues and indexes have what is in the log before the place where reading begins."""
-        if self.queues.damaged or (self.log.start == 0 and any(queue.min_index for queue in self.queues)):
+        if self.log.start == 0 and any(queue.min_index for queue in self.queues):
             return False
         if begin <= self.log.start:
             return True
-        return self.derived_complete and any(queue.max_index for queue in self.queues)
+        return self.derived_complete and (bool(self.known.places) or any(queue.max_index for queue in self.queues))
 
     def _begin_after_clean_stop(self) -> int:
         """The end of the last entry that a queue points to, if that entry is there and whole; else the start of its segment."""

@@ -7,7 +7,7 @@
    messages are all gone still knows at which offset it goes on. Nor one that somebody still has to deliver from (``needed_from``), however
    short space is.
 3. Then queues begin at their first unit that the log still has; files whose units all lie before go, never a queue's last. Index files
-   likewise; which ones there are is noted before they are removed, so that their absence is no damage.
+   likewise; where queues begin, and which index files there are, is noted before any are removed, so that their absence is no damage.
 
 Whatever is being read in a thread stays open until that read ends (``Segment.hold``): its name goes, its bytes do not. Each step runs
 beside the owner's thread and then calls ``then``; pausing between them is for whoever owns the clock. Source: apache/rocketmq
@@ -96,8 +96,13 @@ class Retention:
         self._manual_rounds = 0
         self._deleted = 0
         self._forced = False
+        self.before_trimming: Callable[[Callable[[bool], None]], None] = lambda then: then(True)
+        """Called before queue files go, when the queues begin behind them: it tells whether they may."""
         self._to_trim: Iterator[ConsumeQueue] = iter(())
+        self._doomed: list[tuple[ConsumeQueue, MappedFile]] = []
+        self._may_go = False
         self._trimmed_to = 0
+        self._trim_again = False
 
     def ask(self) -> None:
         """Let expired files go in the next rounds, whatever the hour. RocketMQ: ``executeDeleteFilesManually``."""
@@ -106,6 +111,8 @@ class Retention:
     def begin_round(self) -> bool:
         """Begin a round; False if it is not time to delete anything."""
         self._deleted = 0
+        if self._trim_again:
+            self._trim_again, self._trimmed_to = False, 0
         asked = self._manual_rounds > 0
         self._manual_rounds = max(self._manual_rounds - 1, 0)
         hour = datetime.fromtimestamp(self._clock.now_ms() / 1000).hour
@@ -152,21 +159,37 @@ class Retention:
         return min((offset for ask in self.needed_from if (offset := ask()) is not None), default=self._log.end)
 
     def trim_next(self, then: Then) -> None:
-        """Trim a number of queues to what the log still has, and at the end the indexes."""
+        """Let a number of queues begin where the log does, or remove a number of their files, and at the end trim the indexes."""
         if self._log.start > self._trimmed_to:
             self._trimmed_to = self._log.start
-            self._to_trim = iter(list(self._queues))
+            self._to_trim, self._doomed, self._may_go = iter(list(self._queues)), [], False
         start, looked_at = self._trimmed_to, 0
-        batch: list[tuple[ConsumeQueue, MappedFile]] = []
         for queue in self._to_trim:
             queue.raise_min(start)
-            batch.extend((queue, file) for file in queue.files_before(start))
+            self._doomed.extend((queue, file) for file in queue.files_before(start))
             looked_at += 1
-            if looked_at >= QUEUES_AT_ONCE or len(batch) >= QUEUE_FILES_AT_ONCE:
+            if looked_at >= QUEUES_AT_ONCE:
                 break
-        if not looked_at:
+        if looked_at:
+            then(Next.AT_ONCE)
+        elif self._doomed and not self._may_go:
+            self.before_trimming(lambda good: self._noted_firsts(good, then))
+        elif self._doomed:
+            self._remove_queue_files(then)
+        else:
             self._trim_indexes(start, then)
-            return
+
+    def _noted_firsts(self, good: bool, then: Then) -> None:
+        self._may_go = good
+        if not good:  # reported by whoever noted it
+            self._doomed.clear()
+            self._trim_again = True
+        then(Next.AT_ONCE)
+
+    def _remove_queue_files(self, then: Then) -> None:
+        taken, self._doomed = self._doomed[:QUEUE_FILES_AT_ONCE], self._doomed[QUEUE_FILES_AT_ONCE:]
+        # a queue deleted meanwhile has none, and one made anew has others of the same names
+        batch = [(queue, file) for queue, file in taken if self._queues.find(queue.topic, queue.queue_id) is queue]
 
         def removed(gone: int, error: OSError | None) -> None:
             for queue, file in batch[:gone]:
@@ -175,10 +198,7 @@ class Retention:
                 self._report(f"files of queues cannot be deleted: {error}")
             then(Next.AFTER_A_PAUSE)
 
-        if batch:
-            self._disk.start_remove([file.segment for _, file in batch], removed)
-        else:
-            then(Next.AT_ONCE)
+        self._disk.start_remove([file.segment for _, file in batch], removed)
 
     def _trim_indexes(self, start: int, then: Then) -> None:
         index = self._index

@@ -260,7 +260,7 @@ def test_queues_indexes_checkpoint_and_abort_file_may_lie_elsewhere(tmp_path: Pa
         store.put("T", 0, message, sys_flag=0, born_timestamp=0, born_host=HOST, store_host=HOST)
     assert places["abort_file"].exists()
     left = {path.name.removesuffix(".bak") for path in (tmp_path / "store").iterdir()}
-    assert left == {"config", "lock", "turbopump.json"}
+    assert left == {"config", "lock", "turbopump.json", "turbopump.queues.json"}
     store.close()
     assert [field for field, path in places.items() if not path.exists()] == ["abort_file"]
     again = directory.open()

@@ -153,19 +153,30 @@ class TopicsHandler:
             for group in self._records.offsets.groups_of(topic):
                 names += [f"{RETRY_PREFIX}{group}{mark}{topic}" for mark in "_+"]  # POP retry topics, v1 and v2
         for name in names:
-            try:
-                queues = self._records.store.queues.delete(name)
-            except OSError as error:
+            error = await self._forget(name)
+            if error is not None:
                 remark = f"the queues of topic {name} cannot be deleted: {error}; repair that and restart the broker"
                 return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
-            self._records.offsets.forget_topic(name)
-            self._records.statistics.forget_topic(name)
-            self._records.held.expire_topic(name)
-            if self._topics.delete(name):
-                log.info("topic deleted topic=%s queues=%d", name, queues)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._announce(), ANNOUNCE_WAIT_S)
         return Response()
+
+    async def _forget(self, name: str) -> OSError | None:
+        """Delete a topic and all that is known of it, in one piece once the store has noted it; the error if its queues cannot go."""
+        done: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
+
+        def forget(queues: int | OSError) -> None:
+            if not isinstance(queues, OSError):
+                self._records.offsets.forget_topic(name)
+                self._records.statistics.forget_topic(name)
+                self._records.held.expire_topic(name)
+                if self._topics.delete(name):
+                    log.info("topic deleted topic=%s queues=%d", name, queues)
+            if not done.done():
+                done.set_result(queues if isinstance(queues, OSError) else None)
+
+        self._records.store.delete_queues(name, forget)
+        return await done
 
     def one(self, request: GetTopicConfig, _context: RequestContext) -> Response:
         """The settings of one topic."""

@@ -42,6 +42,9 @@ KINDS: Final = {
     "queue_ahead": Kind(
         False, "after a crash the last units of a queue point beyond the end of the log: the next start cuts them"
     ),
+    "queue_end": Kind(
+        True, "a queue ends before it did, and the log has no message that tells: the next start lets it go on where it ended"
+    ),
     "queue_file": Kind(True, "a queue's file is missing or has another size"),
     # indexes
     "index_missing": Kind(True, "a message cannot be found by a key it has"),

@@ -26,6 +26,7 @@ from turbopump.store.inspection.findings import FINDINGS_MAX, Finding, Findings
 from turbopump.store.inspection.index_check import IndexCheck
 from turbopump.store.inspection.index_layout import IndexHeader, check_chains, read_headers
 from turbopump.store.inspection.log_walk import BadRange, LogWalk
+from turbopump.store.inspection.next_start import known_ends, reads_from
 from turbopump.store.inspection.origin import crc_rule
 from turbopump.store.inspection.queue_check import UNIT, QueueCheck, QueueUnits
 from turbopump.store.inspection.report import Verification
@@ -111,7 +112,10 @@ class _Check:
             now.batch_queues[key] = BatchQueueCheck(disk, files, window)
         now.headers = read_headers(disk, store.indexes)
         self._units_checked = not store.unit_files_elsewhere
+        self._known = known_ends(disk, paths, running=state.running)
         self._behind: dict[tuple[str, int], Finding] = {}
+        self._behind_at: dict[tuple[str, int], int] = {}
+        self._lacking: set[tuple[str, int]] = set()
         self.result = Verification(
             paths.root,
             findings,
@@ -153,7 +157,7 @@ class _Check:
             on_progress=lambda offset: on_progress(offset - store.log_start, size),
         )
         self._behind.clear()
-        queues, prepared = now.queues, SysFlag.TRANSACTION_PREPARED
+        queues, prepared, deleted = now.queues, SysFlag.TRANSACTION_PREPARED, self._known.deleted
         messages = total = newest = 0
         for offset, entry in walk.entries(end=now.end):
             try:
@@ -166,7 +170,7 @@ class _Check:
             total += entry_size
             if stored_ms > newest:
                 newest = stored_ms
-            if not sys_flag & prepared:
+            if not sys_flag & prepared and not (deleted and offset < deleted.get(topic, 0)):
                 queue = queues.get((topic, queue_id))
                 if queue is not None:
                     fault = queue.claim(queue_offset, offset, entry_size, tags, stored_ms)
@@ -186,9 +190,7 @@ class _Check:
                     topic,
                 )
         on_progress(size, size)
-        for finding in self._behind.values():
-            finding.what = f"behind: {finding.count} units will be rebuilt at the next start"
-            self._findings.add(finding)
+        self._judge_ends(walk.end)
         result.messages, result.message_bytes, result.newest_ms, result.log_end = messages, total, newest, walk.end
         if index is not None:
             if not now.state.running:
@@ -262,15 +264,40 @@ class _Check:
         queue: QueueCheck | BatchQueueCheck | None = self._now.queues.get((topic, queue_id))
         queue = queue or self._now.batch_queues.get((topic, queue_id))
         if not fault and self._now.state.crashed and (queue is None or index >= queue.end):
+            self._behind_at[topic, queue_id] = offset
             finding = self._behind.get((topic, queue_id))
             if finding is None:
                 self._behind[topic, queue_id] = Finding("queue_behind", "", topic=topic, queue_id=queue_id, index=index)
             else:
                 finding.count += 1
             return
+        if not fault:
+            self._lacking.add((topic, queue_id))
         kind, what = ("unit_wrong", fault) if fault else ("unit_missing", "there is no unit")
         finding = Finding(kind, what, offset=offset, topic=topic, queue_id=queue_id, index=index)
         self._findings.add(finding, run=((kind, topic, queue_id), index))
+
+    def _judge_ends(self, log_end: int) -> None:
+        """Judge the queues that end too early after a crash, and those of whose end only a note tells."""
+        place = self._known.newest(log_end)
+        all_noticed = place is not None or not any(queue.end for queue in self._now.all_queues)
+        begin = 0 if all_noticed or not self._behind else reads_from(self._disk, self._now.store)
+        for key, finding in self._behind.items():
+            finding.what = f"behind: {finding.count} units will be rebuilt at the next start"
+            if self._behind_at[key] < begin:
+                finding.kind = "unit_missing"
+                finding.what = (
+                    f"there are no units, and the next start reads the log only from {begin} on: it will not miss them. Stop the "
+                    "broker and remove the file checkpoint, and it will"
+                )
+            self._findings.add(finding)
+        judged = self._units_checked and not self._now.state.running
+        ends = self._known.ends_at(place) if place is not None and judged else {}
+        found = {(queue.topic, queue.queue_id): queue.end for queue in self._now.all_queues}
+        for key, end in ends.items():
+            if found.get(key, 0) < end and key not in self._behind and key not in self._lacking:
+                text = f"it ends at {found.get(key, 0)}, and ended at {end} when the log was at {place.at if place else 0}"
+                self._findings.add(Finding("queue_end", text, topic=key[0], queue_id=key[1]))
 
     def _claim_light_queues(self, properties: str, offset: int, size: int, tags: int) -> None:
         """Light queues (LMQ) share the entries of other topics. Brokers without them write none: only those that exist are checked."""
