@@ -32,6 +32,7 @@ from turbopump.blocking import (
     PushConsumerSettings,
     Retry,
     SendStatus,
+    SimpleConsumer,
     Surrounding,
     on_loop_thread,
 )
@@ -303,6 +304,28 @@ def test_a_push_consumer_is_refused_in_a_fork(broker: BrokerThread, topic: str) 
         answer = in_a_fork(lambda: str(consumer.take(1)))
         assert answer.startswith("NotStartedError: this PushConsumer was started in process")
         assert "start a new one after the fork" in answer
+
+
+@pytest.mark.skipif(not hasattr(os, "fork") or sys.platform == "darwin", reason="needs a fork that is safe with threads")
+@pytest.mark.parametrize("kind", [LitePullConsumer, SimpleConsumer, PushConsumer])
+def test_a_consumer_that_was_not_started_keeps_what_it_subscribes_to_in_a_fork(
+    broker: BrokerThread, topic: str, kind: type[LitePullConsumer | SimpleConsumer | PushConsumer]
+) -> None:
+    consumer = kind(broker.namesrv, group=f"{kind.__name__}_forked", consume_from=ConsumeFrom.FIRST)
+    consumer.subscribe(topic)
+    with Producer(broker.namesrv) as producer:
+        producer.send(topic, "for the child")
+
+    def work() -> str:
+        with consumer:
+            if isinstance(consumer, PushConsumer):
+                return consumer.take(1)[0].body.decode()
+            get = consumer.poll if isinstance(consumer, LitePullConsumer) else consumer.receive
+            while not (messages := get(timeout=5)):
+                pass
+            return messages[0].body.decode()
+
+    assert in_a_fork(work) == "for the child"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork") or sys.platform == "darwin", reason="needs a fork that is safe with threads")

@@ -4,7 +4,8 @@ One rule: there is one implementation, the asyncio one; a call here runs there, 
 and brings back its result. It must not know brokers. Handing over and back costs some tens of µs (``make bench`` has the figure).
 
 After a ``fork`` the thread is gone: a Producer, PullConsumer or MessageFinder starts afresh in the child by itself at its next call; a
-PushConsumer or LitePullConsumer refuses, for the messages in its hands belong to the parent.
+PushConsumer, LitePullConsumer or SimpleConsumer that was started refuses, for the messages in its hands belong to the parent. One that
+was not started yet keeps what it subscribes to, and can be started in the child.
 """
 
 from __future__ import annotations

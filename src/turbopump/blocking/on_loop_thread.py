@@ -27,7 +27,8 @@ ClientT = TypeVar("ClientT", bound=_Client)
 
 
 class OnLoopThread(Generic[ClientT]):
-    """An asyncio client and the thread it lives on; made anew in a forked child if it may be."""
+    """An asyncio client and the thread it lives on. In a forked child one that was started is made anew if it may be, and one that was not
+    is as it was."""
 
     _survives_fork = True
 
@@ -82,9 +83,10 @@ class OnLoopThread(Generic[ClientT]):
         with _healing:
             if self._pid == os.getpid():
                 return
-            leave_behind(self._client)
-            self._client = self._make()
             self._lock = threading.Lock()
+            if self._state != "new":  # else nothing in it is the parent's, and what was subscribed to stays
+                leave_behind(self._client)
+                self._client = self._make()
             self._thread = the_loop_thread() if self._state == "started" else None
             if self._thread is not None:
                 self._call(self._client.start)

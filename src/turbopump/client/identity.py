@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from turbopump.client.setting_rules import INSTANCE_RULES, check
+from turbopump.client.setting_rules import INSTANCE_RULES, check, is_name
 from turbopump.errors import ConfigError
 
 ACCESS_KEY: Final = "AccessKey"
@@ -34,8 +34,13 @@ class Credentials:
     security_token: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        if not self.access_key or not self.secret_key:
-            raise ConfigError("credentials need an access key and a secret key, both not empty")
+        for name in ("access_key", "secret_key", "security_token"):
+            value = getattr(self, name)
+            if not is_name(value) and (value is not None or name != "security_token"):  # their values are not shown
+                what = "empty, or no valid Unicode" if isinstance(value, str) else f"of type {type(value).__name__}"
+                raise ConfigError(
+                    f"credentials need an access_key and a secret_key, text and both not empty; this {name} is {what}"
+                )
 
 
 @dataclass(frozen=True, slots=True)

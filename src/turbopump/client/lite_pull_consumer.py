@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Final
 
 from turbopump.client.allocation import Strategy, strategy_of
+from turbopump.client.consuming.consumer_rules import LITE_PULL_RULES, POLL_RULES
 from turbopump.client.consuming.found_messages import Time, as_ms
 from turbopump.client.consuming.offset_store import ConsumeFrom, OffsetStore
 from turbopump.client.consuming.prefetched_queue import PrefetchedQueue
@@ -30,7 +31,7 @@ from turbopump.client.namespace import unwrapped, wrap, wrapped
 from turbopump.client.operating.operated_consumers import OperatedLitePull
 from turbopump.client.producer import Producer
 from turbopump.client.routes import TopicRoute
-from turbopump.client.setting_rules import group_in
+from turbopump.client.setting_rules import check, group_in
 from turbopump.client.shared_instances import join_instance
 from turbopump.client.surroundings import name_server_addresses, surroundings_of
 from turbopump.client.traces.consume_traces import ConsumeTraces
@@ -84,15 +85,13 @@ class LitePullConsumer:
         local_ip: str | None = None,
     ) -> None:
         self._group = group_in(namespace, group)
-        limits = Limits(queue_messages_max, queue_bytes_max, messages_max, pull_batch)
-        if min(limits) < 1:
-            raise ConfigError(f"pull_batch, queue_messages_max, queue_bytes_max and messages_max must be at least 1: {limits}")
+        check(LITE_PULL_RULES, locals())
         self.group = group
         self._namespace = namespace
         self._settings = InstanceSettings(name_server_addresses(namesrv), instance_name, unit_name, credentials, namespace_v2)
         self._consume_from = consume_from
         self._auto_commit = auto_commit
-        self._limits = limits
+        self._limits = Limits(queue_messages_max, queue_bytes_max, messages_max, pull_batch)
         self._strategy = strategy_of(allocation)
         self._trace_topic = trace_topic(trace)
         self._surroundings = surroundings_of(clock, random, local_ip)
@@ -231,8 +230,7 @@ class LitePullConsumer:
 
         Those of one queue come in its order. With ``auto_commit`` what the poll before gave is done now.
         """
-        if max_messages < 1:
-            raise ConfigError(f"max_messages={max_messages} must be at least 1")
+        check(POLL_RULES, {"timeout": timeout, "max_messages": max_messages})
         running = self._ready()
         messages = await running.prefetching.poll(max_messages, timeout)
         if messages and running.traces is not None:

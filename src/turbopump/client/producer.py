@@ -32,7 +32,7 @@ from turbopump.client.sending.send_frame import SendFrames
 from turbopump.client.sending.send_result import RETRYABLE_CODES, SendResult
 from turbopump.client.sending.send_statistics import SendStatistics
 from turbopump.client.sending.sender import Sender, SendRules
-from turbopump.client.setting_rules import check
+from turbopump.client.setting_rules import TOPIC, check, check_timeout, group_in
 from turbopump.client.shared_instances import join_instance
 from turbopump.client.surroundings import name_server_addresses, surroundings_of
 from turbopump.client.traces.tracing import Tracing, trace_topic
@@ -41,7 +41,7 @@ from turbopump.errors import ConfigError, NotStartedError
 from turbopump.message.ids import UniqueIds
 from turbopump.message.message import BODY_SIZE_MAX, Message, ReceivedMessage
 from turbopump.message.message_queue import MessageQueue
-from turbopump.message.rules import group_fault
+from turbopump.message.rules import topic_fault
 
 DEFAULT_GROUP: Final = "DEFAULT_PRODUCER"
 
@@ -82,21 +82,8 @@ class Producer:
         random: random_module.Random | None = None,
         local_ip: str | None = None,
     ) -> None:
-        check(
-            PRODUCER_RULES,
-            {
-                "namespace": namespace,
-                "retry_codes": retry_codes,
-                "latency_faults": latency_faults,
-                "body_size_max": body_size_max,
-                "back_pressure": back_pressure,
-                "auto_batch": auto_batch,
-                "hooks": hooks,
-            },
-        )
-        fault = group_fault(wrap(namespace, group))
-        if fault is not None:
-            raise ConfigError(fault)
+        check(PRODUCER_RULES, locals())
+        self._member = Member(group_in(namespace, group), produces=True)
         self.group = group
         self._settings = InstanceSettings(name_server_addresses(namesrv), instance_name, unit_name, credentials, namespace_v2)
         self._surroundings = surroundings_of(clock, random, local_ip)
@@ -110,10 +97,11 @@ class Producer:
         self._trace_topic = trace_topic(trace)
         self._bound = None if back_pressure is None else InFlightBound(back_pressure)
         self._plain = back_pressure is None and namespace is None
-        self._accumulator = None if auto_batch is None else Accumulator(auto_batch, self._send_together, body_size_max)
-        self._member = Member(wrap(namespace, group), produces=True)
         self.statistics = SendStatistics()
         """How the sends of this producer went, by broker (docs/statistics.md)."""
+        self._accumulator = (
+            None if auto_batch is None else Accumulator(auto_batch, self._send_together, body_size_max, self.statistics)
+        )
         self._sender: Sender | None = None
         self._pack: Packer  # from the start on
         self._tracing: Tracing | None = None
@@ -247,6 +235,8 @@ class Producer:
         """
         if message.__class__ is not Message or body is not None:
             message = as_message(message, body, tags, keys, properties)
+        if timeout is not None:
+            check_timeout(timeout)
         sender = self._ready()
         target = queue
         if selector is not None or sharding_key is not None:
@@ -264,6 +254,7 @@ class Producer:
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout: float | None = None
     ) -> SendResult:
         """Send messages of one topic in one request, to one queue, all or none. Nothing is split: see MessageError. Errors as ``send``."""
+        check_timeout(timeout)
         return await self._deliver(self._ready(), self._pack.pack_batch(messages), queue, timeout)
 
     async def _send_together(self, held: Sequence[Held], queue: MessageQueue | None, timeout: float) -> SendResult:
@@ -285,6 +276,7 @@ class Producer:
     ) -> asyncio.Future[SendResult]:
         """Put one message on its way, and return when there is room for it (``back_pressure``); the future gets what ``send`` returns
         or raises. Raises MessageError, NotStartedError, and SendError if there is no room in time."""
+        check_timeout(timeout)
         sender = self._ready()
         if self._accumulator is not None and selector is None and sharding_key is None and self._accumulator.takes(message):
             future = await self._batched(self._accumulator, message, queue, timeout)
@@ -363,6 +355,7 @@ class Producer:
         ``timeout``: seconds for both, instead of ``send_timeout``; the rest as for ``send``. Raises RequestTimeoutError (no reply in
         time), RequestError (closed meanwhile, or too many wait), and at once what ``send`` raises if it could not be sent.
         """
+        check_timeout(timeout)
         sender = self._ready()
         message, target = self._aiming.aim(message, queue, selector, sharding_key)
         if self._requester is None:
@@ -390,13 +383,23 @@ class Producer:
 
     async def recall(self, topic: str, recall_handle: str, *, timeout: float | None = None) -> str:
         """Call back a message that waits for its time (``SendResult.recall_handle``); its id. Errors: ``client/recall.py``."""
+        check_timeout(timeout)
         timeout = self._rules.timeout if timeout is None else timeout
-        return await recall_message(self._ready(), wrap(self._namespace, topic), recall_handle, timeout, self._tracing)
+        topic = self._inside(topic)
+        return await recall_message(self._ready(), topic, recall_handle, timeout, self._tracing)
 
     async def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues that messages of ``topic`` go to, for ``queue=``. Raises RouteNotFoundError."""
-        route = await self._ready().route(wrap(self._namespace, topic), self._rules.timeout)
+        """The queues that messages of ``topic`` go to, for ``queue=``. Raises RouteNotFoundError, ConfigError for what is no topic."""
+        topic = self._inside(topic)
+        fault = topic_fault(topic)
+        if fault is not None:
+            raise ConfigError(fault)
+        route = await self._ready().route(topic, self._rules.timeout)
         return tuple(self._aiming.outside(queue) for queue in route.publish_queues)
+
+    def _inside(self, topic: str) -> str:
+        check({"topic": TOPIC}, {"topic": topic})
+        return wrap(self._namespace, topic)
 
     # --- between the user and the way of a message ---------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import random as random_module
 from datetime import datetime
 from types import TracebackType
 
+from turbopump.client.consuming.consumer_rules import COMMIT_RULES, PULL_RULES
 from turbopump.client.consuming.offset_store import OffsetStore
 from turbopump.client.consuming.pulled_messages import tell_of
 from turbopump.client.consuming.queue_pull import PULL_BATCH, PullResult, PullStatus, pull_queue
@@ -17,7 +18,7 @@ from turbopump.client.heartbeat import Member
 from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.instance import ClientInstance
 from turbopump.client.namespace import unwrapped, wrap, wrapped
-from turbopump.client.setting_rules import group_in
+from turbopump.client.setting_rules import check, group_in
 from turbopump.client.shared_instances import join_instance
 from turbopump.client.surroundings import name_server_addresses, surroundings_of
 from turbopump.clock import Clock
@@ -111,6 +112,7 @@ class PullConsumer:
         ``tags``: ``*``, ``A || B`` or ``Sql(…)``. ``wait``: seconds that the broker may wait for a message if there is none now.
         ``timeout``: seconds for the answer, beyond ``wait``.
         """
+        check(PULL_RULES, locals())
         instance = self._ready()
         queue = wrapped(self._namespace, queue)
         subscription = self._subscription(queue.topic, tags)
@@ -152,6 +154,7 @@ class PullConsumer:
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         """Set the group's place: the offset of the next message it wants. Returns when the broker has it."""
+        check(COMMIT_RULES, locals())
         store, queue = await self._offsets_of(queue)
         instance = self._ready()
         instance.announce(self._member)

@@ -19,10 +19,11 @@ from turbopump.client.allocation import Strategy, strategy_of
 from turbopump.client.consuming.assigned_queue import InOrder
 from turbopump.client.consuming.assignment import Assignment
 from turbopump.client.consuming.broker_division import BrokerDivision
+from turbopump.client.consuming.consumer_rules import CONCURRENCY_RULES, PUSH_RULES
 from turbopump.client.consuming.consumption import Consumption
 from turbopump.client.consuming.delivery import Delivery, Retry
 from turbopump.client.consuming.handler_threads import HandlerThreads
-from turbopump.client.consuming.handling import Handler, HandlerPool, check_concurrency, is_coroutine_function
+from turbopump.client.consuming.handling import Handler, HandlerPool, is_coroutine_function
 from turbopump.client.consuming.local_offsets import LocalOffsets, default_directory
 from turbopump.client.consuming.message_stream import MessageStream
 from turbopump.client.consuming.offset_store import ConsumeFrom, OffsetStore
@@ -42,7 +43,7 @@ from turbopump.client.producer import Producer
 from turbopump.client.request_reply import Replier
 from turbopump.client.routes import TopicRoute
 from turbopump.client.sending.send_result import SendResult
-from turbopump.client.setting_rules import group_in
+from turbopump.client.setting_rules import check, group_in
 from turbopump.client.shared_instances import join_instance
 from turbopump.client.surroundings import name_server_addresses, surroundings_of
 from turbopump.client.traces.tracing import Tracing, trace_topic
@@ -118,13 +119,7 @@ class PushConsumer:
         disk: Disk | None = None,
     ) -> None:
         self._group = group_in(namespace, group)
-        check_concurrency(concurrency)
-        if max_reconsume_times is not None and max_reconsume_times < 0:
-            raise ConfigError(f"max_reconsume_times={max_reconsume_times} must be 0 or more, or None for the group's own")
-        if not suspend_time > 0:
-            raise ConfigError(
-                f"suspend_time={suspend_time} must be more than 0 (seconds before a message that failed is handled again)"
-            )
+        check(PUSH_RULES, locals())
         if offsets_directory is not None and not broadcast:
             raise ConfigError("offsets_directory is for broadcast=True; the offsets of a group are kept by the brokers")
         self.group = group
@@ -282,7 +277,7 @@ class PushConsumer:
 
     def set_concurrency(self, concurrency: int) -> None:
         """So many handler calls at once from now on; what is being handled is not disturbed. Raises ConfigError, also without a handler."""
-        check_concurrency(concurrency)
+        check(CONCURRENCY_RULES, locals())
         if self._handler is None:
             raise ConfigError("this PushConsumer has no handler: how many messages are in hand is up to whoever takes them")
         self._concurrency = concurrency

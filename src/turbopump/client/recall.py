@@ -31,6 +31,8 @@ async def recall_message(sender: Sender, topic: str, handle: str | None, timeout
             "there is no recall handle: only a message with a time that is still ahead has one (delay= or deliver_at=, not delay_level=), "
             "from a broker with recallMessageEnable=true"
         )
+    if not isinstance(handle, str):
+        raise MessageError(f"recall_handle={handle!r:.80} is no handle: the recall_handle of a SendResult is expected")
     decoded = RecallHandle.decode(handle)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout

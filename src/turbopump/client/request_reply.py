@@ -29,6 +29,7 @@ from turbopump.client.sending.send_attempts import Target
 from turbopump.client.sending.send_frame import SendFrames
 from turbopump.client.sending.send_result import SendResult
 from turbopump.client.sending.sender import Sender, SendRules
+from turbopump.client.setting_rules import check_timeout
 from turbopump.errors import (
     MessageError,
     RemotingError,
@@ -181,6 +182,7 @@ class Replier:
         self, request: ReceivedMessage, body: bytes | str, properties: Mapping[str, str] | None, timeout: float | None
     ) -> SendResult:
         """As ``PushConsumer.reply``."""
+        check_timeout(timeout)
         outgoing = self._pack.pack(reply_to(request, body, properties))
         sender = self._sender.choosing(NearFirst(request.broker_name, self._sender.selection))
         try:

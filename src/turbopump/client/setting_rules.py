@@ -7,13 +7,14 @@ use. It must not know what a setting does.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Mapping
+import random
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from turbopump.client.namespace import wrap
 from turbopump.errors import ConfigError
-from turbopump.message.rules import NOT_SENDABLE_TOPICS, group_fault, topic_fault
+from turbopump.message.rules import NOT_SENDABLE_TOPICS, group_fault, is_unicode, topic_fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +27,11 @@ class Rule:
     def or_none(self) -> Rule:
         """The same, and None fits too."""
         fits = self.fits
-        return Rule(lambda value: value is None or fits(value), self.wants)
+        return Rule(lambda value: value is None or fits(value), f"{self.wants}, or None")
 
 
 def check(rules: Mapping[str, Rule], values: Mapping[str, object]) -> None:
-    """Raises ConfigError for the first value that does not fit the rule of its name."""
+    """Raises ConfigError for the first value that does not fit the rule of its name. ``values`` may hold others."""
     for name, rule in rules.items():
         if not rule.fits(values[name]):
             raise ConfigError(f"{name}={values[name]!r:.80} {rule.wants}")
@@ -43,11 +44,36 @@ def is_whole(value: object) -> bool:
 
 def is_seconds(value: object) -> bool:
     """A finite number above 0."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+    return is_number(value) and 0 < value < float("inf")  # type: ignore[operator]
 
 
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and bool(value.strip())
+def is_number(value: object) -> bool:
+    """A number, inf and nan among them; True and False are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def is_name(value: object) -> bool:
+    """Text that is not blank, and can be written as UTF-8."""
+    return isinstance(value, str) and bool(value.strip()) and is_unicode(value)
+
+
+def whole_from(least: int, of: str = "") -> Rule:
+    """A whole number of at least ``least``, that fits in 32 bits with a sign, as it travels."""
+    return Rule(lambda value: is_whole(value) and least <= value < 2**31, f"must be a whole number{of}, {least} or more")
+
+
+SECONDS: Final = Rule(is_seconds, "must be a number of seconds above 0")
+SWITCH: Final = Rule(lambda value: isinstance(value, bool), "must be True or False")
+FUNCTION: Final = Rule(callable, "must be a function")
+TOPIC: Final = Rule(lambda value: isinstance(value, str), "is no topic: its name is expected, as in 'orders'")
+TIMEOUT: Final = Rule(lambda value: is_number(value) and value < float("inf"), "must be a number of seconds, and finite")
+
+
+def check_timeout(timeout: float | None) -> None:
+    """Of a single call: seconds, or None for what is usual. One that leaves no time is not refused here: somebody's deadline may have
+    passed. Raises ConfigError."""
+    if timeout is not None and not TIMEOUT.fits(timeout):
+        raise ConfigError(f"timeout={timeout!r:.80} {TIMEOUT.wants}, as in 3.0; leave it out for what is usual")
 
 
 def _is_address(value: object) -> bool:
@@ -58,18 +84,48 @@ def _is_address(value: object) -> bool:
     return True
 
 
+def _is_clock(value: object) -> bool:
+    return not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in ("now_ms", "monotonic"))
+
+
 def _is_trace(value: object) -> bool:
     if value is None or isinstance(value, bool):
         return True
     return isinstance(value, str) and topic_fault(value) is None and value not in NOT_SENDABLE_TOPICS
 
 
-_NAME: Final = Rule(_is_name, "must be text that is not empty; leave it out, or give it a value").or_none()
+def _are_addresses(value: object) -> bool:
+    return isinstance(value, str) or (is_collection(value) and all(isinstance(one, str) for one in value))  # type: ignore[attr-defined]
 
+
+def is_collection(value: object) -> bool:
+    """Several values; a text is one."""
+    return isinstance(value, Collection) and not isinstance(value, str | bytes)
+
+
+_NAME: Final = Rule(
+    lambda value: value is None or is_name(value),
+    "must be text that is not empty; leave it out, or give it a value in valid Unicode",
+)
+
+NAME_SERVER_RULES: Final[Mapping[str, Rule]] = {
+    "namesrv": Rule(_are_addresses, "is no name server: HOST:PORT is expected, as in '127.0.0.1:9876', or a list of them"),
+}
 INSTANCE_RULES: Final[Mapping[str, Rule]] = {"instance_name": _NAME, "unit_name": _NAME, "namespace_v2": _NAME}
-NAMESPACE_RULES: Final[Mapping[str, Rule]] = {"namespace": _NAME}
+GROUP_RULES: Final[Mapping[str, Rule]] = {
+    "namespace": _NAME,
+    "group": Rule(lambda value: isinstance(value, str), "is no group: its name is expected, as in 'billing'"),
+}
 SURROUNDINGS_RULES: Final[Mapping[str, Rule]] = {
-    "local_ip": Rule(_is_address, "is no address: an IP as in '10.0.0.7' is expected, or None to have it found").or_none(),
+    "clock": Rule(
+        lambda value: value is None or _is_clock(value),
+        "is no clock: an object with now_ms() and monotonic() is expected, or None",
+    ),
+    "random": Rule(lambda value: isinstance(value, random.Random), "is no random.Random, as in random.Random(7)").or_none(),
+    "local_ip": Rule(
+        lambda value: value is None or _is_address(value),
+        "is no address: an IP as in '10.0.0.7' is expected, or None to have it found",
+    ),
 }
 TRACE_RULES: Final[Mapping[str, Rule]] = {
     "trace": Rule(
@@ -80,7 +136,7 @@ TRACE_RULES: Final[Mapping[str, Rule]] = {
 
 def group_in(namespace: str | None, group: str) -> str:
     """The group as brokers know it. Raises ConfigError if namespace or group cannot be."""
-    check(NAMESPACE_RULES, {"namespace": namespace})
+    check(GROUP_RULES, {"namespace": namespace, "group": group})
     wrapped = wrap(namespace, group)
     fault = group_fault(wrapped)
     if fault is not None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Final
 
+from turbopump.client.consuming.consumer_rules import INVISIBLE_RULES, RECEIVE_RULES, SIMPLE_RULES
 from turbopump.client.consuming.offset_store import ConsumeFrom
 from turbopump.client.consuming.send_back import SendBack
 from turbopump.client.consuming.subscription import ALL, SQL92, Sql, Subscription, topic_subscription
@@ -26,7 +27,7 @@ from turbopump.client.popping.popped import PoppedMessage
 from turbopump.client.popping.receipts import TIMEOUT_S as CALL_TIMEOUT_S
 from turbopump.client.popping.receipts import Receipts
 from turbopump.client.popping.sources import PopSources
-from turbopump.client.setting_rules import group_in
+from turbopump.client.setting_rules import check, check_timeout, group_in
 from turbopump.client.shared_instances import join_instance
 from turbopump.client.surroundings import name_server_addresses, surroundings_of
 from turbopump.clock import Clock
@@ -73,10 +74,7 @@ class SimpleConsumer:
         local_ip: str | None = None,
     ) -> None:
         self._group = group_in(namespace, group)
-        if not isinstance(consume_from, ConsumeFrom):
-            raise ConfigError("consume_from must be ConsumeFrom.LAST or ConsumeFrom.FIRST: brokers know no time here")
-        if max_reconsume_times is not None and max_reconsume_times < 0:
-            raise ConfigError(f"max_reconsume_times={max_reconsume_times} must be 0 or more, or None for no limit")
+        check(SIMPLE_RULES, locals())
         self.group = group
         self._namespace = namespace
         self._settings = InstanceSettings(name_server_addresses(namesrv), instance_name, unit_name, credentials, namespace_v2)
@@ -166,9 +164,7 @@ class SimpleConsumer:
         If it is cancelled, what was about to come is given back. Raises ConfigError; RemotingError or RouteNotFoundError if nobody could be
         asked until the time was over.
         """
-        if max_messages < 1:
-            raise ConfigError(f"max_messages={max_messages} must be at least 1")
-        _check_invisible(invisible_seconds)
+        check(RECEIVE_RULES, locals())
         if not self._subscriptions:
             raise ConfigError("nothing to receive: give topic=… or call subscribe(topic)")
         return await self._ready().sources.receive(max_messages, invisible_seconds, timeout)
@@ -182,6 +178,7 @@ class SimpleConsumer:
         other. Raises ResponseError if a broker refuses (code 208: its queue has no such place), another RemotingError if it could not be
         told: then the message may come again.
         """
+        check_timeout(timeout)
         running = self._ready()
         several = [messages] if isinstance(messages, PoppedMessage) else messages
         await running.receipts.acknowledge(several, timeout=timeout)
@@ -191,7 +188,8 @@ class SimpleConsumer:
 
         To have more time, or to have it later; it counts as another attempt only when it comes again. Raises ConfigError, RemotingError.
         """
-        _check_invisible(seconds)
+        check(INVISIBLE_RULES, {"seconds": seconds})
+        check_timeout(timeout)
         message.handle = await self._ready().receipts.change_invisible_time(message, seconds, timeout=timeout)
         return message.handle
 
@@ -235,8 +233,3 @@ class _Running:
             retries_max=consumer._max_reconsume_times,
             namespace=consumer._namespace,
         )
-
-
-def _check_invisible(seconds: float) -> None:
-    if not seconds > 0:
-        raise ConfigError(f"invisible time {seconds} must be more than 0 seconds")

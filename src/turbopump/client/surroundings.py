@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final
 
-from turbopump.client.setting_rules import SURROUNDINGS_RULES, check
+from turbopump.client.setting_rules import NAME_SERVER_RULES, SURROUNDINGS_RULES, check
 from turbopump.clock import Clock, SystemClock
 from turbopump.config.addresses import outward_address, parse_address, parse_addresses
 from turbopump.errors import ConfigError
@@ -53,13 +53,14 @@ class Surroundings:
 
 
 def surroundings_of(clock: Clock | None, random: random.Random | None, local_ip: str | None) -> Surroundings:
-    """The system's own for what is not given. Raises ConfigError if ``local_ip`` is no address."""
-    check(SURROUNDINGS_RULES, {"local_ip": local_ip})
+    """The system's own for what is not given. Raises ConfigError for what is none of these."""
+    check(SURROUNDINGS_RULES, {"clock": clock, "random": random, "local_ip": local_ip})
     return Surroundings(SYSTEM_CLOCK if clock is None else clock, SYSTEM_RANDOM if random is None else random, local_ip)
 
 
 def name_server_addresses(namesrv: str | list[str] | tuple[str, ...]) -> tuple[str, ...]:
     """The name servers of ``"a:9876"``, ``"a:9876;b:9876"`` or a list. Raises ConfigError if there is none or one is not HOST:PORT."""
+    check(NAME_SERVER_RULES, {"namesrv": namesrv})
     if isinstance(namesrv, str):
         addresses = parse_addresses(namesrv)
     else:

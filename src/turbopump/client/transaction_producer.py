@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Unpack
 
 from turbopump.client.hooks import EndTransactionContext
@@ -18,6 +18,7 @@ from turbopump.client.producer import Producer
 from turbopump.client.sending.outgoing import DELAYING
 from turbopump.client.sending.send_result import SendResult, SendStatus
 from turbopump.client.sending.sender import Sender
+from turbopump.client.setting_rules import FUNCTION, Rule, check, is_collection, whole_from
 from turbopump.client.settings import ProducerSettings
 from turbopump.client.transaction_answers import Asked, TransactionAnswers, state_of
 from turbopump.client.transaction_state import TransactionResult, TransactionState
@@ -26,7 +27,7 @@ from turbopump.errors import ConfigError, ConnectError, MessageError, TurbopumpE
 from turbopump.message.ids import decode_offset_msg_id
 from turbopump.message.message import Message, ReceivedMessage
 from turbopump.message.properties import PRODUCER_GROUP, TRANSACTION_ID, TRANSACTION_PREPARED, UNIQ_KEY
-from turbopump.message.rules import DEFAULT_TOPIC
+from turbopump.message.rules import DEFAULT_TOPIC, topic_fault
 from turbopump.protocol.command import encode_command, request_command
 from turbopump.protocol.requests.transactions import CheckTransactionState, EndTransaction
 from turbopump.remoting.connection import Connection
@@ -40,6 +41,18 @@ Checker = Callable[[ReceivedMessage], object]
 """``checker(message)`` looks up how the local work of a half message went, perhaps of another process's, and returns its state."""
 
 INTRODUCE_AGAIN_S: Final = 30.0
+
+
+def _are_topics(value: object) -> bool:
+    return is_collection(value) and all(isinstance(topic, str) and topic_fault(topic) is None for topic in value)  # type: ignore[attr-defined]
+
+
+_RULES: Final[Mapping[str, Rule]] = {
+    "checker": FUNCTION,
+    "executor": FUNCTION.or_none(),
+    "threads": whole_from(1, " of functions at once"),
+    "topics": Rule(_are_topics, "must be a list of topics, as in ['orders']"),
+}
 
 
 class TransactionProducer(Producer):
@@ -63,8 +76,7 @@ class TransactionProducer(Producer):
         **settings: Unpack[ProducerSettings],
     ) -> None:
         super().__init__(namesrv, group=group, **settings)
-        if threads < 1:
-            raise ConfigError(f"threads={threads}: at least 1 is needed")
+        check(_RULES, locals())
         self._threads = threads
         self._topics = tuple(topics)
         self._executor = None if executor is None else UserFunction(executor, threads=threads, name="executor")
@@ -107,6 +119,7 @@ class TransactionProducer(Producer):
         broker will ask the checker then. ``timeout``: seconds for the half message. Raises as ``Producer.send``, and then nothing was
         executed; MessageError for a delayed message.
         """
+        check({"executor": _RULES["executor"]}, {"executor": executor})
         run = self._executor if executor is None else UserFunction(executor, threads=1, name="executor")
         if run is None:
             raise ConfigError("a transaction needs an executor; give one to TransactionProducer or to send_in_transaction")

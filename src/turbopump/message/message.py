@@ -51,17 +51,24 @@ class Message:
         deliver_at: int | datetime | None = None,
         delay: float | timedelta | None = None,
     ) -> None:
+        if type(topic) is not str and not isinstance(topic, str):
+            raise MessageError(f"topic={topic!r:.80} is no topic: its name is expected, as in 'orders'")
         self.topic = topic
-        self.body = body if type(body) is bytes else body.encode() if isinstance(body, str) else _bytes_of(body)
+        self.body = body if type(body) is bytes else _bytes_of(body)
         self.flag = _checked_flag(flag) if flag or type(flag) is not int else 0
-        self.properties: dict[str, str] = _checked_properties(properties) if properties else {}
-        if tags:
+        self.properties: dict[str, str] = {} if properties is None else _checked_properties(properties)
+        if tags is not None:
             if not isinstance(tags, str):
                 raise MessageError(f"tags={tags!r:.80} is no tag: one str is expected, as in tags='paid'")
-            self.properties[names.TAGS] = tags
-        if keys:
-            self.properties[names.KEYS] = keys if isinstance(keys, str) else _joined(keys)
-        if not wait_store_ok:
+            if tags:
+                self.properties[names.TAGS] = tags
+        if keys is not None:
+            joined = keys if isinstance(keys, str) else _joined(keys)
+            if joined:
+                self.properties[names.KEYS] = joined
+        if wait_store_ok is not True:
+            if wait_store_ok is not False:
+                raise MessageError(f"wait_store_ok={wait_store_ok!r:.80} must be True or False")
             self.properties[names.WAIT_STORE_MSG_OK] = "false"
         if delay_level:
             if delay_level.__class__ is not int or not 0 < delay_level < 1000:
@@ -95,6 +102,13 @@ class Message:
 
 
 def _bytes_of(body: object) -> bytes:
+    if isinstance(body, str):
+        try:
+            return body.encode()
+        except UnicodeEncodeError as error:
+            raise MessageError(
+                f"body={body!r:.80} holds a lone surrogate at {error.start}, which is no text; give valid Unicode, or bytes"
+            ) from None
     try:
         return bytes(memoryview(body))  # type: ignore[arg-type]
     except TypeError:

@@ -54,6 +54,15 @@ def group_fault(group: str) -> str | None:
     return _name_fault("group", group, GROUP_SIZE_MAX)
 
 
+def is_unicode(text: str) -> bool:
+    """Whether it can be written as UTF-8: a str of Python may hold lone surrogates, which are no text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def is_system_topic(topic: str) -> bool:
     """Whether the broker keeps this topic for itself."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)

@@ -298,10 +298,12 @@ def test_who_has_less_time_than_his_neighbours_in_a_batch_fails_alone() -> None:
             assert 1 < ends["patient"] < 1.2
             assert isinstance(late, SendError)
             assert "leaves no time" in str(late)
+            assert producer.statistics.given_up == 2  # one each for those who failed alone; the late one was not begun
             slow = asyncio.gather(send("hasty", 1e-6), *(send("patient", 10) for _ in range(3)), return_exceptions=True)
             hasty, *others = await slow
             assert isinstance(hasty, SendError)
             assert [other.status for other in others if isinstance(other, SendResult)] == [SendStatus.OK] * 3
+            assert producer.statistics.given_up == 3
 
     simulate(1, scenario)
 
@@ -343,6 +345,7 @@ def test_what_runs_out_of_time_while_it_is_held_is_not_sent() -> None:
             assert [(await send).status for send in patient] == [SendStatus.OK] * 2
             ((_, body),) = cluster.broker.received[sent:]
             assert body.count(b"patient") == 2
+            assert producer.statistics.given_up == 4
             assert b"hasty" not in body
             accumulator = producer._accumulator
             assert accumulator is not None

@@ -345,7 +345,10 @@ def test_a_batch_that_cannot_go_together_is_refused_before_anything_is_sent(mess
         (Message("t", b"x" * (4 * 1024 * 1024 + 1)), "at most 4194304"),
         (Message("t", b"x", properties={"p": "v" * 32768}), "at most 32767"),
         (Message("t", b"x", properties={"p": "a\x01b"}), r"U\+0001"),
-        (Message("t", b"x", properties={"p": "\ud800"}), "lone surrogate"),
+        (Message("t", b"x", properties={"p": "\ud800"}), r"property 'p'='\\ud800' holds a lone surrogate"),
+        (Message("t", b"x", properties={"\ud800": ""}), r"property '\\ud800'='' holds a lone surrogate"),
+        (Message("t", b"x", tags="\ud800"), r"property 'TAGS'='\\ud800' holds a lone surrogate"),
+        (Message("t", b"x", keys=["k", "\ud800"]), r"property 'KEYS'='k \\ud800' holds a lone surrogate"),
     ],
 )
 def test_a_message_that_no_broker_takes_is_refused_in_a_sentence(message: Message, fault: str) -> None:

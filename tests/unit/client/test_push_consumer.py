@@ -679,7 +679,7 @@ def test_wrong_use_is_said_in_a_sentence() -> None:
                 ({"tags": "||"}, "names no tag"),
                 ({"topic": "a b"}, "outside a-z"),
                 ({"group": ""}, "group name is empty"),
-                ({"concurrency": 0}, "at least 1"),
+                ({"concurrency": 0}, "a whole number of calls at once, 1 or more"),
                 ({"allocation": "FAIR"}, "there (is|are) AVG"),
             ):
                 with pytest.raises(ConfigError, match=fault):

@@ -15,6 +15,8 @@ from turbopump.client.identity import Credentials, Dress
 from turbopump.client.producer import Producer
 from turbopump.client.pull_consumer import PullConsumer
 from turbopump.client.selectors import by_hash
+from turbopump.client.sending.accumulator import AutoBatch
+from turbopump.client.sending.back_pressure import BackPressure
 from turbopump.client.sending.outgoing import Compression
 from turbopump.errors import ConfigError, MessageError, SendError
 from turbopump.message.codec import decode_entry
@@ -314,6 +316,25 @@ def test_an_error_says_what_was_tried_how_long_it_took_what_was_answered_and_wha
                 assert part in text
             assert (error.topic, error.code, set(error.brokers)) == ("orders", code, {"broker-a"})
             assert error.spent_ms < 1000
+
+    simulate(1, scenario)
+
+
+@pytest.mark.parametrize("settings", [{}, {"auto_batch": AutoBatch()}, {"back_pressure": BackPressure()}])
+def test_what_is_no_queue_selector_or_batch_is_said_to_be_none(settings: dict[str, Any]) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster, **settings) as producer:
+            odd: Any = "broker-a:0"
+            with pytest.raises(TypeError, match="queue='broker-a:0' is no MessageQueue; take one of"):
+                await producer.send("orders", b"x", queue=odd)
+            with pytest.raises(TypeError, match="selector='broker-a:0' is no function"):
+                await producer.send("orders", b"x", selector=odd)
+            for batch in (odd, 5, [odd]):
+                with pytest.raises(TypeError, match="a batch is a list of Message objects, not"):
+                    await producer.send_batch(batch)
+            with pytest.raises(MessageError, match="recall_handle=5 is no handle"):
+                await producer.recall("orders", 5)  # type: ignore[arg-type]
+            assert cluster.broker.entries == {}
 
     simulate(1, scenario)
 

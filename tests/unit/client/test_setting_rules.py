@@ -18,6 +18,7 @@ from turbopump.client.sending.accumulator import AutoBatch
 from turbopump.client.sending.back_pressure import BackPressure
 from turbopump.client.sending.fault_strategy import LatencyFaults
 from turbopump.client.simple_consumer import SimpleConsumer
+from turbopump.clock import SystemClock
 from turbopump.errors import ConfigError
 
 UNUSABLE = [
@@ -44,6 +45,16 @@ UNUSABLE = [
     ({"namespace": 5}, "namespace=5 must be text"),
     ({"instance_name": 5}, "instance_name=5 must be text"),
     ({"retries": True}, "retries=True must be a whole number"),
+    ({"send_timeout": float("inf")}, "send_timeout=inf must be a number of seconds above 0"),
+    ({"send_timeout": float("nan")}, "send_timeout=nan must be a number of seconds above 0"),
+    ({"attempt_timeout": float("inf")}, "attempt_timeout=inf must be a number of seconds above 0, or None"),
+    ({"clock": 5}, r"clock=5 is no clock: an object with now_ms\(\) and monotonic\(\) is expected, or None"),
+    ({"clock": SystemClock}, "is no clock: an object with"),
+    ({"random": 7}, r"random=7 is no random.Random, as in random.Random\(7\), or None"),
+    ({"instance_name": "\ud800"}, r"instance_name='\\ud800' must be text .* in valid Unicode"),
+    ({"retry_unless_ok": "no"}, "retry_unless_ok='no' must be True or False"),
+    ({"namesrv": 9876}, "namesrv=9876 is no name server: HOST:PORT is expected"),
+    ({"group": 5}, "group=5 is no group: its name is expected"),
     ({"compress_from": True}, "compress_from=True must be a number of bytes"),
     ({"credentials": ("key", "secret")}, r"credentials must be made as Credentials\(access_key, secret_key\)$"),
 ]
@@ -55,7 +66,7 @@ def test_a_producer_says_of_a_setting_that_cannot_work_what_it_must_be(
     make: Callable[..., object], settings: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(ConfigError, match=told):
-        make("127.0.0.1:9876", **settings)
+        make(**{"namesrv": "127.0.0.1:9876", **settings})
 
 
 @pytest.mark.parametrize(
@@ -93,6 +104,12 @@ def test_what_all_clients_have_is_checked_for_all(make: Callable[..., object], s
         (lambda: LatencyFaults(detect_interval=float("nan")), "detect_interval=nan must be a number of seconds above 0"),
         (lambda: LatencyFaults(detect_interval=float("inf")), "detect_interval=inf must be"),
         (lambda: LatencyFaults(detect_timeout=0), "detect_timeout=0 must be a number of seconds above 0"),
+        (lambda: LatencyFaults(detector=1), "detector=1 must be True or False"),  # type: ignore[arg-type]
+        (lambda: AutoBatch(hold="1"), "hold='1' must be a number of seconds above 0 and at most 30"),  # type: ignore[arg-type]
+        (lambda: AutoBatch(hold=31), "hold=31 must be"),
+        (lambda: AutoBatch(size=True), "size=True must be a number of bytes above 0 and at most 2097152"),
+        (lambda: AutoBatch(size=2.5), "size=2.5 must be"),  # type: ignore[arg-type]
+        (lambda: AutoBatch(total_size=float("inf")), "total_size=inf must be a number of bytes above 0"),  # type: ignore[arg-type]
         (lambda: HashRing(0), "virtual_nodes=0 must be a whole number of points of each queue, 1 or more"),
         (lambda: HashRing(1.5), "virtual_nodes=1.5 must be"),  # type: ignore[arg-type]
     ],

@@ -30,6 +30,12 @@ from turbopump.message.message import Message
         ({"keys": b"k"}, "keys=b'k' are no keys"),
         ({"tags": 5}, "tags=5 is no tag: one str"),
         ({"tags": ["a", "b"]}, "is no tag"),
+        ({"tags": 0}, "tags=0 is no tag: one str"),
+        ({"tags": False}, "tags=False is no tag"),
+        ({"keys": 0}, "keys=0 are no keys"),
+        ({"properties": 0}, "properties=0 is no mapping"),
+        ({"wait_store_ok": "no"}, "wait_store_ok='no' must be True or False"),
+        ({"wait_store_ok": None}, "wait_store_ok=None must be True or False"),
     ],
 )
 def test_what_no_message_can_be_made_of_is_refused_in_a_sentence(settings: dict[str, Any], told: str) -> None:
@@ -41,6 +47,19 @@ def test_what_no_message_can_be_made_of_is_refused_in_a_sentence(settings: dict[
 def test_a_body_that_is_neither_bytes_nor_text_is_refused(body: Any) -> None:
     with pytest.raises(MessageError, match=f"a body is bytes or a str, not {type(body).__name__}; encode it first"):
         Message("orders", body)
+
+
+def test_a_body_that_cannot_be_written_as_unicode_says_where_it_cannot() -> None:
+    with pytest.raises(
+        MessageError, match=r"body='tea\\ud83c' holds a lone surrogate at 3, which is no text; give valid Unicode"
+    ):
+        Message("orders", "tea\ud83c")
+
+
+@pytest.mark.parametrize("topic", [5, None, b"orders", ["orders"]])
+def test_a_topic_that_is_no_text_is_refused_where_the_message_is_made(topic: Any) -> None:
+    with pytest.raises(MessageError, match=r"topic=.* is no topic: its name is expected, as in 'orders'"):
+        Message(topic, b"x")
 
 
 @pytest.mark.parametrize("body", [b"abc", "abc", bytearray(b"abc"), memoryview(b"abc")])

@@ -15,7 +15,6 @@ from typing import Final
 
 from turbopump.client.consuming.delivery import Delivery, Retry
 from turbopump.client.consuming.ready_messages import NoMoreMessages, ReadyMessages
-from turbopump.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
@@ -121,12 +120,6 @@ def settle(message: Delivery, result: object) -> None:
         message.retry()
     else:
         message.done()
-
-
-def check_concurrency(concurrency: int) -> None:
-    """Raises ConfigError."""
-    if concurrency < 1:
-        raise ConfigError(f"concurrency={concurrency} must be at least 1")
 
 
 def is_coroutine_function(handler: Handler) -> bool:

@@ -6,20 +6,27 @@ must not know where messages come from. Source: apache/rocketmq ``FilterAPI.buil
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from turbopump.client.namespace import wrap
+from turbopump.client.setting_rules import TOPIC, Rule, check, is_name
 from turbopump.errors import ConfigError
 from turbopump.filtering.sql92 import SqlError, compile_sql
 from turbopump.message.java_hash import tags_code
 from turbopump.message.message import ReceivedMessage
-from turbopump.message.rules import topic_fault
+from turbopump.message.rules import is_unicode, topic_fault
 from turbopump.protocol.bodies.heartbeat import SubscriptionData
 
 ALL: Final = "*"
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
+_TAGS_RULES: Final[Mapping[str, Rule]] = {
+    "tags": Rule(
+        lambda value: isinstance(value, str) and is_unicode(value), "are no tags: * for all, 'A || B', or Sql(…) is expected"
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +37,8 @@ class Sql:
     expression: str
 
     def __post_init__(self) -> None:
+        if not is_name(self.expression):
+            raise ConfigError(f'{self.expression!r:.80} is no SQL92 filter: text is expected, as in "price > 100"')
         try:
             compile_sql(self.expression)
         except SqlError as error:
@@ -71,6 +80,7 @@ def subscription_to(topic: str, wanted: str | Sql, version: int) -> Subscription
 
 def topic_subscription(namespace: str | None, topic: str, wanted: str | Sql, version: int) -> Subscription:
     """To a topic as the user names it. Raises ConfigError if there can be no such topic."""
+    check({"topic": TOPIC}, {"topic": topic})
     topic = wrap(namespace, topic)
     fault = topic_fault(topic)
     if fault is not None:
@@ -80,6 +90,7 @@ def topic_subscription(namespace: str | None, topic: str, wanted: str | Sql, ver
 
 def tag_subscription(topic: str, expression: str, version: int) -> Subscription:
     """``*`` (or nothing) for all, ``A || B || C`` for some. Raises ConfigError if no tag is in it."""
+    check(_TAGS_RULES, {"tags": expression})
     text = expression.strip()
     if text in ("", ALL):
         return Subscription(topic, ALL, (), version)

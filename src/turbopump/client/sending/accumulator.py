@@ -9,14 +9,16 @@ lone sender loses no time, and 64 senders that await their results are not held 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
 from turbopump.client.sending.outgoing import DELAYING, Piece
 from turbopump.client.sending.send_result import SendResult
-from turbopump.errors import ConfigError, SendError
+from turbopump.client.sending.send_statistics import SendStatistics
+from turbopump.client.setting_rules import Rule, check, is_seconds, is_whole
+from turbopump.errors import SendError
 from turbopump.message.message import Message
 from turbopump.message.message_queue import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX
@@ -29,6 +31,15 @@ ALIKE: Final = 0.02
 """Deadlines that differ by this share of the time left are one, the earliest: the batch's, whose error lists what was tried."""
 LOOK_EVERY_S: Final = 0.005
 """A batch whose messages have a thousand different deadlines is not looked through a thousand times."""
+_RULES: Final[Mapping[str, Rule]] = {
+    "hold": Rule(
+        lambda hold: is_seconds(hold) and hold <= HOLD_S_MAX, f"must be a number of seconds above 0 and at most {HOLD_S_MAX:g}"
+    ),
+    "size": Rule(
+        lambda size: is_whole(size) and 0 < size <= SIZE_MAX, f"must be a number of bytes above 0 and at most {SIZE_MAX}"
+    ),
+    "total_size": Rule(lambda size: is_whole(size) and size > 0, "must be a number of bytes above 0"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +52,7 @@ class AutoBatch:
     total_size: int = 32 * 1024 * 1024
 
     def __post_init__(self) -> None:
-        if not 0 < self.hold <= HOLD_S_MAX:
-            raise ConfigError(f"a batch may be held for more than 0 and at most {HOLD_S_MAX} s, not {self.hold}")
-        if not 0 < self.size <= SIZE_MAX or self.total_size < 1:
-            raise ConfigError(
-                f"a batch may have 1 to {SIZE_MAX} bytes and all of them at least 1, not {self.size} and {self.total_size}"
-            )
+        check(_RULES, {"hold": self.hold, "size": self.size, "total_size": self.total_size})
 
 
 Held = tuple[Message, Piece]
@@ -76,10 +82,12 @@ class Accumulator:
         settings: AutoBatch,
         send_batch: Callable[[Sequence[Held], MessageQueue | None, float], Awaitable[SendResult]],
         size_max: int,
+        statistics: SendStatistics,
     ) -> None:
         self._settings = settings
         self._send_batch = send_batch
         self._size_max = size_max
+        self._statistics = statistics
         self._batches: dict[BatchKey, _Batch] = {}
         self._under_way: dict[BatchKey, int] = {}
         self._sending: set[asyncio.Task[None]] = set()
@@ -207,6 +215,7 @@ class Accumulator:
                 self._held -= len(message[1].entry)
             if not future.done():
                 future.set_exception(overdue(message[1], held=held))
+                self._statistics.given_up += 1
         batch.expiry, batch.expiry_at = None, inf
         if held:
             batch.messages = [message for message, _, _ in kept]
@@ -240,13 +249,16 @@ def shared_deadline(deadlines: Sequence[float], now: float) -> float:
 
 def overdue(piece: Piece, *, held: bool) -> SendError:
     """The error of one whose time was up before its neighbours'."""
-    head = f"message {piece.msg_id} to topic {piece.topic!r} was not sent"
+    head = f"message {piece.msg_id} to topic {piece.topic!r} was not"
     if held:
-        text = f"{head}: its time was up while it was held for a batch. Nothing was stored; give it more seconds, or hold batches for less"
+        text = (
+            f"{head} sent: its time was up while it was held for a batch. Nothing was stored; give it more seconds, or hold batches "
+            "for less"
+        )
     else:
         text = (
-            f"{head}: no answer within its time. The batch it went with goes on, and it may be stored all the same. Check the broker's "
-            "load and disk, or give a longer send_timeout"
+            f"{head} acknowledged: no answer within its time. The batch it went with goes on, and it may be stored all the same. Check "
+            "the broker's load and disk, or give a longer send_timeout"
         )
     return SendError(text, topic=piece.topic)
 

@@ -36,6 +36,8 @@ class Aiming:
             return message, queue
         if queue is not None:
             raise TypeError("a queue and a way to choose one were given; give one of them")
+        if not callable(selector):
+            raise TypeError(f"selector={selector!r:.80} is no function of (queues, message); see turbopump.client.selectors")
         chosen_by = selector
         return message, lambda queues: self._chosen(chosen_by, queues, message)
 

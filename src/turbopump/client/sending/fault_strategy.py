@@ -7,11 +7,11 @@ Source: apache/rocketmq ``MQFaultStrategy``, ``LatencyFaultToleranceImpl``.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from turbopump.client.setting_rules import Rule, check, is_seconds, is_whole
+from turbopump.client.setting_rules import SECONDS, SWITCH, Rule, check, is_whole
 from turbopump.errors import ConfigError
 
 ISOLATION_MS: Final = 10_000
@@ -19,16 +19,16 @@ ISOLATION_MS: Final = 10_000
 
 
 def _are_durations(values: object) -> bool:
-    return isinstance(values, Sequence) and all(is_whole(value) and value >= 0 for value in values)
+    return isinstance(values, list | tuple) and all(is_whole(value) and value >= 0 for value in values)
 
 
 _DURATIONS: Final = Rule(_are_durations, "must be whole numbers of ms, 0 or more, as in (50, 100, 550)")
-_SECONDS: Final = Rule(is_seconds, "must be a number of seconds above 0")
 _RULES: Final[Mapping[str, Rule]] = {
     "latency_max_ms": _DURATIONS,
     "not_available_ms": _DURATIONS,
-    "detect_interval": _SECONDS,
-    "detect_timeout": _SECONDS,
+    "detector": SWITCH,
+    "detect_interval": SECONDS,
+    "detect_timeout": SECONDS,
 }
 
 
@@ -50,6 +50,7 @@ class LatencyFaults:
             {
                 "latency_max_ms": self.latency_max_ms,
                 "not_available_ms": self.not_available_ms,
+                "detector": self.detector,
                 "detect_interval": self.detect_interval,
                 "detect_timeout": self.detect_timeout,
             },

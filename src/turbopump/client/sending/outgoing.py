@@ -13,14 +13,22 @@ from typing import Final
 import msgspec
 
 from turbopump.client.namespace import INSTANCE_ID, wrap
-from turbopump.client.setting_rules import is_whole
+from turbopump.client.setting_rules import Rule, check, is_collection, is_whole
 from turbopump.errors import ConfigError, MessageError
 from turbopump.message.batch import encode_item
 from turbopump.message.compression import compress
 from turbopump.message.ids import UniqueIds
 from turbopump.message.message import BODY_SIZE_MAX, Message
-from turbopump.message.properties import DELAY_TIME_LEVEL, PROPERTIES_SIZE_MAX, UNIQ_KEY, WAIT_STORE_MSG_OK, encode_properties
-from turbopump.message.rules import NOT_SENDABLE_TOPICS, RETRY_PREFIX, topic_fault
+from turbopump.message.properties import (
+    DELAY_TIME_LEVEL,
+    NAME_END,
+    PAIR_END,
+    PROPERTIES_SIZE_MAX,
+    UNIQ_KEY,
+    WAIT_STORE_MSG_OK,
+    encode_properties,
+)
+from turbopump.message.rules import NOT_SENDABLE_TOPICS, RETRY_PREFIX, is_unicode, topic_fault
 from turbopump.message.sysflag import LZ4, ZLIB, ZSTD
 
 COMPRESS_FROM: Final = 4096
@@ -29,6 +37,13 @@ DELAYING: Final = (DELAY_TIME_LEVEL, "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIM
 
 _KINDS: Final = {"zlib": (ZLIB, 0, 9, 5), "lz4": (LZ4, 0, 16, 0), "zstd": (ZSTD, 1, 22, 5)}
 """Name -> type in ``sysFlag``, lowest, highest and usual level."""
+_RULES: Final[Mapping[str, Rule]] = {
+    "compress_from": Rule(
+        lambda size: size is None or (is_whole(size) and size >= 0),
+        "must be a number of bytes, 0 or more, or None to compress nothing",
+    ),
+    "compression": Rule(lambda kind: isinstance(kind, str) and kind in _KINDS, f"is unknown; there are {', '.join(_KINDS)}"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +59,7 @@ class Compression:
     level: int | None = None
 
     def __post_init__(self) -> None:
-        if self.above is not None and (not is_whole(self.above) or self.above < 0):
-            raise ConfigError(f"compress_from={self.above!r} must be a number of bytes, 0 or more, or None to compress nothing")
-        if self.kind not in _KINDS:
-            raise ConfigError(f"compression={self.kind!r} is unknown; there are {', '.join(_KINDS)}")
+        check(_RULES, {"compress_from": self.above, "compression": self.kind})
         _, low, high, _ = _KINDS[self.kind]
         if self.level is not None and not (is_whole(self.level) and low <= self.level <= high):
             raise ConfigError(
@@ -141,8 +153,10 @@ class Packer:
 
     def pack_batch(self, messages: Sequence[Message]) -> Outgoing:
         """One send of them all; nothing is split. Raises MessageError if they cannot go together or are too large together."""
-        if not messages:
+        if is_collection(messages) and not messages:
             raise MessageError("an empty batch was given; send_batch needs at least one message")
+        if not isinstance(messages, Sequence) or not all(isinstance(message, Message) for message in messages):
+            raise TypeError(f"a batch is a list of Message objects, not {messages!r:.80}")
         first = messages[0]
         self._checked_topic(first.topic)
         if first.topic.startswith(RETRY_PREFIX):
@@ -186,7 +200,10 @@ def _checked(text: str) -> bytes:
     try:
         data = text.encode()
     except UnicodeEncodeError:
-        raise MessageError("a property holds a lone surrogate, which is no text; properties must be valid Unicode") from None
+        name, _, value = next(pair for pair in text.split(PAIR_END) if not is_unicode(pair)).partition(NAME_END)
+        raise MessageError(
+            f"property {name!r:.80}={value!r:.80} holds a lone surrogate, which is no text; valid Unicode is expected"
+        ) from None
     if len(data) > PROPERTIES_SIZE_MAX:
         raise MessageError(f"the properties take {len(data)} bytes; at most {PROPERTIES_SIZE_MAX} are allowed")
     return data

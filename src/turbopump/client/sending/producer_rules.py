@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from turbopump.client.hooks import SendHook
 from turbopump.client.sending.accumulator import AutoBatch
 from turbopump.client.sending.back_pressure import BackPressure
 from turbopump.client.sending.fault_strategy import LatencyFaults
-from turbopump.client.setting_rules import NAMESPACE_RULES, Rule, is_whole
+from turbopump.client.setting_rules import SWITCH, Rule, is_collection, is_whole
 from turbopump.message.compression import DECOMPRESSED_SIZE_MAX
 
 
 def _are_codes(value: object) -> bool:
-    return isinstance(value, Collection) and not isinstance(value, str | bytes) and all(map(is_whole, value))
+    return is_collection(value) and all(map(is_whole, value))  # type: ignore[call-overload]
 
 
 def _are_hooks(value: object) -> bool:
-    return isinstance(value, Collection) and all(isinstance(hook, SendHook) for hook in value)
+    return is_collection(value) and all(isinstance(hook, SendHook) for hook in value)  # type: ignore[attr-defined]
 
 
 def _made_as(kind: type, example: str) -> Rule:
@@ -27,8 +27,8 @@ def _made_as(kind: type, example: str) -> Rule:
 
 
 PRODUCER_RULES: Final[Mapping[str, Rule]] = {
-    **NAMESPACE_RULES,
     "retry_codes": Rule(_are_codes, "must be a collection of response codes, as in (2, 14)"),
+    "retry_unless_ok": SWITCH,
     "latency_faults": _made_as(LatencyFaults, "LatencyFaults()"),
     "body_size_max": Rule(
         lambda size: is_whole(size) and 0 < size <= DECOMPRESSED_SIZE_MAX,
@@ -40,3 +40,4 @@ PRODUCER_RULES: Final[Mapping[str, Rule]] = {
         _are_hooks, "must be a list of SendHook objects: write a class of your own that inherits SendHook, give [YourHook()]"
     ),
 }
+"""Those that are checked nowhere else: ``SendRules`` and ``Compression`` check theirs."""

@@ -240,6 +240,8 @@ class Attempts:
             raise MessageError(
                 f"the message is for topic {self._outgoing.topic!r}, the chosen queue is of topic {queue.topic!r}"
             )
+        if queue is not None and not callable(queue) and not isinstance(queue, MessageQueue):
+            raise TypeError(f"queue={queue!r:.80} is no MessageQueue; take one of `await producer.publish_queues(topic)`")
         return await self._sender.route(self._outgoing.topic, self._left())
 
     async def _refreshed(self, route: TopicRoute, attempt: Attempt) -> TopicRoute:

@@ -31,7 +31,7 @@ def failure(outgoing: Outgoing, tried: list[Attempt], spent_ms: float) -> SendEr
     attempts = "1 attempt" if len(tried) == 1 else f"{len(tried)} attempts"
     each = "; ".join(_told(tried))
     last = tried[-1].error
-    head = f"message {outgoing.msg_id[:80]} to topic {outgoing.topic!r} was not sent: {attempts} in {spent_ms:.0f} ms: {each}"
+    head = f"message {outgoing.msg_id[:80]} to topic {outgoing.topic!r} was not acknowledged: {attempts} in {spent_ms:.0f} ms: {each}"
     return SendError(
         f"{head}. {_remedy(last)}",
         topic=outgoing.topic,

@@ -41,7 +41,8 @@ class SendStatistics:
     def __init__(self) -> None:
         self._brokers: Final[dict[str, BrokerSends]] = {}
         self.given_up = 0
-        """Sends that ended in an error, after all their attempts."""
+        """Sends that ended in an error, after all their attempts: a batch is one, and so is each message whose time ended before that of
+        its automatic batch."""
 
     @property
     def brokers(self) -> Mapping[str, BrokerSends]:

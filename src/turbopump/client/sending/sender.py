@@ -7,8 +7,10 @@ know how messages are made. Source: apache/rocketmq ``DefaultMQProducerImpl.send
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
+from typing import Final
 
 from turbopump.client.hooks import SendHooks
 from turbopump.client.instance import ClientInstance
@@ -22,11 +24,17 @@ from turbopump.client.sending.send_frame import SendFrames
 from turbopump.client.sending.send_result import RETRYABLE_CODES, SEND_ANSWER, SendAnswer, SendResult, SendStatus, result_of
 from turbopump.client.sending.send_statistics import SendStatistics
 from turbopump.client.sending.topic_creation import TopicCreation
-from turbopump.client.setting_rules import is_whole
-from turbopump.errors import ConfigError, RemotingError, RouteNotFoundError, SendError
+from turbopump.client.setting_rules import SECONDS, Rule, check, whole_from
+from turbopump.errors import RemotingError, RouteNotFoundError, SendError
 from turbopump.message.message_queue import MessageQueue
 from turbopump.protocol.command import Command, TypedJsonHeader
 from turbopump.remoting.connection import Connection
+
+_RULES: Final[Mapping[str, Rule]] = {
+    "send_timeout": SECONDS,
+    "attempt_timeout": SECONDS.or_none(),
+    "retries": whole_from(0),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +50,7 @@ class SendRules:
     retry_unless_ok: bool = False
 
     def __post_init__(self) -> None:
-        if not _is_number(self.timeout) or not self.timeout > 0:
-            raise ConfigError(f"send_timeout={self.timeout!r} must be a number of seconds above 0")
-        if not is_whole(self.retries) or self.retries < 0:
-            raise ConfigError(f"retries={self.retries!r} must be a whole number, 0 or more")
-        if self.attempt_timeout is not None and (not _is_number(self.attempt_timeout) or not self.attempt_timeout > 0):
-            raise ConfigError(f"attempt_timeout={self.attempt_timeout!r} must be a number of seconds above 0, or None")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+        check(_RULES, {"send_timeout": self.timeout, "attempt_timeout": self.attempt_timeout, "retries": self.retries})
 
 
 class Sender:

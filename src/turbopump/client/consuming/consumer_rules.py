@@ -1,0 +1,76 @@
+"""What the settings of consumers must be."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final
+
+from turbopump.client.consuming.offset_store import ConsumeFrom
+from turbopump.client.setting_rules import FUNCTION, SECONDS, SWITCH, TIMEOUT, Rule, is_number, is_whole, whole_from
+
+
+def _is_disk(value: object) -> bool:
+    return not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in ("read_file", "replace_file"))
+
+
+_CONSUME_FROM: Final = Rule(
+    lambda value: isinstance(value, ConsumeFrom | datetime), "must be ConsumeFrom.LAST, ConsumeFrom.FIRST or a datetime"
+)
+_ALLOCATION: Final = Rule(
+    lambda value: isinstance(value, str) or callable(value),
+    "must be the name of a strategy, as in 'AVG', or a function as turbopump.client.allocation makes them",
+)
+_BYTES: Final = Rule(lambda value: is_whole(value) and value > 0, "must be a number of bytes above 0")
+
+CONCURRENCY_RULES: Final[Mapping[str, Rule]] = {"concurrency": whole_from(1, " of calls at once")}
+_RETRIES: Final = whole_from(0, " of retries").or_none()
+
+PUSH_RULES: Final[Mapping[str, Rule]] = {
+    **CONCURRENCY_RULES,
+    "max_reconsume_times": _RETRIES,
+    "handler": FUNCTION.or_none(),
+    "consume_from": _CONSUME_FROM,
+    "ordered": SWITCH,
+    "suspend_time": SECONDS,
+    "broadcast": SWITCH,
+    "offsets_directory": Rule(
+        lambda value: isinstance(value, str | os.PathLike) and bool(str(value)), "must be the path of a directory"
+    ).or_none(),
+    "allocation": _ALLOCATION,
+    "close_timeout": Rule(
+        lambda value: is_number(value) and 0 <= value < float("inf"), "must be a number of seconds, 0 or more"
+    ),
+    "client_rebalance": SWITCH,
+    "disk": Rule(_is_disk, "is no turbopump.store.disk.Disk").or_none(),
+}
+POLL_RULES: Final[Mapping[str, Rule]] = {
+    "timeout": Rule(lambda value: is_number(value) and value <= float("inf"), "must be a number of seconds (inf: without end)"),
+    "max_messages": whole_from(1),
+}
+RECEIVE_RULES: Final[Mapping[str, Rule]] = {"max_messages": whole_from(1), "invisible_seconds": SECONDS, "timeout": TIMEOUT}
+INVISIBLE_RULES: Final[Mapping[str, Rule]] = {"seconds": SECONDS}
+COMMIT_RULES: Final[Mapping[str, Rule]] = {"offset": Rule(is_whole, "must be a whole number, a place in the queue")}
+PULL_RULES: Final[Mapping[str, Rule]] = {
+    **COMMIT_RULES,
+    "max_messages": whole_from(1),
+    "wait": TIMEOUT,
+    "timeout": TIMEOUT,
+}
+SIMPLE_RULES: Final[Mapping[str, Rule]] = {
+    "consume_from": Rule(
+        lambda value: isinstance(value, ConsumeFrom), "must be ConsumeFrom.LAST or ConsumeFrom.FIRST: brokers know no time here"
+    ),
+    "max_reconsume_times": _RETRIES,
+}
+LITE_PULL_RULES: Final[Mapping[str, Rule]] = {
+    "consume_from": _CONSUME_FROM,
+    "auto_commit": SWITCH,
+    "pull_batch": whole_from(1, " of messages"),
+    "queue_messages_max": whole_from(1, " of messages"),
+    "queue_bytes_max": _BYTES,
+    "messages_max": whole_from(1, " of messages"),
+    "allocation": _ALLOCATION,
+}
+"""``group``, ``topic``, ``tags``, ``trace``, where it lives and how it pops are checked where they are used."""

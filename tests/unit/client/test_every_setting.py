@@ -1,0 +1,208 @@
+"""Every argument of every client, given what is wrong for it: refused in a sentence that names it, where the client is made."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Final
+
+import pytest
+
+from turbopump import blocking
+from turbopump.client.consuming.subscription import Sql
+from turbopump.client.identity import Credentials
+from turbopump.client.lite_pull_consumer import LitePullConsumer
+from turbopump.client.producer import Producer
+from turbopump.client.pull_consumer import PullConsumer
+from turbopump.client.push_consumer import PushConsumer
+from turbopump.client.sending.accumulator import AutoBatch
+from turbopump.client.sending.back_pressure import BackPressure
+from turbopump.client.sending.fault_strategy import LatencyFaults
+from turbopump.client.simple_consumer import SimpleConsumer
+from turbopump.client.transaction_producer import TransactionProducer
+from turbopump.errors import ConfigError, NotStartedError
+from turbopump.message.message import Message
+from turbopump.message.message_queue import MessageQueue
+
+INF: Final = float("inf")
+WRONG: Final = (None, "1", "", "\udc80", b"x", -1, 0, 1.5, True, INF, float("nan"), object(), [], 2**64)
+"""What people give by mistake; some settings can use some of it."""
+
+USABLE: Final[dict[str, tuple[object, ...]]] = {
+    "namesrv": (),
+    "group": ("1",),
+    "topic": (None, "1"),
+    "topics": ([],),
+    "tags": ("1", ""),
+    "handler": (None,),
+    "checker": (),
+    "executor": (None,),
+    "threads": (),
+    "consume_from": (),
+    "concurrency": (),
+    "ordered": (True,),
+    "suspend_time": (1.5, 2**64),
+    "broadcast": (True,),
+    "offsets_directory": (None, "1", "\udc80"),
+    "max_reconsume_times": (None, 0),
+    "allocation": (),
+    "close_timeout": (0, 1.5, 2**64),
+    "client_rebalance": (True,),
+    "pop_invisible_time": (),
+    "pop_batch": (),
+    "pop_threshold": (),
+    "disk": (None,),
+    "auto_commit": (True,),
+    "pull_batch": (),
+    "queue_messages_max": (),
+    "queue_bytes_max": (2**64,),
+    "messages_max": (),
+    "instance_name": (None, "1"),
+    "unit_name": (None, "1"),
+    "credentials": (None,),
+    "namespace": (None, "1"),
+    "namespace_v2": (None, "1"),
+    "send_timeout": (1.5, 2**64),
+    "attempt_timeout": (None, 1.5, 2**64),
+    "retries": (0,),
+    "retry_codes": ([],),
+    "retry_unless_ok": (True,),
+    "latency_faults": (None,),
+    "compress_from": (None, 0, 2**64),
+    "compression": (),
+    "compression_level": (None, 0),
+    "body_size_max": (),
+    "back_pressure": (None,),
+    "auto_batch": (None,),
+    "hooks": ([],),
+    "trace": (None, "1", True),
+    "clock": (None,),
+    "random": (None,),
+    "local_ip": (None,),
+    # AutoBatch, BackPressure, LatencyFaults, Credentials
+    "hold": (1.5,),
+    "size": (),
+    "total_size": (2**64,),
+    "messages": (2**64,),
+    "latency_max_ms": (),
+    "not_available_ms": (),
+    "detector": (True,),
+    "detect_interval": (1.5, 2**64),
+    "detect_timeout": (1.5, 2**64),
+    "access_key": ("1",),
+    "secret_key": ("1",),
+    "security_token": (None, "1"),
+}
+"""Of ``WRONG``, what the setting can use all the same."""
+BESIDE: Final[dict[str, dict[str, object]]] = {
+    "tags": {"topic": "orders"},
+    "offsets_directory": {"broadcast": True},
+    "suspend_time": {"ordered": True},
+}
+"""What must be given for a setting to count."""
+
+Make = Callable[..., object]
+CLIENT: Final[dict[str, object]] = {"namesrv": "127.0.0.1:9876", "group": "g"}
+TRANSACTION: Final[dict[str, object]] = {**CLIENT, "checker": print}
+KEYS: Final[dict[str, object]] = {"access_key": "a", "secret_key": "s"}
+MADE: Final[tuple[tuple[Make, type, dict[str, object]], ...]] = (
+    *((kind, kind, CLIENT) for kind in (Producer, PushConsumer, PullConsumer, LitePullConsumer, SimpleConsumer)),
+    *((getattr(blocking, kind.__name__), kind, CLIENT) for kind in (Producer, PushConsumer, PullConsumer, LitePullConsumer)),
+    (blocking.SimpleConsumer, SimpleConsumer, CLIENT),
+    (TransactionProducer, TransactionProducer, TRANSACTION),
+    (TransactionProducer, Producer, TRANSACTION),
+    (blocking.TransactionProducer, TransactionProducer, TRANSACTION),
+    *((kind, kind, {}) for kind in (AutoBatch, BackPressure, LatencyFaults)),
+    (Credentials, Credentials, KEYS),
+)
+"""What is called, whose arguments it takes, and what it needs in any case."""
+
+
+def every_argument() -> Iterator[Any]:
+    for make, takes, needed in MADE:
+        for name, parameter in inspect.signature(takes).parameters.items():
+            if parameter.kind is not inspect.Parameter.VAR_KEYWORD:
+                yield pytest.param(make, name, needed, id=f"{make.__module__.split('.')[1]}-{takes.__name__}-{name}")
+
+
+@pytest.mark.parametrize(("make", "name", "needed"), list(every_argument()))
+def test_what_a_setting_cannot_use_is_refused_by_name_where_the_client_is_made(
+    make: Make, name: str, needed: dict[str, object]
+) -> None:
+    given = {**needed, **BESIDE.get(name, {})}
+    for value in WRONG:
+        usable = [use for use in USABLE[name] if type(use) is type(value) and use == value]
+        if (name, make) == ("size", BackPressure):
+            usable = [value] if value == 2**64 else []
+        if usable:
+            make(**{**given, name: value})
+        else:
+            with pytest.raises(ConfigError, match=SAID.get(name, rf"\b{name}\b")) as told:
+                make(**{**given, name: value})
+            assert repr(value)[:80] in str(told.value) or name in NOT_SHOWN, "it says what was given"
+
+
+SAID: Final = {"namesrv": "name server"}
+NOT_SHOWN: Final = {"credentials", "access_key", "secret_key", "security_token", "group", "topic", "namesrv"}
+"""Secrets; and names whose fault is said in a sentence of its own."""
+
+PRODUCER: Final = Producer("127.0.0.1:9876")
+PULL: Final = PullConsumer("127.0.0.1:9876", group="g")
+LITE: Final = LitePullConsumer("127.0.0.1:9876", group="g")
+SIMPLE: Final = SimpleConsumer("127.0.0.1:9876", group="g")
+QUEUE: Final = MessageQueue("orders", "broker-a", 0)
+MESSAGE: Final = Message("orders", b"x")
+CALLS: Final[list[tuple[str, Callable[[Any], Coroutine[Any, Any, object]]]]] = [
+    ("timeout", lambda value: PRODUCER.send(MESSAGE, timeout=value)),
+    ("timeout", lambda value: PRODUCER.send_batch([MESSAGE], timeout=value)),
+    ("timeout", lambda value: PRODUCER.start_send(MESSAGE, timeout=value)),
+    ("timeout", lambda value: PRODUCER.request(MESSAGE, timeout=value)),
+    ("timeout", lambda value: PRODUCER.recall("orders", "handle", timeout=value)),
+    ("wait", lambda value: PULL.pull(QUEUE, 0, wait=value)),
+    ("timeout", lambda value: PULL.pull(QUEUE, 0, timeout=value)),
+    ("max_messages", lambda value: PULL.pull(QUEUE, 0, value)),
+    ("offset", lambda value: PULL.pull(QUEUE, value)),
+    ("offset", lambda value: PULL.commit(QUEUE, value)),
+    ("max_messages", lambda value: LITE.poll(max_messages=value)),
+    ("timeout", lambda value: SIMPLE.receive(timeout=value)),
+    ("max_messages", lambda value: SIMPLE.receive(value)),
+    ("invisible_seconds", lambda value: SIMPLE.receive(invisible_seconds=value)),
+    ("timeout", lambda value: SIMPLE.ack([], timeout=value)),
+]
+
+
+@pytest.mark.parametrize("value", [INF, float("nan"), "1", True, object()], ids=["inf", "nan", "text", "True", "object"])
+@pytest.mark.parametrize(("name", "call"), CALLS)
+def test_a_call_refuses_what_is_no_number_before_it_does_anything(
+    name: str, call: Callable[[Any], Coroutine[Any, Any, object]], value: object
+) -> None:
+    with pytest.raises(ConfigError, match=rf"^{name}=.* must be"):
+        asyncio.run(call(value))
+
+
+def test_a_poll_may_wait_without_end_but_not_for_no_number() -> None:
+    with pytest.raises(ConfigError, match="timeout=nan must be a number of seconds"):
+        asyncio.run(LITE.poll(float("nan")))
+    with pytest.raises(NotStartedError):
+        asyncio.run(LITE.poll(INF))
+
+
+@pytest.mark.parametrize("topic", [5, None, b"orders"])
+def test_what_is_no_topic_is_none_wherever_it_is_asked_for(topic: Any) -> None:
+    for call in (PRODUCER.publish_queues(topic), PRODUCER.recall(topic, "x"), LITE.subscribe(topic), SIMPLE.subscribe(topic)):
+        with pytest.raises(ConfigError, match=r"topic=.* is no topic: its name is expected"):
+            asyncio.run(call)
+
+
+@pytest.mark.parametrize("tags", [5, None, "\udc80", ["A"]])
+def test_what_is_no_tag_is_refused_with_what_is_expected(tags: Any) -> None:
+    for call in (LITE.subscribe("orders", tags), SIMPLE.subscribe("orders", tags), LITE.assign([QUEUE], tags)):
+        with pytest.raises(ConfigError, match=r"tags=.* are no tags: \* for all, 'A || B', or Sql"):
+            asyncio.run(call)
+
+
+@pytest.mark.parametrize("filter_", [5, None, "", "price > '\udc80'"])
+def test_a_filter_is_text(filter_: Any) -> None:
+    with pytest.raises(ConfigError, match="is no SQL92 filter"):
+        Sql(filter_)
