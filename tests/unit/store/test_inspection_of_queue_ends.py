@@ -35,7 +35,7 @@ def test_units_that_the_next_start_would_not_miss_are_damage(tmp_path: Path, not
     assert verified(root).findings.counts == {"unclean_stop": 1}
     shutil.rmtree(root / "consumequeue/T/0")
     if not noted:
-        (root / "turbopump.queues.json").unlink()
+        (root / "turbopump.queues.json").write_bytes(b"not what was noted")
         (root / "turbopump.queues.json.bak").unlink()
     result = verified(root)
     (finding,) = [one for one in result.findings.kept if one.kind != "unclean_stop"]

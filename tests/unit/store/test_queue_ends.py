@@ -1,5 +1,6 @@
 """Queues of which files are lost or damaged, also where recovery does not read their messages: they are noticed, and written again."""
 
+import errno
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 from tests.crash.in_memory import ROOT, Image, Opened, StillClock, config, make_disk
 
 from turbopump.store.consume_queue import UNIT_SIZE
+from turbopump.store.consume_queue_table import ConsumeQueueTable
+from turbopump.store.json_table import JsonTable
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queue_ends import KnownEnds, Place, decode_known
 from turbopump.store.retention import Next, RetentionRules
@@ -439,3 +442,29 @@ def test_a_store_without_a_record_gets_one_at_its_first_start(filled: Opened) ->
     expected = state(found)
     found.disk.kill()
     check(damaged, expected)
+
+
+def refuse(*_arguments: object) -> None:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+def test_a_record_that_the_disk_cannot_read_or_write_stops_no_start(filled: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(JsonTable, "load", lambda table, *_rest: setattr(table, "_loaded", True) or refuse())
+        patched.setattr(JsonTable, "save_now", refuse)
+        found = open_store(filled.image(), at_ms=1_000_000)
+    assert state(found) == state(filled)
+    assert found.reports == ["where the queues ended cannot be read (Input/output error): the next start will know"]
+    found.loop.run()
+    assert [place.at for place in decode_known(found.image()[RECORD]).places] == [found.store.log.end], "saved beside the start"
+    found.disk.kill()
+
+
+def test_queues_that_cannot_be_deleted_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = fill(trimmed=False)
+    monkeypatch.setattr(ConsumeQueueTable, "delete", refuse)
+    told: list[int | OSError] = []
+    found.store.delete_queues("quiet", told.append)
+    found.loop.run()
+    assert [str(one) for one in told] == ["[Errno 5] Input/output error"]
+    found.disk.kill()
