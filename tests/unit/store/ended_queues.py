@@ -1,0 +1,155 @@
+"""Stores in memory whose queues got messages early, late and all the time; their files lost or damaged; and what is there afterwards."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import msgspec
+from tests.crash.in_memory import ROOT, Image, Opened, StillClock, config, make_disk
+
+from turbopump.store.consume_queue import UNIT_SIZE
+from turbopump.store.message_store import MessageStore
+from turbopump.store.queue_ends import KnownEnds
+from turbopump.store.retention import Next, RetentionRules
+
+RECORD = ROOT / "turbopump.queues.json"
+BACKUP = ROOT / "turbopump.queues.json.bak"
+PER_FILE = 10
+BATCHES = ("packed", "boxed")
+"""Topics with queues of the other kind."""
+CONFIG = config(
+    segment_size=4096,
+    queue_file_size=PER_FILE * UNIT_SIZE,
+    batch_queue_file_size=PER_FILE * 46,
+    index_slots=20,
+    index_entries=200,
+    retention=RetentionRules(hours=frozenset(range(24)), reserved_ms=0, batch_max=6),
+)
+State = dict[str, tuple[int, int, list[Any]]]
+Damage = Callable[[Image, str], Image]
+
+
+def open_store(image: Image, *, at_ms: int = 0) -> Opened:
+    clock = StillClock()
+    clock.ms += at_ms
+    disk, loop = make_disk(image, clock)
+    reports: list[str] = []
+    store = MessageStore.open(CONFIG, disk.mount(), clock, reports.append, is_batch=BATCHES.__contains__)
+    return Opened(store, loop, disk, clock, reports)
+
+
+def put(found: Opened, topic: str, size: int = 150) -> int:
+    found.clock.ms += 500
+    return found.put(topic, 0, b"x" * size, f"key-{found.clock.ms}").queue_offset
+
+
+def state(found: Opened) -> State:
+    """Of each queue where it begins and goes on, and its units."""
+    return {
+        queue.topic: (
+            queue.min_index,
+            queue.max_index,
+            [queue.unit(index) for index in range(queue.min_index, queue.max_index)],
+        )
+        for queue in found.store.queues
+        if queue.max_index
+    }
+
+
+def clean(found: Opened) -> None:
+    """A round of retention."""
+    retention = found.store.retention
+    retention.begin_round()
+    for step in (retention.delete_next, retention.trim_next):
+        following = [Next.AT_ONCE]
+        while following[-1] is not Next.NOTHING:
+            step(following.append)
+            found.loop.run()
+
+
+def fill(*, trimmed: bool) -> Opened:
+    """Queues that got messages early, late and all the time; what they have is on the disk for long. With ``trimmed`` the log has lost its
+    first segments, and "gone" and "boxed" all their messages."""
+    found = open_store({})
+    for _ in range(14):
+        put(found, "gone")
+        put(found, "boxed", 20)
+    for number in range(60):
+        put(found, "busy")
+        if 20 <= number < 45:
+            put(found, "quiet")
+            put(found, "packed")
+    put(found, "single")
+    for _ in range(PER_FILE * 2):
+        put(found, "even")
+    for _ in range(40):
+        put(found, "busy")
+        found.flush()
+    if trimmed:
+        clean(found)
+        assert found.store.log.start == 6 * 4096
+        assert found.store.min_offset("gone", 0) == found.store.min_offset("boxed", 0) == 14
+        assert 0 < found.store.min_offset("quiet", 0) < 25
+    return found
+
+
+def files_of(image: Image, topic: str) -> list[Path]:
+    return sorted(path for path in image if path.parts[2:4] in (("consumequeue", topic), ("batchconsumequeue", topic)))
+
+
+def without(image: Image, *paths: Path) -> Image:
+    return {path: data for path, data in image.items() if path not in paths}
+
+
+def with_zeros(image: Image, path: Path, start: int, end: int) -> Image:
+    data = image[path]
+    return {**image, path: data[:start] + bytes(end - start) + data[end:]}
+
+
+def remove_directory(image: Image, topic: str) -> Image:
+    return without(image, *files_of(image, topic))
+
+
+def remove_last_file(image: Image, topic: str) -> Image:
+    return without(image, files_of(image, topic)[-1])
+
+
+def remove_first_file(image: Image, topic: str) -> Image:
+    return without(image, files_of(image, topic)[0])
+
+
+def zero_last_unit(image: Image, topic: str) -> Image:
+    unit_size = 46 if topic in BATCHES else UNIT_SIZE
+    path = max(path for path in files_of(image, topic) if any(image[path]))
+    used = -(-len(image[path].rstrip(b"\0")) // unit_size)
+    if topic not in BATCHES:
+        used = max(number + 1 for number in range(PER_FILE) if any(image[path][number * UNIT_SIZE : (number + 1) * UNIT_SIZE]))
+    return with_zeros(image, path, (used - 1) * unit_size, used * unit_size)
+
+
+def zero_last_file(image: Image, topic: str) -> Image:
+    path = max(path for path in files_of(image, topic) if any(image[path]))
+    return with_zeros(image, path, 0, len(image[path]))
+
+
+def check(image: Image, expected: State, *, next_too: bool = True) -> Opened:
+    """A store opened on the image has every unit, gives no offset twice, and the start after the next kill finds nothing to do again."""
+    found = open_store(image, at_ms=2_000_000)
+    try:
+        assert state(found) == expected
+        again = open_store(found.image(), at_ms=3_000_000)
+        assert again.store.recovery is not None
+        assert (again.store.recovery.rebuilt, again.store.recovery.misfit) == (False, None)
+        assert state(again) == expected
+        for topic, (_, end, _) in expected.items() if next_too else ():
+            assert put(again, topic) == end
+        again.disk.kill()
+    finally:
+        found.disk.kill()
+    return found
+
+
+def encode(known: KnownEnds) -> bytes:
+    data = msgspec.json.encode(known)
+    return b'{"crc":%d,"ends":%s}' % (crc32(data), data)

@@ -1,0 +1,166 @@
+"""Where queues end is noted, kept true while topics are deleted and files go, and saved without hurting anybody."""
+
+import errno
+
+import pytest
+from tests.unit.store.ended_queues import (
+    BACKUP,
+    RECORD,
+    check,
+    clean,
+    files_of,
+    fill,
+    open_store,
+    put,
+    remove_directory,
+    state,
+    without,
+)
+
+from turbopump.store.consume_queue_table import ConsumeQueueTable
+from turbopump.store.json_table import JsonTable
+from turbopump.store.queue_ends import decode_known
+from turbopump.store.retention import Next
+
+
+@pytest.mark.parametrize("made_again", [False, True])
+@pytest.mark.parametrize("ending", ["kill", "clean stop"])
+def test_a_deleted_topic_stays_deleted_and_is_no_reason_to_read_the_log_again(ending: str, made_again: bool) -> None:
+    found = fill(trimmed=False)
+    counts: list[int | OSError] = []
+    found.store.delete_queues("quiet", counts.append)
+    found.store.delete_queues("busy", counts.append)
+    found.store.delete_queues("never was", counts.append)
+    found.loop.run()
+    assert sorted(map(str, counts)) == ["0", "1", "1"]
+    if made_again:
+        for number in range(12):
+            assert put(found, "busy") == number
+    found.flush()
+    expected = state(found)
+    assert "quiet" not in expected
+    if ending == "clean stop":
+        found.store.close()
+    opened = check(found.image(), expected)
+    assert opened.store.recovery is not None
+    assert not opened.store.recovery.rebuilt
+    check(remove_directory(found.image(), "even"), expected)
+    found.disk.kill()
+
+
+def test_a_kill_between_the_note_and_the_deletion_of_a_topic_finishes_it() -> None:
+    found = fill(trimmed=False)
+    before = found.image()
+    found.store.delete_queues("quiet", lambda _count: None)
+    found.loop.run()
+    after = found.image()
+    expected = state(found)
+    found.disk.kill()
+    kept = {path: before[path] for path in files_of(before, "quiet")}
+    check({**after, **kept}, expected)
+    check({**after, **dict(list(kept.items())[:1])}, expected)
+
+
+def test_queue_files_go_only_once_it_is_noted_that_they_may() -> None:
+    """A kill at any moment of a round: nothing is built again, whatever of the files is gone."""
+    found = fill(trimmed=False)
+    retention, images = found.store.retention, [found.image()]
+    retention.begin_round()
+    for step in (retention.delete_next, retention.trim_next):
+        following = [Next.AT_ONCE]
+        while following[-1] is not Next.NOTHING:
+            step(following.append)
+            while found.loop._due:
+                found.loop._due.pop(0).run()
+                images.append(found.image())
+    files = [len(files_of(image, "quiet")) for image in images]
+    assert files[0] > files[-1]
+    expected = state(found)
+    found.disk.kill()
+    for image in images:
+        opened = open_store(image, at_ms=1_000_000)
+        assert opened.store.recovery is not None
+        assert (opened.store.recovery.rebuilt, opened.reports) == (False, [])
+        assert {topic: end for topic, (_, end, _) in state(opened).items()} == {
+            topic: end for topic, (_, end, _) in expected.items()
+        }
+        opened.disk.kill()
+
+
+def test_queue_files_stay_while_it_cannot_be_noted_and_go_with_the_next_round() -> None:
+    found = fill(trimmed=False)
+    files = len(files_of(found.image(), "busy"))
+    found.disk.fail("rename", times=100)
+    clean(found)
+    assert len(files_of(found.image(), "busy")) == files
+    assert any("turbopump.queues.json could not be saved" in report for report in found.reports)
+    found.disk.clear_faults()
+    found.store.queue_ends.file.repeat()
+    found.loop.run()
+    clean(found)
+    assert len(files_of(found.image(), "busy")) < files
+    expected = state(found)
+    check(found.image(), expected)
+    found.disk.kill()
+
+
+def test_a_save_that_fails_hurts_no_send_and_is_repeated() -> None:
+    found = open_store({})
+    found.disk.fail("write", times=3)
+    for number in range(60):
+        assert put(found, "busy") == number
+    found.loop.run()
+    put(found, "busy", 3000)
+    put(found, "busy", 3000)
+    found.loop.run()
+    found.disk.clear_faults()
+    found.store.queue_ends.file.repeat()
+    found.loop.run()
+    assert decode_known(found.image()[RECORD]).places[-1].at == found.store.log.files.files[-1].start
+    found.disk.kill()
+
+
+def test_a_rebuild_keeps_where_emptied_queues_ended_also_by_their_own_files() -> None:
+    found = fill(trimmed=True)
+    image, expected = without(found.image(), RECORD, BACKUP), state(found)
+    found.disk.kill()
+    check(without(image, *(path for path in image if "index" in path.parts)), expected)
+
+
+def test_what_the_log_says_wins_against_the_end_of_an_emptied_queue() -> None:
+    found = fill(trimmed=True)
+    image = found.image()
+    for _ in range(3):
+        put(found, "gone")
+    found.flush()
+    expected = state(found)
+    later = found.image()
+    found.disk.kill()
+    check(remove_directory({**later, RECORD: image[RECORD]}, "gone"), expected)
+
+
+def refuse(*_arguments: object) -> None:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+def test_a_record_that_the_disk_cannot_read_or_write_stops_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    filled = fill(trimmed=False)
+    with monkeypatch.context() as patched:
+        patched.setattr(JsonTable, "load", lambda table, *_rest: setattr(table, "_loaded", True) or refuse())
+        patched.setattr(JsonTable, "save_now", refuse)
+        found = open_store(filled.image(), at_ms=1_000_000)
+    assert state(found) == state(filled)
+    assert found.reports == ["where the queues ended cannot be read (Input/output error): the next start will know"]
+    found.loop.run()
+    assert [place.at for place in decode_known(found.image()[RECORD]).places] == [found.store.log.end], "saved beside the start"
+    found.disk.kill()
+
+
+def test_queues_that_cannot_be_deleted_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = fill(trimmed=False)
+    monkeypatch.setattr(ConsumeQueueTable, "delete", refuse)
+    told: list[int | OSError] = []
+    found.store.delete_queues("quiet", told.append)
+    found.loop.run()
+    assert [str(one) for one in told] == ["[Errno 5] Input/output error"]
+    found.disk.kill()
