@@ -30,12 +30,13 @@ from turbopump.message.codec import CRC_NAME, decode_entry, encode_entry, entry_
 from turbopump.message.java_hash import java_hash
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import decode_properties
+from turbopump.store.consume_queue import pack_unit
 from turbopump.store.entry_check import topic_field
 
 NAMES = (
     *("write_entry", "send_properties", "key_hash", "put_entries", "send_reply"),
     *("read_batch", "write_batch", "batch_reply", "unread_messages", "property_texts", "value_after"),
-    "good_entries",
+    *("good_entries", "entries_fit"),
 )
 KINDS = ("plain", "compiled") if IS_COMPILED else ("plain",)
 each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -463,6 +464,57 @@ def test_entries_read_of_the_log_are_found_good_alike(
     agree("good_entries", data[:-1], start + 1, units, max(first, 0), end, *wanted)
 
 
+@given(log_entries, log_changes, log_changes, st.integers(0, 1 << 40), st.integers(0, 6), st.sampled_from([0, 1, 1 << 50]))
+def test_entries_in_memory_fit_their_units_alike(
+    fields: list[tuple[int, int, bytes, str, bytes]],
+    changes: list[tuple[int, int]],
+    unit_changes: list[tuple[int, int]],
+    first: int,
+    without: int,
+    start: int,
+) -> None:
+    data, units, at = b"", b"", start
+    queue_id, _, _, topic, _ = fields[0] if fields else (0, 0, b"", "T", b"")
+    for number, (_, _, body, _, properties) in enumerate(fields):
+        head = (queue_id, 0, first + number, at, 0, 1, bytes(8), 2, bytes(8), 0, 0)
+        entry = encode_entry(*head, body, topic.encode(), properties, True)
+        units += pack_unit(at, len(entry), 0)
+        at += len(entry)
+        data += entry if number != without else b""
+    passed = [first + without] if without < len(fields) else []
+    wanted = first, (queue_id & 0xFFFFFFFF).to_bytes(4), topic_field(topic)
+    assert agree("entries_fit", data, units, passed, *wanted) == (bool, True)
+    agree("entries_fit", data, units[:-1], passed, *wanted)
+    agree("entries_fit", data, units[20:], passed, *wanted)
+    agree("entries_fit", data, units, [], *wanted)
+    if data:
+        for changed, value in unit_changes:
+            units = units[: changed % len(units)] + bytes([value]) + units[changed % len(units) + 1 :]
+        agree("entries_fit", data, units, passed, *wanted)
+        for changed, value in changes:
+            data = data[: changed % len(data)] + bytes([value]) + data[changed % len(data) + 1 :]
+        agree("entries_fit", data, units, passed, *wanted)
+
+
+@each_kind
+def test_an_entry_fits_where_its_unit_points_in_its_queue_of_its_topic(kind: str) -> None:
+    def entry(at: int, queue_offset: int, topic: bytes = b"T", queue_id: int = 3) -> bytes:
+        return encode_entry(queue_id, 0, queue_offset, at, 0, 1, bytes(8), 2, bytes(8), 0, 0, b"body", topic, b"", True)
+
+    def fits(data: bytes, passed: tuple[int, ...] = ()) -> bool:
+        return bool(function("entries_fit", kind)(data, units, list(passed), 7, (3).to_bytes(4), topic_field("T")))
+
+    size = len(entry(0, 0))
+    units = pack_unit(1000, size, 0) + pack_unit(5000, size, 0)
+    assert fits(entry(1000, 7) + entry(5000, 8))
+    assert fits(entry(5000, 8), (7,)), "a filter passed over the first"
+    assert fits(entry(1000, 7), (8,))
+    assert not fits(entry(5000, 8))
+    assert not fits(entry(5000, 8) + entry(1000, 7))
+    for other in (entry(5001, 8), entry(5000, 9), entry(5000, 8, b"U"), entry(5000, 8, queue_id=4), entry(5000, 8)[:-1], b"x"):
+        assert not fits(entry(1000, 7) + other)
+
+
 @given(
     st.tuples(
         st.one_of(st.binary(max_size=120), odd),
@@ -476,6 +528,7 @@ def test_entries_read_of_the_log_are_found_good_alike(
 )
 def test_what_is_no_units_is_left_to_the_plain_function(arguments: tuple[Any, ...]) -> None:
     agree("good_entries", *arguments)
+    agree("entries_fit", arguments[0], arguments[0], *arguments[2:4], *arguments[5:])
 
 
 @each_kind

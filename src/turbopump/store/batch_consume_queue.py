@@ -15,52 +15,29 @@ with number 0 all the same, where it is written anew. Source: apache/rocketmq ``
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final
 
-from turbopump.store.consume_queue import NO_MESSAGE_SIZE, ConsumeQueue, first_unit_at, pack_unit, possible_offset
+from turbopump.store.batch_unit import (
+    BATCH_UNIT_SIZE,
+    COUNT_MAX,
+    BatchUnit,
+    base_of,
+    batch_units,
+    border_at,
+    pack_batch_unit,
+    pack_batch_unit_into,
+    units_written,
+)
+from turbopump.store.consume_queue import NO_MESSAGE_SIZE, ConsumeQueue, pack_unit
 from turbopump.store.disk import Disk, Piece
 from turbopump.store.mapped_file import MappedFile
 
-BATCH_UNIT_SIZE: Final = 46
-COUNT_MAX: Final = 0x7FFF
-"""Messages of one entry: the count is a signed short."""
+__all__ = ["BATCH_UNIT_SIZE", "COUNT_MAX", "BatchConsumeQueue", "BatchUnit", "batch_units", "pack_batch_unit"]
 
-_UNIT: Final = struct.Struct(">qiqqqhii")
 _SIMPLE: Final = struct.Struct(">qiq")
-_NOT_COMPACTED: Final = -1
-
-
-class BatchUnit(NamedTuple):
-    """A unit: where its entry lies in the log, what filters and times need of it, and which messages it holds."""
-
-    offset: int
-    size: int
-    tags_code: int
-    stored_ms: int
-    base: int
-    messages: int
-
-    @property
-    def end(self) -> int:
-        """The index behind its last message."""
-        return self.base + self.messages
-
-    @property
-    def can_be(self) -> bool:
-        """Whether it may be a unit, as far as it shows by itself."""
-        return possible_offset(self.offset, self.size) is not None and self.base >= 0 and self.messages > 0
-
-
-def pack_batch_unit(unit: BatchUnit) -> bytes:
-    """Its 46 bytes."""
-    return _UNIT.pack(*unit, _NOT_COMPACTED, 0)
-
-
-def batch_units(raw: bytes) -> list[BatchUnit]:
-    """The whole units in ``raw``."""
-    return [BatchUnit(*fields[:6]) for fields in _UNIT.iter_unpack(raw[: len(raw) - len(raw) % BATCH_UNIT_SIZE])]
+_UNITS_AT_ONCE: Final = 10_000
 
 
 class BatchConsumeQueue(ConsumeQueue):
@@ -70,7 +47,7 @@ class BatchConsumeQueue(ConsumeQueue):
     unit_size: ClassVar[int] = BATCH_UNIT_SIZE
     message_size_min: ClassVar[int] = 22
 
-    __slots__ = ("first_number", "next_number")
+    __slots__ = ("first_number", "next_number", "suspect", "tail_damaged")
 
     def __init__(self, disk: Disk, directory: Path, topic: str, queue_id: int, file_size: int) -> None:
         super().__init__(disk, directory, topic, queue_id, file_size)
@@ -78,20 +55,36 @@ class BatchConsumeQueue(ConsumeQueue):
         """Number of the first unit whose entry is still there."""
         self.next_number = 0
         """Number of the next unit."""
+        self.suspect = False
+        """Whether units round the first are damaged, so that ``min_index`` and ``first_number`` may be too low until they are repaired."""
+        self.tail_damaged = False
+        """Whether damaged units were found where the files end, or the queue was cut: it may have had more than it says."""
 
     def load(self) -> None:
-        """Map the files and find the last unit."""
+        """Map the files and find the last unit. Where the first one is damaged, ``min_index`` is 0, and the queue ``suspect``; damaged ones
+        at the end are not counted, and ``tail_damaged`` tells of them."""
         self._files.load()
-        self.first_number = self.next_number = self._files.start // BATCH_UNIT_SIZE
+        self.first_number = self.next_number = self.floor
         for file in reversed(self._files.files):
-            count = _units_used(file)
+            count = units_written(file.buffer, (file.end - file.start) // BATCH_UNIT_SIZE)
             if count:
                 self.next_number = file.start // BATCH_UNIT_SIZE + count
                 break
+        written = self.next_number
+        while (last := self.unit_at(self.next_number - 1)) is not None and not last.can_be:
+            self.next_number -= 1
+        self.tail_damaged = self.next_number != written
         self._file = self._files.at(self.next_number * BATCH_UNIT_SIZE)
-        first, last = self.unit_at(self.first_number), self.unit_at(self.next_number - 1)
-        self.min_index = first.base if first is not None else 0
+        first, second = self.unit_at(self.first_number), self.unit_at(self.first_number + 1)
+        believable = first is not None and first.can_be and (second is None or second.base == first.end)
+        self.suspect = written > self.first_number and not believable
+        self.min_index = first.base if first is not None and believable else 0
         self.max_index = last.end if last is not None else 0
+
+    @property
+    def floor(self) -> int:
+        """Number of the first unit in the files: its entry may be gone."""
+        return self._files.start // BATCH_UNIT_SIZE
 
     # --- units by number -----------------------------------------------------------------------------------------------------
 
@@ -99,6 +92,13 @@ class BatchConsumeQueue(ConsumeQueue):
         """The unit with this number, if it is there."""
         piece = self.numbered_piece(number, 1)
         return batch_units(piece.segment.read(piece.at, piece.size))[0] if piece is not None else None
+
+    def gone_unit(self, number: int) -> BatchUnit | None:
+        """A unit before ``first_number`` that the files still have."""
+        file = self._files.at(number * BATCH_UNIT_SIZE) if self.floor <= number < self.first_number else None
+        if file is None:
+            return None
+        return batch_units(file.segment.read(number * BATCH_UNIT_SIZE - file.start, BATCH_UNIT_SIZE))[0]
 
     def numbered_piece(self, number: int, count: int) -> Piece | None:
         """Where up to ``count`` units lie from this number on, as many as one file holds; None where there are none."""
@@ -121,11 +121,15 @@ class BatchConsumeQueue(ConsumeQueue):
                 high = middle
         return low - 1
 
+    def begin_with(self, number: int, index: int) -> None:
+        """The first unit whose entry is there is found to be this one, and its first message ``index``."""
+        self.first_number, self.min_index = number, index
+
     def rewrite_at(self, number: int, unit: BatchUnit) -> None:
         """Put another unit in the place of one that is there."""
         file = self._files.at(number * BATCH_UNIT_SIZE)
         assert file is not None
-        _UNIT.pack_into(file.buffer, number * BATCH_UNIT_SIZE - file.start, *unit, _NOT_COMPACTED, 0)
+        pack_batch_unit_into(file.buffer, number * BATCH_UNIT_SIZE - file.start, unit)
         file.dirty = True
 
     # --- units by the messages in them ---------------------------------------------------------------------------------------
@@ -148,6 +152,12 @@ class BatchConsumeQueue(ConsumeQueue):
         while self.max_index < index:
             count = min(index - self.max_index, COUNT_MAX)
             self._write(BatchUnit(physical_offset, NO_MESSAGE_SIZE, 0, 0, self.max_index, count))
+
+    def begin_empty_at(self, index: int) -> None:
+        """Let an empty queue go on at ``index`` (above 0), as one whose messages the log no longer has: by a unit of size 1 that points
+        before all of it. (RocketMQ takes offset + size of the last unit for the newest message of the queue.)"""
+        self._write(BatchUnit(0, 1, 0, 0, index - 1, 1))
+        self.min_index, self.first_number = index, self.next_number
 
     def make_room(self, count: int) -> None:
         """Make the files that the next ``count`` units need, so that appending them cannot fail. Raises OSError."""
@@ -193,7 +203,7 @@ class BatchConsumeQueue(ConsumeQueue):
     # --- where the log begins and ends ---------------------------------------------------------------------------------------
 
     def cut_at(self, physical_offset: int, is_there: Callable[[ConsumeQueue, int, int, int], bool]) -> None:
-        number = self._number_at(physical_offset)
+        number, agreed = self._border_at(physical_offset, lowest=False)
         while number > self.first_number:
             unit = self.unit_at(number - 1)
             if (
@@ -203,7 +213,8 @@ class BatchConsumeQueue(ConsumeQueue):
                 and (unit.size == NO_MESSAGE_SIZE or is_there(self, unit.base, unit.offset, unit.size))
             ):
                 break
-            number -= 1
+            number, agreed = number - 1, False
+        self.tail_damaged = self.tail_damaged or not agreed
         self._cut_to(number)
 
     @property
@@ -212,17 +223,23 @@ class BatchConsumeQueue(ConsumeQueue):
 
     def first_at(self, physical_offset: int) -> int:
         """The index of the first message in an entry at or after this offset of the log."""
-        unit = self.unit_at(self._number_at(physical_offset))
+        unit = self.unit_at(self._border_at(physical_offset)[0])
         return unit.base if unit is not None else self.max_index
 
     def raise_min(self, log_start: int) -> None:
-        """Let the queue begin at its first unit whose entry is at or after ``log_start``."""
-        first = self.unit_at(self.first_number) if log_start > 0 else None
-        if first is not None and first.offset < log_start:
-            number = self._number_at(log_start)
-            unit = self.unit_at(number)
-            self.min_index = unit.base if unit is not None else self.max_index
-            self.first_number = number
+        """Let the queue begin at its first unit whose entry is at or after ``log_start``; not behind it where units are damaged."""
+        first = self.unit_at(self.first_number)
+        if first is None or log_start <= 0:
+            return
+        second = self.unit_at(self.first_number + 1)
+        in_order = second is None or (first.end == second.base and first.offset <= second.offset)
+        if not self.suspect and first.can_be and in_order and first.offset >= log_start:
+            return
+        number, agreed = self._border_at(log_start)
+        index = base_of(number, self.first_number, self.next_number, self.unit_at, self.max_index)
+        self.suspect = self.suspect or not agreed
+        self.min_index = max(self.min_index, self.min_index if index is None else min(index, self.max_index))
+        self.first_number = number
 
     def files_before(self, log_start: int) -> list[MappedFile]:
         """The files from the front on whose entries all lie before ``log_start``; never the last, which knows where the queue goes on."""
@@ -260,7 +277,7 @@ class BatchConsumeQueue(ConsumeQueue):
             self.make_room(1)
             file = self._file = self._files.at(position)
             assert file is not None
-        _UNIT.pack_into(file.buffer, position - file.start, *unit, _NOT_COMPACTED, 0)
+        pack_batch_unit_into(file.buffer, position - file.start, unit)
         file.dirty = True
         self.next_number += 1
         self.max_index = unit.end
@@ -269,28 +286,19 @@ class BatchConsumeQueue(ConsumeQueue):
         """Let the queue end before the unit of this number."""
         self.next_number = number
         last = self.unit_at(number - 1)
+        if last is None and self.suspect:
+            self.min_index, self.suspect = 0, False  # nothing is known of where it began
         self.max_index = last.end if last is not None else self.min_index
         if self._files:
             self._files.truncate(number * BATCH_UNIT_SIZE)
         self._file = self._files.at(number * BATCH_UNIT_SIZE)
 
-    def _number_at(self, physical_offset: int) -> int:
-        """The number of the first unit whose entry lies at or after this offset of the log."""
+    def _border_at(self, physical_offset: int, *, lowest: bool = True) -> tuple[int, bool]:
+        """The number of the first unit whose entry lies at or after this offset of the log; and whether the units round it agree."""
+        return border_at(physical_offset, self.first_number, self.next_number, self.unit_at, self._all_units, lowest=lowest)
 
-        def offset_of(number: int) -> int | None:
-            unit = self.unit_at(number)
-            return possible_offset(unit.offset, unit.size) if unit is not None else None
-
-        return first_unit_at(physical_offset, self.first_number, self.next_number, offset_of)
-
-
-def _units_used(file: MappedFile) -> int:
-    """How many units from the start of a file on are written (binary search: a unit of size 0 is the end)."""
-    low, high = 0, (file.end - file.start) // BATCH_UNIT_SIZE
-    while low < high:
-        middle = (low + high) // 2
-        if BatchUnit(*_UNIT.unpack_from(file.buffer, middle * BATCH_UNIT_SIZE)[:6]).can_be:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    def _all_units(self) -> Iterator[BatchUnit]:
+        number = self.first_number
+        while (piece := self.numbered_piece(number, _UNITS_AT_ONCE)) is not None:
+            yield from (units := batch_units(piece.segment.read(piece.at, piece.size)))
+            number += len(units)

@@ -7,18 +7,20 @@ of the rules: apache/rocketmq ``DefaultMessageStore.getMessage``, which compares
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from turbopump.message.codec import FIXED_SIZE
-from turbopump.store.batch_consume_queue import BatchConsumeQueue, BatchUnit, batch_units
+from turbopump.store.batch_consume_queue import BatchConsumeQueue
+from turbopump.store.batch_unit import BatchUnit, batch_units
 from turbopump.store.checked_entries import checked_entries, unreadable_text
 from turbopump.store.cold_reads import IsLost, Steps
 from turbopump.store.commit_log import ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.consume_queue import NO_MESSAGE_SIZE
 from turbopump.store.disk import Found
-from turbopump.store.entry_mark import messages_in
+from turbopump.store.entry_mark import messages_by_entry
 from turbopump.store.get_result import GetResult, GetStatus
 from turbopump.store.read_limits import ReadLimits
 from turbopump.store.unit_repair import Unit, UnitRepair
@@ -28,6 +30,10 @@ UNITS_AT_ONCE: Final = 348
 
 UNITS_IN_A_TURN: Final = 2000
 """Units that are looked at in one turn for one that is not damaged."""
+_LOOK_AHEAD: Final = 2
+"""Units behind those that are given that must follow them: two damaged ones may seem to follow each other."""
+_HEAD: Final = struct.Struct(">i8xi4xqq")
+"""Size, queue id, queue offset and offset in the log of an entry."""
 _UNITS_HOT: Final = 2_000_000
 """Units at the end of a queue that count as in memory, if this process wrote their messages."""
 
@@ -54,27 +60,52 @@ def read_batch_queue(
     is_lost: IsLost,
 ) -> Steps[GetResult]:
     """Entries from the message ``offset`` on, which the queue has: of ``count_max`` messages together, but always one entry. ``hot_from``:
-    what lies there in the log or behind is in memory."""
+    what lies there in the log or behind is in memory. Where units do not agree with each other, or with the log, they are repaired first.
+    """
+    result, wrong = yield from _read(queue, log, offset, count_max, limits, hot_from, repair, accept, is_lost, strict=True)
+    if wrong is None:
+        return result
+    error = yield from repair.put_right(queue, offset, wrong, is_lost)
+    if error is not None:
+        result = GetResult(GetStatus.OFFSET_FOUND_NULL, offset, queue.min_index, queue.end.value)
+        result.unreadable = unreadable_text(error, "the queue")
+        return result
+    if offset < queue.min_index:
+        return GetResult(GetStatus.OFFSET_TOO_SMALL, queue.min_index, queue.min_index, queue.end.value)
+    result, _ = yield from _read(queue, log, offset, count_max, limits, hot_from, repair, accept, is_lost, strict=False)
+    return result
+
+
+def _read(
+    queue: BatchConsumeQueue,
+    log: CommitLog,
+    offset: int,
+    count_max: int,
+    limits: ReadLimits,
+    hot_from: int,
+    repair: UnitRepair,
+    accept: Callable[[int], bool] | None,
+    is_lost: IsLost,
+    *,
+    strict: bool,
+) -> Steps[tuple[GetResult, int | None]]:
+    """One try: what it gives, and the number of a unit that seems to be wrong (if ``strict``; else what can be given is given)."""
     result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, queue.min_index, queue.end.value)
     number = queue.number_of(offset)
-    sound: list[BatchUnit] = []
-    for attempt in range(2):
-        hot = offset >= queue.opened_at and number >= queue.next_number - _UNITS_HOT
-        found = yield from _units(queue, number, UNITS_AT_ONCE if accept is not None else count_max + 1, cold=not hot)
-        if isinstance(found, OSError):
-            result.status, result.unreadable = GetStatus.OFFSET_FOUND_NULL, unreadable_text(found, "the queue")
-            return result
-        sound = _sound(found, queue.max_index, queue.unit_at(number + len(found)))
-        if _begins_with(sound, offset) or attempt:
-            break
-        yield from repair.mend(queue, is_lost)
-        number = queue.number_of(offset)
+    hot = offset >= queue.opened_at and number >= queue.next_number - _UNITS_HOT
+    found = yield from _units(queue, number, (UNITS_AT_ONCE if accept is not None else count_max) + _LOOK_AHEAD, cold=not hot)
+    if isinstance(found, OSError):
+        result.status, result.unreadable = GetStatus.OFFSET_FOUND_NULL, unreadable_text(found, "the queue")
+        return result, None
+    sound = _sound(queue, number, found, strict=strict)
     result.min_offset, result.max_offset = queue.min_index, queue.end.value
-    if not _begins_with(sound, offset):
+    if not sound or not sound[0].base <= offset < sound[0].end:
+        if strict:
+            return result, max(number, queue.first_number)
         sound, following = yield from _search(queue, offset, result.max_offset, repair, is_lost)
         if not sound:
             result.status, result.next_offset, result.gaps = GetStatus.MESSAGE_WAS_REMOVING, following, following - offset
-            return result
+            return result, None
     in_memory = sound[0].offset >= log.end - limits.hot_size
     count_max = min(count_max, limits.count_hot if in_memory else limits.count_cold)
     bytes_max = limits.bytes_hot if in_memory else limits.bytes_cold
@@ -83,13 +114,12 @@ def read_batch_queue(
     if not choice.units:
         if choice.gaps:
             result.status = GetStatus.MESSAGE_WAS_REMOVING
-        return result
+        return result, None
     if hot and choice.units[0].offset >= hot_from:
-        entries = [log.read(unit.offset, unit.size) for unit in choice.units]
-        if None not in entries:
-            result.status, result.count = GetStatus.FOUND, choice.messages
-            result.data = b"".join(entry for entry in entries if entry is not None)
-            return result
+        data = _hot_entries(queue, log, choice.units)
+        if data is not None:
+            result.status, result.count, result.data = GetStatus.FOUND, choice.messages, data
+            return result, None
     wanted = [Unit(unit.base, unit.offset, unit.size) for unit in choice.units]
     checked = yield from checked_entries(wanted, queue, log, is_lost, repair)
     result.damages = tuple(checked.damages)
@@ -101,24 +131,46 @@ def read_batch_queue(
             result.unreadable = checked.why_unread
     if checked.good:
         result.status, result.data = GetStatus.FOUND, b"".join(checked.good)
-        result.count = sum(map(messages_in, checked.good))
+        counts = messages_by_entry(result.data)
+        result.count = sum(counts.values())
+        miscounted = [unit for unit in choice.units if counts.get(unit.base, unit.messages) != unit.messages]
+        if miscounted and strict:
+            return result, queue.number_of(miscounted[0].base)
     elif checked.removed or checked.damages:
         result.status = GetStatus.MESSAGE_WAS_REMOVING
-    return result
+    return result, None
 
 
-def _begins_with(units: list[BatchUnit], offset: int) -> bool:
-    """Whether the first of the units holds the message ``offset``."""
-    return bool(units) and units[0].base <= offset < units[0].end
+def _hot_entries(queue: BatchConsumeQueue, log: CommitLog, units: list[BatchUnit]) -> bytes | None:
+    """The entries of units, out of memory; None if one does not begin as the unit's must."""
+    parts = []
+    for unit in units:
+        entry = log.read(unit.offset, unit.size) or b""
+        place = unit.size, queue.queue_id, unit.base, unit.offset
+        if len(entry) < FIXED_SIZE or _HEAD.unpack_from(entry) != place:
+            return None
+        parts.append(entry)
+    return b"".join(parts)
 
 
-def _sound(units: list[BatchUnit], end: int, behind: BatchUnit | None = None) -> list[BatchUnit]:
-    """The units up to the first that cannot be, or that the next one does not follow; ``behind`` is the one after the last. None may go
-    beyond the ``end`` of the queue."""
-    for number, unit in enumerate(units):
-        following = units[number + 1].base if number + 1 < len(units) else behind.base if behind is not None else unit.end
+def _sound(queue: BatchConsumeQueue, number: int, units: list[BatchUnit], *, strict: bool) -> list[BatchUnit]:
+    """The units, from this number on, up to the first that cannot be, or that the next one does not follow. ``strict``: not the one before
+    that either, nor any if they do not follow what is before them; and what is to follow the last is looked at too."""
+    end = queue.max_index
+    for at, unit in enumerate(units):
+        if at + 1 < len(units):
+            following = units[at + 1].base
+        else:
+            behind = queue.unit_at(number + at + 1)
+            following = behind.base if behind is not None else end
         if not unit.can_be or unit.end != following or unit.end > end:
-            return units[:number]
+            return units[: max(at - 1, 0) if strict else at]
+    if strict and units:
+        before = queue.unit_at(number - 1)
+        if units[0].base != (before.end if before is not None else queue.min_index) or queue.suspect:
+            return []
+        if number + len(units) < queue.next_number:
+            return units[:-_LOOK_AHEAD]
     return units
 
 
@@ -136,8 +188,8 @@ def _units(queue: BatchConsumeQueue, number: int, count: int, *, cold: bool) -> 
 def _search(
     queue: BatchConsumeQueue, offset: int, end: int, repair: UnitRepair, is_lost: IsLost
 ) -> Steps[tuple[list[BatchUnit], int]]:
-    """Look for the unit of a message where units are damaged, so that a binary search may lead astray: (that unit, if the log has its
-    entry; else where to go on, which is the first message behind that may be there)."""
+    """Look for the unit of a message where units are damaged and could not be repaired, so that a binary search may lead astray: (that
+    unit, if the log has its entry; else where to go on, which is the first message behind that may be there)."""
     number, following = queue.first_number, end
     candidates: list[int] = []
     while number < queue.next_number:
@@ -146,7 +198,7 @@ def _search(
         for at, unit in enumerate(units):
             if unit.can_be and unit.base <= offset < unit.end:
                 candidates.append(number + at)
-            elif offset < unit.base < following and _sound(units[at : at + 2], queue.max_index):
+            elif unit.can_be and offset < unit.base < following and unit.end == _base_behind(queue, number + at):
                 following = unit.base
         number += len(units) or UNITS_IN_A_TURN
     for candidate in candidates:
@@ -154,6 +206,11 @@ def _search(
         if good is not None and good.base <= offset < good.end:
             return [good], offset
     return [], following
+
+
+def _base_behind(queue: BatchConsumeQueue, number: int) -> int:
+    behind = queue.unit_at(number + 1)
+    return behind.base if behind is not None else queue.max_index
 
 
 def _choose(

@@ -91,6 +91,7 @@ def checked_entries(
             yield []
         fault = faults.get(unit)
         there: bytes | None = b""
+        stranger = False
         if fault is None:
             entry = next(found)
             if isinstance(entry, bytes):
@@ -99,6 +100,7 @@ def checked_entries(
                     fault = entry_fault(entry, unit.offset, crc_required=log.requires_crc(unit.offset))
                 if fault is None and not entry_belongs(entry, unit.queue_offset, queue_id, topic):
                     fault = _stranger(entry, queue, unit)
+                    stranger = fault is not None
                 if fault is None:
                     checked.add(entry)
                     continue
@@ -112,7 +114,7 @@ def checked_entries(
                 checked.unread = unit
                 checked.why_unread = unreadable_text(entry, f"the message at {unit.offset} of the commit log")
                 break
-        if there is not None and not _head_is_of(there, queue, unit):
+        if there is not None and (stranger or not _head_is_of(there, queue, unit)):
             repaired = yield from repair.message_of(queue, unit, is_lost)
             if repaired.entry is not None:
                 checked.add(repaired.entry)

@@ -76,13 +76,14 @@ def batch_size(properties: str) -> int:
     return int(number) if number.isascii() and number.isdigit() and 1 <= int(number) <= 0x7FFF else 1
 
 
-def messages_in(entries: bytes) -> int:
-    """How many messages good entries hold, one behind the other."""
-    messages = at = 0
+def messages_by_entry(entries: bytes) -> dict[int, int]:
+    """How many messages good entries hold, one behind the other, by their queue offset."""
+    messages: dict[int, int] = {}
+    at = 0
     while at < len(entries):
         entry = entries[at : at + int.from_bytes(entries[at : at + 4])]
         mark = read_mark(entry, 0) if entry[39] & SysFlag.INNER_BATCH else None
-        messages += inner_count(mark) if mark is not None else 1
+        messages[int.from_bytes(entry[20:28])] = inner_count(mark) if mark is not None else 1
         at += len(entry)
     return messages
 

@@ -36,7 +36,8 @@ class LogSearch:
         self._log = log
         self._queue = queue
         self._index = index
-        self._place = (queue.topic, queue.queue_id)
+        self.place = (queue.topic, queue.queue_id)
+        """Topic and queue id."""
         self._is_lost = is_lost
         self._checked = 0
         self.repaired = 0
@@ -102,7 +103,7 @@ class LogSearch:
         return (
             entry_fault(entry, offset, crc_required=self._log.requires_crc(offset)) is None
             and not entry[39] & SysFlag.TRANSACTION_PREPARED
-            and entry_place(entry) == (*self._place, index)
+            and entry_place(entry) == (*self.place, index)
         )
 
     def _entry_of(self, offset: int, size: int, index: int) -> Steps[bytes]:

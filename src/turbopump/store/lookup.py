@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 from turbopump.errors import StoreError
@@ -16,6 +17,7 @@ from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY
 from turbopump.message.sysflag import SysFlag
 from turbopump.store.batch_consume_queue import BatchConsumeQueue
+from turbopump.store.batch_lookup import first_with_time, unit_holding
 from turbopump.store.commit_log import ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE, ConsumeQueue
 from turbopump.store.consume_queue_table import ConsumeQueueTable
@@ -148,7 +150,11 @@ class Lookup:
         queue = self._queues.find(topic, queue_id)
         if queue is None or not queue.min_index <= index < queue.end.value:
             return None
-        index = queue.begin_of(index)
+        if isinstance(queue, BatchConsumeQueue):
+            found = yield from unit_holding(queue, index, self._repair)
+            if isinstance(found, OSError):
+                return StoredEntry(-1, b"", _unreadable(found))
+            index = found.base if found is not None else index
         piece = queue.piece(index, 1)
         unit = (yield from read_piece(piece)) if piece is not None else b""
         if isinstance(unit, OSError):
@@ -285,7 +291,10 @@ class Lookup:
         """
         error: OSError | None = None
         if isinstance(queue, BatchConsumeQueue):
-            return _first_batch_with_time(index, end, queue)
+            found = yield from first_with_time(queue, index, end, self._repair, partial(self._time_at, queue))
+            if isinstance(found, OSError):
+                raise _not_read(queue, found)
+            return found
         while index < end:
             piece = queue.piece(index, min(end - index, _UNITS_AT_ONCE))
             units = (yield from read_piece(piece)) if piece is not None else b""
@@ -297,16 +306,23 @@ class Lookup:
             for at in range(0, len(units), UNIT_SIZE):
                 if int.from_bytes(units[at + 8 : at + 12]) != NO_MESSAGE_SIZE:
                     offset = int.from_bytes(units[at : at + 8], signed=True)
-                    head = yield from self._read(offset, _TIME_HEAD)
-                    if isinstance(head, OSError):
-                        error = head
-                    elif head is not None and head_fault(head, offset) is None and _may_be_of(head, queue, index):
-                        return index, _store_time(head)
+                    stored = yield from self._time_at(queue, offset, index)
+                    if isinstance(stored, OSError):
+                        error = stored
+                    elif stored is not None:
+                        return index, stored
                 index += 1
             yield None
         if error is not None:
             raise _not_read(queue, error)
         return None
+
+    def _time_at(self, queue: ConsumeQueue, offset: int, index: int) -> Question[int | OSError | None]:
+        """The store time (ms) of the entry at an offset of the log, if that may be the one of a message of the queue."""
+        head = yield from self._read(offset, _TIME_HEAD)
+        if head is None or isinstance(head, OSError):
+            return head
+        return _store_time(head) if head_fault(head, offset) is None and _may_be_of(head, queue, index) else None
 
     def _read(self, offset: int, size: int) -> Question[Found | None]:
         """Bytes of the log; None if there are none at this offset, or they go past the end of their segment."""
@@ -317,16 +333,6 @@ class Lookup:
         if isinstance(found, OSError) and self._log.files.at(offset) is not file:
             return None  # deleted while the read waited for its turn
         return found
-
-
-def _first_batch_with_time(index: int, end: int, queue: BatchConsumeQueue) -> tuple[int, int] | None:
-    """The same for a queue whose units hold the time."""
-    while index < end:
-        unit = queue.unit_of(index)
-        if unit is None or unit.stored_ms:
-            return (index, unit.stored_ms) if unit is not None else None
-        index = unit.end
-    return None
 
 
 def _is_of(entry: bytes, queue: ConsumeQueue, index: int) -> bool:

@@ -11,8 +11,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal
 
+from turbopump.compiled import IS_COMPILED
 from turbopump.message.codec import FIXED_SIZE
 from turbopump.store.batch_consume_queue import BatchConsumeQueue
 from turbopump.store.batch_queue_reader import read_batch_queue
@@ -22,11 +24,12 @@ from turbopump.store.commit_log import ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE, ConsumeQueue
 from turbopump.store.consume_queue_table import ConsumeQueueTable
 from turbopump.store.disk import Found
+from turbopump.store.entry_check import entries_fit, topic_field
 from turbopump.store.get_result import GetResult as GetResult
 from turbopump.store.get_result import GetStatus as GetStatus
 from turbopump.store.matching import Wanted, read_matching
 from turbopump.store.read_limits import ReadLimits as ReadLimits
-from turbopump.store.unit_repair import Unit, UnitRepair
+from turbopump.store.unit_repair import LMQ_PREFIX, Unit, UnitRepair
 
 SCAN_SIZE: Final = 16_000
 """Bytes of queue units that one filtered read looks at, at least."""
@@ -58,8 +61,10 @@ class QueueReader:
         self._after_crash = False
 
     def open_at(self, log_end: int, *, after_crash: bool) -> None:
-        """What lies before ``log_end`` in the log was not written by this process; ``after_crash``: more may have been, and is lost."""
+        """What lies before ``log_end`` in the log was not written by this process; ``after_crash``: more may have been, and is lost. Where
+        the units that batch queues begin with are damaged, they are repaired."""
         self.opened_at, self._after_crash = log_end, after_crash
+        self._repair.settle_fronts(self._queues)
 
     def get(self, topic: str, queue_id: int, offset: int, count_max: int, accept: Accept = None) -> GetResult:
         """See ``read_queue``. Waits for the disk where messages are not in memory."""
@@ -135,7 +140,7 @@ def read_queue(
     if isinstance(queue, BatchConsumeQueue):
         return (yield from read_batch_queue(queue, log, offset, count_max, limits, hot_from, repair, accept, is_lost))
     scan = min(scan, queue.end.value - offset)
-    if _is_hot(queue, offset, hot_from):
+    if _is_hot(queue, offset, hot_from) and not queue.topic.startswith(LMQ_PREFIX):
         result = _read_hot(queue, offset, scan, log, count_max, limits, accept)
         if result.status is not GetStatus.MESSAGE_WAS_REMOVING:
             return result  # else its units point nowhere: they are looked into as cold ones are
@@ -184,14 +189,17 @@ def _is_hot(queue: ConsumeQueue, index: int, hot_from: int) -> bool:
 def _read_hot(
     queue: ConsumeQueue, index: int, scan: int, log: CommitLog, count_max: int, limits: ReadLimits, accept: Accept
 ) -> GetResult:
-    """Neighbours in the log in one piece. A run whose segment is gone ends the read before it, or, as the first, is passed over."""
+    """Neighbours in the log in one piece. A run whose segment is gone ends the read before it, or, as the first, is passed over; so is all
+    of it if a unit points to something else than its message. Only compiled code looks: for 32 messages it takes 0.35 µs, plain 24."""
     result = GetResult(GetStatus.NO_MATCHED_MESSAGE, index, queue.min_index, queue.end.value)
     pieces: list[bytes] = []
     count_max, bytes_max = min(count_max, limits.count_hot), limits.bytes_hot
     count = taken = run_at = run_size = run_index = run_count = 0
     is_there = True
-    for offset, size, tags in _UNIT.iter_unpack(queue.units(index, scan)):
+    first, units, passed = index, queue.units(index, scan), list[int]()
+    for offset, size, tags in _UNIT.iter_unpack(units):
         if accept is not None and not accept(tags):
+            passed.append(index)
             index += 1
             continue
         if count and (taken + size > bytes_max or count >= count_max):
@@ -215,6 +223,8 @@ def _read_hot(
     if pieces:
         result.status, result.count = GetStatus.FOUND, count
         result.data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if IS_COMPILED and not entries_fit(result.data, units, passed, first, *_fields(queue.queue_id, queue.topic)):
+            return GetResult(GetStatus.MESSAGE_WAS_REMOVING, first, queue.min_index, queue.end.value)
     elif not is_there:
         result.status = GetStatus.MESSAGE_WAS_REMOVING
     return result
@@ -226,6 +236,12 @@ def _add_run(log: CommitLog, at: int, size: int, pieces: list[bytes]) -> bool:
         return False
     pieces.append(data)
     return True
+
+
+@lru_cache(4096)
+def _fields(queue_id: int, topic: str) -> tuple[bytes, bytes]:
+    """The fields of a queue's entries."""
+    return queue_id.to_bytes(4), topic_field(topic)
 
 
 def _units(queue: ConsumeQueue, index: int, count: int) -> Steps[Found]:

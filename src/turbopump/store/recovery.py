@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from turbopump.message.sysflag import SysFlag
+from turbopump.store.batch_consume_queue import BatchConsumeQueue
 from turbopump.store.checkpoint import Checkpoint
 from turbopump.store.commit_log import NOTHING, CommitLog
 from turbopump.store.consume_queue import ConsumeQueue
@@ -99,7 +100,7 @@ class Recovery:
         if index is not None and self.clean:  # else its newest file may well be odd, and is rewound first
             index.check_headers()
         self.known = self.known.since(log.start)
-        self.queues.finish_deletions(self.known.deleted)
+        half_deleted = self.queues.finish_deletions(self.known.deleted)
         begin = self._begin_after_clean_stop() if self.clean else self._begin_after_crash()
         rebuilt = False
         try:
@@ -117,6 +118,7 @@ class Recovery:
             entries, torn = self._redispatch(begin, rebuilding=True)
             self._settle_ends(begin, emptied, rebuilding=True)
         end = log.walked_to
+        self.known.deleted.update(dict.fromkeys(half_deleted, end))
         log.open_at(end)
         if not self.clean:
             for file in log.files:
@@ -150,6 +152,12 @@ class Recovery:
             self.misfit = self.misfit or fault
         if self.misfit is not None:
             raise _QueueHoleError(self.misfit)
+        if not self.known.places:
+            self._cut_queues(begin)
+            for queue in self.queues:
+                if isinstance(queue, BatchConsumeQueue) and queue.tail_damaged:
+                    text = "its last units are damaged, and where it ended is not known"
+                    raise _QueueHoleError(f"topic={queue.topic} queue={queue.queue_id}: {text}")
         return begin
 
     def _settle_ends(self, begin: int, emptied: dict[tuple[str, int], int], *, rebuilding: bool) -> None:
@@ -258,6 +266,12 @@ class Recovery:
         if index != expected and not mark.sys_flag & _PREPARED:
             if index > expected and self._explained(queue, index - expected, begin, rebuilding):
                 queue.fill_gap(index, self.damages[-1].start)
+            elif (
+                not expected and mark.topic in self.known.deleted
+            ):  # came while the topic was being deleted: made anew, it begins with 0
+                self.known.deleted[mark.topic] = mark.offset + mark.size
+                self.dispatcher.dispatch_mark(mark, None)
+                return None
             elif not self._begins_anew(queue, mark, begin):
                 if not rebuilding:
                     text = f"its units end at {expected}, and the log goes on with {index} at {mark.offset}"

@@ -13,11 +13,12 @@ that is not found. What it did is reported, a line for each search.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
 
 from turbopump.message.sysflag import SysFlag
-from turbopump.store.batch_consume_queue import BatchConsumeQueue, BatchUnit
+from turbopump.store.batch_consume_queue import BatchConsumeQueue
+from turbopump.store.batch_unit import BatchUnit
 from turbopump.store.batch_unit_repair import BatchSearch, unit_of_mark
 from turbopump.store.cold_reads import IsLost, Steps
 from turbopump.store.commit_log import CommitLog
@@ -26,6 +27,7 @@ from turbopump.store.disk import Found
 from turbopump.store.entry_mark import EntryMark, read_mark
 from turbopump.store.log_search import LogSearch
 from turbopump.store.mapped_file import MappedFile
+from turbopump.store.question import answer
 
 LMQ_PREFIX: Final = "%LMQ%"
 """Begins the names of Apache's light queues, whose units point to messages of other topics."""
@@ -89,9 +91,7 @@ class UnitRepair:
         if search.repaired:
             self._report(_told(queue, unit, search))
         if search.wanted is None and search.error is None:
-            if len(self._not_found) >= SEARCHED_MAX:
-                self._not_found.clear()
-            self._not_found.add(key)
+            self._remember(key)
         return Repaired(search.wanted, search.wanted_offset, search.error)
 
     def mend(
@@ -101,19 +101,62 @@ class UnitRepair:
         number: int | None = None,
     ) -> Steps[int]:
         """Repair the units of a batch queue round ``number``, or every one that does not follow the one before it; how many there were."""
-        place = (queue.topic, queue.queue_id)
-        if place in self._under_way:
+        if (queue.topic, queue.queue_id) in self._under_way:
             return 0
-        self._under_way.add(place)
-        try:
-            search = BatchSearch(self._log, queue, -1, self._tags_of, is_lost)
-            yield from search.mend() if number is None else search.repair_round(number)
-        finally:
-            self._under_way.discard(place)
-        if search.repaired and number is None:
-            name = f"the consume queue of {queue.topic} queue {queue.queue_id}"
-            self._report(f"{search.repaired} units of {name} did not follow one another; they are repaired from the log")
+        search = BatchSearch(self._log, queue, -1, self._tags_of, is_lost)
+        yield from self._alone(search, search.mend() if number is None else search.repair_round(number))
+        if number is None:
+            self._report_mended(search, queue)
         return search.repaired
+
+    def put_right(self, queue: BatchConsumeQueue, index: int, number: int, is_lost: IsLost) -> Steps[OSError | None]:
+        """Repair the units of a batch queue round ``number``, of which the message ``index`` is wanted, and every one that does not follow
+        the one before it; why that cannot be done now. What could not be repaired once is not tried again for the same message."""
+        key = (queue.topic, queue.queue_id, index)
+        if key[:2] in self._under_way:
+            return OSError(0, "its units in the consume queue are damaged and are being repaired")
+        if key in self._not_found and not queue.suspect:
+            return None
+        search = BatchSearch(self._log, queue, -1, self._tags_of, is_lost)
+
+        def both() -> Steps[None]:
+            if not queue.suspect:
+                yield from search.repair_round(number)
+            yield from search.mend()
+
+        yield from self._alone(search, both())
+        self._report_mended(search, queue)
+        if not search.repaired and search.error is None:
+            self._remember(key)
+        return search.error
+
+    def settle_fronts(self, queues: Iterable[ConsumeQueue]) -> None:
+        """See, at a start, that each batch queue begins with the first of its messages that the log has. Waits for the disk; it costs two
+        looks a queue where nothing is damaged."""
+        first = self._log.entry_at(self._log.start)
+        for queue in queues:
+            if isinstance(queue, BatchConsumeQueue):
+                search = BatchSearch(self._log, queue, -1, self._tags_of, lambda _directory, _offset: True)
+                answer(search.settle_front(first.store_timestamp if first is not None else 1 << 62))
+                self._report_mended(search, queue)
+
+    def _alone(self, search: BatchSearch, steps: Steps[Any]) -> Steps[None]:
+        """Do it while nobody else repairs the same queue."""
+        self._under_way.add(search.place)
+        try:
+            yield from steps
+        finally:
+            self._under_way.discard(search.place)
+
+    def _report_mended(self, search: BatchSearch, queue: BatchConsumeQueue) -> None:
+        if search.repaired:
+            name = f"the consume queue of {queue.topic} queue {queue.queue_id}"
+            self._report(f"{search.repaired} units of {name} were damaged; they are repaired from the log")
+
+    def _remember(self, key: tuple[str, int, int]) -> None:
+        if len(self._not_found) >= SEARCHED_MAX:
+            self._not_found.clear()
+        self._not_found.add(key)
 
     def good_unit(self, queue: BatchConsumeQueue, number: int, is_lost: IsLost) -> Steps[BatchUnit | None]:
         """The unit of this number, if the log has its entry where it says."""

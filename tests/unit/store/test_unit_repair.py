@@ -255,3 +255,14 @@ def test_a_unit_that_points_to_another_message_misleads_no_search_by_time(damage
     damaged.write(before // 2, damaged.queue.units(before, 1))
     assert store.lookup.offset_at_time("T", 0, clock.now) == before
     assert store.lookup.offset_at_time("T", 0, clock.now - 1, upper=True) == before - 1
+
+
+def test_a_unit_that_points_to_the_message_of_another_topic_with_the_same_place_is_repaired(damaged: Damaged) -> None:
+    stranger = damaged.store.queue("U", 0)
+    assert stranger is not None
+    damaged.write(40, stranger.units(40, 1))
+    result = damaged.store.get("T", 0, 40, 1)
+    assert [(one.topic, one.body) for one in decode_entries(result.data)] == [("T", damaged.bodies[40])]
+    assert damaged.whole
+    assert len(damaged.directory.failures) == 1
+    damaged.store.close()
