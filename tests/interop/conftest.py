@@ -11,6 +11,9 @@ import pytest
 pytest.register_assert_rewrite("tests.interop.our_clients", "tests.interop.store_ledger")
 
 from tests.interop.apache import ToolMissingError  # noqa: E402
+from tests.interop.our_clients import CALL_SECONDS  # noqa: E402
+
+from turbopump.client import routes  # noqa: E402
 
 LINES = pytest.StashKey[list[str]]()
 
@@ -31,6 +34,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def summary(pytestconfig: pytest.Config) -> list[str]:
     """Lines appended here are printed after the tests."""
     return pytestconfig.stash[LINES]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient_look_ups() -> Iterator[None]:
+    """Our clients, too, have a minute to ask a name server: without a route a send fails after three seconds, whatever its own time is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(routes, "TIMEOUT_S", CALL_SECONDS)
+        yield
 
 
 @contextmanager
