@@ -100,7 +100,7 @@ class Recovery:
         if index is not None and self.clean:  # else its newest file may well be odd, and is rewound first
             index.check_headers()
         self.known = self.known.since(log.start)
-        half_deleted = self.queues.finish_deletions(self.known.deleted)
+        self.queues.finish_deletions(self.known.deleted)
         begin = self._begin_after_clean_stop() if self.clean else self._begin_after_crash()
         rebuilt = False
         try:
@@ -118,7 +118,6 @@ class Recovery:
             entries, torn = self._redispatch(begin, rebuilding=True)
             self._settle_ends(begin, emptied, rebuilding=True)
         end = log.walked_to
-        self.known.deleted.update(dict.fromkeys(half_deleted, end))
         log.open_at(end)
         if not self.clean:
             for file in log.files:
@@ -266,12 +265,6 @@ class Recovery:
         if index != expected and not mark.sys_flag & _PREPARED:
             if index > expected and self._explained(queue, index - expected, begin, rebuilding):
                 queue.fill_gap(index, self.damages[-1].start)
-            elif (
-                not expected and mark.topic in self.known.deleted
-            ):  # came while the topic was being deleted: made anew, it begins with 0
-                self.known.deleted[mark.topic] = mark.offset + mark.size
-                self.dispatcher.dispatch_mark(mark, None)
-                return None
             elif not self._begins_anew(queue, mark, begin):
                 if not rebuilding:
                     text = f"its units end at {expected}, and the log goes on with {index} at {mark.offset}"
