@@ -111,7 +111,7 @@ class ConsumeQueue:
     def fill_gap(self, index: int, physical_offset: int) -> None:
         """Mark the units from the end up to ``index`` as gaps: their messages were damaged at ``physical_offset``."""
         while self.max_index < index:
-            self.append(self.max_index, physical_offset, NO_MESSAGE_SIZE, 0)
+            self.append(self.max_index, max(physical_offset, 1), NO_MESSAGE_SIZE, 0)  # with 0 it would be a leading unit
 
     def begin_empty_at(self, index: int) -> None:
         """Let an empty queue go on at ``index`` (above 0), as one whose messages the log no longer has. Its last leading unit then has the

@@ -96,13 +96,17 @@ class ConsumeQueueTable:
                 self._disk.remove(root / topic)
         return len(gone)
 
-    def finish_deletions(self, deleted: Mapping[str, int]) -> None:
-        """Delete what a kill has left of queues whose topic was deleted when the log ended at the offset given. Raises OSError."""
+    def finish_deletions(self, deleted: Mapping[str, int]) -> set[str]:
+        """Delete what a kill has left of queues whose topic was deleted when the log ended at the offset given; their topics. Raises
+        OSError."""
+        found = set()
         for queue in [queue for queue in self if queue.max_index and queue.topic in deleted]:
             unit = queue.unit(queue.min_index)
             if unit is None or unit[0] < deleted[queue.topic]:
                 del self._queues[queue.topic, queue.queue_id]
                 queue.remove()
+                found.add(queue.topic)
+        return found
 
     def rebuild(self) -> None:
         """Delete every queue's files: the dispatcher will fill them again from the log."""

@@ -181,6 +181,7 @@ class MessageStore:
         self.queue_ends.begin(
             self.log.start,
             report.log_end,
+            recovery.known.deleted,
             agreed=report.misfit is None and not report.rebuilt,
             all_read=self.log.is_young,
         )

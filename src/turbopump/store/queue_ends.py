@@ -116,18 +116,27 @@ class QueueEnds:
         self._deleted = dict(known.deleted)
         return known
 
-    def begin(self, log_start: int, log_end: int, *, agreed: bool, all_read: bool) -> None:
-        """Recovery has ended. ``agreed``: it found no queue that contradicts what was known. ``all_read``: a start after a kill will read
-        all of the log, from 0 on, so that nothing need be known."""
+    def begin(self, log_start: int, log_end: int, deleted: dict[str, int], *, agreed: bool, all_read: bool) -> None:
+        """Recovery has ended; ``deleted`` is what it knows of that. ``agreed``: it found no queue that contradicts what was known.
+        ``all_read``: a start after a kill will read all of the log, from 0 on, so that nothing need be known.
+
+        Raises OSError if the log has become shorter than it was when a topic was deleted, and that cannot be noted: what now comes to
+        these places is not deleted.
+        """
+        shorter = any(at > log_end for at in deleted.values())
         places = [noted for noted in self._places if agreed and log_start <= noted.at <= log_end]
         true = agreed and not self._stale and len(places) == len(self._places)
-        self._places, self._deleted = places, {topic: at for topic, at in self._deleted.items() if at >= log_start}
-        if true and (places or all_read):
+        true = true and all(self._deleted.get(topic) == at for topic, at in deleted.items())
+        self._places, self._deleted = places, {topic: min(at, log_end) for topic, at in deleted.items()}
+        if true and not shorter and (places or all_read):
             return
         self._add(log_end)
         try:
-            self.file.save_now(self._content()())
+            for _ in range(1 + shorter):  # the second takes the place of the backup
+                self.file.save_now(self._content()())
         except OSError:
+            if shorter:
+                raise
             self._save()  # reported, and repeated
 
     def note(self, at: int) -> None:

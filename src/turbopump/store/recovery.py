@@ -100,7 +100,7 @@ class Recovery:
         if index is not None and self.clean:  # else its newest file may well be odd, and is rewound first
             index.check_headers()
         self.known = self.known.since(log.start)
-        self.queues.finish_deletions(self.known.deleted)
+        half_deleted = self.queues.finish_deletions(self.known.deleted)
         begin = self._begin_after_clean_stop() if self.clean else self._begin_after_crash()
         rebuilt = False
         try:
@@ -118,6 +118,7 @@ class Recovery:
             entries, torn = self._redispatch(begin, rebuilding=True)
             self._settle_ends(begin, emptied, rebuilding=True)
         end = log.walked_to
+        self.known.deleted.update(dict.fromkeys(half_deleted, end))
         log.open_at(end)
         if not self.clean:
             for file in log.files:
@@ -176,7 +177,7 @@ class Recovery:
                 continue
             queue = queue or self.queues.find_or_make(topic, queue_id)
             if self.damages and self._explained(queue, end - found, begin, rebuilding):
-                queue.fill_gap(end, self.damages[-1].start)
+                queue.fill_gap(end, self._gap_offset(topic))
             elif not rebuilding:
                 raise _QueueHoleError(wrong_end(topic, queue_id, found, end, place.at if place is not None else log.start))
             elif not found and log.start and queue.is_batch:
@@ -264,7 +265,11 @@ class Recovery:
         index, expected = mark.queue_offset, queue.max_index
         if index != expected and not mark.sys_flag & _PREPARED:
             if index > expected and self._explained(queue, index - expected, begin, rebuilding):
-                queue.fill_gap(index, self.damages[-1].start)
+                queue.fill_gap(index, self._gap_offset(mark.topic))
+            elif not expected and self._came_while_deleting(mark):
+                self.known.deleted[mark.topic] = mark.offset + mark.size
+                self.dispatcher.dispatch_mark(mark, None)
+                return None
             elif not self._begins_anew(queue, mark, begin):
                 if not rebuilding:
                     text = f"its units end at {expected}, and the log goes on with {index} at {mark.offset}"
@@ -273,18 +278,28 @@ class Recovery:
         self.dispatcher.dispatch_mark(mark, queue)
         return None
 
+    def _gap_offset(self, topic: str) -> int:
+        """Where the last damage was, but not among the messages of a deleted topic: its units would look as if they were to go."""
+        return max(self.damages[-1].start, self.known.deleted.get(topic, 0))
+
+    def _came_while_deleting(self, mark: EntryMark) -> bool:
+        """Whether an entry that is not the first of its queue, and has none before it, belongs to a topic that was just being deleted: made
+        anew, it would have begun with 0, and nothing damaged may have been that."""
+        deleted = self.known.deleted.get(mark.topic)
+        return deleted is not None and all(damage.end <= deleted for damage in self.damages)
+
     def _explained(self, queue: ConsumeQueue, missing: int, begin: int, rebuilding: bool) -> bool:
         """Whether so many messages can lie in the damaged ranges behind the queue's last one."""
-        start = self.log.start
-        if not queue.max_index and start > 0 and begin == start:
+        start, made_anew = self.log.start, self.known.deleted.get(queue.topic)
+        if not queue.max_index and start > 0 and begin == start and made_anew is None:
             return False  # its first messages were deleted with the log
         if begin > start and not rebuilding and queue.ends_with_a_file:
             return False  # the files behind may have been taken away: the messages may all be there
         unit = queue.unit(queue.max_index - 1)
-        after = unit[0] if unit is not None else begin
+        after = unit[0] if unit is not None else max(begin, made_anew or 0)
         room = missing * queue.message_size_min
         for damage in reversed(self.damages):
-            if damage.start < after or room <= 0:
+            if damage.end <= after or room <= 0:
                 break
             room -= damage.end - damage.start
         return room <= 0

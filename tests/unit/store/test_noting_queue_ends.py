@@ -8,6 +8,7 @@ from tests.unit.store.ended_queues import (
     RECORD,
     check,
     clean,
+    encode,
     files_of,
     fill,
     open_store,
@@ -164,3 +165,59 @@ def test_queues_that_cannot_be_deleted_are_told_of(monkeypatch: pytest.MonkeyPat
     found.loop.run()
     assert [str(one) for one in told] == ["[Errno 5] Input/output error"]
     found.disk.kill()
+
+
+@pytest.mark.parametrize("noted_again", [False, True])
+def test_messages_that_came_while_their_topic_was_deleted_go_with_it(noted_again: bool) -> None:
+    found = fill(trimmed=False)
+    found.store.delete_queues("quiet", lambda _count: None)
+    for _ in range(3):
+        put(found, "quiet")
+    while found.store.queue("quiet", 0) is not None:
+        found.loop._due.pop(0).run()
+    expected = state(found)
+    if noted_again:
+        found.loop.run()
+    image = found.image()
+    found.disk.kill()
+    opened = check(image, expected)
+    assert opened.reports == []
+    again = open_store(image, at_ms=1_000_000)
+    for number in range(4):
+        assert put(again, "quiet") == number
+    again.flush()
+    expected = state(again)
+    check(again.image(), expected)
+    check(remove_directory(again.image(), "even"), expected)
+    again.disk.kill()
+
+
+@pytest.mark.parametrize("ending", ["kill", "clean stop"])
+def test_a_log_that_lost_its_end_in_a_power_cut_does_not_delete_what_comes_to_its_place(ending: str) -> None:
+    """The topic was deleted when the log was longer."""
+    filled = fill(trimmed=False)
+    known = decode_known(filled.image()[RECORD])
+    known.deleted["new"] = filled.store.log.end + 10_000
+    found = open_store({**filled.image(), RECORD: encode(known)}, at_ms=1_000_000)
+    filled.disk.kill()
+    assert all(decode_known(found.image()[path]).deleted["new"] == found.store.log.end for path in (RECORD, BACKUP))
+    for number in range(5):
+        assert put(found, "new") == number
+    found.flush()
+    expected = state(found)
+    if ending == "clean stop":
+        found.store.close()
+    check(found.image(), expected)
+    check(remove_directory(found.image(), "even"), expected)
+    found.disk.kill()
+
+
+def test_such_a_start_is_refused_if_that_cannot_be_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    filled = fill(trimmed=False)
+    known = decode_known(filled.image()[RECORD])
+    known.deleted["new"] = filled.store.log.end + 10_000
+    image = {**filled.image(), RECORD: encode(known)}
+    filled.disk.kill()
+    monkeypatch.setattr(JsonTable, "save_now", refuse)
+    with pytest.raises(OSError, match="Input/output error"):
+        open_store(image, at_ms=1_000_000)
