@@ -266,7 +266,7 @@ class Recovery:
         if index != expected and not mark.sys_flag & _PREPARED:
             if index > expected and self._explained(queue, index - expected, begin, rebuilding):
                 queue.fill_gap(index, self._gap_offset(mark.topic))
-            elif not expected and self._came_while_deleting(mark):
+            elif not expected and self._came_while_deleting(mark, begin):
                 self.known.deleted[mark.topic] = mark.offset + mark.size
                 self.dispatcher.dispatch_mark(mark, None)
                 return None
@@ -282,11 +282,11 @@ class Recovery:
         """Where the last damage was, but not among the messages of a deleted topic: its units would look as if they were to go."""
         return max(self.damages[-1].start, self.known.deleted.get(topic, 0))
 
-    def _came_while_deleting(self, mark: EntryMark) -> bool:
+    def _came_while_deleting(self, mark: EntryMark, begin: int) -> bool:
         """Whether an entry that is not the first of its queue, and has none before it, belongs to a topic that was just being deleted: made
-        anew, it would have begun with 0, and nothing damaged may have been that."""
-        deleted = self.known.deleted.get(mark.topic)
-        return deleted is not None and all(damage.end <= deleted for damage in self.damages)
+        anew, it would have begun with 0, behind the place of the deletion, and nothing that was not read or damaged may have been that."""
+        deleted = self.known.deleted.get(mark.topic, -1)
+        return begin <= deleted and all(damage.end <= deleted for damage in self.damages)
 
     def _explained(self, queue: ConsumeQueue, missing: int, begin: int, rebuilding: bool) -> bool:
         """Whether so many messages can lie in the damaged ranges behind the queue's last one."""

@@ -1,0 +1,67 @@
+"""Stores that live a random life (sends, flushes, retention, deleted topics, late saves) and are killed or stopped: no start finds a queue
+that does not fit what was noted, and whatever file of a queue is lost then, every queue comes back as it was."""
+
+import random
+
+import pytest
+from tests.crash.in_memory import HOST, START_MS, Opened
+from tests.unit.store.ended_queues import State, clean, files_of, open_store, put, state, without
+
+from turbopump.store.message_store import NewMessage
+
+TOPICS = ("a", "b", "c", "packed", "boxed")
+PREPARED = 4
+
+
+def live(found: Opened, source: random.Random) -> None:
+    for _ in range(source.randrange(5, 120)):
+        chance = source.random()
+        if chance < 0.8:
+            put(found, source.choice(TOPICS if source.random() < 0.6 else TOPICS[:1]), source.randrange(400))
+        elif chance < 0.84:
+            message = NewMessage(b"prepared", b"", 0)
+            found.store.put("a", 0, message, sys_flag=PREPARED, born_timestamp=1, born_host=HOST, store_host=HOST)
+        elif chance < 0.92:
+            found.flush()
+        elif chance < 0.95 and found.loop._due:
+            found.loop._due.pop(0).run()
+        elif chance < 0.965:
+            found.store.delete_queues(source.choice(TOPICS), lambda _count: None)
+            found.loop.run()
+        elif chance < 0.985:
+            clean(found)
+        else:
+            found.clock.ms += 5000
+
+
+def comparable(one: State, other: State) -> dict[str, object]:
+    """The ends of queues, and their units from where both begin."""
+    return {
+        topic: (end, units[max(other[topic][0] - first, 0) :] if topic in other else units)
+        for topic, (first, end, units) in one.items()
+    }
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_whatever_a_store_has_lived_through_its_queues_fit_and_come_back(seed: int) -> None:
+    source = random.Random(seed)
+    found = open_store({})
+    for _ in range(4):
+        live(found, source)
+        expected, now = state(found), found.clock.ms - START_MS + 1000
+        if source.random() < 0.3:
+            found.store.close()
+        image = found.image()
+        found.disk.kill()
+        if expected:
+            lost = source.choice(files_of(image, source.choice(sorted(expected))))
+            damaged = open_store(without(image, lost), at_ms=now)
+            there = state(damaged)
+            assert comparable(there, expected) == comparable(expected, there), f"without {lost}"
+            damaged.disk.kill()
+        found = open_store(image, at_ms=now)
+        there = state(found)
+        assert comparable(there, expected) == comparable(expected, there)
+        assert found.store.recovery is not None
+        assert (found.store.recovery.rebuilt, found.store.recovery.misfit, found.reports) == (False, None, [])
+    found.disk.kill()
