@@ -85,8 +85,12 @@ class KnownEnds(msgspec.Struct, frozen=True):
         return None
 
     def since(self, log_start: int) -> KnownEnds:
-        """The same without deletions that no message of the log tells of."""
-        return KnownEnds(self.places, self.firsts, {topic: at for topic, at in self.deleted.items() if at >= log_start})
+        """The same without deletions that no message of the log tells of, and without the queues that were deleted."""
+        places = [
+            Place(place.at, {topic: ends for topic, ends in place.ends.items() if self.deleted.get(topic, -1) < place.at})
+            for place in self.places
+        ]
+        return KnownEnds(places, self.firsts, {topic: at for topic, at in self.deleted.items() if at >= log_start})
 
 
 class QueueEnds:
