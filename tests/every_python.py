@@ -1,5 +1,5 @@
 """`make test`: every suite on the Python that runs this, and on the others that are present what they may do differently: on the newest, in
-plain Python, all but the command line and the clients; on those between, what has to do with the interpreter and its event loop.
+plain Python, all but the command line, the broker and the clients; on those between, what has to do with the interpreter and its loop.
 
 Two runs of pytest at a time, on the two cores that a machine has at least. The first is shown as it goes, the others when they have ended;
 the accidents of `tests/crash`, which look at the time, come last and alone. Others are looked for on the PATH and among pyenv's versions;
@@ -19,9 +19,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VERSIONS = ((3, 11), (3, 12), (3, 13), (3, 14))
 HERE = (["tests/unit", "tests/golden"], ["tests/spark", "bench/tests/test_against_our_broker.py"], ["tests/simulation"])
-"""The suites, in three runs: the first takes longest."""
+"""The suites, in three runs, the longest first."""
 WITHOUT = "--ignore=tests/unit/{}".format
-NEWEST = ["tests/unit", "tests/golden", *map(WITHOUT, ("cli", "client"))]
+NEWEST = ["tests/unit", "tests/golden", *map(WITHOUT, ("broker", "cli", "client"))]
 BETWEEN = ["tests/unit", "tests/golden", *map(WITHOUT, ("broker", "cli", "store"))]
 """For Pythons between the oldest and the newest: two thirds of the tests, a quarter of their seconds."""
 ALONE = ["tests/crash"]
@@ -41,13 +41,12 @@ def main() -> int:
             others.append((version, environment(version, python)))
     newest = max((version for version, _ in others), default=here)
     with ThreadPoolExecutor(2) as lanes:
-        runs = [lanes.submit(run, here, Path(sys.executable), HERE[0])]
+        runs = [lanes.submit(run, here, Path(sys.executable), suites, shown=suites is HERE[0]) for suites in HERE]
         for version, python in reversed(others):
             if version == newest:
                 runs.append(lanes.submit(run, version, python, NEWEST, shown=False, pure=True))
             else:
                 runs.append(lanes.submit(run, version, python, BETWEEN, shown=False))
-        runs += [lanes.submit(run, here, Path(sys.executable), suites, shown=False) for suites in HERE[1:]]
         statuses = [each.result() for each in runs]
     statuses.append(run(here, Path(sys.executable), ALONE))
     return next((status for status in statuses if status), 0)
