@@ -59,7 +59,6 @@ RUNS = {
             "test_store_directories.py",
             "test_store_roots.py",
             "test_timer_directories.py",
-            "test_transactions.py",
         ),
         (),
         {},
