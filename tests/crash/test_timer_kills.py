@@ -49,7 +49,7 @@ class Story:
 
         async def one_after_the_other(producer: Producer) -> None:
             for _ in numbers:
-                await producer.send(Message("pace", b"", deliver_at=int(time.time() * 1000) + 1000))
+                await producer.send(Message("pace", b".", deliver_at=int(time.time() * 1000) + 1000))
 
         async with Producer(self.broker.namesrv, send_timeout=60.0) as producer:
             await asyncio.gather(*(one_after_the_other(producer) for _ in range(IN_FLIGHT)))
