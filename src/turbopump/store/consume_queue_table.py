@@ -96,17 +96,37 @@ class ConsumeQueueTable:
                 self._disk.remove(root / topic)
         return len(gone)
 
-    def finish_deletions(self, deleted: Mapping[str, int]) -> set[str]:
-        """Delete what a kill has left of queues whose topic was deleted when the log ended at the offset given; their topics. Raises
-        OSError."""
-        found = set()
-        for queue in [queue for queue in self if queue.max_index and queue.topic in deleted]:
-            unit = queue.unit(queue.min_index)
-            if unit is None or unit[0] < deleted[queue.topic]:
+    def finish_deletions(self, deleted: Mapping[str, int]) -> dict[str, int]:
+        """Delete what a kill has left of queues whose topic was deleted when the log ended at the offset given. Raises OSError.
+
+        Only queues that lie before that place as a whole. The topics returned have one that goes on across it: the kill came before it was
+        deleted, so nobody was told, and the topic stays as it is (or its first unit is wrong: that is no reason to lose the others). With
+        them comes the offset of the first message that they still have: what may have been deleted earlier lies before that.
+        """
+        old, across = [], dict[str, int]()
+        for queue in self:
+            if not queue.max_index or queue.topic not in deleted:
+                continue
+            begins = self._is_before(queue, queue.min_index, deleted[queue.topic])
+            ends = self._is_before(queue, queue.max_index - 1, deleted[queue.topic])
+            if begins and ends:
+                old.append(queue)
+            elif begins:
+                across[queue.topic] = deleted[queue.topic]
+        for queue in old:
+            if queue.topic not in across:
                 del self._queues[queue.topic, queue.queue_id]
                 queue.remove()
-                found.add(queue.topic)
-        return found
+        for queue in self:
+            unit = queue.unit(queue.min_index) if queue.topic in across and queue.max_index else None
+            if unit is not None:
+                across[queue.topic] = min(unit[0], across[queue.topic])
+        return across
+
+    @staticmethod
+    def _is_before(queue: ConsumeQueue, index: int, offset: int) -> bool:
+        unit = queue.unit(index)
+        return unit is not None and unit[1] > 1 and unit[0] < offset
 
     def rebuild(self) -> None:
         """Delete every queue's files: the dispatcher will fill them again from the log."""

@@ -6,6 +6,7 @@ directory. Synchronous, one thread, no network; flushing is begun here by whoeve
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -97,6 +98,7 @@ class MessageStore:
         self.retention.before_deleting = self.roots.before_deleting
         self.retention.before_trimming = self.queue_ends.save_firsts
         self.recovery: RecoveryReport | None = None
+        self._deletions: dict[str, list[Callable[[int | OSError], None]]] = {}
 
     @classmethod
     def open(
@@ -126,10 +128,12 @@ class MessageStore:
             store.log.load()
             store.roots.check()
             disk.write_file(paths.abort, str(os.getpid()).encode() + ABORT_MARK)
-            lock.mark(LOCK_MARK)
             store.queues.load()
             known = store.queue_ends.load(trusted=not lock.found.startswith(APACHE_LOCK_MARK))
             store.recovery = store._recover(clean=clean, known=known, on_progress=on_progress)
+            lock.mark(
+                LOCK_MARK
+            )  # not before: what we have noted is true again only now, should another broker have had the store
             if not clean:
                 store.flusher.flush_all_now()
             elif not store.recovery.entries:
@@ -346,16 +350,22 @@ class MessageStore:
     def delete_queues(self, topic: str, then: Callable[[int | OSError], None]) -> None:
         """Delete a topic's queues with their files; ``then`` hears how many there were. Messages stay in the log until it is trimmed."""
 
-        def noted(_good: bool) -> None:
-            """If it could not be noted, a start after a kill may bring the queues back, from the log."""
-            self.queue_ends.deleted_now(topic, self.log.end)
+        def noted(good: bool) -> None:
+            """What could not be noted must not be done: a start after a kill would mix what is deleted with what came later."""
+            count: int | OSError = OSError(errno.EIO, "that they are to go could not be saved")
             try:
-                count: int | OSError = self.queues.delete(topic)
+                if good:
+                    count = self.queues.delete(topic)
+                    self.queue_ends.deleted_now(topic, self.log.end)
             except OSError as error:
                 count = error
-            then(count)
+            for each in self._deletions.pop(topic):
+                each(count)
 
-        if any(queue.topic == topic for queue in self.queues):
+        if topic in self._deletions:
+            self._deletions[topic].append(then)
+        elif any(queue.topic == topic for queue in self.queues):
+            self._deletions[topic] = [then]
             self.queue_ends.forget_topic(topic, self.log.end, noted)
         else:
             then(0)

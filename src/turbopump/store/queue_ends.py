@@ -105,6 +105,8 @@ class QueueEnds:
         self._waiting: list[Callable[[bool], None]] = []
         self._places: list[_Noted] = []
         self._deleted: dict[str, int] = {}
+        self._leaving: set[str] = set()
+        """Topics whose queues are about to be deleted: no place names them any more."""
         self._stale = False
 
     def load(self, *, trusted: bool) -> KnownEnds:
@@ -130,7 +132,7 @@ class QueueEnds:
         shorter = any(at > log_end for at in deleted.values())
         places = [noted for noted in self._places if agreed and log_start <= noted.at <= log_end]
         true = agreed and not self._stale and len(places) == len(self._places)
-        true = true and all(self._deleted.get(topic) == at for topic, at in deleted.items())
+        true = true and {topic: at for topic, at in self._deleted.items() if at >= log_start} == deleted
         self._places, self._deleted = places, {topic: min(at, log_end) for topic, at in deleted.items()}
         if true and not shorter and (places or all_read):
             return
@@ -156,12 +158,26 @@ class QueueEnds:
         self._save(then)
 
     def forget_topic(self, topic: str, at: int, then: Callable[[bool], None]) -> None:
-        """Save that a topic's queues are deleted, where the log ends at ``at``; ``then`` hears whether that is on the disk."""
+        """Save that a topic's queues are deleted, where the log ends at ``at``; ``then`` hears whether that is on the disk. If not, they
+        must stay."""
+        before = self._deleted.get(topic)
         self._deleted[topic] = at
-        self._save(then)
+        self._leaving.add(topic)
+
+        def settled(good: bool) -> None:
+            if not good:
+                del self._deleted[topic]
+                if before is not None:
+                    self._deleted[topic] = before
+                self._leaving.discard(topic)
+                self._save()  # takes the place of what would be saved again
+            then(good)
+
+        self._save(settled)
 
     def deleted_now(self, topic: str, at: int) -> None:
-        """The queues go only now: messages of the topic that came since ``forget_topic`` go with them."""
+        """The queues went only now: messages of the topic that came since ``forget_topic`` went with them."""
+        self._leaving.discard(topic)
         if self._deleted.get(topic) != at:
             self._deleted[topic] = at
             self._save()
@@ -176,7 +192,7 @@ class QueueEnds:
     def _add(self, at: int) -> None:
         if self._places and self._places[-1].at == at:
             self._places.pop()
-        queues = list(self._queues)
+        queues = [queue for queue in self._queues if queue.topic not in self._leaving]
         self._places.append(_Noted(at, queues, [queue.max_index for queue in queues]))
         del self._places[:-PLACES_KEPT]
 

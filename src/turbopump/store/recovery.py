@@ -93,14 +93,16 @@ class Recovery:
     known: KnownEnds = field(default_factory=KnownEnds)
     damages: list[Damage] = field(default_factory=list)
     misfit: str | None = None
+    fitted: bool = False
+    """Whether all queues were found to end, where reading begins, as they did when the log was there."""
 
     def run(self) -> RecoveryReport:
         """Bring log, queues and indexes to one consistent end. Raises OSError and StoreDamagedError."""
         log, index = self.log, self.index
         if index is not None and self.clean:  # else its newest file may well be odd, and is rewound first
             index.check_headers()
+        self.known.deleted.update(self.queues.finish_deletions(self.known.since(log.start).deleted))
         self.known = self.known.since(log.start)
-        half_deleted = self.queues.finish_deletions(self.known.deleted)
         begin = self._begin_after_clean_stop() if self.clean else self._begin_after_crash()
         rebuilt = False
         try:
@@ -118,7 +120,6 @@ class Recovery:
             entries, torn = self._redispatch(begin, rebuilding=True)
             self._settle_ends(begin, emptied, rebuilding=True)
         end = log.walked_to
-        self.known.deleted.update(dict.fromkeys(half_deleted, end))
         log.open_at(end)
         if not self.clean:
             for file in log.files:
@@ -148,6 +149,7 @@ class Recovery:
             self._cut_queues(place.at)
             fault = self.known.misfit(place, self.queues)
             if fault is None:
+                self.fitted = True
                 return place.at
             self.misfit = self.misfit or fault
         if self.misfit is not None:
@@ -293,7 +295,7 @@ class Recovery:
         start, made_anew = self.log.start, self.known.deleted.get(queue.topic)
         if not queue.max_index and start > 0 and begin == start and made_anew is None:
             return False  # its first messages were deleted with the log
-        if begin > start and not rebuilding and queue.ends_with_a_file:
+        if begin > start and not rebuilding and not self.fitted and queue.ends_with_a_file:
             return False  # the files behind may have been taken away: the messages may all be there
         unit = queue.unit(queue.max_index - 1)
         after = unit[0] if unit is not None else max(begin, made_anew or 0)

@@ -155,7 +155,7 @@ class TopicsHandler:
         for name in names:
             error = await self._forget(name)
             if error is not None:
-                remark = f"the queues of topic {name} cannot be deleted: {error}; repair that and restart the broker"
+                remark = f"the queues of topic {name} cannot be deleted: {error}; repair that, and delete it again"
                 return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._announce(), ANNOUNCE_WAIT_S)
