@@ -48,7 +48,7 @@ class ConsumeQueue:
     message_size_min: ClassVar[int] = FIXED_SIZE
     """Bytes of the log that a message of such a queue takes at least."""
 
-    __slots__ = ("_file", "_files", "end", "max_index", "min_index", "opened_at", "queue_id", "topic")
+    __slots__ = ("_file", "_files", "deleted_until", "end", "max_index", "min_index", "opened_at", "queue_id", "topic")
 
     def __init__(self, disk: Disk, directory: Path, topic: str, queue_id: int, file_size: int) -> None:
         self.topic = topic
@@ -60,6 +60,7 @@ class ConsumeQueue:
         self.max_index = 0
         """Index of the next unit."""
         self.opened_at = 0
+        self.deleted_until = 0
         """Index of the first unit that this process wrote: those before may not be in memory."""
         self.end = Watermark()
 

@@ -32,6 +32,8 @@ class ConsumeQueueTable:
         self._file_size = max(file_size, UNIT_SIZE)
         self._batch_file_size = max(batch_file_size, BATCH_UNIT_SIZE)
         self.is_batch = is_batch
+        self.deleted_until: Callable[[str], int] = lambda _topic: 0
+        """Up to which offset of the log the messages of a topic were deleted with it."""
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self.damaged = False
         """Whether there are files that do not belong together: then every queue must be rebuilt."""
@@ -149,5 +151,6 @@ class ConsumeQueueTable:
             queue = BatchConsumeQueue(self._disk, directory, topic, queue_id, self._batch_file_size)
         else:
             queue = ConsumeQueue(self._disk, directory, topic, queue_id, self._file_size)
+        queue.deleted_until = self.deleted_until(topic)
         self._queues[topic, queue_id] = queue
         return queue

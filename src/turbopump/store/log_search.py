@@ -51,6 +51,7 @@ class LogSearch:
         pattern = re.compile(
             rb"\xda\xa3\x20[\xa7\xab].{4}" + re.escape(self._queue.queue_id.to_bytes(4)) + rb".{4}(.{8})(.{8})", re.DOTALL
         )
+        start = max(start, self._queue.deleted_until)
         position, narrow_to = start, start
         while position < end:
             file = log.files.at(position)

@@ -83,6 +83,7 @@ class MessageStore:
         self._provenance = Provenance(disk, config.paths.provenance)
         self.log.requires_crc = self._provenance.requires_crc
         self.queue_ends = QueueEnds(disk, paths.queue_ends, self.queues, on_failure)
+        self.queues.deleted_until = self.queue_ends.deleted_until
         self._checkpoint = Checkpoint(disk, config.paths.checkpoint)
         self.flusher = Flusher(
             disk, self.log, self.queues, self.index, self._dispatcher, self._checkpoint, self.flushed, on_failure
@@ -128,8 +129,8 @@ class MessageStore:
             store.log.load()
             store.roots.check()
             disk.write_file(paths.abort, str(os.getpid()).encode() + ABORT_MARK)
-            store.queues.load()
             known = store.queue_ends.load(trusted=not lock.found.startswith(APACHE_LOCK_MARK))
+            store.queues.load()
             store.recovery = store._recover(clean=clean, known=known, on_progress=on_progress)
             lock.mark(
                 LOCK_MARK
@@ -144,6 +145,7 @@ class MessageStore:
             store.reader.open_at(store.log.end, after_crash=not clean)
             for queue in store.queues:
                 queue.opened_at = queue.max_index
+                queue.deleted_until = store.queue_ends.deleted_until(queue.topic)
             if store.index is not None:
                 store.index.warm()
         except BaseException:

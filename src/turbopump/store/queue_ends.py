@@ -182,6 +182,10 @@ class QueueEnds:
             self._deleted[topic] = at
             self._save()
 
+    def deleted_until(self, topic: str) -> int:
+        """Up to which offset of the log the messages of a topic were deleted with it."""
+        return self._deleted.get(topic, 0)
+
     def end(self, log_end: int, *, all_read: bool) -> None:
         """The store stops cleanly; ``all_read`` as for ``begin``. Raises OSError."""
         if all_read and not self._places and not self._deleted:

@@ -268,6 +268,8 @@ class Scrub:
             return
         topic, queue_id, index = entry_place(entry)
         queue = self._queues.find(topic, queue_id)
+        if queue is not None and position < queue.deleted_until:
+            return  # of a topic that was deleted, and made anew
         if isinstance(queue, BatchConsumeQueue):
             yield from self._check_batch_unit(entry, position, queue, index)
             return

@@ -156,6 +156,33 @@ def test_a_deletion_that_cannot_be_noted_is_refused_and_nothing_is_deleted() -> 
     found.disk.kill()
 
 
+@pytest.mark.parametrize("topic", ["quiet", "packed"])
+@pytest.mark.parametrize("stop", [kill, stop_cleanly])
+@pytest.mark.parametrize("index", [0, 7])
+def test_a_rotten_message_of_a_new_topic_is_not_replaced_by_one_of_the_deleted_topic(
+    topic: str, stop: Stop, index: int
+) -> None:
+    found = open_store({})
+    for number in range(20):
+        found.put(topic, 0, b"old %d" % number, "k")
+    delete(found, topic)
+    found.loop.run()
+    stored = [found.put(topic, 0, b"new %d" % number, "k") for number in range(20)]
+    for _ in range(60):
+        put(found, "busy")
+    found.flush()
+    image = stop(found)
+    offset = stored[index].offset
+    segment = ROOT / "commitlog" / f"{offset - offset % CONFIG.segment_size:020}"
+    image = with_zeros(image, segment, offset % CONFIG.segment_size + 4, offset % CONFIG.segment_size + 90)
+    expected = {number: b"new %d" % number for number in range(20) if number != index}
+    for start in (1, 2):
+        found = open_store(image, at_ms=start * 1_000_000)
+        assert found.bodies(topic, 0) == expected
+        assert found.store.max_offset(topic, 0) == 20
+        image = stop(found)
+
+
 def test_two_who_delete_a_topic_at_the_same_time_hear_the_same() -> None:
     found = fill(trimmed=False)
     one, other = delete(found, "quiet"), delete(found, "quiet")
