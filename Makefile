@@ -52,7 +52,7 @@ clean:
 $(VENV)/.ready: pyproject.toml constraints.txt src/turbopump/_hot.pyx
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Turbopump needs Python 3.11 or later; set PYTHON=…")'
 	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
-	@echo "installing Turbopump with Spark into $(VENV) (about 600 MB, once)"
+	@echo "installing Turbopump with Spark into $(VENV) (about 600 MB, once; pip is silent for a minute or more)"
 	$(PIP) --upgrade pip setuptools
 	$(PIP) --group dev -e '.[all]'
 	touch $@

@@ -46,10 +46,6 @@ class LitePullConsumer(OnLoopThread[asyncio_lite_pull_consumer.LitePullConsumer]
     ) -> None:
         super().__init__(lambda: asyncio_lite_pull_consumer.LitePullConsumer(namesrv, group=group, **settings))
 
-    def __enter__(self) -> LitePullConsumer:
-        self.start()
-        return self
-
     @property
     def group(self) -> str:
         return self._client.group

@@ -18,10 +18,6 @@ class MessageFinder(OnLoopThread[asyncio_message_finder.MessageFinder]):
     def __init__(self, namesrv: str | list[str] | tuple[str, ...], **settings: Unpack[Surrounding]) -> None:
         super().__init__(lambda: asyncio_message_finder.MessageFinder(namesrv, **settings))
 
-    def __enter__(self) -> MessageFinder:
-        self.start()
-        return self
-
     def queues(self, topic: str) -> list[MessageQueue]:
         """The readable queues of a topic, sorted."""
         return self._call(self._ready().queues, topic)

@@ -9,7 +9,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from turbopump.client.loop_thread import LoopThread, leave_behind, refuse_on_loop_thread, the_loop_thread
 from turbopump.errors import NotStartedError
@@ -54,6 +54,10 @@ class OnLoopThread(Generic[ClientT]):
         if self._state == "started" and self._pid == os.getpid():
             self._call(self._client.close)
         self._state = "closed"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()

@@ -34,10 +34,6 @@ class Producer(OnLoopThread[asyncio_producer.Producer]):
     ) -> None:
         super().__init__(lambda: asyncio_producer.Producer(namesrv, group=group, **settings))
 
-    def __enter__(self) -> Producer:
-        self.start()
-        return self
-
     @property
     def group(self) -> str:
         return self._client.group

@@ -27,10 +27,6 @@ class PullConsumer(OnLoopThread[asyncio_pull_consumer.PullConsumer]):
     ) -> None:
         super().__init__(lambda: asyncio_pull_consumer.PullConsumer(namesrv, group=group, **settings))
 
-    def __enter__(self) -> PullConsumer:
-        self.start()
-        return self
-
     @property
     def group(self) -> str:
         return self._client.group

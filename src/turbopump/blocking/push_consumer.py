@@ -73,10 +73,6 @@ class PushConsumer(OnLoopThread[asyncio_push_consumer.PushConsumer]):
     ) -> None:
         super().__init__(lambda: asyncio_push_consumer.PushConsumer(namesrv, group=group, topic=topic, tags=tags, **settings))
 
-    def __enter__(self) -> PushConsumer:
-        self.start()
-        return self
-
     @property
     def group(self) -> str:
         return self._client.group

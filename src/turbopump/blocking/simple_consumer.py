@@ -37,10 +37,6 @@ class SimpleConsumer(OnLoopThread[asyncio_simple_consumer.SimpleConsumer]):
     ) -> None:
         super().__init__(lambda: asyncio_simple_consumer.SimpleConsumer(namesrv, group=group, **settings))
 
-    def __enter__(self) -> SimpleConsumer:
-        self.start()
-        return self
-
     @property
     def group(self) -> str:
         return self._client.group

@@ -39,10 +39,6 @@ class TransactionProducer(Producer):
             ),
         )
 
-    def __enter__(self) -> TransactionProducer:
-        self.start()
-        return self
-
     def send_in_transaction(
         self, message: Message, arg: object = None, *, executor: Executor | None = None, timeout: float | None = None
     ) -> TransactionResult:

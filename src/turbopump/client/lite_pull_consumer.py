@@ -11,7 +11,6 @@ import asyncio
 import random as random_module
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from types import TracebackType
 from typing import Final
 
 from turbopump.client.allocation import Strategy, strategy_of
@@ -26,6 +25,7 @@ from turbopump.client.consuming.rebalance import Balancer, Change
 from turbopump.client.consuming.subscription import ALL, Sql, Subscription, subscription_to, topic_subscription
 from turbopump.client.heartbeat import Member
 from turbopump.client.identity import Credentials, InstanceSettings
+from turbopump.client.in_context import InContext
 from turbopump.client.instance import ClientInstance
 from turbopump.client.namespace import unwrapped, wrap, wrapped
 from turbopump.client.operating.operated_consumers import OperatedLitePull
@@ -46,7 +46,7 @@ POLL_TIMEOUT_S: Final = 5.0
 POLL_BATCH: Final = 32
 
 
-class LitePullConsumer:
+class LitePullConsumer(InContext):
     """Reads as a member of ``group`` what its user polls. Use it as
     ``async with LitePullConsumer("127.0.0.1:9876", group="g", topic="t") as consumer:`` and then ``await consumer.poll()``.
 
@@ -104,15 +104,6 @@ class LitePullConsumer:
             self._subscribe(topic, tags)
 
     # --- life ----------------------------------------------------------------------------------------------------------------
-
-    async def __aenter__(self) -> LitePullConsumer:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def start(self) -> None:
         """Join the group and begin to pull ahead; what is subscribed or assigned later is read from then on.

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import random as random_module
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Final
 
 from turbopump.client.consuming.found_messages import FoundMessages, Time, as_ms, each_answer, good_messages, in_order, is_meant
 from turbopump.client.consuming.offset_store import OffsetStore
 from turbopump.client.consuming.pulling_now import TOOLS_GROUP, pull_now
 from turbopump.client.identity import Credentials, InstanceSettings
+from turbopump.client.in_context import InContext
 from turbopump.client.instance import ClientInstance
 from turbopump.client.routes import TopicRoute
 from turbopump.client.surroundings import name_server_addresses, surroundings_of
@@ -46,7 +46,7 @@ SECOND_MS: Final = 1000
 PORT_MAX: Final = 65535
 
 
-class MessageFinder:
+class MessageFinder(InContext):
     """Use it as ``async with MessageFinder("127.0.0.1:9876") as finder:``. Settings as ``PullConsumer``'s, but for the group.
 
     Every method asks the name server for the topic's route first; RouteNotFoundError says why there is none. Those that want one
@@ -70,15 +70,6 @@ class MessageFinder:
         self._instance: ClientInstance | None = None
 
     # --- life ----------------------------------------------------------------------------------------------------------------
-
-    async def __aenter__(self) -> MessageFinder:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def start(self) -> None:
         """Make ready; connections are opened by the first question. Nothing happens if it is started already."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import random as random_module
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Final, overload
 
 from turbopump.client.heartbeat import Member
 from turbopump.client.hooks import SendHook, SendHooks
 from turbopump.client.identity import Credentials, InstanceSettings
+from turbopump.client.in_context import InContext
 from turbopump.client.namespace import wrap
 from turbopump.client.recall import recall_message
 from turbopump.client.request_reply import Replier, Requester
@@ -46,7 +46,7 @@ from turbopump.message.rules import topic_fault
 DEFAULT_GROUP: Final = "DEFAULT_PRODUCER"
 
 
-class Producer:
+class Producer(InContext):
     """Sends messages. Use it as ``async with Producer("127.0.0.1:9876") as producer: await producer.send("topic", b"body")``.
 
     ``namesrv``: ``"host:port"``, several separated by ``;``, or a list. ``clock``, ``random`` and ``local_ip`` replace the system's;
@@ -109,15 +109,6 @@ class Producer:
         self._replier: Replier | None = None
 
     # --- life ----------------------------------------------------------------------------------------------------------------
-
-    async def __aenter__(self) -> Producer:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     @property
     def client_id(self) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random as random_module
 from datetime import datetime
-from types import TracebackType
 
 from turbopump.client.consuming.consumer_rules import COMMIT_RULES, PULL_RULES
 from turbopump.client.consuming.offset_store import OffsetStore
@@ -16,6 +15,7 @@ from turbopump.client.consuming.queue_pull import PULL_BATCH, PullResult, PullSt
 from turbopump.client.consuming.subscription import ALL, Sql, Subscription, subscription_to, tag_subscription
 from turbopump.client.heartbeat import Member
 from turbopump.client.identity import Credentials, InstanceSettings
+from turbopump.client.in_context import InContext
 from turbopump.client.instance import ClientInstance
 from turbopump.client.namespace import unwrapped, wrap, wrapped
 from turbopump.client.setting_rules import check, group_in
@@ -29,7 +29,7 @@ from turbopump.protocol.bodies.heartbeat import ConsumeFromWhere, ConsumerData, 
 __all__ = ["PULL_BATCH", "PullConsumer", "PullResult", "PullStatus"]
 
 
-class PullConsumer:
+class PullConsumer(InContext):
     """Reads queues by offset. Use it as ``async with PullConsumer("127.0.0.1:9876", group="g") as consumer:``.
 
     The settings are those of ``PushConsumer``. Every method that asks a broker may raise a RemotingError (ResponseError: the broker
@@ -61,15 +61,6 @@ class PullConsumer:
         self._offsets: OffsetStore | None = None
 
     # --- life ----------------------------------------------------------------------------------------------------------------
-
-    async def __aenter__(self) -> PullConsumer:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def start(self) -> None:
         """Make ready; connections are opened by the first call. Nothing happens if it is started already."""

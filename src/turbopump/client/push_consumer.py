@@ -12,7 +12,6 @@ import random as random_module
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 from turbopump.client.allocation import Strategy, strategy_of
@@ -33,6 +32,7 @@ from turbopump.client.consuming.send_back import INNER_PRODUCER, SendBack
 from turbopump.client.consuming.subscription import ALL, Sql, Subscription, topic_subscription
 from turbopump.client.heartbeat import Member
 from turbopump.client.identity import Credentials, InstanceSettings
+from turbopump.client.in_context import InContext
 from turbopump.client.instance import ClientInstance
 from turbopump.client.namespace import unwrap, unwrapped
 from turbopump.client.operating.operated_consumers import OperatedPush
@@ -67,7 +67,7 @@ BROADCAST_INSTANCE: Final = "DEFAULT"
 """The instance name of broadcasting clients, the same in every life: their offsets lie under it."""
 
 
-class PushConsumer:
+class PushConsumer(InContext):
     """Consumes as a member of ``group``. Use it as ``async with PushConsumer("127.0.0.1:9876", group="g", topic="t") as consumer:``
     and then ``async for message in consumer:``, or give a ``handler``.
 
@@ -178,15 +178,6 @@ class PushConsumer:
         return self._started().instance.client_id
 
     # --- life ----------------------------------------------------------------------------------------------------------------
-
-    async def __aenter__(self) -> PushConsumer:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def start(self) -> None:
         """Join the group and begin to consume. Returns after the first look at who gets which queue.

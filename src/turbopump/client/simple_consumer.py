@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import random as random_module
 from collections.abc import Iterable, Mapping
-from types import TracebackType
 from typing import Final
 
 from turbopump.client.consuming.consumer_rules import INVISIBLE_RULES, RECEIVE_RULES, SIMPLE_RULES
@@ -19,6 +18,7 @@ from turbopump.client.consuming.send_back import SendBack
 from turbopump.client.consuming.subscription import ALL, SQL92, Sql, Subscription, topic_subscription
 from turbopump.client.heartbeat import Member
 from turbopump.client.identity import Credentials, InstanceSettings
+from turbopump.client.in_context import InContext
 from turbopump.client.instance import ClientInstance
 from turbopump.client.namespace import unwrap, wrap
 from turbopump.client.popping.acks import PopAcks
@@ -41,7 +41,7 @@ TIMEOUT_S: Final = 15.0
 CLOSE_PATIENCE_S: Final = 3.0
 
 
-class SimpleConsumer:
+class SimpleConsumer(InContext):
     """Receives messages of ``group`` one by one, whoever else does. Use it as
     ``async with SimpleConsumer("127.0.0.1:9876", group="g", topic="t") as consumer:``, then ``await consumer.receive()`` and
     ``await consumer.ack(message)``.
@@ -87,15 +87,6 @@ class SimpleConsumer:
             self._subscribe(topic, tags)
 
     # --- life ----------------------------------------------------------------------------------------------------------------
-
-    async def __aenter__(self) -> SimpleConsumer:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def start(self) -> None:
         """Make the group known to the brokers.

@@ -132,9 +132,8 @@ class MessageStore:
             known = store.queue_ends.load(trusted=not lock.found.startswith(APACHE_LOCK_MARK))
             store.queues.load()
             store.recovery = store._recover(clean=clean, known=known, on_progress=on_progress)
-            lock.mark(
-                LOCK_MARK
-            )  # not before: what we have noted is true again only now, should another broker have had the store
+            # Not before: if another broker has had the store, what we had noted is true again only now.
+            lock.mark(LOCK_MARK)
             if not clean:
                 store.flusher.flush_all_now()
             elif not store.recovery.entries:

@@ -60,12 +60,7 @@ class KnownEnds(msgspec.Struct, frozen=True):
 
     def ends_at(self, place: Place) -> dict[tuple[str, int], int]:
         """The next index of each queue at a place, without those that were deleted since."""
-        return {
-            (topic, queue_id): end
-            for topic, queues in place.ends.items()
-            if self.deleted.get(topic, -1) < place.at
-            for queue_id, end in queues.items()
-        }
+        return {(topic, queue_id): end for topic, queues in self._alive(place).items() for queue_id, end in queues.items()}
 
     def misfit(self, place: Place, queues: Iterable[ConsumeQueue]) -> str | None:
         """Which queue, of queues that were cut at a place, does not end where it did; None if all do."""
@@ -86,11 +81,11 @@ class KnownEnds(msgspec.Struct, frozen=True):
 
     def since(self, log_start: int) -> KnownEnds:
         """The same without deletions that no message of the log tells of, and without the queues that were deleted."""
-        places = [
-            Place(place.at, {topic: ends for topic, ends in place.ends.items() if self.deleted.get(topic, -1) < place.at})
-            for place in self.places
-        ]
-        return KnownEnds(places, self.firsts, {topic: at for topic, at in self.deleted.items() if at >= log_start})
+        places = [Place(place.at, self._alive(place)) for place in self.places]
+        return KnownEnds(places, self.firsts, deletions_since(log_start, self.deleted))
+
+    def _alive(self, place: Place) -> ByTopic:
+        return {topic: ends for topic, ends in place.ends.items() if self.deleted.get(topic, -1) < place.at}
 
 
 class QueueEnds:
@@ -132,7 +127,7 @@ class QueueEnds:
         shorter = any(at > log_end for at in deleted.values())
         places = [noted for noted in self._places if agreed and log_start <= noted.at <= log_end]
         true = agreed and not self._stale and len(places) == len(self._places)
-        true = true and {topic: at for topic, at in self._deleted.items() if at >= log_start} == deleted
+        true = true and deletions_since(log_start, self._deleted) == deleted
         self._places, self._deleted = places, {topic: min(at, log_end) for topic, at in deleted.items()}
         if true and not shorter and (places or all_read):
             return
@@ -166,8 +161,9 @@ class QueueEnds:
 
         def settled(good: bool) -> None:
             if not good:
-                del self._deleted[topic]
-                if before is not None:
+                if before is None:
+                    del self._deleted[topic]
+                else:
                     self._deleted[topic] = before
                 self._leaving.discard(topic)
                 self._save()  # takes the place of what would be saved again
@@ -252,6 +248,11 @@ def decode_known(data: bytes) -> KnownEnds:
     if crc32(file.ends) != file.crc:
         raise ValueError("its CRC is wrong")
     return msgspec.json.decode(file.ends, type=KnownEnds)
+
+
+def deletions_since(log_start: int, deleted: dict[str, int]) -> dict[str, int]:
+    """The deletions that a message of the log may tell of."""
+    return {topic: at for topic, at in deleted.items() if at >= log_start}
 
 
 def wrong_end(topic: str, queue_id: int, found: int, expected: int, at: int) -> str:

@@ -35,7 +35,7 @@ from turbopump.store.consume_queue_table import ConsumeQueueTable
 from turbopump.store.dispatcher import Dispatcher
 from turbopump.store.entry_mark import EntryMark
 from turbopump.store.key_index import KeyIndex
-from turbopump.store.queue_ends import KnownEnds, wrong_end
+from turbopump.store.queue_ends import KnownEnds, deletions_since, wrong_end
 
 PROGRESS_STEP: Final = 8 * 1024 * 1024
 """Bytes of log between two calls of ``on_progress``."""
@@ -101,7 +101,7 @@ class Recovery:
         log, index = self.log, self.index
         if index is not None and self.clean:  # else its newest file may well be odd, and is rewound first
             index.check_headers()
-        self.known.deleted.update(self.queues.finish_deletions(self.known.since(log.start).deleted))
+        self.known.deleted.update(self.queues.finish_deletions(deletions_since(log.start, self.known.deleted)))
         self.known = self.known.since(log.start)
         begin = self._begin_after_clean_stop() if self.clean else self._begin_after_crash()
         rebuilt = False

@@ -8,7 +8,6 @@ from __future__ import annotations
 import random as random_module
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final
 
 from turbopump.client.consuming.offset_store import OffsetStore
@@ -16,6 +15,7 @@ from turbopump.client.consuming.pulling_now import TOOLS_GROUP, pull_now
 from turbopump.client.dead_letters.dead_letter import DeadLetter
 from turbopump.client.dead_letters.reasons import latest_reason
 from turbopump.client.identity import Credentials
+from turbopump.client.in_context import InContext
 from turbopump.client.instance import ClientInstance
 from turbopump.client.message_finder import MessageFinder, instance_of
 from turbopump.client.traces.trace import TRACE_TOPIC
@@ -48,7 +48,7 @@ class DeadGroup:
     missing: dict[str, str]
 
 
-class DeadLetters:
+class DeadLetters(InContext):
     """Use it as ``async with DeadLetters("127.0.0.1:9876") as dead_letters:``. Settings as ``MessageFinder``'s.
 
     Every method that asks a broker may raise a RemotingError; those that are given a group, MessageNotFoundError if it has no dead
@@ -77,15 +77,6 @@ class DeadLetters:
             random=random,
             local_ip=local_ip,
         )
-
-    async def __aenter__(self) -> DeadLetters:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def start(self) -> None:
         """Make ready; connections are opened by the first question."""
