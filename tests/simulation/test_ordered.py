@@ -4,21 +4,19 @@ none begins with a message before the one ahead of it succeeded. What comes twic
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from tests.handlers_in_order import HandlersInOrder
+from tests.simulation.kept_programs import KeptPrograms
 
 from turbopump.broker.broker import Broker
 from turbopump.client.consuming.delivery import Delivery, Retry
 from turbopump.client.producer import Producer
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
 from turbopump.config.broker_config import BrokerConfig, FlushDiskType
-from turbopump.config.namesrv_config import NamesrvConfig
 from turbopump.errors import TurbopumpError
-from turbopump.namesrv.server import NameServer
-from turbopump.testing.simulated_process import ProcessKilled, SimulatedProcess
+from turbopump.testing.simulated_process import SimulatedProcess
 from turbopump.testing.simulation import Simulation, simulate
 
 WHOLE = "TURBOPUMP_SIM_MINUTES" in os.environ
@@ -30,9 +28,9 @@ CONSUMERS = ("10.0.2.1", "10.0.2.2", "10.0.2.3")
 TOPIC, GROUP, QUEUES = "orders", "billing", 4
 
 
-class World:
+class World(KeptPrograms):
     def __init__(self, simulation: Simulation, *, failing: float, longest: float = 3.0) -> None:
-        self.simulation = simulation
+        super().__init__(simulation, rest_s=40, may_fail=CONSUMERS)
         self.failing = failing
         self.longest = longest
         self.watch = HandlersInOrder()
@@ -40,13 +38,12 @@ class World:
         self.producing = True
         self.wanted = set(CONSUMERS)
         self._stops: dict[str, asyncio.Event] = {}
-        self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        for host, program in ((NAMESRV, self._name_server), (BROKER, self._broker), (PRODUCER, self._producer)):
-            self._keep(host, program)
+        for host, program in ((NAMESRV, self.name_server), (BROKER, self._broker), (PRODUCER, self._producer)):
+            self.keep(host, program)
         for host in CONSUMERS:
-            self._keep(host, self._consumer)
+            self.keep(host, self._consumer)
 
     async def fail(self, times: int) -> None:
         """Break so many things."""
@@ -102,43 +99,11 @@ class World:
         if host in self._stops:
             self._stops[host].set()
 
-    async def end(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def check_alive(self) -> None:
-        for task in self._tasks:
-            if task.done():
-                task.result()
-
     # --- programs ------------------------------------------------------------------------------------------------------------
 
-    def _keep(self, host: str, program: Callable[[str], Awaitable[None]]) -> None:
-        self._tasks.append(asyncio.create_task(self._supervise(host, program), name=f"keep {host}"))
-
-    async def _supervise(self, host: str, program: Callable[[str], Awaitable[None]]) -> None:
-        async def main() -> None:
-            await program(host)
-
-        while True:
-            while host in CONSUMERS and host not in self.wanted:
-                await asyncio.sleep(1)
-            process = self.simulation.boot(host)
-            try:
-                await process.start(main())
-                self.simulation.end(host, power_cut=False)
-            except ProcessKilled:
-                pass
-            except TurbopumpError:
-                if host not in CONSUMERS:
-                    raise
-                self.simulation.end(host, power_cut=False)  # no name server answered at its start
-            await asyncio.sleep(self.simulation.random.uniform(0.1, 40))
-
-    async def _name_server(self, host: str) -> None:
-        await NameServer(NamesrvConfig(bind_address=host), clock=self.simulation.clock(host)).start()
-        await asyncio.Event().wait()
+    async def until_wanted(self, host: str) -> None:
+        while host in CONSUMERS and host not in self.wanted:
+            await asyncio.sleep(1)
 
     async def _broker(self, host: str) -> None:
         self.broker = None

@@ -7,10 +7,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
+
+from tests.simulation.kept_programs import KeptPrograms
 
 from turbopump.broker.broker import Broker
 from turbopump.client.consuming.delivery import Delivery, Retry
@@ -20,11 +21,8 @@ from turbopump.client.producer import Producer
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.client.simple_consumer import SimpleConsumer
 from turbopump.config.broker_config import BrokerConfig, FlushDiskType
-from turbopump.config.namesrv_config import NamesrvConfig
 from turbopump.config.popping import DefaultRequestMode
 from turbopump.errors import TurbopumpError
-from turbopump.namesrv.server import NameServer
-from turbopump.testing.simulated_process import ProcessKilled
 from turbopump.testing.simulation import Simulation, simulate
 
 FAILURES = 100 if "TURBOPUMP_SIM_MINUTES" in os.environ else 5
@@ -36,21 +34,21 @@ TOPIC = "jobs"
 INVISIBLE_S = 20.0
 
 
-class World:
+class World(KeptPrograms):
     """``done`` by group: how often each message was dealt with."""
 
     def __init__(self, simulation: Simulation) -> None:
-        self.simulation = simulation
+        super().__init__(simulation, rest_s=20, may_fail=(NAMESRV, BROKER, PRODUCER, *PUSH, *SIMPLE))
         self.sent: set[bytes] = set()
         self.done: dict[str, Counter[bytes]] = {"pushed": Counter(), "asked": Counter()}
         self.producing = True
         self.failing = 0.1
-        self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        programs = {NAMESRV: self._name_server, BROKER: self._broker, PRODUCER: self._producer}
+        programs = {NAMESRV: self.name_server, BROKER: self._broker, PRODUCER: self._producer}
         programs |= dict.fromkeys(PUSH, self._push_consumer) | dict.fromkeys(SIMPLE, self._simple_consumer)
-        self._tasks = [asyncio.create_task(self._supervise(host, program)) for host, program in programs.items()]
+        for host, program in programs.items():
+            self.keep(host, program)
 
     async def fail(self, times: int) -> None:
         network, rng = self.simulation.network, self.simulation.random
@@ -76,37 +74,13 @@ class World:
         while self.missing and self.simulation.loop.time() < deadline:
             await asyncio.sleep(5)
         self.check_alive()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.end()
 
     @property
     def missing(self) -> dict[str, set[bytes]]:
         return {group: lost for group, done in self.done.items() if (lost := self.sent - set(done))}
 
-    def check_alive(self) -> None:
-        for task in self._tasks:
-            if task.done():
-                task.result()
-
     # --- programs ------------------------------------------------------------------------------------------------------------
-
-    async def _supervise(self, host: str, program: Callable[[str], Awaitable[None]]) -> None:
-        async def main() -> None:
-            await program(host)
-
-        while True:
-            try:
-                await self.simulation.boot(host).start(main())
-            except ProcessKilled:
-                pass
-            except TurbopumpError:  # nobody answered at its start
-                self.simulation.end(host, power_cut=False)
-            await asyncio.sleep(self.simulation.random.uniform(0.1, 20))
-
-    async def _name_server(self, host: str) -> None:
-        await NameServer(NamesrvConfig(bind_address=host), clock=self.simulation.clock(host)).start()
-        await asyncio.Event().wait()
 
     async def _broker(self, host: str) -> None:
         config = BrokerConfig(

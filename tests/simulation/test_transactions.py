@@ -4,19 +4,17 @@ nobody sees a half message.
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from pathlib import Path
+
+from tests.simulation.kept_programs import KeptPrograms
 
 from turbopump.broker.broker import Broker
 from turbopump.client.sending.send_result import SendStatus
 from turbopump.client.transaction_producer import TransactionProducer
 from turbopump.client.transaction_state import TransactionState
 from turbopump.config.broker_config import BrokerConfig, FlushDiskType
-from turbopump.config.namesrv_config import NamesrvConfig
 from turbopump.errors import TurbopumpError
 from turbopump.message.message import Message, ReceivedMessage
-from turbopump.namesrv.server import NameServer
-from turbopump.testing.simulated_process import ProcessKilled
 from turbopump.testing.simulation import Simulation, simulate
 
 MINUTES = 3.0
@@ -29,11 +27,11 @@ TOPIC = "orders"
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
 
 
-class World:
+class World(KeptPrograms):
     """The data base of the producers (``decided``), what they know to be stored (``acknowledged``), and what a consumer has read."""
 
     def __init__(self, simulation: Simulation, *, peace: bool = False) -> None:
-        self.simulation = simulation
+        super().__init__(simulation, rest_s=20)
         self.peace = peace
         self.decided: dict[int, TransactionState] = {}
         self.acknowledged: set[int] = set()
@@ -45,13 +43,12 @@ class World:
         self._numbers = 0
         self._read: dict[int, int] = {}
         self._stop: asyncio.Event | None = None
-        self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        self._keep(NAMESRV, self._name_server)
-        self._keep(BROKER, self._broker)
+        self.keep(NAMESRV, self.name_server)
+        self.keep(BROKER, self._broker)
         for host in PRODUCERS:
-            self._keep(host, self._producer)
+            self.keep(host, self._producer)
         self._tasks.append(asyncio.create_task(self._consume()))
 
     async def make_mischief(self, seconds: float) -> None:
@@ -88,37 +85,7 @@ class World:
             number for number in sorted(self.acknowledged) if self.decided.get(number) is COMMIT and not self.delivered[number]
         ]
 
-    async def end(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def check_alive(self) -> None:
-        for task in self._tasks:
-            if task.done():
-                task.result()
-
     # --- programs ------------------------------------------------------------------------------------------------------------
-
-    def _keep(self, host: str, program: Callable[[str], Awaitable[None]]) -> None:
-        self._tasks.append(asyncio.create_task(self._supervise(host, program), name=f"keep {host}"))
-
-    async def _supervise(self, host: str, program: Callable[[str], Awaitable[None]]) -> None:
-        async def main() -> None:
-            await program(host)
-
-        while True:
-            process = self.simulation.boot(host)
-            try:
-                await process.start(main())
-                self.simulation.end(host, power_cut=False)
-            except ProcessKilled:
-                pass
-            await asyncio.sleep(self.simulation.random.uniform(0.1, 20))
-
-    async def _name_server(self, host: str) -> None:
-        await NameServer(NamesrvConfig(bind_address=host), clock=self.simulation.clock(host)).start()
-        await asyncio.Event().wait()
 
     async def _broker(self, host: str) -> None:
         self.broker = None
