@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from tests.unit.broker.talking import SMALL, Client
 
 from turbopump.broker.broker import Broker
 from turbopump.config.broker_config import BrokerConfig
+from turbopump.errors import StoreClosedError
 from turbopump.message.properties import encode_properties
+from turbopump.store.message_store import MessageStore
 from turbopump.testing.simulation import Simulation, simulate
 
 HOST, CLIENT = "10.0.0.1", "10.0.0.2"
@@ -89,3 +92,20 @@ def with_one_broker(scene: Callable[[OneBroker], Coroutine[Any, Any, None]], see
         await simulation.boot(CLIENT).start(main())
 
     simulate(seed, scenario)
+
+
+@contextmanager
+def full_after(store: MessageStore, count: int) -> Iterator[None]:
+    """Within the block the store takes so many messages, and then none."""
+    put, taken = store.put, 0
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        nonlocal taken
+        taken += 1
+        if taken > count:
+            raise StoreClosedError("the disk is full")
+        return put(*args, **kwargs)
+
+    store.put = refuse  # type: ignore[method-assign]
+    yield
+    store.put = put  # type: ignore[method-assign]

@@ -7,13 +7,11 @@ import json
 import logging
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.simulation.one_broker import HOST, OneBroker, with_one_broker
+from tests.simulation.one_broker import HOST, OneBroker, full_after, with_one_broker
 
 from turbopump.config.broker_config import FlushDiskType
-from turbopump.errors import StoreClosedError
 from turbopump.message.delay_levels import SCHEDULE_TOPIC
 
 LEVELS = "1s 5s 30s"
@@ -110,21 +108,9 @@ def test_while_the_store_refuses_nothing_is_skipped_and_one_line_says_why(caplog
     async def scene(world: OneBroker) -> None:
         for number in range(40):
             await world.delay(b"%d" % number, 1)
-        store = world.broker.store
-        put = store.put
-        count = 0
-
-        def refuse(*args: Any, **kwargs: Any) -> Any:
-            nonlocal count
-            count += 1
-            if count > 10:
-                raise StoreClosedError("the disk is full")
-            return put(*args, **kwargs)
-
-        store.put = refuse  # type: ignore[method-assign]
-        await asyncio.sleep(20)
-        assert len(await world.delivered()) == 10
-        store.put = put  # type: ignore[method-assign]
+        with full_after(world.broker.store, 10):
+            await asyncio.sleep(20)
+            assert len(await world.delivered()) == 10
         await asyncio.sleep(1.1)
         assert await world.delivered() == [b"%d" % number for number in range(40)]
 

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.simulation.one_broker import HOST, OneBroker, with_one_broker
+from tests.simulation.one_broker import HOST, OneBroker, full_after, with_one_broker
 
-from turbopump.errors import StoreClosedError
 from turbopump.message.codec import decode_entries
 from turbopump.message.properties import encode_properties
 from turbopump.protocol.codes import ResponseCode
@@ -214,20 +213,9 @@ def test_without_its_checkpoint_everything_comes_again_and_nothing_is_lost(caplo
 def test_while_the_store_refuses_nothing_is_skipped_and_one_line_says_why(caplog: pytest.LogCaptureFixture) -> None:
     async def scene(world: OneBroker) -> None:
         sent = await send_many(world, 100, 10)
-        store = world.broker.store
-        put, count = store.put, 0
-
-        def refuse(*args: Any, **kwargs: Any) -> Any:
-            nonlocal count
-            count += 1
-            if count > 40:
-                raise StoreClosedError("the disk is full")
-            return put(*args, **kwargs)
-
-        store.put = refuse  # type: ignore[method-assign]
-        await asyncio.sleep(30)
-        assert len(await world.delivered()) == 40
-        store.put = put  # type: ignore[method-assign]
+        with full_after(world.broker.store, 40):
+            await asyncio.sleep(30)
+            assert len(await world.delivered()) == 40
         await asyncio.sleep(1.5)
         assert await world.delivered() == sent
 

@@ -6,7 +6,6 @@ directory. Synchronous, one thread, no network; flushing is begun here by whoeve
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +32,7 @@ from turbopump.store.new_message import NewMessage as NewMessage
 from turbopump.store.new_message import Placed as Placed
 from turbopump.store.packed_batch import PackedBatch, write_batch
 from turbopump.store.provenance import ABORT_MARK, APACHE_LOCK_MARK, LOCK_MARK, Provenance
+from turbopump.store.queue_deletions import QueueDeletions, Told
 from turbopump.store.queue_ends import KnownEnds, QueueEnds
 from turbopump.store.queue_reader import GetResult, QueueReader
 from turbopump.store.recovery import Recovery, RecoveryReport
@@ -84,6 +84,7 @@ class MessageStore:
         self.log.requires_crc = self._provenance.requires_crc
         self.queue_ends = QueueEnds(disk, paths.queue_ends, self.queues, on_failure)
         self.queues.deleted_until = self.queue_ends.deleted_until
+        self._deletions = QueueDeletions(self.log, self.queues, self.queue_ends)
         self._checkpoint = Checkpoint(disk, config.paths.checkpoint)
         self.flusher = Flusher(
             disk, self.log, self.queues, self.index, self._dispatcher, self._checkpoint, self.flushed, on_failure
@@ -99,7 +100,6 @@ class MessageStore:
         self.retention.before_deleting = self.roots.before_deleting
         self.retention.before_trimming = self.queue_ends.save_firsts
         self.recovery: RecoveryReport | None = None
-        self._deletions: dict[str, list[Callable[[int | OSError], None]]] = {}
 
     @classmethod
     def open(
@@ -177,11 +177,8 @@ class MessageStore:
         )
         report = recovery.run()
         if report.misfit is not None:
-            again = (
-                "all queues and indexes are written again"
-                if report.rebuilt
-                else f"queues are written again from {report.begun_at} on"
-            )
+            part = f"queues are written again from {report.begun_at} on"
+            again = "all queues and indexes are written again" if report.rebuilt else part
             self.on_failure(f"a consume queue was not as it should be, {again}: {report.misfit}")
         self.queue_ends.begin(
             self.log.start,
@@ -348,28 +345,9 @@ class MessageStore:
         queue = self.queues.find(topic, queue_id)
         return queue.min_index if queue is not None else 0
 
-    def delete_queues(self, topic: str, then: Callable[[int | OSError], None]) -> None:
+    def delete_queues(self, topic: str, then: Told) -> None:
         """Delete a topic's queues with their files; ``then`` hears how many there were. Messages stay in the log until it is trimmed."""
-
-        def noted(good: bool) -> None:
-            """What could not be noted must not be done: a start after a kill would mix what is deleted with what came later."""
-            count: int | OSError = OSError(errno.EIO, "that they are to go could not be saved")
-            try:
-                if good:
-                    count = self.queues.delete(topic)
-                    self.queue_ends.deleted_now(topic, self.log.end)
-            except OSError as error:
-                count = error
-            for each in self._deletions.pop(topic):
-                each(count)
-
-        if topic in self._deletions:
-            self._deletions[topic].append(then)
-        elif any(queue.topic == topic for queue in self.queues):
-            self._deletions[topic] = [then]
-            self.queue_ends.forget_topic(topic, self.log.end, noted)
-        else:
-            then(0)
+        self._deletions.delete(topic, then)
 
     def is_hot(self, topic: str, queue_id: int, index: int) -> bool:
         """Whether a queue's message would be read from memory; True too where there is no such message."""
