@@ -50,8 +50,8 @@ clean:
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.ready: pyproject.toml constraints.txt src/turbopump/_hot.pyx
-	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Turbopump needs Python 3.11 or later; set PYTHON=…")'
-	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Turbopump needs Python 3.11 or later; set PYTHON=…")'
+	@test -x $(RUN) || $(PYTHON) -m venv $(VENV)
 	@echo "installing Turbopump with Spark into $(VENV) (about 600 MB, once; pip is silent for a minute or more)"
 	$(PIP) --upgrade pip setuptools
 	$(PIP) --group dev -e '.[all]'
