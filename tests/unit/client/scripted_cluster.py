@@ -326,9 +326,14 @@ class ScriptedBroker:
         return NOT_FOUND if offset is None else Response(OffsetReply(offset=offset))
 
     async def _update_offset(self, request: UpdateConsumerOffset, context: RequestContext) -> Response:
+        """As Apache's (``ConsumerOffsetManager.commitOffset``), which does not lock: of a topic's first offsets the last replaces all."""
+        place = request.consumer_group, request.topic
+        is_first = all(key[:2] != place for key in self.committed)
         if self.update_delays:
             await asyncio.sleep(self.update_delays.popleft())
-        self.committed[request.consumer_group, request.topic, request.queue_id or 0] = request.commit_offset or 0
+        if is_first:
+            self.committed = {key: offset for key, offset in self.committed.items() if key[:2] != place}
+        self.committed[*place, request.queue_id or 0] = request.commit_offset or 0
         return Response()
 
     def _max(self, request: GetMaxOffset, context: RequestContext) -> Response:

@@ -158,6 +158,46 @@ def test_a_commit_is_not_undone_by_an_older_one_that_the_broker_was_slow_with(ac
     simulate(1, scenario)
 
 
+@pytest.mark.parametrize("acknowledged", [True, False])
+def test_the_first_places_of_a_topics_queues_are_all_kept_by_a_broker_that_makes_their_table_without_a_lock(
+    acknowledged: bool,
+) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with (
+            scripted_cluster(simulation, queues=4) as cluster,
+            consumer_of(cluster, auto_commit=False) as consumer,
+        ):
+            for queue_id in range(4):
+                fill(cluster, 3, queue_id=queue_id)
+            await bodies(consumer, 12)
+            cluster.broker.update_delays += [0.4, 0.3, 0.2, 0.1]
+            await consumer.commit(acknowledged=acknowledged)
+            await until(lambda: not cluster.broker.update_delays)
+            await asyncio.sleep(2)
+            assert [committed(cluster, queue_id) for queue_id in range(4)] == [3, 3, 3, 3]
+
+    simulate(1, scenario)
+
+
+def test_a_first_place_that_the_broker_refused_does_not_hold_up_the_others() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with (
+            scripted_cluster(simulation, queues=2) as cluster,
+            consumer_of(cluster, auto_commit=False) as consumer,
+        ):
+            fill(cluster, 3)
+            fill(cluster, 3, queue_id=1)
+            await bodies(consumer, 6)
+            cluster.broker.script[RequestCode.UPDATE_CONSUMER_OFFSET].append(refusal(ResponseCode.SYSTEM_ERROR))
+            with pytest.raises(ResponseError):
+                await consumer.commit()
+            await until(lambda: 3 in (committed(cluster), committed(cluster, 1)))
+            await consumer.commit()
+            assert (committed(cluster), committed(cluster, 1)) == (3, 3)
+
+    simulate(1, scenario)
+
+
 def test_a_seek_wins_over_what_was_pulled_ahead_and_over_the_pull_under_way() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster, consumer_of(cluster) as consumer:

@@ -40,6 +40,8 @@ class OffsetStore:
         self._instance = instance
         self._group = group
         self._turns: dict[MessageQueue, asyncio.Lock] = {}
+        self._begun: dict[tuple[str, str], asyncio.Event] = {}
+        """Broker name and topic -> set when the first place that this member committed there is known."""
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """The group's place in ``queue``; None if it has none yet."""
@@ -55,10 +57,25 @@ class OffsetStore:
         """Set the group's place; return when the broker has it.
 
         One at a time in each queue, each answered: Apache's broker gives the requests of one connection to many threads, so that of two on
-        their way the older may come last and set the place back. (Java's client sends them oneway, and has that risk.)
+        their way the older may come last and set the place back. For the same cause the first place in a topic goes alone: of several first
+        ones at once, Apache's broker keeps the last (``ConsumerOffsetManager.commitOffset`` makes the table of a topic and group without a
+        lock). Java's client sends them oneway, and has both risks.
         """
         async with self._turns.setdefault(queue, asyncio.Lock()):
-            await self._update(queue, offset)
+            topic = queue.broker_name, queue.topic
+            if topic in self._begun:
+                await self._begun[topic].wait()
+                return await self._update(queue, offset)
+            begun = self._begun[topic] = asyncio.Event()
+            try:
+                await self._update(queue, offset)
+            except BaseException:
+                del self._begun[
+                    topic
+                ]  # the next one is the first; who waits now goes on: a broker that is away would keep each of them
+                raise
+            finally:
+                begun.set()
 
     async def _update(self, queue: MessageQueue, offset: int) -> None:
         request = UpdateConsumerOffset(
