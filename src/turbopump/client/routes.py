@@ -31,6 +31,11 @@ INHERITABLE: Final = 1
 DEFAULT_TOPIC_QUEUES: Final = 4
 """Most queues per broker that a new topic gets through the default topic (``defaultTopicQueueNums``)."""
 TIMEOUT_S: Final = 3.0
+"""For one round of asking all name servers; whoever has more time asks again."""
+
+
+class NameServersSilentError(RouteNotFoundError):
+    """No name server answered, and one at least kept silent rather than refuse: asked once more, it may answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +186,13 @@ class Routes:
         default = await self._ask_name_servers(DEFAULT_TOPIC) if inherit and not answers.all_unreachable else None
         if isinstance(default, TopicRoute) and default.publish_queues:
             return self._keep(inherited_route(topic, default))
-        raise RouteNotFoundError(await self._explain(topic, answers, inherit))
+        if isinstance(default, NoRoute) and default.all_unreachable:
+            answers = default
+        text = await self._explain(topic, answers, inherit)
+        if not (answers.all_unreachable and answers.silent):
+            raise RouteNotFoundError(text)
+        log.warning("name servers keep silent topic=%s asked=%s", topic, ",".join(answers.unreachable))
+        raise NameServersSilentError(text)
 
     def _keep(self, route: TopicRoute) -> TopicRoute:
         before = self._known.get(route.topic)
@@ -196,11 +207,14 @@ class Routes:
     async def _ask_name_servers(self, topic: str) -> TopicRoute | NoRoute:
         unreachable: dict[str, str] = {}
         ignorant: list[str] = []
+        silent = False
+        loop = asyncio.get_running_loop()
         count = len(self.name_servers)
         timeout = max(TIMEOUT_S / count, 1.0)  # one that hangs must not use up a send's whole time
         for turn in range(count):
             index = (self._first + turn) % count
             address = self.name_servers[index]
+            began = loop.time()
             try:
                 command = await self._remoting.exchange(address, GetRouteInfo(topic=topic), timeout=timeout)
                 if command.code == ResponseCode.TOPIC_NOT_EXIST:
@@ -211,10 +225,11 @@ class Routes:
                 route = topic_route(topic, fastjson.decode(command.body, TopicRouteData))
             except (RemotingError, BodyError) as error:
                 unreachable[address] = str(error)
-                if isinstance(error, CallTimeoutError):
-                    self._remoting.disconnect(
-                        address
-                    )  # it may be dead without a word; the next question takes a new connection
+                silent |= loop.time() - began >= 0.9 * timeout  # of the call, or of the connecting
+                if isinstance(
+                    error, CallTimeoutError
+                ):  # it may be dead without a word; the next question takes a new connection
+                    self._remoting.disconnect(address)
                 continue
             self._first = index
             self.name_server_answers = True
@@ -222,7 +237,7 @@ class Routes:
                 log.warning("name servers differ topic=%s knows=%s does_not_know=%s", topic, address, ",".join(ignorant))
             return route
         self.name_server_answers = bool(ignorant)
-        return NoRoute(unreachable, ignorant)
+        return NoRoute(unreachable, ignorant, silent)
 
     async def find(self, topics: Collection[str]) -> None:
         """Learn these topics' routes. One that does not exist yet is passed over: who needs it asks again. Raises RouteNotFoundError if
@@ -274,10 +289,11 @@ class Routes:
 
 @dataclass(frozen=True, slots=True)
 class NoRoute:
-    """Who could not answer (address -> why), and who answered that there is no such topic."""
+    """Who could not answer (address -> why), and who answered that there is no such topic. ``silent``: one let all its time pass."""
 
     unreachable: Mapping[str, str]
     ignorant: list[str]
+    silent: bool
 
     @property
     def all_unreachable(self) -> bool:

@@ -59,6 +59,8 @@ class ScriptedNameServer:
         self.known_brokers: dict[str, BrokerData] = {}
         self.asked: list[str] = []
         self.address = ""
+        self.silent = False
+        """Whether it takes questions about routes and answers none: as a process that is stopped, or a host that swaps."""
         router = Router()
         router.add(GetRouteInfo, self._route)
         router.add(GetBrokerClusterInfo, self._cluster)
@@ -81,8 +83,10 @@ class ScriptedNameServer:
         )
         self.known_brokers.update({b.name: b.data for b in brokers})
 
-    def _route(self, request: GetRouteInfo, context: RequestContext) -> Response:
+    def _route(self, request: GetRouteInfo, context: RequestContext) -> Response | None:
         self.asked.append(request.topic)
+        if self.silent:
+            return None
         data = self.routes.get(request.topic)
         if data is None:
             return Response(code=ResponseCode.TOPIC_NOT_EXIST, remark=f"No topic route info in name server: {request.topic}")

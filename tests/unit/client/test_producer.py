@@ -6,7 +6,7 @@ import asyncio
 import random
 
 import pytest
-from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster, until
+from tests.unit.client.scripted_cluster import ScriptedCluster, ScriptedNameServer, refusal, scripted_cluster, until
 
 from turbopump.client.producer import Producer
 from turbopump.client.sending.send_result import SendStatus
@@ -391,6 +391,74 @@ def test_the_missing_route_is_explained() -> None:
             await cluster.name_server.stop()
             with pytest.raises(RouteNotFoundError, match=r"no name server answers.*`turbopump dev`"):
                 await producer.send("other", b"x")
+
+    simulate(1, scenario)
+
+
+def test_a_send_waits_for_a_silent_name_server_as_long_as_it_may_take() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster, send_timeout=60.0) as producer:
+            cluster.name_server.silent = True
+            begun = simulation.loop.time()
+            sent = asyncio.ensure_future(producer.send("orders", b"patient"))
+            brief = asyncio.ensure_future(producer.send("orders", b"hasty", timeout=5.0))
+            await asyncio.sleep(20)
+            assert not sent.done()
+            with pytest.raises(
+                RouteNotFoundError, match=r"no name server answered in 5\.0 s .asked: 127.*Check the name server"
+            ):
+                await brief
+            cluster.name_server.silent = False
+            await sent
+            assert simulation.loop.time() - begun < 25
+            assert [body for _, body in cluster.broker.received if body] == [b"patient"]
+            assert cluster.name_server.asked.count("orders") < 10
+
+    simulate(1, scenario)
+
+
+def test_a_silent_name_server_costs_a_send_no_more_than_its_time() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster, send_timeout=10.0) as producer:
+            cluster.name_server.silent = True
+            begun = simulation.loop.time()
+            with pytest.raises(RouteNotFoundError, match=r"no name server answered in 10\.0 s"):
+                await producer.send("orders", b"x")
+            assert simulation.loop.time() - begun == pytest.approx(10.0, abs=0.1)
+
+    simulate(1, scenario)
+
+
+def test_of_two_name_servers_the_one_that_answers_is_asked_when_the_other_is_silent() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster:
+            other = ScriptedNameServer()
+            await other.start()
+            other.route("orders", cluster.broker)
+            both = [cluster.name_server.address, other.address]
+            for silent, answering in ((cluster.name_server, other), (other, cluster.name_server)):
+                silent.silent, answering.silent = True, False
+                async with Producer(both, **cluster.settings) as producer:
+                    await producer.send("orders", b"x")
+            cluster.name_server.silent = other.silent = True
+            async with Producer(both, send_timeout=30.0, **cluster.settings) as producer:
+                sent = asyncio.ensure_future(producer.send("orders", b"x"))
+                await asyncio.sleep(10)
+                other.silent = False
+                await sent
+            await other.stop()
+
+    simulate(1, scenario)
+
+
+def test_a_name_server_that_refuses_is_told_of_at_once() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster, send_timeout=60.0) as producer:
+            await cluster.name_server.stop()
+            begun = simulation.loop.time()
+            with pytest.raises(RouteNotFoundError, match="no name server answers"):
+                await producer.send("orders", b"x")
+            assert simulation.loop.time() - begun < 1
 
     simulate(1, scenario)
 

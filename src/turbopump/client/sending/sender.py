@@ -14,7 +14,7 @@ from typing import Final
 
 from turbopump.client.hooks import SendHooks
 from turbopump.client.instance import ClientInstance
-from turbopump.client.routes import TopicRoute
+from turbopump.client.routes import NameServersSilentError, TopicRoute
 from turbopump.client.sending.fault_strategy import FaultStrategy
 from turbopump.client.sending.outgoing import Outgoing
 from turbopump.client.sending.selection import Selection
@@ -29,6 +29,9 @@ from turbopump.errors import RemotingError, RouteNotFoundError, SendError
 from turbopump.message.message_queue import MessageQueue
 from turbopump.protocol.command import Command, TypedJsonHeader
 from turbopump.remoting.connection import Connection
+
+SILENCE_PAUSE_S: Final = 0.1
+"""Wait before name servers that kept silent are asked again."""
 
 _RULES: Final[Mapping[str, Rule]] = {
     "send_timeout": SECONDS,
@@ -177,20 +180,21 @@ class Sender:
         )
 
     async def route(self, topic: str, timeout: float) -> TopicRoute:
-        """A route with queues to send to; the topic is made if it is new. Raises RouteNotFoundError."""
+        """A route with queues to send to; the topic is made if it is new. Name servers that keep silent are asked again until ``timeout``
+        seconds are over. Raises RouteNotFoundError."""
         known = self._known.get(topic)
         if known is not None and is_usual(known):
             return known
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        routes = self.instance.routes
         try:
             async with asyncio.timeout_at(deadline):
-                route = await routes.get(topic, inherit=True)
-                if not route.publish_queues:
-                    route = await routes.refresh(topic, inherit=True)
+                route = await self._found(topic)
         except TimeoutError:
-            raise RouteNotFoundError(f"no route to topic {topic!r}: no name server answered in {timeout:.1f} s") from None
+            raise RouteNotFoundError(
+                f"no route to topic {topic!r}: no name server answered in {timeout:.1f} s "
+                f"(asked: {', '.join(self.instance.routes.name_servers)}). Check the name server address, and that it runs"
+            ) from None
         if self.creation.is_due(route):
             await self.creation.make(route, max(deadline - loop.time(), 0.001) / 2)  # the send itself needs time too
             route = self._known.get(topic, route)
@@ -200,6 +204,16 @@ class Sender:
                 "and that the master of its broker is up"
             )
         return route
+
+    async def _found(self, topic: str) -> TopicRoute:
+        """What the name servers know, asked until they answer or refuse. Raises RouteNotFoundError."""
+        routes = self.instance.routes
+        while True:
+            try:
+                route = await routes.get(topic, inherit=True)
+                return route if route.publish_queues else await routes.refresh(topic, inherit=True)
+            except NameServersSilentError:
+                await asyncio.sleep(SILENCE_PAUSE_S)
 
 
 def is_usual(route: TopicRoute) -> bool:
