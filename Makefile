@@ -49,7 +49,7 @@ clean:
 	rm -rf .venv* .cache out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(VENV)/.ready: pyproject.toml constraints.txt src/turbopump/_hot.pyx
+$(VENV)/.ready: pyproject.toml setup.py constraints.txt $(wildcard src/turbopump/hot/*.p*)
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Turbopump needs Python 3.11 or later; set PYTHON=…")'
 	@test -x $(RUN) || $(PYTHON) -m venv $(VENV)
 	@echo "installing Turbopump with Spark into $(VENV) (about 600 MB, once; pip is silent for a minute or more)"

@@ -3,6 +3,13 @@
 Without Cython setuptools looks for the C source; without that, or without a compiler, it warns and leaves the module out.
 """
 
+from pathlib import Path
+
 from setuptools import Extension, setup
 
-setup(ext_modules=[Extension("turbopump._hot", ["src/turbopump/_hot.pyx"], optional=True)])
+HOT = "src/turbopump/hot"
+"""Its sources; what they make is ``turbopump._hot``, beside ``compiled.py``, which alone imports it."""
+
+PARTS = sorted(map(str, Path(HOT).glob("*.pxi")))
+
+setup(ext_modules=[Extension("turbopump._hot", [f"{HOT}/_hot.pyx"], depends=PARTS, optional=True)])

@@ -97,7 +97,7 @@ def environment(version: tuple[int, int], python: str) -> Path:
     inside = home / "bin" / "python"
     ready = home / ".ready"
     pins = ROOT / "constraints.txt"
-    made_from = (pins, ROOT / "pyproject.toml", ROOT / "src/turbopump/_hot.pyx")
+    made_from = (pins, ROOT / "pyproject.toml", ROOT / "setup.py", *(ROOT / "src/turbopump/hot").glob("*.p*"))
     if not ready.exists() or ready.stat().st_mtime < max(path.stat().st_mtime for path in made_from):
         print(f"-- making {home.name} with {python}", flush=True)
         subprocess.run([python, "-m", "venv", "--clear", home], check=True)

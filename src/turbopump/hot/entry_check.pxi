@@ -1,0 +1,98 @@
+# store/entry_check.py: whether what was read of the commit log is what the queue says.
+
+
+def good_entries(data, start, units, first, end, queue_id, topic):
+    try:
+        return _good_entries(data, _int64(start), units, _int64(first), _int64(end), queue_id, topic)
+    except Exception:
+        return plain["good_entries"](data, start, units, first, end, queue_id, topic)
+
+
+cdef object _good_entries(
+    object data, int64_t start, object units, int64_t first, int64_t end, object queue_id, object topic
+):
+    cdef list listed = units
+    if not (PyBytes_CheckExact(data) and PyBytes_CheckExact(queue_id) and PyBytes_CheckExact(topic) and listed is not None
+            and PyBytes_GET_SIZE(queue_id) == 4 and 0 <= first and end <= len(listed) and start >= 0):
+        raise _not_usual
+    cdef const uint8_t *bytes_at = <const uint8_t *>PyBytes_AS_STRING(data)
+    cdef const uint8_t *queue_field = <const uint8_t *>PyBytes_AS_STRING(queue_id)
+    cdef const uint8_t *topic_at = <const uint8_t *>PyBytes_AS_STRING(topic)
+    cdef int64_t data_size = PyBytes_GET_SIZE(data), topic_size = PyBytes_GET_SIZE(topic)
+    cdef int64_t number, queue_offset, offset, size, body_size, told, digit
+    cdef uint32_t magic
+    cdef const uint8_t *at
+    cdef const uint8_t *suffix
+    cdef object unit
+    for number in range(first, end):
+        unit = listed[number]
+        if not PyTuple_Check(unit) or PyTuple_GET_SIZE(unit) != 3:
+            raise _not_usual
+        queue_offset = _int64(<object>PyTuple_GET_ITEM(unit, 0))
+        offset = _int64(<object>PyTuple_GET_ITEM(unit, 1))
+        size = _int64(<object>PyTuple_GET_ITEM(unit, 2))
+        if queue_offset < 0 or size < 0 or size > 0x7FFFFFFF or offset > 0x7FFFFFFFFFFFFFFF - size:
+            raise _not_usual
+        if size < 91 or offset < start or offset + size > start + data_size:
+            return number
+        at = bytes_at + (offset - start)
+        magic = _get32(at + 4)
+        if (<int64_t>_get32(at) != size or (magic != 0xDAA320A7 and magic != 0xDAA320AB) or <int64_t>_get64(at + 28) != offset
+                or memcmp(at + 12, queue_field, 4) != 0 or <int64_t>_get64(at + 20) != queue_offset):
+            return number
+        suffix = at + size - 20
+        if memcmp(suffix, b"__CRC32#\x01", 9) != 0 or suffix[19] != 2:
+            return number
+        told = 0
+        for digit in range(10):
+            if not c"0" <= suffix[18 - digit] <= c"9":
+                return number
+            told = told * 10 + suffix[18 - digit] - 48
+        body_size = <int64_t>_get32(at + 84)
+        if 88 + body_size + topic_size > size or memcmp(at + 88 + body_size, topic_at, topic_size) != 0:
+            return number
+        if told != _crc(at, size - 20):
+            return number
+    return end
+
+
+def entries_fit(data, units, passed, queue_offset, queue_id, topic):
+    try:
+        return _entries_fit(data, units, passed, _int64(queue_offset), queue_id, topic)
+    except Exception:
+        return plain["entries_fit"](data, units, passed, queue_offset, queue_id, topic)
+
+
+cdef object _entries_fit(object data, object units, object passed, int64_t queue_offset, object queue_id, object topic):
+    cdef list skipped = passed
+    if not (PyBytes_CheckExact(data) and PyBytes_CheckExact(units) and PyBytes_CheckExact(queue_id) and PyBytes_CheckExact(topic)
+            and PyBytes_GET_SIZE(queue_id) == 4 and 0 <= queue_offset < 1 << 62 and skipped is not None):
+        raise _not_usual
+    cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(data)
+    cdef const uint8_t *unit = <const uint8_t *>PyBytes_AS_STRING(units)
+    cdef const uint8_t *queue_field = <const uint8_t *>PyBytes_AS_STRING(queue_id)
+    cdef const uint8_t *topic_at = <const uint8_t *>PyBytes_AS_STRING(topic)
+    cdef int64_t left = PyBytes_GET_SIZE(data), topic_size = PyBytes_GET_SIZE(topic)
+    cdef int64_t number, size, body
+    cdef Py_ssize_t skips = 0, skips_end = len(skipped)
+    for number in range(PyBytes_GET_SIZE(units) // 20):
+        if left == 0:
+            break
+        if skips < skips_end and _int64(skipped[skips]) == queue_offset + number:
+            skips += 1
+            unit += 20
+            continue
+        size = <int64_t><int32_t>_get32(unit + 8)
+        if (size < 91 or size > left or <int64_t>_get32(at) != size or memcmp(at + 12, queue_field, 4) != 0
+                or <int64_t>_get64(at + 20) != queue_offset + number or _get64(at + 28) != _get64(unit)):
+            return False
+        body = 84 + (12 if at[39] & 0x10 else 0) + (12 if at[39] & 0x20 else 0)
+        if body + 4 > size:
+            return False
+        body += 4 + <int64_t>_get32(at + body)
+        if body + topic_size > size or memcmp(at + body, topic_at, topic_size) != 0:
+            return False
+        at += size
+        left -= size
+        unit += 20
+    return left == 0
