@@ -22,7 +22,7 @@ from turbopump.client.consuming.prefetching import Limits, Prefetching
 from turbopump.client.consuming.queue_listeners import QueueListener, QueueListeners
 from turbopump.client.consuming.queue_pull import PULL_BATCH
 from turbopump.client.consuming.rebalance import Balancer, Change
-from turbopump.client.consuming.subscription import ALL, Sql, Subscription, subscription_to, topic_subscription
+from turbopump.client.consuming.subscription import ALL, Sql, first_subscriptions, subscription_to, topic_subscription
 from turbopump.client.heartbeat import Member
 from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.in_context import InContext
@@ -95,13 +95,11 @@ class LitePullConsumer(InContext):
         self._strategy = strategy_of(allocation)
         self._trace_topic = trace_topic(trace)
         self._surroundings = surroundings_of(clock, random, local_ip)
-        self._subscriptions: dict[str, Subscription] = {}
+        self._subscriptions = first_subscriptions(namespace, topic, tags, self._surroundings.clock.now_ms())
         self._named: list[MessageQueue] | None = None
         """The queues that were assigned, as brokers know them; None: queues come by subscription."""
         self._listeners = QueueListeners(namespace)
         self._running: _Running | None = None
-        if topic is not None:
-            self._subscribe(topic, tags)
 
     # --- life ----------------------------------------------------------------------------------------------------------------
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import random as random_module
 from collections.abc import Mapping
-from typing import Final
+from datetime import datetime
+from typing import Any, Final
 
+from turbopump.client.consuming.consumer_rules import COMMIT_RULES
 from turbopump.client.consuming.found_messages import FoundMessages, Time, as_ms, each_answer, good_messages, in_order, is_meant
 from turbopump.client.consuming.offset_store import OffsetStore
 from turbopump.client.consuming.pulling_now import TOOLS_GROUP, pull_now
@@ -18,11 +20,11 @@ from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.in_context import InContext
 from turbopump.client.instance import ClientInstance
 from turbopump.client.routes import TopicRoute
+from turbopump.client.setting_rules import TOPIC, Rule, check, is_name, is_whole, whole_from
 from turbopump.client.surroundings import name_server_addresses, surroundings_of
 from turbopump.clock import Clock
 from turbopump.config.addresses import join_address
 from turbopump.errors import (
-    ConfigError,
     ConnectError,
     MessageNotFoundError,
     NotStartedError,
@@ -43,6 +45,25 @@ FOUND_MAX: Final = 64
 QUERY_TIMEOUT_S: Final = 10.0
 EVER: Final = 2**63 - 1
 SECOND_MS: Final = 1000
+_TIME: Final = Rule(
+    lambda value: value is None or is_whole(value) or isinstance(value, datetime), "must be ms since 1970, or a datetime"
+)
+_RULES: Final[Mapping[str, Rule]] = {
+    "queue": Rule(
+        lambda value: isinstance(value, MessageQueue), "is no MessageQueue: take one of `await finder.queues(topic)`"
+    ),
+    **COMMIT_RULES,
+    "msg_id": Rule(is_name, "is no message id: text is expected, as SendResult.msg_id is"),
+    "unique_id": Rule(is_name, "is no message id: text is expected, as SendResult.msg_id is"),
+    "key": Rule(
+        lambda value: is_name(value) and KEY_SEPARATOR not in value,
+        "is no key: a key is text of at least one character and no space, which separates keys",
+    ),
+    "max_messages": whole_from(1),
+    "begin": _TIME,
+    "end": _TIME,
+}
+"""Of calls; ``_given`` has the rest."""
 PORT_MAX: Final = 65535
 
 
@@ -50,7 +71,7 @@ class MessageFinder(InContext):
     """Use it as ``async with MessageFinder("127.0.0.1:9876") as finder:``. Settings as ``PullConsumer``'s, but for the group.
 
     Every method asks the name server for the topic's route first; RouteNotFoundError says why there is none. Those that want one
-    message raise MessageNotFoundError, whose text says where it was looked for.
+    message raise MessageNotFoundError, whose text says where it was looked for; all raise ConfigError for arguments that cannot be used.
     """
 
     def __init__(
@@ -104,6 +125,7 @@ class MessageFinder(InContext):
 
         Raises MessageNotFoundError, or the RemotingError of a broker that may have it and cannot be asked.
         """
+        _given(msg_id=msg_id)
         route = await self._route(topic)
         tried = []
         missing: dict[str, str] = {}
@@ -137,6 +159,7 @@ class MessageFinder(InContext):
 
     async def at(self, queue: MessageQueue, offset: int) -> ReceivedMessage:
         """The message at a queue offset. Raises MessageNotFoundError, which says what offsets the queue has, or a RemotingError."""
+        _given(queue=queue, offset=offset)
         await self._route(queue.topic)
         messages, reply = await pull_now(self._ready(), queue, offset, 1)
         if not messages or messages[0].queue_offset != offset:
@@ -155,19 +178,18 @@ class MessageFinder(InContext):
 
         A broker gives 64 at most, unless configured otherwise (``maxMsgsNumBatch``). Raises ConfigError for a key that cannot be.
         """
-        if not key or KEY_SEPARATOR in key:
-            raise ConfigError(
-                f"{key!r} is no key: a key has at least one character and no space, which separates keys; give one"
-            )
+        _given(key=key, max_messages=max_messages, begin=begin, end=end)
         route = await self._route(topic)
         return await self._query(route, key, max_messages, as_ms(begin, 0), as_ms(end, EVER), unique=False)
 
     async def by_unique_id(self, topic: str, unique_id: str, max_messages: int = 32) -> FoundMessages:
         """Every message with this unique id: a send that was repeated may be stored twice, and a batch may have one id for all."""
+        _given(unique_id=unique_id, max_messages=max_messages)
         return await self._query(await self._route(topic), unique_id, max_messages, 0, EVER, unique=True)
 
     async def by_time(self, topic: str, begin: Time, end: Time | None = None, max_messages: int = 32) -> FoundMessages:
         """The first messages of a topic, over all of its queues, that were stored at or after ``begin`` and not after ``end``."""
+        _given(begin=begin, end=end, max_messages=max_messages)
         route = await self._route(topic)
         first, last = as_ms(begin, 0), as_ms(end, EVER)
 
@@ -188,6 +210,7 @@ class MessageFinder(InContext):
         return self._instance
 
     async def _route(self, topic: str) -> TopicRoute:
+        check({"topic": TOPIC}, {"topic": topic})
         return await self._ready().routes.refresh(topic)
 
     async def _view_at(self, route: TopicRoute, address: str, offset: int) -> tuple[ReceivedMessage | None, str]:
@@ -221,7 +244,7 @@ class MessageFinder(InContext):
 
         found = await each_answer({name: one_broker(name) for name in sorted(route.addresses)})
         meant = [message for message in found.messages if is_meant(message, request, begin_ms)]
-        return FoundMessages(in_order(meant)[-max_messages:] if max_messages > 0 else (), found.missing, remarks)
+        return FoundMessages(in_order(meant)[-max_messages:], found.missing, remarks)
 
     async def _query_broker(
         self, route: TopicRoute, broker_name: str, request: QueryMessage, remarks: dict[str, str]
@@ -258,6 +281,11 @@ class MessageFinder(InContext):
                 break
             offset = reply.next_begin_offset
         return found[:count]
+
+
+def _given(**values: Any) -> None:
+    """Raises ConfigError for arguments of a call that cannot be used, by name."""
+    check({name: _RULES[name] for name in values}, values)
 
 
 def instance_of(finder: MessageFinder) -> ClientInstance:

@@ -29,7 +29,7 @@ from turbopump.client.consuming.offset_store import ConsumeFrom, OffsetStore
 from turbopump.client.consuming.ready_messages import ReadyMessages
 from turbopump.client.consuming.rebalance import Balancer
 from turbopump.client.consuming.send_back import INNER_PRODUCER, SendBack
-from turbopump.client.consuming.subscription import ALL, Sql, Subscription, topic_subscription
+from turbopump.client.consuming.subscription import ALL, Sql, first_subscriptions, topic_subscription
 from turbopump.client.heartbeat import Member
 from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.in_context import InContext
@@ -145,10 +145,8 @@ class PushConsumer(InContext):
         self._close_timeout = close_timeout
         self._trace_topic = trace_topic(trace)
         self._surroundings = surroundings_of(clock, random, local_ip)
-        self._subscriptions: dict[str, Subscription] = {}
+        self._subscriptions = first_subscriptions(namespace, topic, tags, self._surroundings.clock.now_ms())
         self._running: _Running | None = None
-        if topic is not None:
-            self._subscribe(topic, tags)
 
     # --- what it consumes ----------------------------------------------------------------------------------------------------
 

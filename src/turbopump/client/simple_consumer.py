@@ -15,7 +15,7 @@ from typing import Final
 from turbopump.client.consuming.consumer_rules import INVISIBLE_RULES, RECEIVE_RULES, SIMPLE_RULES
 from turbopump.client.consuming.offset_store import ConsumeFrom
 from turbopump.client.consuming.send_back import SendBack
-from turbopump.client.consuming.subscription import ALL, SQL92, Sql, Subscription, topic_subscription
+from turbopump.client.consuming.subscription import ALL, SQL92, Sql, first_subscriptions, topic_subscription
 from turbopump.client.heartbeat import Member
 from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.in_context import InContext
@@ -81,10 +81,8 @@ class SimpleConsumer(InContext):
         self._consume_from = consume_from
         self._max_reconsume_times = max_reconsume_times
         self._surroundings = surroundings_of(clock, random, local_ip)
-        self._subscriptions: dict[str, Subscription] = {}
+        self._subscriptions = first_subscriptions(namespace, topic, tags, self._surroundings.clock.now_ms())
         self._running: _Running | None = None
-        if topic is not None:
-            self._subscribe(topic, tags)
 
     # --- life ----------------------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from typing import Final, Unpack
 
 from turbopump.client.hooks import EndTransactionContext
 from turbopump.client.namespace import wrap
-from turbopump.client.producer import Producer
+from turbopump.client.producer import DEFAULT_GROUP, Producer
 from turbopump.client.sending.outgoing import DELAYING
 from turbopump.client.sending.send_result import SendResult, SendStatus
 from turbopump.client.sending.sender import Sender
@@ -61,7 +61,8 @@ class TransactionProducer(Producer):
 
     ``checker``: see ``Checker``. ``executor``: what ``send_in_transaction`` runs unless it is given another. ``threads``: how many plain
     functions, executors and as many checkers again, run at the same time. ``topics``: on whose brokers this producer answers questions
-    from its start on; the others get to know it when it first sends there. All other settings are those of ``Producer``.
+    from its start on; the others get to know it when it first sends there. All other settings are those of ``Producer``. Raises
+    ConfigError for unusable settings, and for the group that producers without one are in.
     """
 
     def __init__(
@@ -77,6 +78,10 @@ class TransactionProducer(Producer):
     ) -> None:
         super().__init__(namesrv, group=group, **settings)
         check(_RULES, locals())
+        if group == DEFAULT_GROUP:
+            raise ConfigError(
+                f"group={group!r} is that of every Producer without one, and those cannot answer for transactions: give a group of its own"
+            )
         self._threads = threads
         self._topics = tuple(topics)
         self._executor = None if executor is None else UserFunction(executor, threads=threads, name="executor")

@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from turbopump import blocking
 from turbopump.client.consuming.subscription import Sql
+from turbopump.client.dead_letters import DeadLetters, ResendTo, resend, would_resend
+from turbopump.client.idempotence import IdempotentConsumer, MemoryStore, SqliteStore
+from turbopump.client.idempotence.redis import RedisStore
 from turbopump.client.identity import Credentials
 from turbopump.client.lite_pull_consumer import LitePullConsumer
+from turbopump.client.message_finder import MessageFinder
 from turbopump.client.producer import Producer
 from turbopump.client.pull_consumer import PullConsumer
 from turbopump.client.push_consumer import PushConsumer
@@ -80,6 +85,18 @@ USABLE: Final[dict[str, tuple[object, ...]]] = {
     "clock": (None,),
     "random": (None,),
     "local_ip": (None,),
+    # IdempotentConsumer and its stores
+    "key": ("1",),
+    "store": (),
+    "name": ("1", ""),
+    "keep": (1.5,),
+    "lease": (1.5,),
+    "wait": (0, 1.5, 2**64),
+    "max_keys": (),
+    "path": ("1", "\udc80"),
+    "durable": (True,),
+    "url": (),
+    "prefix": ("1",),
     # AutoBatch, BackPressure, LatencyFaults, Credentials
     "hold": (1.5,),
     "size": (),
@@ -105,6 +122,8 @@ BESIDE: Final[dict[str, dict[str, object]]] = {
 Make = Callable[..., object]
 CLIENT: Final[dict[str, object]] = {"namesrv": "127.0.0.1:9876", "group": "g"}
 TRANSACTION: Final[dict[str, object]] = {**CLIENT, "checker": print}
+NO_GROUP: Final[dict[str, object]] = {"namesrv": "127.0.0.1:9876"}
+IDEMPOTENT: Final[dict[str, object]] = {"key": "order_id", "store": MemoryStore()}
 KEYS: Final[dict[str, object]] = {"access_key": "a", "secret_key": "s"}
 MADE: Final[tuple[tuple[Make, type, dict[str, object]], ...]] = (
     *((kind, kind, CLIENT) for kind in (Producer, PushConsumer, PullConsumer, LitePullConsumer, SimpleConsumer)),
@@ -113,6 +132,14 @@ MADE: Final[tuple[tuple[Make, type, dict[str, object]], ...]] = (
     (TransactionProducer, TransactionProducer, TRANSACTION),
     (TransactionProducer, Producer, TRANSACTION),
     (blocking.TransactionProducer, TransactionProducer, TRANSACTION),
+    (MessageFinder, MessageFinder, NO_GROUP),
+    (blocking.MessageFinder, MessageFinder, NO_GROUP),
+    (DeadLetters, DeadLetters, NO_GROUP),
+    (IdempotentConsumer, IdempotentConsumer, IDEMPOTENT),
+    (blocking.IdempotentConsumer, blocking.IdempotentConsumer, IDEMPOTENT),
+    (MemoryStore, MemoryStore, {}),
+    (SqliteStore, SqliteStore, {"path": "done.db"}),
+    (RedisStore, RedisStore, {"url": "redis://127.0.0.1:6379/0"}),
     *((kind, kind, {}) for kind in (AutoBatch, BackPressure, LatencyFaults)),
     (Credentials, Credentials, KEYS),
 )
@@ -206,3 +233,71 @@ def test_what_is_no_tag_is_refused_with_what_is_expected(tags: Any) -> None:
 def test_a_filter_is_text(filter_: Any) -> None:
     with pytest.raises(ConfigError, match="is no SQL92 filter"):
         Sql(filter_)
+
+
+@pytest.mark.parametrize("kind", [PushConsumer, LitePullConsumer, SimpleConsumer])
+@pytest.mark.parametrize("tags", ["new", "A || B", Sql("price > 100")])
+def test_tags_that_are_of_no_topic_are_not_passed_over(kind: type, tags: Any) -> None:
+    for make in (kind, getattr(blocking, kind.__name__)):
+        with pytest.raises(ConfigError, match=r"tags=.* without topic=.* give the topic, too, or subscribe\(topic, tags\)"):
+            make("127.0.0.1:9876", group="g", tags=tags)
+        make("127.0.0.1:9876", group="g", tags="*")
+
+
+def test_transactions_are_not_of_the_group_whose_members_cannot_answer_for_them() -> None:
+    for make in (TransactionProducer, blocking.TransactionProducer):
+        with pytest.raises(
+            ConfigError, match=r"group='DEFAULT_PRODUCER' is that of every Producer without one.* a group of its own"
+        ):
+            make("127.0.0.1:9876", group="DEFAULT_PRODUCER", checker=print)
+
+
+def test_what_is_wrapped_by_an_idempotent_consumer_is_a_function() -> None:
+    for make in (IdempotentConsumer, blocking.IdempotentConsumer):
+        with pytest.raises(ConfigError, match="handler='handle' must be a function"):
+            make(key="order_id", store=MemoryStore())("handle")  # type: ignore[operator]
+        with pytest.raises(ConfigError, match=r"store=.* is no store: SqliteStore"):
+            make(key="order_id", store=MemoryStore)
+
+
+def test_a_redis_that_is_no_address_is_told_of_where_the_store_is_made() -> None:
+    with pytest.raises(ConfigError, match=r"url='127.0.0.1:6379' is no address of a Redis, as redis://host:6379/0 is"):
+        RedisStore("127.0.0.1:6379")
+
+
+FINDER: Final = MessageFinder("127.0.0.1:9876")
+LETTERS: Final = DeadLetters("127.0.0.1:9876")
+FOLDER: Final = Path("journals")
+
+
+async def unplain(_letter: object) -> bool:
+    return False
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: FINDER.queues(5), "topic=5 is no topic"),  # type: ignore[arg-type]
+        (lambda: FINDER.view("orders", 5), "msg_id=5 is no message id"),  # type: ignore[arg-type]
+        (lambda: FINDER.by_unique_id("orders", ""), "unique_id='' is no message id"),
+        (lambda: FINDER.at("orders", 5), "queue='orders' is no MessageQueue: take one of"),  # type: ignore[arg-type]
+        (lambda: FINDER.at(QUEUE, "5"), "offset='5' must be a whole number"),  # type: ignore[arg-type]
+        (lambda: FINDER.by_key("orders", "a b"), "key='a b' is no key: .* no space"),
+        (lambda: FINDER.by_key("orders", b"k"), "key=b'k' is no key"),  # type: ignore[arg-type]
+        (lambda: FINDER.by_key("orders", "k", 0), "max_messages=0 must be a whole number, 1 or more"),
+        (lambda: FINDER.by_time("orders", "today"), "begin='today' must be ms since 1970, or a datetime"),  # type: ignore[arg-type]
+        (lambda: FINDER.by_time("orders", 0, 1.5), "end=1.5 must be ms since 1970"),  # type: ignore[arg-type]
+        (lambda: resend(LETTERS, "", FOLDER), "group='' is no group"),
+        (lambda: resend(LETTERS, "g", "journals"), "journal='journals' must be the path"),  # type: ignore[arg-type]
+        (lambda: resend(LETTERS, "g", FOLDER, "retry"), "to='retry' must be ResendTo.ORIGIN or"),  # type: ignore[arg-type]
+        (lambda: resend(LETTERS, "g", FOLDER, wanted=unplain), "wanted=.* must be a plain function"),  # type: ignore[arg-type]
+        (lambda: resend(LETTERS, "g", FOLDER, rate=0), "rate=0 must be a number of letters a second above 0"),
+        (lambda: resend(LETTERS, "g", FOLDER, settle=-1), "settle=-1 must be"),
+        (lambda: would_resend(LETTERS, "g", FOLDER, ResendTo.RETRY, 5), "wanted=5 must be"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_finds_and_resends_refuses_arguments_that_it_cannot_use(
+    call: Callable[[], Coroutine[Any, Any, object]], told: str
+) -> None:
+    with pytest.raises(ConfigError, match=told):
+        asyncio.run(call())

@@ -88,6 +88,18 @@ def topic_subscription(namespace: str | None, topic: str, wanted: str | Sql, ver
     return subscription_to(topic, wanted, version)
 
 
+def first_subscriptions(namespace: str | None, topic: str | None, wanted: str | Sql, version: int) -> dict[str, Subscription]:
+    """By topic, what a consumer is to begin with; none without a topic. Raises ConfigError, also for tags that are of no topic."""
+    if topic is None:
+        if wanted not in ("", ALL):
+            raise ConfigError(
+                f"tags={wanted!r:.80} without topic=… choose among no messages: give the topic, too, or subscribe(topic, tags)"
+            )
+        return {}
+    subscription = topic_subscription(namespace, topic, wanted, version)
+    return {subscription.topic: subscription}
+
+
 def tag_subscription(topic: str, expression: str, version: int) -> Subscription:
     """``*`` (or nothing) for all, ``A || B || C`` for some. Raises ConfigError if no tag is in it."""
     check(_TAGS_RULES, {"tags": expression})

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from turbopump.client.consuming.handling import is_coroutine_function
 from turbopump.client.dead_letters.dead_letter import DeadLetter, ResendTo
 from turbopump.client.dead_letters.journal import Aim, Journal, read_journal
 from turbopump.client.dead_letters.journal_file import JournalFile, read_unlocked
@@ -20,7 +21,8 @@ from turbopump.client.dead_letters.outcomes import Outcome, send_once
 from turbopump.client.dead_letters.reading import DeadLetters, Wanted
 from turbopump.client.dead_letters.report import ResendReport
 from turbopump.client.dead_letters.target import Arrival, TargetWatch, arrivals_since, find_by_id, queue_ends
-from turbopump.errors import ConfigError, RemotingError, ResendError, RouteNotFoundError
+from turbopump.client.setting_rules import FUNCTION, Rule, check, is_name, is_number, is_seconds
+from turbopump.errors import RemotingError, ResendError, RouteNotFoundError
 from turbopump.message.message_queue import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX
 
@@ -33,11 +35,24 @@ ROUNDS: Final = 4
 SETTLE_S: Final = 3.0
 """So long after it was sent, a letter that is not in its queue will not come any more."""
 
+_RULES: Final[Mapping[str, Rule]] = {
+    "group": Rule(is_name, "is no group: its name is expected, as in 'billing'"),
+    "journal": Rule(lambda value: isinstance(value, Path), "must be the path of a directory, as in Path('journals')"),
+    "to": Rule(lambda value: isinstance(value, ResendTo), "must be ResendTo.ORIGIN or ResendTo.RETRY"),
+    "wanted": Rule(
+        lambda value: callable(value) and not is_coroutine_function(value), "must be a plain function of a DeadLetter"
+    ).or_none(),
+    "rate": Rule(is_seconds, "must be a number of letters a second above 0").or_none(),
+    "settle": Rule(lambda value: is_number(value) and 0 <= value < float("inf"), "must be a number of seconds, 0 or more"),
+    "on_progress": FUNCTION,
+}
+
 
 async def would_resend(
     dead_letters: DeadLetters, group: str, journal: Path, to: ResendTo, wanted: Wanted | None = None
 ) -> ResendReport:
     """What ``resend`` would do, as far as the journal knows; nothing is sent or written. ``targets`` counts the letters by topic."""
+    check({name: _RULES[name] for name in ("group", "journal", "to", "wanted")}, locals())
     done = read_journal(read_unlocked(journal, group), journal)[0].done
     report = ResendReport(group, dry_run=True)
     async for letter in dead_letters.letters(group, wanted):
@@ -67,10 +82,10 @@ async def resend(
 
     ``rate``: letters a second at most. ``settle``: seconds after which a message that was sent and cannot be seen is not there. The report
     says what could not be sent and why. Raises ResendError if somebody else is resending (of this group), or the journal cannot be read;
-    a RemotingError or MessageNotFoundError if the dead letters cannot be read; OSError if the journal cannot be written.
+    a RemotingError or MessageNotFoundError if the dead letters cannot be read; OSError if the journal cannot be written; ConfigError
+    for arguments that cannot be used.
     """
-    if rate is not None and rate <= 0:
-        raise ConfigError(f"rate={rate} must be above 0 letters a second, or None")
+    check(_RULES, locals())
     file = JournalFile(journal, group)
     try:
         surroundings = dead_letters.instance.surroundings

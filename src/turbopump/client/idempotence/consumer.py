@@ -16,10 +16,11 @@ from typing import Final
 
 from turbopump.client.consuming.delivery import Delivery, Retry
 from turbopump.client.consuming.handling import Handler, is_coroutine_function
+from turbopump.client.idempotence.idempotence_rules import HANDLER_RULES, IDEMPOTENCE_RULES
 from turbopump.client.idempotence.store import Claim, IdempotenceStore
+from turbopump.client.setting_rules import check
 from turbopump.client.surroundings import SYSTEM_RANDOM
 from turbopump.client.user_function import UserFunction
-from turbopump.errors import ConfigError
 from turbopump.message.message import ReceivedMessage
 
 log = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class IdempotentConsumer:
     handled. ``name``: keys of different names are apart in one store: give each group its own. ``keep``: seconds for which it is known that
     a key is done; longer than any copy of a message can be late. ``lease``: seconds after which a key comes free whose consumer has died;
     renewed while the handler runs. ``wait``: seconds that a twin waits for the one in hand; then it is given back and comes again
-    later. ``threads``: how many plain handlers run at once.
+    later. ``threads``: how many plain handlers run at once. Raises ConfigError for unusable settings, and a handler that is no function.
 
     **Guaranteed**, as long as the store keeps what it was told: a message whose key is done is not handled again within ``keep``; of
     messages with the same key one is handled at a time; a handler that raises, returns ``Retry`` or calls ``message.retry()`` has not
@@ -76,8 +77,7 @@ class IdempotentConsumer:
         threads: int = THREADS,
         random: random_module.Random | None = None,
     ) -> None:
-        if keep <= 0 or lease <= 0 or wait < 0:
-            raise ConfigError(f"keep={keep} and lease={lease} must be above 0 s, wait={wait} not below")
+        check(IDEMPOTENCE_RULES, locals())
         self._key = key
         self._store = store
         self._name = name
@@ -91,6 +91,7 @@ class IdempotentConsumer:
 
     def __call__(self, handler: Handler) -> Callable[[Delivery], Awaitable[object]]:
         """The handler to give to a PushConsumer, of either face. A plain function runs in a thread, a coroutine function on the loop."""
+        check(HANDLER_RULES, {"handler": handler})
         function = UserFunction(handler, threads=self._threads, name="idempotent")
         in_thread = not is_coroutine_function(handler)
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
+from turbopump.client.idempotence.idempotence_rules import MEMORY_RULES
 from turbopump.client.idempotence.store import Claim
+from turbopump.client.setting_rules import check
 from turbopump.client.surroundings import SYSTEM_CLOCK
 from turbopump.clock import Clock
-from turbopump.errors import ConfigError
 
 MAX_KEYS: Final = 100_000
 
 
 class MemoryStore:
-    """``max_keys``: so many done keys are kept at most, the latest. Some 200 bytes a key. Belongs to one event loop."""
+    """``max_keys``: so many done keys are kept at most, the latest. Some 200 bytes a key. Belongs to one event loop.
+    Raises ConfigError."""
 
     def __init__(self, *, max_keys: int = MAX_KEYS, clock: Clock | None = None) -> None:
-        if max_keys < 1:
-            raise ConfigError(f"max_keys={max_keys} must be 1 or more")
+        check(MEMORY_RULES, locals())
         self._max_keys = max_keys
         self._clock = clock or SYSTEM_CLOCK
         self._held: dict[str, tuple[str, float]] = {}

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from turbopump.client.idempotence.idempotence_rules import REDIS_RULES
 from turbopump.client.idempotence.store import Claim
+from turbopump.client.setting_rules import check
 from turbopump.errors import ConfigError
 
 MAX_KEYS: Final = 1_000_000
@@ -56,19 +58,21 @@ class RedisStore:
     """``url``: as ``redis://host:6379/0``. ``prefix``: what its keys begin with. ``max_keys``: so many done keys are kept at most.
 
     What Redis forgets, by a failover before it was replicated or by ``maxmemory-policy``, is not done for this store. Belongs to one event
-    loop. Raises ConfigError if the package ``redis`` is not installed.
+    loop. Raises ConfigError for unusable settings, and if the package ``redis`` is not installed.
     """
 
     def __init__(self, url: str, *, prefix: str = "turbopump", max_keys: int = MAX_KEYS) -> None:
+        check(REDIS_RULES, locals())
         try:
             from redis import asyncio as redis
         except ImportError:
             raise ConfigError("RedisStore needs the package redis: pip install 'turbopump[redis]'") from None
-        if max_keys < 1:
-            raise ConfigError(f"max_keys={max_keys} must be 1 or more")
         self._prefix = f"{{{prefix}}}"
         self._max_keys = max_keys
-        self._redis: Any = redis.Redis.from_url(url, decode_responses=True)
+        try:
+            self._redis: Any = redis.Redis.from_url(url, decode_responses=True)
+        except ValueError as error:
+            raise ConfigError(f"url={url!r:.80} is no address of a Redis, as redis://host:6379/0 is: {error}") from None
         self._claim = self._redis.register_script(_CLAIM)
         self._renew = self._redis.register_script(_RENEW)
         self._finish = self._redis.register_script(_FINISH)

@@ -16,10 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from os import PathLike
 from typing import Final, TypeVar
 
+from turbopump.client.idempotence.idempotence_rules import SQLITE_RULES
 from turbopump.client.idempotence.store import Claim
+from turbopump.client.setting_rules import check
 from turbopump.client.surroundings import SYSTEM_CLOCK
 from turbopump.clock import Clock
-from turbopump.errors import ConfigError
 
 T = TypeVar("T")
 
@@ -36,13 +37,12 @@ CREATE INDEX IF NOT EXISTS idempotence_until ON idempotence (until_ms);
 class SqliteStore:
     """``path``: the file, made if it is not there; not on a network file system. ``max_keys``: so many keys are kept at most (checked every
     256 finished ones), the latest. ``durable``: what is done stays so after a power cut too (one fsync per operation); without, only
-    after a kill."""
+    after a kill. Raises ConfigError."""
 
     def __init__(
         self, path: str | PathLike[str], *, max_keys: int = MAX_KEYS, durable: bool = False, clock: Clock | None = None
     ) -> None:
-        if max_keys < 1:
-            raise ConfigError(f"max_keys={max_keys} must be 1 or more")
+        check(SQLITE_RULES, locals())
         self._path = path
         self._max_keys = max_keys
         self._durable = durable
