@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from tests.interop.apache import NEWEST, NEWEST_4
@@ -27,7 +28,7 @@ from tests.interop.our_clients import (
     send_all,
 )
 
-from turbopump import ConsumeFrom, PoppedMessage, PushConsumer, Retry, SimpleConsumer
+from turbopump import ConsumeFrom, Message, PoppedMessage, PushConsumer, Retry, SendResult, SimpleConsumer
 from turbopump.client.consuming.delivery import Delivery
 from turbopump.errors import RemotingError
 from turbopump.protocol import fastjson
@@ -123,7 +124,7 @@ def test_a_simple_consumer_filters_by_tag(servers: Servers, summary: list[str]) 
     summary.append(f"simple consumer of ours with tags, {servers.name}: {time.monotonic() - started:.1f} s")
 
 
-def popper(servers: Servers, topic: str, handler: Callable[[Delivery], object]) -> PushConsumer:
+def popper(servers: Servers, topic: str, handler: Callable[[Delivery], object], **settings: Any) -> PushConsumer:
     return PushConsumer(
         servers.namesrv,
         group=f"{topic}-group",
@@ -132,6 +133,7 @@ def popper(servers: Servers, topic: str, handler: Callable[[Delivery], object]) 
         consume_from=ConsumeFrom.FIRST,
         client_rebalance=False,
         pop_invisible_time=INVISIBLE_SECONDS,
+        **settings,
     )
 
 
@@ -208,6 +210,96 @@ def test_what_was_popped_and_failed_is_pulled_after_a_change_of_the_mode(servers
 
     asyncio.run(story())
     summary.append(f"from pop to pull, {servers.name}: {time.monotonic() - started:.1f} s")
+
+
+def check_first_time(sent: list[Message], received: list[Any], results: list[SendResult]) -> None:
+    """All are there, once, and those that did not come again just as they were sent."""
+    assert sorted(numbers(received)) == sorted(numbers(sent))
+    once = [message for message in received if message.attempt == 1]
+    of_once = [
+        (message, result) for message, result in zip(sent, results, strict=True) if numbers([message])[0] in numbers(once)
+    ]
+    check([message for message, _ in of_once], once, [result for _, result in of_once])
+
+
+@with_pop
+def test_ordered_push_consumers_pop_each_queue_one_message_after_the_other(servers: Servers, summary: list[str]) -> None:
+    started = time.monotonic()
+
+    async def story() -> None:
+        topic = "pop-ordered"
+        await make_topics(servers.namesrv, servers.broker, topic)
+        await set_mode(servers, topic, f"{topic}-group", MessageRequestMode.POP)
+        got: list[Delivery] = []
+        running: set[int] = set()
+
+        async def handle(message: Delivery) -> object:
+            assert message.queue_id not in running, "one handler of a queue at a time, over both members"
+            running.add(message.queue_id)
+            await asyncio.sleep(0.02)
+            running.remove(message.queue_id)
+            if numbers([message])[0] % 10 == 0 and message.attempt == 1:
+                return Retry()
+            got.append(message)
+            return None
+
+        sent = letters(topic, LETTERS)
+        settings = {"ordered": True, "suspend_time": 0.2}
+        async with (
+            patient_producer(servers.namesrv) as producer,
+            popper(servers, topic, handle, **settings) as first,
+            popper(servers, topic, handle, **settings) as second,
+        ):
+            await eventually("both pop all queues", lambda: pops(first) and pops(second))
+            results = await send_all(producer, sent)
+            await eventually("all came", lambda: len(got) >= LETTERS)
+        check_first_time(sent, got, results)
+        for queue in range(QUEUES):
+            offsets = [message.queue_offset for message in got if message.queue_id == queue]
+            assert offsets == sorted(offsets)
+        settings = {"group": f"{topic}-group", "topic": topic, "ordered": True}
+        async with SimpleConsumer(servers.namesrv, **settings) as consumer:
+            assert await consumer.receive(timeout=6) == [], "everything was acknowledged"
+
+    asyncio.run(story())
+    summary.append(f"ordered push over pop of ours, two members, {servers.name}: {time.monotonic() - started:.1f} s")
+
+
+@with_pop
+def test_an_ordered_simple_consumer_gets_on_when_all_it_received_is_acknowledged(servers: Servers, summary: list[str]) -> None:
+    started = time.monotonic()
+
+    async def story() -> None:
+        await make_topics(servers.namesrv, servers.broker, "pop-fifo")
+        sent = letters("pop-fifo", LETTERS)
+        settings = {"group": "pop-fifo", "topic": "pop-fifo", "ordered": True, "consume_from": ConsumeFrom.FIRST}
+        async with patient_producer(servers.namesrv) as producer, SimpleConsumer(servers.namesrv, **settings) as consumer:
+            results = await send_all(producer, sent)
+            got: list[PoppedMessage] = []
+            postponed = False
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while len(got) < LETTERS:
+                    received = await consumer.receive(8, INVISIBLE_SECONDS, timeout=10)
+                    if received and not postponed:
+                        postponed = True
+                        queue = received[0].queue_id
+                        again = [message for message in received if message.queue_id == queue]
+                        for message in again:
+                            await consumer.change_invisible_time(message, 2, timeout=CALL_SECONDS)
+                        received = [message for message in received if message not in again]
+                    got += received
+                    if received:
+                        await consumer.ack(received, timeout=CALL_SECONDS)
+            check_first_time(sent, got, results)
+            for queue in range(QUEUES):
+                of_queue = [message for message in got if message.queue_id == queue]
+                assert [message.queue_offset for message in of_queue] == list(range(len(of_queue)))
+            counted = {message.queue_offset for message in got if message.attempt == 2}
+            assert counted == {message.queue_offset for message in again}
+            assert await consumer.receive(timeout=6) == []
+
+    asyncio.run(story())
+    summary.append(f"ordered simple consumer of ours, {servers.name}: {time.monotonic() - started:.1f} s")
 
 
 @without_pop

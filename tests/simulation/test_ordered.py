@@ -5,6 +5,7 @@ none begins with a message before the one ahead of it succeeded. What comes twic
 import asyncio
 import os
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 from tests.handlers_in_order import HandlersInOrder
@@ -29,6 +30,11 @@ TOPIC, GROUP, QUEUES = "orders", "billing", 4
 
 
 class World(KeptPrograms):
+    """Queues are locked and pulled, unless the settings say otherwise."""
+
+    broker_settings: ClassVar[dict[str, Any]] = {}
+    consumer_settings: ClassVar[dict[str, Any]] = {}
+
     def __init__(self, simulation: Simulation, *, failing: float, longest: float = 3.0) -> None:
         super().__init__(simulation, rest_s=40, may_fail=CONSUMERS)
         self.failing = failing
@@ -118,6 +124,7 @@ class World(KeptPrograms):
             max_hash_slot_num=50,
             max_index_num=200,
             default_topic_queue_nums=QUEUES,
+            **self.broker_settings,
         )
         disk, clock = self.simulation.disk(host).mount(), self.simulation.clock(host)
         broker = Broker(config, clock=clock, disk=disk, source=self._source(host))
@@ -166,6 +173,7 @@ class World(KeptPrograms):
             clock=self.simulation.clock(host),
             random=rng,
             local_ip=host,
+            **self.consumer_settings,
         )
         async with consumer:
             stop = self._stops[host] = asyncio.Event()

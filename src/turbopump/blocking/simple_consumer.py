@@ -23,6 +23,7 @@ class SimpleConsumerSettings(Surrounding, total=False):
     topic: str | None
     tags: str | Sql
     consume_from: ConsumeFrom
+    ordered: bool
     max_reconsume_times: int | None
     namespace: str | None
 

@@ -80,7 +80,7 @@ class PushConsumer(InContext):
     ``suspend_time`` seconds, without limit unless ``max_reconsume_times`` is set. ``broadcast``: every consumer gets every message, and
     keeps its offsets in a file below ``offsets_directory`` (``~/.rocketmq_offsets``). ``trace``: records before and after each handling, on
     ``RMQ_SYS_TRACE_TOPIC`` or the topic you name (docs/tracing.md). ``client_rebalance`` False: brokers divide the queues and say
-    whether they are pulled or popped; ``pop_invisible_time`` (seconds), ``pop_batch`` and ``pop_threshold`` then count
+    whether they are pulled or popped, ordered or not; ``pop_invisible_time`` (seconds), ``pop_batch`` and ``pop_threshold`` then count
     (docs/consuming.md). ``clock``, ``random``, ``local_ip`` and ``disk`` replace the system's. Raises ConfigError for unusable settings.
 
     A message is done when its handler returns (None included) or, in ``async for``, when the next one is asked for; see docs/client.md.
@@ -137,7 +137,7 @@ class PushConsumer(InContext):
         self._max_reconsume_times = max_reconsume_times
         self._strategy = strategy_of(allocation)
         self._pop_settings = pop_settings(allocation, pop_invisible_time, pop_batch, pop_threshold, max_reconsume_times)
-        self._asks_brokers = not client_rebalance and not ordered and not broadcast
+        self._asks_brokers = not client_rebalance and not broadcast
         if self._asks_brokers and self._pop_settings.strategy is None:
             raise ConfigError(
                 f"allocation={allocation!r} is not known to brokers: with client_rebalance=False give AVG or AVG_BY_CIRCLE"
@@ -384,6 +384,7 @@ class _Running:
         self.pops = PopAssignment(
             *(instance, group, consumer._subscriptions, consumer._consume_from, self.ready, consumer._pop_settings),
             *(self.backs, self.consumption),
+            order=consumer._order,
             namespace=namespace,
         )
         self.tasks: list[asyncio.Task[None]] = []

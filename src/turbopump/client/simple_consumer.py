@@ -47,12 +47,14 @@ class SimpleConsumer(InContext):
     ``await consumer.ack(message)``.
 
     ``topic`` and ``tags`` (``*``, ``A || B`` or ``Sql(…)``): what to receive; ``subscribe`` adds more. ``consume_from``: where a group
-    begins in a queue it has no place in. ``max_reconsume_times``: what comes again after so many retries becomes a dead letter (None: it
-    comes again without limit). The other settings are those of ``PushConsumer``. Raises ConfigError for unusable settings.
+    begins in a queue it has no place in. ``ordered``: nobody of the group gets more of a queue until all that was received of it is
+    acknowledged, or comes again, from the first on that is not. ``max_reconsume_times``: what comes again after so many retries becomes a
+    dead letter (None: it comes again without limit; so it does if it is ordered, whatever this says). The other settings are those of
+    ``PushConsumer``. Raises ConfigError for unusable settings.
 
-    Brokers hand out messages one by one, in no order, and keep what is done: no queue is divided among the members, and any number of tasks
-    may receive. Apache's brokers do so from 5.0 on. Methods may raise a RemotingError, NotStartedError before ``start`` and after
-    ``close``.
+    Brokers hand out messages one by one, in no order unless told so, and keep what is done: no queue is divided among the members, and any
+    number of tasks may receive. Apache's brokers do so from 5.0 on. Methods may raise a RemotingError, NotStartedError before ``start`` and
+    after ``close``.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class SimpleConsumer(InContext):
         topic: str | None = None,
         tags: str | Sql = ALL,
         consume_from: ConsumeFrom = ConsumeFrom.LAST,
+        ordered: bool = False,
         max_reconsume_times: int | None = ATTEMPTS_MAX,
         instance_name: str | None = None,
         unit_name: str | None = None,
@@ -79,6 +82,7 @@ class SimpleConsumer(InContext):
         self._namespace = namespace
         self._settings = InstanceSettings(name_server_addresses(namesrv), instance_name, unit_name, credentials, namespace_v2)
         self._consume_from = consume_from
+        self._ordered = ordered
         self._max_reconsume_times = max_reconsume_times
         self._surroundings = surroundings_of(clock, random, local_ip)
         self._subscriptions = first_subscriptions(namespace, topic, tags, self._surroundings.clock.now_ms())
@@ -220,5 +224,6 @@ class _Running:
             *(instance, consumer._group, consumer._subscriptions, init_mode_of(consumer._consume_from)),
             *(self.receipts, self.acks, self.backs),
             retries_max=consumer._max_reconsume_times,
+            ordered=consumer._ordered,
             namespace=consumer._namespace,
         )

@@ -8,9 +8,10 @@ from tests.simulation.one_broker import OneBroker, with_one_broker
 from tests.unit.broker.popping import Popper
 from tests.unit.broker.talking import Talk, in_virtual_time
 
+from turbopump.broker.pop.sight import PopSight
 from turbopump.message.pop_handle import QueueKind, decode_numbers, message_key, queue_key
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.pop import PopMessageReply
+from turbopump.protocol.requests.pop import Notification, NotificationReply, PopMessageReply
 from turbopump.testing.simulation import Simulation
 
 HOST = "10.0.0.1"
@@ -95,5 +96,57 @@ def test_a_clean_stop_keeps_what_is_taken() -> None:
         assert await popper.pop(**ORDERED) == []
         assert [await popper.ack(a), await popper.ack(b)] == [0, 0]
         assert [one.body for one in await popper.pop(**ORDERED)] == [b"c"]
+
+    with_one_broker(scene)
+
+
+def test_what_waits_in_the_retry_topic_neither_wakes_nor_is_given_to_an_ordered_pop() -> None:
+    async def scene(talk: Talk, simulation: Simulation) -> None:
+        await talk.client.create()
+        await talk.client.send(b"popped before")
+        popper = Popper(talk.client, simulation.clock(HOST).now_ms)
+        assert len(await popper.pop(invisible_ms=1000)) == 1
+        await asyncio.sleep(5)
+        assert talk.broker.store.max_offset("%RETRY%g_T", 0) == 1
+        looks, queues = 0, PopSight.topic_queues
+
+        def count(*args: Any) -> Any:
+            nonlocal looks
+            looks += 1
+            return queues(*args)
+
+        PopSight.topic_queues = count  # type: ignore[method-assign]
+        try:
+            assert await popper.pop(poll_ms=8000, **ORDERED) == []
+        finally:
+            PopSight.topic_queues = queues  # type: ignore[method-assign]
+        assert looks < 10
+        asked = Notification(
+            consumer_group="g", topic="T", queue_id=-1, poll_time=1000, born_time=simulation.clock(HOST).now_ms(), order=True
+        )
+        assert not (await talk.client.ask(asked)).header(NotificationReply).has_msg
+        assert [one.body for one in await popper.pop()] == [b"popped before"]
+
+    in_virtual_time(scene)
+
+
+def test_after_a_kill_that_forgot_what_was_taken_no_message_is_passed_over() -> None:
+    async def scene(world: OneBroker) -> None:
+        for body in (b"a", b"b", b"c"):
+            await world.client.send(body)
+        now_ms = world.simulation.clock(ONE_HOST).now_ms
+        popper = Popper(world.client, now_ms)
+        await asyncio.sleep(6)
+        (a,) = await popper.pop(order=True, max_msg_nums=1)
+        await popper.ack(a)
+        await asyncio.sleep(6)
+        b, c = await popper.pop(**ORDERED)
+        world.kill()
+        await world.up()
+        world.broker._pop.order._table.clear()  # as if the first table had not been saved either
+        popper = Popper(world.client, now_ms)
+        assert await popper.ack(c) == ResponseCode.SUCCESS
+        assert [one.body for one in await popper.pop(**ORDERED)] == [b"b", b"c"]
+        assert (b.body, c.body) == (b"b", b"c")
 
     with_one_broker(scene)

@@ -18,10 +18,12 @@ from turbopump.message.java_hash import tags_code
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.message_queue import MessageQueue
 from turbopump.message.pop_handle import (
+    ORDER_REVIVE_QUEUE,
     PopHandle,
     encode_numbers,
     encode_offsets,
     kind_of,
+    message_key,
     pop_retry_topic,
     queue_key,
     real_topic,
@@ -70,6 +72,9 @@ class ScriptedPops:
     _next: Counter[tuple[str, str, int]] = field(default_factory=Counter)
     _out: dict[tuple[str, Place], tuple[int, asyncio.TimerHandle]] = field(default_factory=dict)
     _held: list[tuple[PopMessage | Notification, RequestContext]] = field(default_factory=list)
+    _taken: dict[tuple[str, str, int], tuple[str | None, list[int]]] = field(default_factory=dict)
+    """In order: by whom, and what of it is not acknowledged."""
+    _came: Counter[tuple[str, Place]] = field(default_factory=Counter)
     _clock_ms: int = 1_700_000_000_000
 
     def __post_init__(self) -> None:
@@ -116,12 +121,22 @@ class ScriptedPops:
         """The answer, if there is something."""
         if isinstance(request, Notification):
             keys = [(request.consumer_group, *queue) for queue in self._queues(request)]
-            has = any(self._next[key] < len(self.broker.entries[key[1:]]) for key in keys)
+            if request.order:
+                keys = [
+                    key
+                    for key in keys
+                    if not any((key[0], (*key[1:], n)) in self._out for n in self._taken.get(key, (None, []))[1])
+                ]
+            has = any(
+                self._next[key] < len(self.broker.entries[key[1:]]) or self._taken.get(key, (None, []))[1] for key in keys
+            )
             return Response(NotificationReply(has_msg=True)) if has else None
         taken: list[tuple[str, ReceivedMessage]] = []
         for topic, queue_id in self._queues(request):
             entries = self.broker.entries[topic, queue_id]
             key = request.consumer_group, topic, queue_id
+            if request.order and self._is_blocked(key, request.attempt_id):
+                continue
             while self._next[key] < len(entries) and len(taken) < request.max_msg_nums:
                 message = decode_entry(entries[self._next[key]])
                 self._next[key] += 1
@@ -130,10 +145,26 @@ class ScriptedPops:
         return self._handed_out(request, taken) if taken else None
 
     def _queues(self, request: PopMessage | Notification) -> list[tuple[str, int]]:
-        retries = pop_retry_topic(request.topic, request.consumer_group)
+        retries = [] if request.order else [(pop_retry_topic(request.topic, request.consumer_group), 0)]
         ids = sorted({queue_id for topic, queue_id in self.broker.entries if topic == request.topic})
         wanted = [queue_id for queue_id in ids if request.queue_id in (-1, queue_id)]
-        return [(retries, 0), *((request.topic, queue_id) for queue_id in wanted)]
+        return [*retries, *((request.topic, queue_id) for queue_id in wanted)]
+
+    def _is_blocked(self, key: tuple[str, str, int], attempt_id: str | None) -> bool:
+        """In order: while something that was taken is invisible, unless its taker has not got the answer. Else it comes from there on."""
+        group, topic, queue_id = key
+        last_attempt, left = self._taken.get(key, (None, []))
+        places = [(topic, queue_id, offset) for offset in left]
+        same = attempt_id is not None and attempt_id == last_attempt
+        if not same and any((group, place) in self._out for place in places):
+            return True
+        for place in places:
+            if (group, place) in self._out:
+                self._out.pop((group, place))[1].cancel()
+            self._came[group, place] += not same
+        if left:
+            self._next[key] = left[0]
+        return False
 
     def _handed_out(self, request: PopMessage, taken: list[tuple[str, ReceivedMessage]]) -> Response:
         self.on_pop()
@@ -160,10 +191,19 @@ class ScriptedPops:
                 )
                 entry = _entry(message, request.topic, message.queue_offset, f"{POP_CK}\x01{handle.encode()}\x02")
             body += entry
+        if request.order:
+            for (topic, queue_id), list_ in offsets.items():
+                self._taken[request.consumer_group, topic, queue_id] = request.attempt_id, list(list_)
+        counts = [
+            (message_key(kind_of(t), q, offset), self._came[request.consumer_group, (t, q, offset)])
+            for (t, q), list_ in offsets.items()
+            for offset in list_
+        ]
         reply = PopMessageReply(
             pop_time=now,
             invisible_time=request.invisible_time,
-            revive_qid=3,
+            revive_qid=ORDER_REVIVE_QUEUE if request.order else 3,
+            order_count_info=encode_numbers(counts) if request.order else None,
             rest_num=0,
             start_offset_info=encode_numbers((queue_key(kind_of(t), q), start) for (t, q), start in starts.items()),
             msg_offset_info=encode_offsets((queue_key(kind_of(t), q), list_) for (t, q), list_ in offsets.items()),
@@ -193,6 +233,9 @@ class ScriptedPops:
     def _revive(self, group: str, place: Place) -> None:
         del self._out[group, place]
         topic, queue_id, offset = place
+        if (group, topic, queue_id) in self._taken:
+            self._arrived()
+            return
         message = decode_entry(self.broker.entries[topic, queue_id][offset])
         retries = topic if topic.startswith(RETRY_PREFIX) else pop_retry_topic(topic, group)
         entries = self.broker.entries[retries, 0]
@@ -207,14 +250,23 @@ class ScriptedPops:
         del self._out[group, place]
         return True
 
+    def _acknowledge(self, group: str, place: Place, pop_time: int) -> bool:
+        topic, queue_id, offset = place
+        self.acked.append(place)
+        _, left = self._taken.get((group, topic, queue_id), (None, []))
+        settled = self._settle(group, place, pop_time)
+        if offset in left:
+            left.remove(offset)
+            self._arrived()
+            return True
+        return settled
+
     def _ack(self, request: AckMessage, _context: RequestContext) -> Response:
         handle = PopHandle.decode(request.extra_info)
         place = request.topic, request.queue_id, request.offset
         assert handle.queue_offset == request.offset
-        self.acked.append(place)
-        return (
-            Response() if self._settle(request.consumer_group, place, handle.pop_time_ms) else refusal(ResponseCode.NO_MESSAGE)
-        )
+        known = self._acknowledge(request.consumer_group, place, handle.pop_time_ms)
+        return Response() if known else refusal(ResponseCode.NO_MESSAGE)
 
     def _ack_batch(self, _request: BatchAckMessage, context: RequestContext) -> Response:
         if not self.batches:
@@ -226,8 +278,7 @@ class ScriptedPops:
             topic = real_topic(kind_of(RETRY_PREFIX if ack.retry == "1" else ""), ack.topic or "", group)
             for bit in unpack_bits(ack.bits or b""):
                 place = topic, ack.queue_id, ack.start_offset + bit
-                self.acked.append(place)
-                self._settle(group, place, ack.pop_time)
+                self._acknowledge(group, place, ack.pop_time)
         return Response()
 
     def _change(self, request: ChangeInvisibleTime, _context: RequestContext) -> Response:
@@ -236,9 +287,10 @@ class ScriptedPops:
         self.changed.append((place, request.invisible_time))
         if not self._settle(request.consumer_group, place, handle.pop_time_ms):
             return refusal(ResponseCode.NO_MESSAGE)
-        now = self._now_ms()
+        now = handle.pop_time_ms if handle.ordered else self._now_ms()
         self._take(request.consumer_group, place, now, request.invisible_time)
-        return Response(ChangeInvisibleTimeReply(pop_time=now, invisible_time=request.invisible_time, revive_qid=3))
+        reply = ChangeInvisibleTimeReply(pop_time=now, invisible_time=request.invisible_time, revive_qid=handle.revive_queue_id)
+        return Response(reply)
 
     def _now_ms(self) -> int:
         self._clock_ms += 1

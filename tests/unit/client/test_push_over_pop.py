@@ -393,10 +393,10 @@ def test_with_a_broker_that_divides_nothing_the_group_does() -> None:
     simulate(1, scenario)
 
 
-def test_ordered_and_broadcasting_consumers_divide_by_themselves() -> None:
+def test_broadcasting_consumers_divide_by_themselves() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with popping(simulation) as (cluster, _):
-            async with consumer_of(cluster, handler=Handled(), ordered=True) as consumer:
+            async with consumer_of(cluster, handler=Handled(), broadcast=True) as consumer:
                 assert len(consumer.queues) == 4
             assert cluster.broker.requests(QueryAssignment) == []
 

@@ -133,7 +133,7 @@ class PopHandler:
             self._woken.add(task)
             task.add_done_callback(self._woken.discard)
 
-        if not pop.held.hold(line, queue_id, left, again, lambda: context.peer.closed):
+        if not pop.held.hold(line, queue_id, left, again, lambda: context.peer.closed, ordered=wish.ordered):
             return _nothing(wish, taken, ResponseCode.POLLING_FULL)
         return None
 
@@ -162,10 +162,10 @@ class PopHandler:
         if refused is not None:
             return refused
         line, queue_id = Line(request.topic, request.consumer_group), max(request.queue_id, ANY_QUEUE)
-        sight, held = self._pop.sight, self._pop.held
+        sight, held, ordered = self._pop.sight, self._pop.held, bool(request.order)
 
         def look() -> bool:
-            return any(sight.has_more(place) for place in sight.queues(line, queue_id))
+            return any(sight.has_more(place) for place in sight.queues(line, queue_id, ordered=ordered))
 
         now = self._clock.now_ms()
         left = min((request.born_time or now) + request.poll_time - now, request.poll_time) / 1000 - EARLY_S
@@ -176,7 +176,8 @@ class PopHandler:
             if not context.peer.closed:
                 context.answer(Response(NotificationReply(has_msg=look())))
 
-        if not held.hold(line, queue_id, min(left, HOLD_MAX_S), again, lambda: context.peer.closed, takes=False):
+        left = min(left, HOLD_MAX_S)
+        if not held.hold(line, queue_id, left, again, lambda: context.peer.closed, takes=False, ordered=ordered):
             return Response(NotificationReply(has_msg=False, polling_full=True))
         return None
 

@@ -172,7 +172,7 @@ class PopAcksHandler:
         if before is not None and offset < before:
             return Response()
         try:
-            following = self._pop.order.acknowledge(place, offset, pop_time_ms)
+            following = self._pop.order.acknowledge(place, offset, pop_time_ms, before)
         except LookupError as error:
             remark = f"offset is illegal, key:{place.topic}@{place.group}@{place.queue_id}, commit:{offset}: {error}"
             return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=remark)

@@ -28,8 +28,8 @@ class Line(NamedTuple):
 class Sight(Protocol):
     """What a line can see."""
 
-    def queues(self, line: Line, queue_id: int) -> list[GroupQueue]:
-        """The queues in which somebody who asks for ``queue_id`` may find something."""
+    def queues(self, line: Line, queue_id: int, *, ordered: bool) -> list[GroupQueue]:
+        """The queues in which somebody who asks for ``queue_id``, in order or not, may find something."""
 
     def has_more(self, place: GroupQueue) -> bool:
         """Whether a pop of the queue would find something, or come further, now."""
@@ -41,16 +41,24 @@ class Sight(Protocol):
 class HeldPop:
     """One that waits: ``again`` is called once, with True if its time is up. ``takes``: it takes what it is woken for."""
 
-    __slots__ = ("again", "closed", "line", "queue_id", "takes", "timer")
+    __slots__ = ("again", "closed", "line", "ordered", "queue_id", "takes", "timer")
 
     def __init__(
-        self, line: Line, queue_id: int, again: Callable[[bool], None], closed: Callable[[], bool], *, takes: bool
+        self,
+        line: Line,
+        queue_id: int,
+        again: Callable[[bool], None],
+        closed: Callable[[], bool],
+        *,
+        takes: bool,
+        ordered: bool,
     ) -> None:
         self.line = line
         self.queue_id = queue_id
         self.again = again
         self.closed = closed
         self.takes = takes
+        self.ordered = ordered
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -82,12 +90,13 @@ class HeldPops:
         closed: Callable[[], bool],
         *,
         takes: bool = True,
+        ordered: bool = False,
     ) -> bool:
         """Wait at most so long; False if too many wait. ``closed``: whether whoever asked has gone."""
         waiting = self._lines.get(line, {})
         if self._total >= self._total_max or self.count(line, queue_id) >= self._line_max:
             return False
-        held = HeldPop(line, queue_id, again, closed, takes=takes)
+        held = HeldPop(line, queue_id, again, closed, takes=takes, ordered=ordered)
         held.timer = asyncio.get_running_loop().call_later(seconds, self._expired, held)
         waiting[held] = None
         self._lines[line] = waiting
@@ -117,7 +126,7 @@ class HeldPops:
             if held.closed():
                 self._release(held)
                 continue
-            queues = self._sight.queues(line, held.queue_id)
+            queues = self._sight.queues(line, held.queue_id, ordered=held.ordered)
             if not any(self._sight.has_more(place) for place in queues):
                 watched.update(queues)
                 continue

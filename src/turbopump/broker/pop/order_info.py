@@ -104,12 +104,15 @@ class OrderInfo:
         least = min(counts.values(), default=0) if len(counts) == len(offsets) else 0
         return [*entries, (queue_key(kind, place.queue_id), least)]
 
-    def acknowledge(self, place: GroupQueue, offset: int, pop_time_ms: int) -> int | None:
-        """Where the group stands when this message is done; None: where it stood, for the message was taken again since. Raises LookupError
-        if the last pop did not take it."""
+    def acknowledge(self, place: GroupQueue, offset: int, pop_time_ms: int, stands: int | None) -> int | None:
+        """Where the group stands when this message is done; None: where it ``stands``, for the message was taken again since. Raises
+        LookupError if the last pop did not take it.
+
+        What was taken may have been forgotten, by a kill. RocketMQ: then the group goes on behind any message that is done, also if some
+        before it are not, and nobody gets those. Here it does so only behind the next one; the others come again."""
         taken = self._find(place)
         if taken is None:
-            return offset + 1
+            return offset + 1 if offset == stands else None
         if taken.pop_time != pop_time_ms:
             return None
         taken.done |= 1 << taken.offsets().index(offset) if offset in taken.offsets() else _missing(offset)

@@ -67,9 +67,9 @@ class PopSight:
             for number in range(topic.read_queue_nums)
         ]
 
-    def queues(self, line: Line, queue_id: int) -> list[GroupQueue]:
-        """See ``Sight``."""
-        return self.topic_queues(line, queue_id) + self.retry_queues(line)
+    def queues(self, line: Line, queue_id: int, *, ordered: bool) -> list[GroupQueue]:
+        """See ``Sight``. In order nothing is taken of retry topics."""
+        return self.topic_queues(line, queue_id) + ([] if ordered else self.retry_queues(line))
 
     def has_more(self, place: GroupQueue) -> bool:
         """See ``Sight``."""

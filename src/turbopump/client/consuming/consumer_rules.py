@@ -62,6 +62,7 @@ SIMPLE_RULES: Final[Mapping[str, Rule]] = {
     "consume_from": Rule(
         lambda value: isinstance(value, ConsumeFrom), "must be ConsumeFrom.LAST or ConsumeFrom.FIRST: brokers know no time here"
     ),
+    "ordered": SWITCH,
     "max_reconsume_times": _RETRIES,
 }
 LITE_PULL_RULES: Final[Mapping[str, Rule]] = {

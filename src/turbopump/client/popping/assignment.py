@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from datetime import datetime
 
+from turbopump.client.consuming.assigned_queue import InOrder
 from turbopump.client.consuming.consumption import Consumption
 from turbopump.client.consuming.offset_store import ConsumeFrom
 from turbopump.client.consuming.ready_messages import ReadyMessages
@@ -17,6 +18,7 @@ from turbopump.client.consuming.send_back import SendBack
 from turbopump.client.consuming.subscription import Subscription
 from turbopump.client.instance import ClientInstance
 from turbopump.client.popping.acks import PopAcks
+from turbopump.client.popping.ordered_queue import OrderedPopQueue
 from turbopump.client.popping.pop import init_mode_of
 from turbopump.client.popping.queue import PopQueue
 from turbopump.client.popping.receipts import Receipts
@@ -27,7 +29,7 @@ from turbopump.protocol.bodies.running import PopProcessQueueInfo
 
 class PopAssignment:
     """``subscriptions`` by topic, as they are when a queue is begun. ``backs`` None: it is broadcast, and nothing is
-    popped. ``namespace``: users get messages with topics without it."""
+    popped. ``order``: in order, and how. ``namespace``: users get messages with topics without it."""
 
     def __init__(
         self,
@@ -40,6 +42,7 @@ class PopAssignment:
         backs: SendBack | None,
         consumption: Consumption,
         *,
+        order: InOrder | None,
         namespace: str | None,
     ) -> None:
         self._instance = instance
@@ -49,6 +52,7 @@ class PopAssignment:
         self._ready = ready
         self._backs = backs
         self.settings = settings
+        self._order = order
         self._namespace = namespace
         self._consumption = consumption
         self._receipts = Receipts(instance, group, namespace)
@@ -99,9 +103,13 @@ class PopAssignment:
 
     def _begin(self, queue: MessageQueue) -> None:
         assert self._backs is not None
-        popped = self._popped[queue] = PopQueue(
+        parts = (
             *(self._instance, self._group, self._subscriptions[queue.topic], self._ready, queue, self.settings),
             *(self._init_mode, self._receipts, self._acks, self._backs, self._consumption),
-            namespace=self._namespace,
         )
+        if self._order is None:
+            popped = PopQueue(*parts, namespace=self._namespace)
+        else:
+            popped = OrderedPopQueue(*parts, order=self._order, namespace=self._namespace)
+        self._popped[queue] = popped
         popped.start()

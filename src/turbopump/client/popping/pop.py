@@ -58,10 +58,12 @@ async def pop(
     wait_s: float,
     init_mode: InitMode,
     namespace: str | None,
+    attempt_id: str | None = None,
 ) -> PopResult[MessageT]:
     """Take messages of ``queue`` (as brokers know it; queue id −1: of any) for ``invisible_s`` seconds.
 
-    ``wait_s``: how long the broker may hold it. Messages come without ``namespace``; damaged ones are logged and left out, and come again.
+    ``wait_s``: how long the broker may hold it. ``attempt_id``: it is an ordered pop, and one that is made again because no answer came
+    gets what the first one took. Messages come without ``namespace``; damaged ones are logged and left out, and come again.
     Raises RemotingError, and BodyError for an answer that cannot be read.
     """
     address = await introduced_master(instance, queue)
@@ -76,6 +78,8 @@ async def pop(
         init_mode=init_mode,
         exp_type=subscription.kind,
         exp=subscription.expression,
+        order=attempt_id is not None,
+        attempt_id=attempt_id,
     )
     command = await instance.remoting.exchange(address, request, timeout=wait_s + ANSWER_S)
     if command.code in _NOTHING:

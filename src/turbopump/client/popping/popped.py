@@ -16,7 +16,15 @@ from turbopump.message.checked import DamagedEntry, good_entries
 from turbopump.message.codec import decode_entry
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.message_queue import MessageQueue
-from turbopump.message.pop_handle import PopHandle, QueueKey, decode_numbers, decode_offsets, kind_of, queue_key
+from turbopump.message.pop_handle import (
+    PopHandle,
+    QueueKey,
+    decode_numbers,
+    decode_offsets,
+    kind_of,
+    message_key,
+    queue_key,
+)
 from turbopump.message.properties import POP_CK, property_value
 from turbopump.protocol.requests.pop import PopMessageReply
 
@@ -119,6 +127,7 @@ def _decoded(body: bytes, queue: MessageQueue, message_type: type[MessageT]) -> 
 def _give_handles(messages: Sequence[MessageT], reply: PopMessageReply, broker_name: str) -> None:
     starts = decode_numbers(reply.start_offset_info)
     offsets = decode_offsets(reply.msg_offset_info)
+    counts = decode_numbers(reply.order_count_info)
     seen: dict[QueueKey, int] = {}
     for message in messages:
         message.broker_name = broker_name
@@ -126,7 +135,11 @@ def _give_handles(messages: Sequence[MessageT], reply: PopMessageReply, broker_n
         if said is not None:  # it comes again: the broker has put its handle in
             message.handle = said
             continue
-        key = queue_key(kind_of(message.topic), message.queue_id)
+        kind = kind_of(message.topic)
+        key = queue_key(kind, message.queue_id)
+        if counts:  # in order it comes again out of its own queue, where nothing is written on it
+            came_before = counts.get(message_key(kind, message.queue_id, message.queue_offset), counts.get(key, 0))
+            message.reconsume_times = came_before or message.reconsume_times
         starts_at = starts.setdefault(key, message.queue_offset)  # RocketMQ: a broker that tells none begins with the first
         index = seen[key] = seen.get(key, -1) + 1
         message.handle = PopHandle(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from threading import get_ident
 from typing import Final
 
@@ -88,6 +89,8 @@ class PopQueue:
         self._fault: str | None = None
         self._change_fault: str | None = None
         self._last_pop_ms = 0
+        self._attempt_id: str | None = None
+        """Of an ordered pop."""
 
     # --- for the consumer ----------------------------------------------------------------------------------------------------
 
@@ -140,6 +143,7 @@ class PopQueue:
         self._release(message)
         if not self._closed:  # also when it is late: until the broker has brought it again, that still saves the repeat
             self._acks.begin(message, message.broker_name, message.deadline)
+        self._after(message)
 
     def delivery_failed(self, message: Delivery, delay: float | None, level: int) -> None:
         if get_ident() != self._thread:
@@ -147,6 +151,12 @@ class PopQueue:
             return
         assert isinstance(message, PoppedDelivery)
         self._consumption.ended(message, self._statistics, ok=False)
+        self._retry(message, delay, level)
+
+    def _after(self, message: PoppedDelivery) -> None:
+        """It is done: what follows it may go."""
+
+    def _retry(self, message: PoppedDelivery, delay: float | None, level: int) -> None:
         self._release(message)
         if message.overdue or self._closed:
             return  # it comes again anyway
@@ -164,6 +174,9 @@ class PopQueue:
             self._loop.call_soon_threadsafe(self.delivery_left, message)
             return
         assert isinstance(message, PoppedDelivery)
+        self._put_down(message)
+
+    def _put_down(self, message: PoppedDelivery) -> None:
         if message in self._held:
             self._give_back(message)
 
@@ -245,6 +258,9 @@ class PopQueue:
         if late:
             log.warning("not handled in its time, comes again group=%s queue=%s count=%d", self._group, self.queue, len(late))
             self._take_on_less()
+        self._forget(late)
+
+    def _forget(self, late: Sequence[PoppedDelivery]) -> None:
         for message in late:
             del self._held[message]
 
@@ -264,9 +280,11 @@ class PopQueue:
                 wait_s=WAIT_S,
                 init_mode=self._init_mode,
                 namespace=self._namespace,
+                attempt_id=self._attempt_id,
             )
         finally:
             self._asking = False
+        self._answered()
         self._last_pop_ms = self._instance.surroundings.clock.now_ms()
         if found.wanted or found.unwanted:
             self._take(found)
@@ -275,6 +293,9 @@ class PopQueue:
         if found.full:
             return ERROR_PAUSE_S
         return FLOW_CONTROL_PAUSE_S if self._loop.time() - asked < HASTE_S else 0.0
+
+    def _answered(self) -> None:
+        """The last pop has got its answer."""
 
     def _take(self, found: PopResult[PoppedDelivery]) -> None:
         deadline = self._loop.time() + self._settings.invisible_s

@@ -37,7 +37,7 @@ Error = RemotingError | ProtocolError | RouteNotFoundError
 
 class PopSources:
     """``subscriptions`` by topic, as they are at the time. What has been retried ``retries_max`` times (None: without limit) and comes
-    again becomes a dead letter by ``backs``."""
+    again becomes a dead letter by ``backs``; not if it is ``ordered``, for there brokers count for all that was taken together."""
 
     def __init__(
         self,
@@ -50,6 +50,7 @@ class PopSources:
         backs: SendBack,
         *,
         retries_max: int | None,
+        ordered: bool,
         namespace: str | None,
     ) -> None:
         self._instance = instance
@@ -59,7 +60,10 @@ class PopSources:
         self._receipts = receipts
         self._acks = acks
         self._backs = backs
-        self._retries_max = retries_max
+        self._retries_max = None if ordered else retries_max
+        self._ordered = ordered
+        self._unanswered: dict[str, str] = {}
+        """By source, the attempt of an ordered pop that got no answer, and may have taken something."""
         self._namespace = namespace
         self._loop = asyncio.get_running_loop()
         self._turn = 0
@@ -160,6 +164,10 @@ class PopSources:
         return messages
 
     async def _pop(self, source: MessageQueue, batch: int, invisible_s: float) -> PopResult[PoppedMessage]:
+        attempt_id = None
+        if self._ordered:
+            new = f"{self._instance.surroundings.random.getrandbits(128):032x}"
+            attempt_id = self._unanswered.pop(str(source), new)
         popping = self._loop.create_task(
             pop(
                 *(self._instance, self._group, self._subscriptions[source.topic], source, PoppedMessage),
@@ -168,11 +176,16 @@ class PopSources:
                 wait_s=0.0,
                 init_mode=self._init_mode,
                 namespace=self._namespace,
+                attempt_id=attempt_id,
             ),
             name=f"turbopump pop {source}",
         )
         try:
             return await asyncio.shield(popping)
+        except RemotingError:
+            if attempt_id is not None:
+                self._unanswered[str(source)] = attempt_id
+            raise
         except asyncio.CancelledError:
             self._late.add(popping)
             popping.add_done_callback(self._came_late)
@@ -243,6 +256,7 @@ class PopSources:
                 queue_id=ANY_QUEUE,
                 poll_time=int(seconds * 1000),
                 born_time=0,
+                order=self._ordered,
             )
             command = await self._instance.remoting.exchange(address, request, timeout=seconds + ANSWER_S)
             if command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
