@@ -7,9 +7,8 @@ Source: apache/rocketmq ``DefaultLitePullConsumer``, ``DefaultLitePullConsumerIm
 
 from __future__ import annotations
 
-import asyncio
 import random as random_module
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -18,26 +17,24 @@ from turbopump.client.consuming.consumer_rules import LITE_PULL_RULES, POLL_RULE
 from turbopump.client.consuming.found_messages import Time, as_ms
 from turbopump.client.consuming.offset_store import ConsumeFrom, OffsetStore
 from turbopump.client.consuming.prefetched_queue import PrefetchedQueue
-from turbopump.client.consuming.prefetching import Limits, Prefetching
+from turbopump.client.consuming.prefetching import Limits
 from turbopump.client.consuming.queue_listeners import QueueListener, QueueListeners
 from turbopump.client.consuming.queue_pull import PULL_BATCH
-from turbopump.client.consuming.rebalance import Balancer, Change
+from turbopump.client.consuming.rebalance import Change
+from turbopump.client.consuming.running_lite_pull import LitePullSettings, RunningLitePull
 from turbopump.client.consuming.subscription import ALL, Sql, first_subscriptions, subscription_to, topic_subscription
 from turbopump.client.heartbeat import Member
 from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.in_context import InContext
-from turbopump.client.instance import ClientInstance
+from turbopump.client.life import Life
 from turbopump.client.namespace import unwrapped, wrap, wrapped
-from turbopump.client.operating.operated_consumers import OperatedLitePull
 from turbopump.client.producer import Producer
-from turbopump.client.routes import TopicRoute
 from turbopump.client.setting_rules import check, group_in
 from turbopump.client.shared_instances import join_instance
 from turbopump.client.surroundings import name_server_addresses, surroundings_of
-from turbopump.client.traces.consume_traces import ConsumeTraces
-from turbopump.client.traces.tracing import Tracing, trace_topic
+from turbopump.client.traces.tracing import consumer_tracing, trace_topic
 from turbopump.clock import Clock
-from turbopump.errors import ConfigError, NotStartedError
+from turbopump.errors import ConfigError
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.message_queue import MessageQueue
 from turbopump.protocol.bodies.heartbeat import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel
@@ -89,17 +86,15 @@ class LitePullConsumer(InContext):
         self.group = group
         self._namespace = namespace
         self._settings = InstanceSettings(name_server_addresses(namesrv), instance_name, unit_name, credentials, namespace_v2)
-        self._consume_from = consume_from
-        self._auto_commit = auto_commit
-        self._limits = Limits(queue_messages_max, queue_bytes_max, messages_max, pull_batch)
-        self._strategy = strategy_of(allocation)
+        limits = Limits(queue_messages_max, queue_bytes_max, messages_max, pull_batch)
+        self._pull_settings = LitePullSettings(consume_from, auto_commit, limits, strategy_of(allocation), namespace)
         self._trace_topic = trace_topic(trace)
         self._surroundings = surroundings_of(clock, random, local_ip)
         self._subscriptions = first_subscriptions(namespace, topic, tags, self._surroundings.clock.now_ms())
         self._named: list[MessageQueue] | None = None
         """The queues that were assigned, as brokers know them; None: queues come by subscription."""
         self._listeners = QueueListeners(namespace)
-        self._running: _Running | None = None
+        self._life: Life[RunningLitePull] = Life("LitePullConsumer")
 
     # --- life ----------------------------------------------------------------------------------------------------------------
 
@@ -109,46 +104,34 @@ class LitePullConsumer(InContext):
         Raises RouteNotFoundError if no name server answers (a topic that does not exist yet is waited for), NotStartedError after
         ``close``.
         """
-        if self._running is not None:
-            self._running.instance.check_usable("LitePullConsumer", self._running.member)
+        if not self._life.begins():
             return
         member = Member(self._group, consumer=self._consumer_data)
         instance = join_instance(self._settings, self._surroundings, member)
-        running = self._running = _Running(self, instance, member)
+        tracing = consumer_tracing(
+            *(Producer, self._settings, self._surroundings, self._trace_topic), group=self.group, namespace=self._namespace
+        )
+        running = self._life.running = RunningLitePull(
+            *(instance, member, self._pull_settings, self._subscriptions, self._divided_topics, self._listeners, tracing)
+        )
         try:
-            if running.tracing is not None:
-                await running.tracing.start()
-            await instance.routes.find(list(self._subscriptions))
-            running.tasks.append(instance.spawn(self._listeners.run(instance), name="queue listeners"))
+            await running.prepare(self._subscriptions)
         except BaseException:
             await self.close()
             raise
         await instance.introduce_all()
-        complete = await self._divide(running)
-        running.tasks.append(instance.spawn(running.balancer.run(complete=complete), name="balancer"))
-        if self._auto_commit:
-            running.tasks.append(instance.spawn(running.prefetching.commit_for_ever(), name="commits"))
+        await running.begin(self._named)
 
     async def close(self) -> None:
         """Commit what is done (with ``auto_commit``; of the last poll nothing) and leave the group. May be called twice."""
-        running = self._running
-        if running is None or running.closing:
-            return
-        running.closing = True
-        for task in running.tasks:
-            task.cancel()
-        running.prefetching.close()
-        if self._auto_commit:
-            await running.prefetching.commit(final=True)
-        self._listeners.close()
-        if running.tracing is not None:
-            await running.tracing.close()
-        await running.instance.leave(running.member)
+        running = self._life.ends()
+        if running is not None:
+            await running.close()
 
     @property
     def client_id(self) -> str:
         """What brokers know this client by. Raises NotStartedError before ``start``."""
-        return self._ready().instance.client_id
+        return self._life.ready().instance.client_id
 
     # --- what it reads -------------------------------------------------------------------------------------------------------
 
@@ -157,9 +140,9 @@ class LitePullConsumer(InContext):
         ``assign``."""
         before = self._subscriptions.get(wrap(self._namespace, topic))
         self._subscribe(topic, tags)
-        if self._running is None:
+        if self._life.running is None:
             return
-        running = self._ready()
+        running = self._life.ready()
         if before is not None:  # what was pulled ahead was filtered otherwise
             await running.prefetching.apply(Change((), list(running.prefetching.of_topic(before.topic))))
         await running.instance.introduce_all()
@@ -168,9 +151,9 @@ class LitePullConsumer(InContext):
     async def unsubscribe(self, topic: str) -> None:
         """Read ``topic`` no longer; says nothing if it was not read."""
         topic = wrap(self._namespace, topic)
-        if self._named is not None or self._subscriptions.pop(topic, None) is None or self._running is None:
+        if self._named is not None or self._subscriptions.pop(topic, None) is None or self._life.running is None:
             return
-        running = self._ready()
+        running = self._life.ready()
         await running.prefetching.apply(Change((), list(running.prefetching.of_topic(topic))))
         await running.instance.introduce_all()
 
@@ -188,9 +171,9 @@ class LitePullConsumer(InContext):
         self._named = named
         self._subscriptions.clear()
         self._subscriptions.update(subscriptions)
-        if self._running is None:
+        if self._life.running is None:
             return
-        running = self._ready()
+        running = self._life.ready()
         ours = running.prefetching.queues
         lost = [queue for queue in ours if queue not in named or queue.topic in changed]
         await running.prefetching.apply(Change([queue for queue in named if queue not in ours or queue in lost], lost))
@@ -199,12 +182,12 @@ class LitePullConsumer(InContext):
     @property
     def assigned(self) -> list[MessageQueue]:
         """The queues that are ours at the moment, sorted."""
-        queues = self._running.prefetching.queues if self._running is not None else ()
+        queues = self._life.running.prefetching.queues if self._life.running is not None else ()
         return sorted(unwrapped(self._namespace, queue) for queue in queues)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The readable queues of a topic, sorted; asked for anew each time."""
-        route = await self._ready().instance.routes.refresh(wrap(self._namespace, topic))
+        route = await self._life.ready().instance.routes.refresh(wrap(self._namespace, topic))
         return [unwrapped(self._namespace, queue) for queue in route.subscribe_queues]
 
     async def on_queue_change(self, topic: str, listener: QueueListener) -> None:
@@ -220,7 +203,7 @@ class LitePullConsumer(InContext):
         Those of one queue come in its order. With ``auto_commit`` what the poll before gave is done now.
         """
         check(POLL_RULES, {"timeout": timeout, "max_messages": max_messages})
-        running = self._ready()
+        running = self._life.ready()
         messages = await running.prefetching.poll(max_messages, timeout)
         if messages and running.traces is not None:
             running.traces.polled(messages)
@@ -229,7 +212,7 @@ class LitePullConsumer(InContext):
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """The next message of ``queue`` is the one at ``offset``. Raises ConfigError if the queue is not ours or has no such place."""
         self._ours(queue)
-        store, wire = self._ready().offsets, wrapped(self._namespace, queue)
+        store, wire = self._life.ready().offsets, wrapped(self._namespace, queue)
         first, end = await store.min_offset(wire), await store.max_offset(wire)
         if not first <= offset <= end:
             raise ConfigError(f"offset={offset} is outside of {queue}, which has {first} to {end} (its end)")
@@ -238,13 +221,13 @@ class LitePullConsumer(InContext):
     async def seek_to_begin(self, queue: MessageQueue) -> None:
         """Go to the oldest message that is kept. Raises ConfigError if the queue is not ours."""
         self._ours(queue)
-        first = await self._ready().offsets.min_offset(wrapped(self._namespace, queue))
+        first = await self._life.ready().offsets.min_offset(wrapped(self._namespace, queue))
         self._ours(queue).seek(first)
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
         """Go behind the newest message. Raises ConfigError if the queue is not ours."""
         self._ours(queue)
-        end = await self._ready().offsets.max_offset(wrapped(self._namespace, queue))
+        end = await self._life.ready().offsets.max_offset(wrapped(self._namespace, queue))
         self._ours(queue).seek(end)
 
     def pause(self, queues: Collection[MessageQueue]) -> None:
@@ -256,7 +239,7 @@ class LitePullConsumer(InContext):
         """Go on with these queues. Raises ConfigError if one is not ours."""
         for prefetched in [self._ours(queue) for queue in queues]:
             prefetched.paused = False
-        self._ready().prefetching.wake()
+        self._life.ready().prefetching.wake()
 
     def position(self, queue: MessageQueue) -> int | None:
         """The offset of the next message that ``poll`` gives of ``queue``; None while the group's place is not known yet."""
@@ -270,7 +253,7 @@ class LitePullConsumer(InContext):
         ``acknowledged``: return when the brokers have it; else they are told and not waited for. Raises ConfigError for a queue that is
         not ours or an offset before what is done: ``seek`` goes back.
         """
-        prefetching = self._ready().prefetching
+        prefetching = self._life.ready().prefetching
         if offsets is None:
             chosen = [self._ours(queue) for queue in self.assigned]
             for prefetched in chosen:
@@ -294,23 +277,15 @@ class LitePullConsumer(InContext):
 
     # --- inside --------------------------------------------------------------------------------------------------------------
 
-    def _ready(self) -> _Running:
-        if self._running is None:
-            raise NotStartedError(
-                "this LitePullConsumer is not started; use `async with LitePullConsumer(...)` or `await consumer.start()`"
-            )
-        self._running.instance.check_usable("LitePullConsumer", self._running.member)
-        return self._running
-
     def _ours(self, queue: MessageQueue) -> PrefetchedQueue:
-        found = self._ready().prefetching.find(wrapped(self._namespace, queue))
+        found = self._life.ready().prefetching.find(wrapped(self._namespace, queue))
         if found is None:
             ours = ", ".join(map(str, self.assigned)) or "none"
             raise ConfigError(f"{queue} is not assigned to this consumer at the moment; its queues: {ours}")
         return found
 
     async def _offsets_of(self, queue: MessageQueue) -> OffsetStore:
-        running = self._ready()
+        running = self._life.ready()
         await running.instance.routes.get(wrap(self._namespace, queue.topic))
         return running.offsets
 
@@ -320,17 +295,12 @@ class LitePullConsumer(InContext):
         subscription = topic_subscription(self._namespace, topic, tags, self._surroundings.clock.now_ms())
         self._subscriptions[subscription.topic] = subscription
 
-    async def _divide(self, running: _Running) -> bool:
-        if self._named is not None:
-            return await running.prefetching.apply(Change(self._named, ()))
-        return await running.balancer.balance()
-
     def _divided_topics(self) -> Sequence[str]:
         """The topics whose queues the group divides, as brokers know them."""
         return list(self._subscriptions) if self._named is None else []
 
     def _consumer_data(self) -> ConsumerData:
-        where = self._consume_from
+        where = self._pull_settings.consume_from
         return ConsumerData(
             group_name=self._group,
             consume_type=ConsumeType.CONSUME_ACTIVELY,
@@ -340,59 +310,3 @@ class LitePullConsumer(InContext):
             ),
             subscription_data_set=tuple(subscription.data() for subscription in self._subscriptions.values()),
         )
-
-
-class _Running:
-    """What exists from start to close."""
-
-    def __init__(self, consumer: LitePullConsumer, instance: ClientInstance, member: Member) -> None:
-        self.instance = instance
-        self.member = member
-        self.tracing: Tracing | None = None
-        self.traces: ConsumeTraces | None = None
-        if consumer._trace_topic is not None:
-            self.tracing = Tracing(
-                *(Producer, consumer._settings, consumer._surroundings),
-                group=consumer.group,
-                topic=consumer._trace_topic,
-                namespace=consumer._namespace,
-                kind="CONSUME",
-            )
-            self.traces = self.tracing.of_consumer()
-        self.offsets = OffsetStore(instance, consumer._group)
-        self.prefetching = Prefetching(
-            *(instance, consumer._group, consumer._subscriptions, consumer._consume_from, self.offsets, consumer._limits),
-            auto_commit=consumer._auto_commit,
-            namespace=consumer._namespace,
-        )
-        self.balancer = Balancer(
-            instance,
-            consumer._group,
-            consumer._divided_topics,
-            consumer._strategy,
-            assigned=self.prefetching.of_topic,
-            apply=self.prefetching.apply,
-        )
-        self.tasks: list[asyncio.Task[None]] = []
-        self.closing = False
-        self._auto_commit = consumer._auto_commit
-        self._listeners = consumer._listeners
-        self._topics: Callable[[], Sequence[str]] = consumer._divided_topics
-        member.operated = OperatedLitePull(
-            self.prefetching, consumer._consumer_data, instance.routes.name_servers, consumer._surroundings.clock
-        )
-        member.on_group_change = self._group_changed
-        member.on_route_change = self._route_changed
-        member.on_disconnect = self.prefetching.told_nothing
-
-    def _group_changed(self) -> None:
-        """Somebody may be about to take over queues of ours: what is done shall not be read again."""
-        if not self.closing:
-            if self._auto_commit:
-                self.instance.spawn(self.prefetching.commit(), name="commit")
-            self.balancer.wake()
-
-    def _route_changed(self, route: TopicRoute) -> None:
-        self._listeners.route_changed(route)
-        if route.topic in self._topics():
-            self.balancer.wake()

@@ -87,3 +87,18 @@ class Tracing:
         """Send what is held, then close."""
         await self.dispatcher.close()
         await self._producer.close()
+
+
+def consumer_tracing(
+    make: Callable[..., _Producer],
+    settings: InstanceSettings,
+    surroundings: Surroundings,
+    topic: str | None,
+    *,
+    group: str,
+    namespace: str | None,
+) -> Tracing | None:
+    """What a consumer that traces to ``topic`` has beside it; None if it does not trace."""
+    if topic is None:
+        return None
+    return Tracing(make, settings, surroundings, group=group, topic=topic, namespace=namespace, kind="CONSUME")

@@ -1,0 +1,62 @@
+"""A consumer's life: not started, started, closed; and what it is made of while it runs.
+
+One rule: what runs is had from here, so whoever asks too early, too late, in a fork or on another event loop is told so in the same words.
+It must not know what runs.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, Protocol, TypeVar
+
+from turbopump.client.heartbeat import Member
+from turbopump.client.instance import ClientInstance
+from turbopump.errors import NotStartedError
+
+
+class Running(Protocol):
+    """What exists from start to close. ``closing``: the close has begun."""
+
+    instance: ClientInstance
+    member: Member
+    closing: bool
+
+
+RunningT = TypeVar("RunningT", bound=Running)
+
+
+class Life(Generic[RunningT]):
+    """Of one consumer; ``what`` is its class, as errors name it."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self.running: RunningT | None = None
+        """Given by the start; it stays after the close."""
+
+    def begins(self) -> bool:
+        """Whether a start has something to do: False once it is started. Raises NotStartedError if it is started, but not ``ready``."""
+        if self.running is None:
+            return True
+        self.ready()
+        return False
+
+    def started(self) -> RunningT:
+        """What runs, or has run. Raises NotStartedError before the start."""
+        if self.running is None:
+            raise NotStartedError(
+                f"this {self._what} is not started; use `async with {self._what}(...)` or `await consumer.start()`"
+            )
+        return self.running
+
+    def ready(self) -> RunningT:
+        """What runs. Raises NotStartedError before the start and after the close, in a fork and on another event loop."""
+        running = self.started()
+        running.instance.check_usable(self._what, running.member)
+        return running
+
+    def ends(self) -> RunningT | None:
+        """What is to be closed now, by whoever asks; None if there is nothing, or the close has begun."""
+        running = self.running
+        if running is None or running.closing:
+            return None
+        running.closing = True
+        return running
