@@ -51,6 +51,9 @@ BROKER: Final = {
         initPopOffsetByCheckMsgInMem        boolean  true                   -
         retrieveMessageFromPopRetryTopicV1  boolean  true                   -
         enableRetryTopicV2                  boolean  false                  -
+        popResponseReturnActualRetryTopic   boolean  false                  -
+        popInflightMessageThreshold         long     10000                  -
+        enablePopMessageThreshold           boolean  false                  -
         longPollingEnable                   boolean  true                   =
         notifyConsumerIdsChangedEnable      boolean  true                   =
         useServerSideResetOffset            boolean  true                   =
@@ -79,11 +82,6 @@ BROKER: Final = {
     "the configuration cannot be changed at run time": """
         configBlackList   String  configBlackList;brokerConfigPath  =
         brokerConfigPath  String  ''                                -
-    """,
-    "this limit or form of POP comes with a later release": """
-        popResponseReturnActualRetryTopic     boolean  false   -
-        popInflightMessageThreshold           long     10000   -
-        enablePopMessageThreshold             boolean  false   -
     """,
     "POP keeps its records in the log alone, and nothing of it is looked at in intervals": """
         reviveInterval                        long     1000    -

@@ -7,7 +7,7 @@ import enum
 from dataclasses import dataclass, field
 
 from turbopump.config.cold_flow import ColdFlowSettings
-from turbopump.config.setting import setting
+from turbopump.config.setting import LONG_MAX, setting
 
 
 class DefaultRequestMode(enum.StrEnum):
@@ -50,6 +50,25 @@ class Popping(ColdFlowSettings):
         default=True,
         metadata=setting(
             "retrieveMessageFromPopRetryTopicV1", "if enableRetryTopicV2, `%RETRY%group_topic` is popped all the same"
+        ),
+    )
+    pop_response_return_actual_retry_topic: bool = field(
+        default=False,
+        metadata=setting(
+            "popResponseReturnActualRetryTopic", "messages that come again are answered with their retry topic, not the topic"
+        ),
+    )
+    enable_pop_message_threshold: bool = field(
+        default=False,
+        metadata=setting("enablePopMessageThreshold", "popInflightMessageThreshold counts"),
+    )
+    pop_inflight_message_threshold: int = field(
+        default=10_000,
+        metadata=setting(
+            "popInflightMessageThreshold",
+            "a group that has popped more than that of a queue, and neither acknowledged it nor let its time pass, gets no more of it",
+            "messages",
+            high=LONG_MAX,
         ),
     )
     init_pop_offset_by_check_msg_in_mem: bool = field(

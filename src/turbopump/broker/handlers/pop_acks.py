@@ -63,7 +63,7 @@ class PopAcksHandler:
         place = GroupQueue(request.consumer_group, request.topic, request.queue_id)
         if handle.ordered:
             return self._acknowledge_in_order(place, request.offset, handle.pop_time_ms)
-        return await self._acknowledge(place, handle, [request.offset])
+        return await self._end(place, handle, [request.offset])
 
     async def acknowledge_batch(self, _request: BatchAckMessage, context: RequestContext) -> Response:
         """Many are. RocketMQ: what names no queue, or no message of one, is passed over."""
@@ -127,6 +127,12 @@ class PopAcksHandler:
         )
         return Response(reply)
 
+    async def _end(self, place: GroupQueue, handle: PopHandle, offsets: list[int]) -> Response:
+        answer = await self._acknowledge(place, handle, offsets)
+        if answer.code == ResponseCode.SUCCESS and self._pop.in_flight.ended(place, offsets):
+            self._pop.held.look(Line(original_topic(place.topic, place.group), place.group))
+        return answer
+
     async def _acknowledge(self, place: GroupQueue, handle: PopHandle, offsets: list[int]) -> Response:
         if not self._is_queue(handle.revive_queue_id):
             return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=f"no revive queue {handle.revive_queue_id}")
@@ -163,7 +169,7 @@ class PopAcksHandler:
             broker_name=broker_name,
             queue_id=ack.queue_id,
         )
-        return await self._acknowledge(place, handle, offsets)
+        return await self._end(place, handle, offsets)
 
     # --- in order ------------------------------------------------------------------------------------------------------------
 

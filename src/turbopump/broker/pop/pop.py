@@ -7,6 +7,7 @@ from typing import Final
 
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.pop.held_pops import HeldPops
+from turbopump.broker.pop.in_flight import InFlight
 from turbopump.broker.pop.order_info import OrderInfo
 from turbopump.broker.pop.places import PopPlaces
 from turbopump.broker.pop.putting_back import PuttingBack
@@ -52,10 +53,13 @@ class Pop:
         self.order.load()
         tables.save_too(self.order)
         self.revive_log = ReviveLog(config, forwarding, clock)
-        self.sight = PopSight(config, store, topics, offsets, self.places, self.order, clock)
+        self.in_flight = InFlight(config.pop_inflight_message_threshold if config.enable_pop_message_threshold else None)
+        self.sight = PopSight(config, store, topics, offsets, self.places, self.order, self.in_flight, clock)
         self.held = HeldPops(self.sight, config.pop_polling_size, config.max_pop_polling_size)
         self.taking = Taking(
-            *(config.broker_name, store, offsets, self.places, self.sight, self.order, self.revive_log, statistics, clock)
+            *(config.broker_name, store, offsets, self.places, self.sight, self.order, self.revive_log, self.in_flight),
+            *(statistics, clock),
+            actual_retry_topic=config.pop_response_return_actual_retry_topic,
         )
         putting_back = PuttingBack(config, topics, tables.groups, forwarding)
         topic, queues = self.revive_log.topic, config.revive_queue_num
@@ -66,7 +70,10 @@ class Pop:
             queues = known.read_queue_nums
         name, flushed = config.broker_name, self.places.flushed_offsets
         self.reviving = [
-            Reviving(n, name, store, offsets, flushed, timers, putting_back, self.revive_log, clock, self.held.look)
+            Reviving(
+                *(n, name, store, offsets, flushed, timers, putting_back, self.revive_log, self.in_flight, clock),
+                self.held.look,
+            )
             for n in range(queues)
         ]
 

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 from turbopump.broker.asking import ask
 from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.pop.held_pops import Line
+from turbopump.broker.pop.in_flight import InFlight
 from turbopump.broker.pop.open_checkpoints import OpenCheckpoint, OpenCheckpoints
 from turbopump.broker.pop.places import FlushedOffsets, GroupQueue
 from turbopump.broker.pop.putting_back import PuttingBack
@@ -77,6 +78,7 @@ class Reviving:
         timers: Timers,
         putting_back: PuttingBack,
         revive_log: ReviveLog,
+        in_flight: InFlight,
         clock: Clock,
         look: Callable[[Line], None],
     ) -> None:
@@ -86,6 +88,7 @@ class Reviving:
         self._timers = timers
         self._putting_back = putting_back
         self._revive_log = revive_log
+        self._in_flight = in_flight
         self._clock = clock
         self._look = look
         self._queue = store.queues.find_or_make(revive_log.topic, queue_id)
@@ -193,6 +196,7 @@ class Reviving:
 
     async def _put_back(self, entry: OpenCheckpoint) -> None:
         key = entry.key
+        self._in_flight.ended(GroupQueue(key.group, key.topic, key.queue_id), entry.left)
         if not self._putting_back.is_wanted(key):
             log.warning("popped messages are forgotten, topic or group is gone topic=%s group=%s", key.topic, key.group)
             return

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.pop.held_pops import ANY_QUEUE, Line
+from turbopump.broker.pop.in_flight import InFlight
 from turbopump.broker.pop.order_info import OrderInfo
 from turbopump.broker.pop.places import GroupQueue, PopPlaces
 from turbopump.broker.topics import TopicTable
@@ -34,6 +35,7 @@ class PopSight:
         offsets: ConsumerOffsets,
         places: PopPlaces,
         order: OrderInfo,
+        in_flight: InFlight,
         clock: Clock,
     ) -> None:
         self._config = config
@@ -42,6 +44,7 @@ class PopSight:
         self._offsets = offsets
         self._places = places
         self._order = order
+        self._in_flight = in_flight
         self._clock = clock
 
     def topic_queues(self, line: Line, queue_id: int, start: int = 0) -> list[GroupQueue]:
@@ -73,16 +76,18 @@ class PopSight:
 
     def has_more(self, place: GroupQueue) -> bool:
         """See ``Sight``."""
-        if self._places.is_locked(place) or self._order.blocked_until(place, self._clock.now_ms()) is not None:
+        if self._places.is_locked(place):
             return False
         if self._offsets.is_reset(*place):
             return True
+        if self._order.blocked_until(place, self._clock.now_ms()) is not None or self._in_flight.is_full(place):
+            return False
         at = self._places.find(place)
         end = self._store.max_offset(place.topic, place.queue_id)
         return end > 0 if at is None else end > at
 
     def when_more(self, place: GroupQueue, wake: Callable[[], None]) -> Waiter | asyncio.TimerHandle | None:
-        """See ``Sight``. Who unlocks a queue, or acknowledges in order, looks for those who wait."""
+        """See ``Sight``. Who unlocks a queue, acknowledges in order, or ends what was too much, looks for those who wait."""
         now = self._clock.now_ms()
         until = self._order.blocked_until(place, now)
         if until is not None:

@@ -13,6 +13,7 @@ from typing import Final
 
 from turbopump.broker.consumers import Subscription
 from turbopump.broker.offsets import ConsumerOffsets
+from turbopump.broker.pop.in_flight import InFlight
 from turbopump.broker.pop.order_info import OrderInfo
 from turbopump.broker.pop.places import GroupQueue, PopPlaces
 from turbopump.broker.pop.reading import read_queue
@@ -68,7 +69,7 @@ class Taken:
 
 
 class Taking:
-    """Takes messages of queues."""
+    """Takes messages of queues. ``actual_retry_topic``: those of a retry topic are given out as they are stored, too."""
 
     def __init__(
         self,
@@ -79,8 +80,11 @@ class Taking:
         sight: PopSight,
         order: OrderInfo,
         revive_log: ReviveLog,
+        in_flight: InFlight,
         statistics: Statistics,
         clock: Clock,
+        *,
+        actual_retry_topic: bool,
     ) -> None:
         self._broker_name = broker_name
         self._store = store
@@ -89,6 +93,8 @@ class Taking:
         self._sight = sight
         self._order = order
         self._revive_log = revive_log
+        self._in_flight = in_flight
+        self._actual_retry_topic = actual_retry_topic
         self._statistics = statistics
         self._clock = clock
 
@@ -109,6 +115,10 @@ class Taking:
     async def _take_of(self, wish: PopWish, place: GroupQueue, taken: Taken) -> None:
         start = self._start(place, wish)
         if wish.ordered and self._order.blocked_until(place, self._clock.now_ms(), wish.attempt_id) is not None:
+            return
+        if not wish.ordered and self._in_flight.is_full(place):
+            log.debug("too many popped messages are out group=%s topic=%s queue=%d", *place)
+            taken.left += self._behind(place)
             return
         if taken.count >= wish.count_max:
             taken.left += max(self._store.max_offset(place.topic, place.queue_id) - start, 0)
@@ -151,10 +161,11 @@ class Taking:
             )
             taken.placed = await self._revive_log.checkpoint(taken.revive_queue_id, checkpoint)
             self._places.popped(place, result.next_offset, taken.placed.log_end)
+            self._in_flight.took(place, offsets)
         taken.starts.append((key, start))
         taken.offsets.append((key, offsets))
         taken.count += result.count
-        if place.topic == wish.topic:
+        if place.topic == wish.topic or self._actual_retry_topic:
             taken.parts.append(result.data)
         else:
             handle = PopHandle(
@@ -172,6 +183,7 @@ class Taking:
         reset = self._places.take_reset(place)
         if reset is not None:
             self._order.forget(place)
+            self._in_flight.forget(place)
             return reset
         start = self._places.find(place)
         if start is None:
