@@ -1,14 +1,23 @@
-"""How many seeds a simulation runs, and how one of them is replayed.
+"""How many seeds a simulation runs, how one of them is replayed, and what the rows of the goals came to.
 
 `make test` runs a few; `make sim` many. A failing seed is part of the test's name, so the line that pytest
-prints replays it: `python -m pytest tests/simulation/test_store.py --seed 4711`.
+prints replays it: `python -m pytest tests/simulation/test_store.py --seed 4711`. With more seeds than the sample each test's figures
+and seconds of a processor are printed at the end.
 """
 
+from __future__ import annotations
+
 import os
+import resource
+import time
+from collections import defaultdict
+from collections.abc import Generator
 
 import pytest
+from tests.simulation.figures import Figures
 
 SAMPLE = 3
+TOLD = pytest.StashKey[dict[str, Figures]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -16,6 +25,49 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--seed", type=int, help="run this seed only (or TURBOPUMP_SEED)")
     group.addoption("--seeds", type=int, help=f"how many seeds to run (or TURBOPUMP_SEEDS); {SAMPLE} unless told")
     group.addoption("--first-seed", type=int, default=1, help="where to begin")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[TOLD] = defaultdict(Figures)
+
+
+@pytest.fixture
+def figures(request: pytest.FixtureRequest) -> Figures:
+    """What this test has to tell, over all its seeds."""
+    return figures_of(request.node)
+
+
+def figures_of(item: pytest.Item) -> Figures:
+    return item.config.stash[TOLD][item.nodeid.partition("[")[0]]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    told, began = figures_of(item), time.process_time()
+    try:
+        yield
+        told.runs += 1
+    finally:
+        told.cpu_s += time.process_time() - began
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if (config.getoption("--seeds", None) or 0) <= SAMPLE:
+        return
+    terminalreporter.section("figures")
+    short = 0.0
+    for test, told in config.stash[TOLD].items():
+        if not str(told) and told.cpu_s < 1:
+            short += told.cpu_s
+            continue
+        terminalreporter.write_line(f"{test}: {told.runs} run(s), {told.cpu_s:.0f} s of a processor")
+        if str(told):
+            terminalreporter.write_line(f"    {told}")
+    spent = sum(told.cpu_s for told in config.stash[TOLD].values())
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    terminalreporter.write_line(
+        f"in all {spent:.0f} s of a processor, {short:.0f} of them in short tests; {memory:,} MiB of memory at most"
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

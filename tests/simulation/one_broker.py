@@ -18,6 +18,8 @@ from turbopump.store.message_store import MessageStore
 from turbopump.testing.simulation import Simulation, simulate
 
 HOST, CLIENT = "10.0.0.1", "10.0.0.2"
+EIGHTEEN_LEVELS = "1s 5s 30s 1m 5m 10m 30m 1h 2h 3h 4h 6h 8h 10h 12h 16h 20h 23h"
+"""As many as Apache's table has, and long enough for a day."""
 
 
 class OneBroker:

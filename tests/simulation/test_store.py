@@ -125,15 +125,16 @@ class StoreStory:
 
     def read(self, store: MessageStore, positions: dict[Queue, int], group: str) -> None:
         for queue in self.queues():
-            position = positions[queue]
-            while True:
-                found = store.get(queue.topic, queue.queue_id, position, 32)
-                if found.next_offset <= position:
-                    break
-                for message in decode_entries(found.data):
-                    self.ledger.delivered(group, "reader", queue, message.queue_offset, message.body)
-                position = found.next_offset
-            positions[queue] = position
+            self.read_queue(store, queue, positions, group)
+
+    def read_queue(self, store: MessageStore, queue: Queue, positions: dict[Queue, int], group: str) -> None:
+        while (found := store.get(queue.topic, queue.queue_id, positions[queue], 32)).next_offset > positions[queue]:
+            self.came(group, queue, found.data)
+            positions[queue] = found.next_offset
+
+    def came(self, group: str, queue: Queue, data: bytes) -> None:
+        for message in decode_entries(data):
+            self.ledger.delivered(group, "reader", queue, message.queue_offset, message.body)
 
 
 def tell(seed: int, *, flushed_only: bool) -> StoreStory:

@@ -1,4 +1,4 @@
-"""Messages for any time over a day with memory drops, and recalls against deliveries, in virtual time.
+"""Messages for any time and at delay levels over a day with memory drops, and recalls against deliveries, in virtual time.
 
 A sample in `make test`, the whole in `make sim`.
 """
@@ -13,9 +13,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
-from tests.simulation.one_broker import HOST, OneBroker, with_one_broker
+from tests.simulation.figures import Figures
+from tests.simulation.one_broker import EIGHTEEN_LEVELS, HOST, OneBroker, with_one_broker
 
 from turbopump.broker.detours import Parcel
+from turbopump.config.delay_levels import parse_delay_levels
 from turbopump.errors import RemotingError
 from turbopump.message.codec import decode_entries
 from turbopump.message.properties import encode_properties
@@ -29,6 +31,9 @@ COUNT = int(os.environ.get("TURBOPUMP_SIM_TIMERS", "1000000" if WHOLE else "4000
 DROPS = 20 if WHOLE else 3
 DAY_S = 86_400.0 if WHOLE else 21_600.0
 RACES = 10_000 if WHOLE else 200
+TABLE = EIGHTEEN_LEVELS if WHOLE else "1s 5s 30s 1m 5m 10m 30m 1h 2h 3h 4h 5h"
+AT_LEVELS = 0.25
+"""So many of the messages have a delay level, the others a time of their own."""
 CALM = {
     "scrub_bytes_per_second": 0,
     "flush_interval_commit_log": 10_000,
@@ -45,11 +50,14 @@ FIRST_S = 600.0
 
 @dataclass
 class Day:
-    """``due`` is number → time of delivery in ms, of those that are on the disk; ``down`` are times (ms) that do not count."""
+    """``due`` is number → time of delivery in ms, of those that are on the disk; ``at_levels`` are those with a delay level, ``pending``
+    is how many waited at once; ``down`` are times (ms) that do not count."""
 
     world: OneBroker
     rng: random.Random
     due: dict[int, int] = field(default_factory=dict)
+    at_levels: set[int] = field(default_factory=set)
+    pending: int = 0
     down: list[tuple[int, int]] = field(default_factory=list)
     sent: int = 0
 
@@ -58,14 +66,21 @@ class Day:
 
     async def send(self, count: int, end: int) -> None:
         """Messages for any time until ``end``, stored as the broker stores what it is sent; counted once they are on the disk."""
-        broker, burst = self.world.broker, 500
+        broker, burst, delays = self.world.broker, 500, parse_delay_levels(TABLE)
         for first in range(0, count, burst):
             numbers = range(self.sent, self.sent + min(burst, count - first))
             self.sent += len(numbers)
             due, log_end = {}, 0
+            levels = [level for level, delay in enumerate(delays, 1) if self.now() + delay < end]
             for number in numbers:
-                due[number] = deliver = self.rng.randrange(self.now() + 1, end)
-                text = encode_properties({"UNIQ_KEY": f"U{number}", "TIMER_DELIVER_MS": str(deliver)})
+                if levels and self.rng.random() < AT_LEVELS:
+                    level = self.rng.choice(levels)
+                    self.at_levels.add(number)
+                    due[number], asked = self.now() + delays[level - 1], {"DELAY": str(level)}
+                else:
+                    due[number] = self.rng.randrange(self.now() + 1, end)
+                    asked = {"TIMER_DELIVER_MS": str(due[number])}
+                text = encode_properties({"UNIQ_KEY": f"U{number}", **asked})
                 parcel = broker._detours.find(SendMessage(topic="T", queue_id=0), Parcel("T", 0, text, 0))
                 assert isinstance(parcel, Parcel)
                 placed = await broker._forwarding.append(parcel.topic, parcel.queue_id, b"%d" % number, parcel.properties)
@@ -75,6 +90,8 @@ class Day:
             broker.store.flusher.flush_log()
             await flushed
             self.due.update(due)
+            if self.sent == COUNT:
+                self.pending = sum(at > self.now() for at in self.due.values())
             await asyncio.sleep(FIRST_S * burst / COUNT)
 
     async def drop(self, number: int) -> None:
@@ -102,10 +119,11 @@ async def arrivals(world: OneBroker) -> list[tuple[int, int]]:
         offset = result.next_offset
 
 
-def test_a_day_of_timer_messages_with_memory_drops_loses_none_and_is_never_early(seed: int) -> None:
+def test_a_day_of_timer_and_delayed_messages_with_memory_drops_loses_none_and_is_never_early(
+    seed: int, figures: Figures
+) -> None:
     if seed > 1 and "TURBOPUMP_SIM_TIMERS" not in os.environ:
         pytest.skip("one such day is enough")
-    seen: list[str] = []
 
     async def scene(world: OneBroker) -> None:
         world.simulation.disk(HOST).capacity = 16 << 30
@@ -130,17 +148,22 @@ def test_a_day_of_timer_messages_with_memory_drops_loses_none_and_is_never_early
         assert len(day.due) >= COUNT
         assert set(day.due) - set(first) == set(), "lost"
         assert [number for number, at in came if number in day.due and at < day.due[number]] == [], "early"
-        late = sorted(
-            first[number] - due for number, due in day.due.items() if not any(began <= due <= back for began, back in day.down)
-        )
-        assert late[int(len(late) * 0.99)] <= 1000
-        assert late[-1] <= 2000
+        late: dict[bool, list[float]] = {False: [], True: []}
+        for number, due in day.due.items():
+            if not any(began <= due <= back for began, back in day.down):
+                late[number in day.at_levels].append(first[number] - due)
+        for some in late.values():
+            some.sort()
+            assert some[int(len(some) * 0.99)] <= 1000
+            assert some[-1] <= 2000
         twice = len(came) - len(first)
         assert twice <= COUNT * DROPS * 2 * 60 / DAY_S + 100, "more than a minute's"
-        seen.append(
-            f"{len(day.due)} of {day.sent} messages on the disk, {DROPS} drops: lateness p50 {late[len(late) // 2]} ms, "
-            f"p99 {late[int(len(late) * 0.99)]} ms, most {late[-1]} ms; {twice} came twice"
+        at_levels = len(day.at_levels & day.due.keys())
+        figures.count(
+            timer_messages=len(day.due) - at_levels, at_delay_levels=at_levels, pending_at_once=day.pending, lost=0, early=0
         )
+        figures.count(memory_drops=DROPS, came_twice=twice)
+        figures.sample(timers_late_ms=late[False], levels_late_ms=late[True])
 
     with_one_broker(
         scene,
@@ -149,9 +172,9 @@ def test_a_day_of_timer_messages_with_memory_drops_loses_none_and_is_never_early
         mapped_file_size_consume_queue=20 * 20_000,
         mapped_file_size_timer_log=4 << 20,
         file_reserved_time=1000,
+        message_delay_level=TABLE,
         **CALM,
     )
-    print(*seen)
 
 
 @dataclass
@@ -162,6 +185,11 @@ class Races:
     rng: random.Random
     won: dict[int, bool | None] = field(default_factory=dict)
     kills: int = 0
+
+    @property
+    def decided(self) -> int:
+        """How many were told who won."""
+        return sum(won is not None for won in self.won.values())
 
     async def race(self, number: int) -> None:
         """Send a message for a time soon, and recall it about when it is delivered."""
@@ -201,14 +229,16 @@ class Races:
         await races
 
 
-def test_of_a_recall_and_a_delivery_exactly_one_wins(seed: int) -> None:
+def test_of_a_recall_and_a_delivery_exactly_one_wins(seed: int, figures: Figures) -> None:
     if seed > 1 and WHOLE:
         pytest.skip("so many races are enough")
 
     async def scene(world: OneBroker) -> None:
         races = Races(world, world.simulation.source("races"))
-        for first in range(0, RACES, 50):
-            await races.round(range(first, first + 50))
+        begun = 0
+        while races.decided < RACES:
+            await races.round(range(begun, begun + 50))
+            begun += 50
         await asyncio.sleep(10)
         came = Counter(number for number, _ in await world.simulation.process(HOST).start(arrivals(world)))
         both = [number for number, won in races.won.items() if won and came[number]]
@@ -219,8 +249,7 @@ def test_of_a_recall_and_a_delivery_exactly_one_wins(seed: int) -> None:
         assert min(accepted, refused) > RACES // 10
         if not races.kills:
             assert max(came.values()) == 1
-        print(
-            f"{accepted} recalls won, {refused} came too late, {RACES - accepted - refused} without an answer; {races.kills} kills"
-        )
+        figures.count(races=races.decided, recalls_won=accepted, came_too_late=refused, won_by_both=0, won_by_none=0)
+        figures.count(without_an_answer=begun - races.decided, kills=races.kills)
 
     with_one_broker(scene, seed, flush_disk_type="SYNC_FLUSH", scrub_bytes_per_second=0, mapped_file_size_commit_log=256 << 10)

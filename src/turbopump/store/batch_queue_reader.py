@@ -93,10 +93,14 @@ def _read(
     result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, queue.min_index, queue.end.value)
     number = queue.number_of(offset)
     hot = offset >= queue.opened_at and number >= queue.next_number - _UNITS_HOT
-    found = yield from _units(queue, number, (UNITS_AT_ONCE if accept is not None else count_max) + _LOOK_AHEAD, cold=not hot)
+    asked = (UNITS_AT_ONCE if accept is not None else count_max) + _LOOK_AHEAD
+    found = yield from _units(queue, number, asked, cold=not hot)
     if isinstance(found, OSError):
         result.status, result.unreadable = GetStatus.OFFSET_FOUND_NULL, unreadable_text(found, "the queue")
         return result, None
+    if len(found) < asked:  # the last of a file: what is to follow them is in the next
+        end = number + len(found)
+        found = [*found, *filter(None, map(queue.unit_at, range(end, end + _LOOK_AHEAD)))]
     sound = _sound(queue, number, found, strict=strict)
     result.min_offset, result.max_offset = queue.min_index, queue.end.value
     if not sound or not sound[0].base <= offset < sound[0].end:

@@ -12,7 +12,7 @@ were made, as a journal keeps them; any sync settles what the journal had before
 own. After `kill` (kill -9) everything written is there. Either way the mount is dead: whoever still holds it
 gets PowerCut from every call.
 
-Simplified: directories themselves are durable at once.
+Simplified: directories themselves are durable at once; one that was removed is back if a file in it is.
 """
 
 import errno
@@ -117,6 +117,9 @@ class SimulatedDisk:
         }
         self._durable_files = {path: found[file] for path, file in self._durable_files.items()}
         self.files = dict(self._durable_files)
+        self.directories.update(
+            parent for path in self.files for parent in path.parents
+        )  # a file back is back in its directory
         self.loop.trace(f"power cut, {len(self.files)} files found")
 
     def fail(self, operation: str, error: int = errno.EIO, *, nth: int = 1, times: int = 1) -> None:

@@ -146,6 +146,27 @@ def test_a_batch_damaged_in_the_log_becomes_a_gap_of_its_messages(tmp_path: Path
     again.close()
 
 
+def test_what_lies_across_two_queue_files_is_read_without_a_repair(tmp_path: Path) -> None:
+    """A gap, too, is as it should be. A search for what is wrong would look at the whole queue, and say that it mended something."""
+    directory = BatchDirectory(tmp_path / "a", with_crc=True)
+    store = directory.open()
+    fill(store)
+    damaged = queue_of(store).unit_at(9)
+    assert damaged is not None
+    file = store.log.files.at(damaged.offset)
+    assert file is not None
+    file.buffer[damaged.offset - file.start : damaged.offset - file.start + damaged.size] = bytes(damaged.size)
+    directory.copy(tmp_path / "b")
+    store.close()
+    twin = BatchDirectory(tmp_path / "b", with_crc=True)
+    again = twin.open()
+    told = list(twin.failures)
+    for start in range(len(WHOLE)):
+        messages(again, start)
+    assert twin.failures == told
+    again.close()
+
+
 def test_queues_begin_where_the_log_does_and_files_before_it_may_go(tmp_path: Path) -> None:
     directory = BatchDirectory(tmp_path / "a")
     store = directory.open()

@@ -136,6 +136,23 @@ def test_a_removal_may_be_undone_by_a_power_cut() -> None:
     assert {mount.read_file(LOG) for mount in after_power_cuts(prepare)} == {None, b"data"}
 
 
+def test_a_directory_that_was_removed_with_its_files_is_back_if_they_are() -> None:
+    directory = ROOT / "queue"
+
+    def prepare(disk: SimulatedDisk) -> None:
+        the(disk).make_directory(directory)
+        the(disk).write_file(directory / "file", b"data")
+        the(disk).remove(directory / "file")
+        the(disk).remove(directory)
+
+    found = set()
+    for mount in after_power_cuts(prepare):
+        content = mount.read_file(directory / "file")
+        assert content is None or mount.list_directory(ROOT) == ["queue"]
+        found.add(content)
+    assert found == {None, b"data"}
+
+
 def test_a_killed_process_leaves_everything_it_wrote_synced_or_not() -> None:
     disk = new_disk()
     segment = the(disk).create_segment(LOG, SIZE)
