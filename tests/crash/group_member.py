@@ -13,7 +13,8 @@ import signal
 import sys
 import time
 
-from turbopump.client.push_consumer import ConsumeFrom, Delivery, PushConsumer, _Running
+from turbopump.client.consuming.running_push import RunningPush
+from turbopump.client.push_consumer import ConsumeFrom, Delivery, PushConsumer
 
 TICK_S = 0.02
 LATE_S = 0.25
@@ -32,13 +33,13 @@ class Journal:
 
 async def live(namesrv: str, group: str, topic: str, kind: str, journal: Journal) -> None:
     rng = random.Random()
-    changed = _Running._group_changed
+    changed = RunningPush._group_changed
 
-    def noticed(running: _Running) -> None:
+    def noticed(running: RunningPush) -> None:
         journal.write("notice")
         changed(running)
 
-    _Running._group_changed = noticed  # type: ignore[method-assign]
+    RunningPush._group_changed = noticed  # type: ignore[method-assign]
 
     async def handle(message: Delivery) -> None:
         place = f"{message.queue_id} {message.queue_offset}"

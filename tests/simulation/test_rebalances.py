@@ -145,7 +145,7 @@ class World:
     def vanish(self, host: str) -> None:
         """By kill -9: its kernel closes the connections, and so the broker notices."""
         member = self.members.get(host)
-        running = member._running if member is not None else None
+        running = member._life.running if member is not None else None
         for assigned in running.assignment._assigned.values() if running is not None else ():
             self.lost(assigned.queue, assigned._process_queue.next_offset)
         process = self.simulation.process(host)

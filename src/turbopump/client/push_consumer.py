@@ -6,7 +6,6 @@ This file is the life of a consumer: joining, consuming, leaving. It must not kn
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random as random_module
 from collections.abc import Mapping, Sequence
@@ -16,39 +15,31 @@ from typing import Final
 
 from turbopump.client.allocation import Strategy, strategy_of
 from turbopump.client.consuming.assigned_queue import InOrder
-from turbopump.client.consuming.assignment import Assignment
-from turbopump.client.consuming.broker_division import BrokerDivision
 from turbopump.client.consuming.consumer_rules import CONCURRENCY_RULES, PUSH_RULES
-from turbopump.client.consuming.consumption import Consumption
 from turbopump.client.consuming.delivery import Delivery, Retry
-from turbopump.client.consuming.handler_threads import HandlerThreads
-from turbopump.client.consuming.handling import Handler, HandlerPool, is_coroutine_function
-from turbopump.client.consuming.local_offsets import LocalOffsets, default_directory
+from turbopump.client.consuming.handling import Handler
 from turbopump.client.consuming.message_stream import MessageStream
-from turbopump.client.consuming.offset_store import ConsumeFrom, OffsetStore
+from turbopump.client.consuming.offset_store import ConsumeFrom
 from turbopump.client.consuming.ready_messages import ReadyMessages
-from turbopump.client.consuming.rebalance import Balancer
-from turbopump.client.consuming.send_back import INNER_PRODUCER, SendBack
+from turbopump.client.consuming.running_push import PushSettings, RunningPush
+from turbopump.client.consuming.send_back import INNER_PRODUCER
 from turbopump.client.consuming.subscription import ALL, Sql, first_subscriptions, topic_subscription
 from turbopump.client.heartbeat import Member
 from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.in_context import InContext
-from turbopump.client.instance import ClientInstance
+from turbopump.client.life import Life
 from turbopump.client.namespace import unwrap, unwrapped
-from turbopump.client.operating.operated_consumers import OperatedPush
-from turbopump.client.popping.assignment import PopAssignment
 from turbopump.client.popping.pop import BATCH_MAX
 from turbopump.client.popping.settings import INVISIBLE_S, THRESHOLD, pop_settings
 from turbopump.client.producer import Producer
 from turbopump.client.request_reply import Replier
-from turbopump.client.routes import TopicRoute
 from turbopump.client.sending.send_result import SendResult
 from turbopump.client.setting_rules import check, group_in
 from turbopump.client.shared_instances import join_instance
 from turbopump.client.surroundings import name_server_addresses, surroundings_of
-from turbopump.client.traces.tracing import Tracing, trace_topic
+from turbopump.client.traces.tracing import consumer_tracing, trace_topic
 from turbopump.clock import Clock
-from turbopump.errors import ConfigError, NotStartedError
+from turbopump.errors import ConfigError
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.message_queue import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX
@@ -127,26 +118,32 @@ class PushConsumer(InContext):
         if broadcast:
             instance_name = instance_name or BROADCAST_INSTANCE
         self._settings = InstanceSettings(name_server_addresses(namesrv), instance_name, unit_name, credentials, namespace_v2)
-        self._handler = handler
-        self._consume_from = consume_from
-        self._concurrency = concurrency
-        self._order = InOrder(suspend_time, max_reconsume_times) if ordered else None
-        self._broadcast = broadcast
-        self._offsets_directory = Path(offsets_directory) if offsets_directory is not None else None
-        self._disk = disk
-        self._max_reconsume_times = max_reconsume_times
-        self._strategy = strategy_of(allocation)
-        self._pop_settings = pop_settings(allocation, pop_invisible_time, pop_batch, pop_threshold, max_reconsume_times)
-        self._asks_brokers = not client_rebalance and not broadcast
-        if self._asks_brokers and self._pop_settings.strategy is None:
+        strategy = strategy_of(allocation)
+        pop = pop_settings(allocation, pop_invisible_time, pop_batch, pop_threshold, max_reconsume_times)
+        self._push_settings = PushSettings(
+            handler,
+            consume_from,
+            InOrder(suspend_time, max_reconsume_times) if ordered else None,
+            broadcast=broadcast,
+            offsets_directory=Path(offsets_directory) if offsets_directory is not None else None,
+            disk=disk,
+            max_reconsume_times=max_reconsume_times,
+            strategy=strategy,
+            pop=pop,
+            asks_brokers=not client_rebalance and not broadcast,
+            namespace=namespace,
+        )
+        if self._push_settings.asks_brokers and pop.strategy is None:
             raise ConfigError(
                 f"allocation={allocation!r} is not known to brokers: with client_rebalance=False give AVG or AVG_BY_CIRCLE"
             )
+        self._concurrency = concurrency
         self._close_timeout = close_timeout
         self._trace_topic = trace_topic(trace)
         self._surroundings = surroundings_of(clock, random, local_ip)
         self._subscriptions = first_subscriptions(namespace, topic, tags, self._surroundings.clock.now_ms())
-        self._running: _Running | None = None
+        self._replier: Replier | None = None
+        self._life: Life[RunningPush] = Life("PushConsumer")
 
     # --- what it consumes ----------------------------------------------------------------------------------------------------
 
@@ -154,26 +151,26 @@ class PushConsumer(InContext):
         """Consume ``topic`` too (or with other tags); may be called before ``start`` and after. All members of a group must subscribe
         alike, or messages are missed. Raises ConfigError."""
         self._subscribe(topic, tags)
-        if self._running is not None:
-            self._running.instance.check_usable("PushConsumer", self._running.member)
-            await self._running.instance.introduce_all()
-            self._running.balancer.wake()
+        if self._life.running is not None:
+            running = self._life.ready()
+            await running.instance.introduce_all()
+            running.balancer.wake()
 
     @property
     def queues(self) -> list[MessageQueue]:
         """The queues that are ours at the moment, sorted."""
-        queues = self._running.queues if self._running is not None else ()
+        queues = self._life.running.queues if self._life.running is not None else ()
         return sorted(unwrapped(self._namespace, queue) for queue in queues if not queue.topic.startswith(RETRY_PREFIX))
 
     def statistics(self) -> dict[str, ConsumeStatus]:
         """How pulls and handling go, by topic: times and rates of the last minute (docs/statistics.md). Raises NotStartedError."""
-        statuses = self._started().consumption.statuses()
+        statuses = self._life.started().consumption.statuses()
         return {unwrap(self._namespace, topic): status for topic, status in statuses.items()}
 
     @property
     def client_id(self) -> str:
         """What brokers know this client by. Raises NotStartedError before ``start``."""
-        return self._started().instance.client_id
+        return self._life.started().instance.client_id
 
     # --- life ----------------------------------------------------------------------------------------------------------------
 
@@ -183,66 +180,41 @@ class PushConsumer(InContext):
         Raises RouteNotFoundError if no name server answers (a topic that does not exist yet is waited for), NotStartedError after
         ``close``, ConfigError if nothing is subscribed.
         """
-        if self._running is not None:
-            self._running.instance.check_usable("PushConsumer", self._running.member)
+        if not self._life.begins():
             return
         if not self._subscriptions:
             raise ConfigError("nothing to consume: give topic=… or call subscribe(topic) before start")
-        if not self._broadcast:
+        if not self._push_settings.broadcast:
             self._subscribe(RETRY_PREFIX + self.group, ALL)
         member = Member(self._group, consumer=self.consumer_data)
         instance = join_instance(self._settings, self._surroundings, member)
         try:
-            running = self._running = _Running(self, instance, member)
+            tracing = consumer_tracing(
+                *(Producer, self._settings, self._surroundings, self._trace_topic), group=self.group, namespace=self._namespace
+            )
+            running = self._life.running = RunningPush(
+                *(instance, member, self._push_settings, self._subscriptions, tracing), concurrency=self._concurrency
+            )
         except BaseException:
             await instance.leave(member)
             raise
         try:
-            if running.tracing is not None:
-                await running.tracing.start()
-            await instance.routes.find(list(self._subscriptions))
+            await running.prepare(self._subscriptions)
             await instance.introduce_all()
         except BaseException:
             await self.close()
             raise
-        complete = await running.balancer.balance()
-        running.tasks = [
-            instance.spawn(running.balancer.run(complete=complete), name="balancer"),
-            instance.spawn(running.assignment.commit_for_ever(), name="commits"),
-        ]
-        if running.assignment.locks is not None:
-            running.tasks.append(instance.spawn(running.assignment.locks.keep(), name="locks"))
-        if running.handlers is not None:
-            running.handlers.start()
+        await running.begin()
 
     async def close(self) -> None:
         """Stop pulling, let running handlers finish (``close_timeout`` at most), commit, leave the group. May be called twice."""
-        running = self._running
-        if running is None or running.closing:
-            return
-        running.closing = True
-        for task in running.tasks:
-            task.cancel()
-        running.assignment.stop_pulling()
-        running.pops.stop_popping()
-        running.ready.close()
-        if running.handlers is not None:
-            await running.handlers.stop(self._close_timeout)
-        if running.backs is not None:
-            await running.backs.finish(self._close_timeout)
-        await running.assignment.close(self._close_timeout)
-        # A handler in a thread cannot be stopped: what it has stays invisible for its time.
-        await running.pops.close(self._close_timeout, give_back_taken=running.handlers is None)
-        if isinstance(running.offsets, LocalOffsets):
-            await running.offsets.close()
-        if running.tracing is not None:
-            await running.tracing.close()
-        await running.instance.leave(running.member)
-        running.closed.set()
+        running = self._life.ends()
+        if running is not None:
+            await running.close(self._close_timeout)
 
     async def wait_closed(self) -> None:
         """Wait until somebody closes this consumer: what a program with a handler does for the rest of its life."""
-        await self._started().closed.wait()
+        await self._life.started().closed.wait()
 
     def __aiter__(self) -> MessageStream:
         return MessageStream(self._readable())
@@ -255,35 +227,38 @@ class PushConsumer(InContext):
     def _begin(self) -> Delivery | None:
         """As ``take(1)``, but from any thread and without waiting: None if no message is ready, or nobody may take any. For the blocking
         face."""
-        return None if self._running is None or self._handler is not None else self._running.ready.begin()
+        running = self._life.running
+        return None if running is None or self._push_settings.handler is not None else running.ready.begin()
 
     def give_back(self, messages: Sequence[Delivery]) -> None:
         """Messages that were taken and are not dealt with: they are the next ones again."""
-        if self._running is not None:
+        running = self._life.running
+        if running is not None:
             for message in reversed(messages):
                 if not message.settled:
-                    self._running.ready.give_back(message)
+                    running.ready.give_back(message)
 
     def set_concurrency(self, concurrency: int) -> None:
         """So many handler calls at once from now on; what is being handled is not disturbed. Raises ConfigError, also without a handler."""
         check(CONCURRENCY_RULES, locals())
-        if self._handler is None:
+        if self._push_settings.handler is None:
             raise ConfigError("this PushConsumer has no handler: how many messages are in hand is up to whoever takes them")
         self._concurrency = concurrency
-        if self._running is not None and self._running.handlers is not None:
-            self._running.handlers.resize(concurrency)
+        running = self._life.running
+        if running is not None and running.handlers is not None:
+            running.handlers.resize(concurrency)
 
     def pause(self) -> None:
         """Hand out no message and pull none until ``resume``; what is being handled may end. The queues stay ours."""
-        self._started().ready.pause()
+        self._life.started().ready.pause()
 
     def resume(self) -> None:
         """Go on after ``pause``."""
-        self._started().ready.resume()
+        self._life.started().ready.resume()
 
     @property
     def paused(self) -> bool:
-        return self._running is not None and self._running.ready.paused
+        return self._life.running is not None and self._life.running.ready.paused
 
     async def reply(
         self,
@@ -298,26 +273,18 @@ class PushConsumer(InContext):
         ``properties`` of your own go with it; ``timeout`` in seconds, 3 by default. Raises ReplyError (it did not get there, and why),
         MessageError (nobody asked, or the body is empty or too long), NotStartedError.
         """
-        running = self._started()
-        running.instance.check_usable("PushConsumer", running.member)
-        if running.replier is None:
-            running.replier = Replier(running.instance, group=INNER_PRODUCER)
-        return await running.replier.reply(request, body, properties, timeout)
+        running = self._life.ready()
+        if self._replier is None:
+            self._replier = Replier(running.instance, group=INNER_PRODUCER)
+        return await self._replier.reply(request, body, properties, timeout)
 
     def _readable(self) -> ReadyMessages:
-        running = self._started()
+        running = self._life.started()
         if not running.closing:
-            running.instance.check_usable("PushConsumer", running.member)
-        if self._handler is not None:
+            self._life.ready()
+        if self._push_settings.handler is not None:
             raise ConfigError("this PushConsumer has a handler, which gets the messages; iterate over one without")
         return running.ready
-
-    def _started(self) -> _Running:
-        if self._running is None:
-            raise NotStartedError(
-                "this PushConsumer is not started; use `async with PushConsumer(...)` or `await consumer.start()`"
-            )
-        return self._running
 
     # --- joining -------------------------------------------------------------------------------------------------------------
 
@@ -327,11 +294,11 @@ class PushConsumer(InContext):
 
     def consumer_data(self) -> ConsumerData:
         """What a heartbeat says of this consumer."""
-        where = self._consume_from
+        where = self._push_settings.consume_from
         return ConsumerData(
             group_name=self._group,
             consume_type=ConsumeType.CONSUME_PASSIVELY,
-            message_model=MessageModel.BROADCASTING if self._broadcast else MessageModel.CLUSTERING,
+            message_model=MessageModel.BROADCASTING if self._push_settings.broadcast else MessageModel.CLUSTERING,
             consume_from_where=ConsumeFromWhere(
                 where.value if isinstance(where, ConsumeFrom) else ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
             ),
@@ -342,104 +309,8 @@ class PushConsumer(InContext):
 
     async def commit(self, *, acknowledged: bool = False) -> None:
         """Tell the brokers what is done, now instead of at the next five seconds. ``acknowledged``: wait until they have it."""
-        running = self._started()
+        running = self._life.started()
         if acknowledged:
             await running.assignment.commit(final=True)
         else:
             running.instance.spawn(running.assignment.commit(), name="commit")
-
-
-class _Running:
-    """What exists from start to close."""
-
-    def __init__(self, consumer: PushConsumer, instance: ClientInstance, member: Member) -> None:
-        group, namespace = consumer._group, consumer._namespace
-        self.instance = instance
-        self.member = member
-        self.tracing: Tracing | None = None
-        if consumer._trace_topic is not None:
-            self.tracing = Tracing(
-                *(Producer, consumer._settings, consumer._surroundings),
-                group=consumer.group,
-                topic=consumer._trace_topic,
-                namespace=namespace,
-                kind="CONSUME",
-            )
-        traces = self.tracing.of_consumer() if self.tracing is not None else None
-        self.consumption = Consumption(asyncio.get_running_loop().time, traces)
-        self.ready = ReadyMessages(self.consumption.began)
-        self.offsets: OffsetStore | LocalOffsets = OffsetStore(instance, group)
-        self.backs: SendBack | None = None
-        if consumer._broadcast:
-            directory = consumer._offsets_directory or default_directory()
-            self.offsets = LocalOffsets(self.offsets, directory, instance.client_id, group, consumer._disk)
-        else:
-            self.backs = SendBack(instance, group, consumer._max_reconsume_times, namespace)
-        self.assignment = Assignment(
-            *(instance, group, consumer._subscriptions, consumer._consume_from, self.ready, self.offsets, self.backs),
-            order=consumer._order,
-            namespace=namespace,
-            consumption=self.consumption,
-        )
-        self.pops = PopAssignment(
-            *(instance, group, consumer._subscriptions, consumer._consume_from, self.ready, consumer._pop_settings),
-            *(self.backs, self.consumption),
-            order=consumer._order,
-            namespace=namespace,
-        )
-        self.tasks: list[asyncio.Task[None]] = []
-        self.closing = False
-        self.closed = asyncio.Event()
-        self.balancer = Balancer(
-            instance,
-            group,
-            lambda: list(consumer._subscriptions),
-            None if consumer._broadcast else consumer._strategy,
-            assigned=self.assignment.of_topic,
-            apply=self.assignment.apply,
-        )
-        if consumer._asks_brokers:
-            division = BrokerDivision(
-                instance, group, consumer._subscriptions, self.assignment, self.pops, self.balancer.divide
-            )
-            self.balancer.leave_to(division.look)
-        self.replier: Replier | None = None
-        self.handlers: HandlerPool | HandlerThreads | None = None
-        if consumer._handler is not None:
-            fate = "is not delivered again (broadcasting)" if self.backs is None and consumer._order is None else None
-            kind: type[HandlerPool | HandlerThreads] = (
-                HandlerPool if is_coroutine_function(consumer._handler) else HandlerThreads
-            )
-            self.handlers = kind(consumer._handler, self.ready, concurrency=consumer._concurrency, fate=fate)
-        self._subscriptions = consumer._subscriptions
-        member.operated = OperatedPush(
-            *(self.assignment, self.pops, consumer.consumer_data, self.handlers, self.consumption),
-            *(instance.routes.name_servers, consumer._surroundings.clock),
-            concurrency=consumer._concurrency,
-            ordered=consumer._order is not None,
-            namespace=namespace,
-        )
-        member.on_group_change = self._group_changed
-        member.on_route_change = self._route_changed
-        member.on_disconnect = self._disconnected
-
-    @property
-    def queues(self) -> list[MessageQueue]:
-        return [*self.assignment.queues, *self.pops.queues]
-
-    def _group_changed(self) -> None:
-        """Somebody may be about to take over queues of ours: what is done shall not be done again."""
-        if not self.closing:
-            self.instance.spawn(self.assignment.commit(), name="commit")
-            self.balancer.wake()
-
-    def _route_changed(self, route: TopicRoute) -> None:
-        if route.topic in self._subscriptions:
-            self.balancer.wake()
-
-    def _disconnected(self, address: str) -> None:
-        """A broker that was killed may have lost the last seconds of offsets: tell it again."""
-        address_of = self.instance.routes.address_of
-        self.assignment.told_nothing(
-            [queue for queue in self.assignment.queues if address_of(queue.broker_name, topic=queue.topic) == address]
-        )

@@ -15,7 +15,7 @@ from turbopump.testing.simulation import Simulation, simulate
 
 
 def statuses(consumer: PushConsumer) -> dict[str, ConsumeStatus]:
-    running = consumer._running
+    running = consumer._life.running
     assert running is not None
     assert running.member.operated is not None
     return running.member.operated.running_info().status_table

@@ -343,14 +343,14 @@ def test_a_reset_holds_while_the_message_in_hand_ends_and_when_the_queue_is_lost
             hands = Hands(seconds=10)
             async with ordered(cluster, handler=hands, close_timeout=60) as consumer:
                 await until(lambda: len(hands.seen) == 4)
-                assert consumer._running is not None
-                consumer._running.assignment.reset({queue: 1})
-                consumer._running.assignment.reset({queue: 2})
+                assert consumer._life.running is not None
+                consumer._life.running.assignment.reset({queue: 1})
+                consumer._life.running.assignment.reset({queue: 2})
                 await asyncio.sleep(6)
                 assert (committed(cluster), hands.running) == (2, 1)
                 await until(lambda: len(hands.seen) == 5)
                 assert (hands.seen[4], hands.most) == ((b"m2", 0), 1)
-                consumer._running.assignment.reset({queue: 0})
+                consumer._life.running.assignment.reset({queue: 0})
             assert committed(cluster) == 0
 
     simulate(1, scenario)

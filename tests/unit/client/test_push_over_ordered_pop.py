@@ -116,7 +116,7 @@ def test_a_handler_that_hangs_keeps_a_queue_for_its_invisible_time_and_then_anot
             settings = {"ordered": True, "pop_invisible_time": 15}
             async with consumer_of(cluster, handler=hang, close_timeout=0, **settings) as first:
                 await until(lambda: hung == [b"a", b"b"])
-                first._started().pops.stop_popping()
+                first._life.started().pops.stop_popping()
                 async with consumer_of(cluster, handler=handled, **settings):
                     await until(lambda: handled.bodies == [b"b", b"c"])
                     assert handled.attempts == [2, 2], "the broker counts for all that was taken"

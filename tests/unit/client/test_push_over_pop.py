@@ -408,8 +408,8 @@ def test_an_operator_sees_what_is_in_hand() -> None:
         async with popping(simulation) as (cluster, pops), consumer_of(cluster) as consumer:
             pops.store("orders", 0, b"book")
             await consumer.take(1)
-            assert consumer._running is not None
-            operated = consumer._running.member.operated
+            assert consumer._life.running is not None
+            operated = consumer._life.running.member.operated
             assert operated is not None
             (info,) = operated.running_info().mq_pop_table.values()
             assert (info.wait_ack_count, info.droped) == (1, False)

@@ -1,0 +1,190 @@
+"""A push consumer while it runs: what it is made of from start to close, and in which order that begins and ends.
+
+One rule: it hears of its group, its routes and its connections from the instance it has joined. It must not know its user's calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, MutableMapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from turbopump.client.allocation import Strategy
+from turbopump.client.consuming.assigned_queue import InOrder
+from turbopump.client.consuming.assignment import Assignment
+from turbopump.client.consuming.broker_division import BrokerDivision
+from turbopump.client.consuming.consumption import Consumption
+from turbopump.client.consuming.handler_threads import HandlerThreads
+from turbopump.client.consuming.handling import Handler, HandlerPool, is_coroutine_function
+from turbopump.client.consuming.local_offsets import LocalOffsets, default_directory
+from turbopump.client.consuming.offset_store import ConsumeFrom, OffsetStore
+from turbopump.client.consuming.ready_messages import ReadyMessages
+from turbopump.client.consuming.rebalance import Balancer
+from turbopump.client.consuming.send_back import SendBack
+from turbopump.client.consuming.subscription import Subscription
+from turbopump.client.heartbeat import Member
+from turbopump.client.instance import ClientInstance
+from turbopump.client.operating.operated_consumers import OperatedPush
+from turbopump.client.popping.assignment import PopAssignment
+from turbopump.client.popping.settings import PopSettings
+from turbopump.client.routes import TopicRoute
+from turbopump.client.traces.tracing import Tracing
+from turbopump.message.message_queue import MessageQueue
+from turbopump.store.disk import Disk
+
+
+@dataclass(frozen=True, slots=True)
+class PushSettings:
+    """As its user gave them, checked: see ``PushConsumer``. ``order``: in order, and how; ``asks_brokers``: brokers divide the queues."""
+
+    handler: Handler | None
+    consume_from: ConsumeFrom | datetime
+    order: InOrder | None
+    broadcast: bool
+    offsets_directory: Path | None
+    disk: Disk | None
+    max_reconsume_times: int | None
+    strategy: Strategy
+    pop: PopSettings
+    asks_brokers: bool
+    namespace: str | None
+
+
+class RunningPush:
+    """``subscriptions``: by topic, as they are at any time. ``tracing`` None: nothing is traced. ``concurrency``: handler calls at once."""
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        member: Member,
+        settings: PushSettings,
+        subscriptions: MutableMapping[str, Subscription],
+        tracing: Tracing | None,
+        *,
+        concurrency: int,
+    ) -> None:
+        assert member.consumer is not None
+        group, namespace = member.group, settings.namespace
+        self.instance = instance
+        self.member = member
+        self.closing = False
+        self.closed = asyncio.Event()
+        self._subscriptions = subscriptions
+        self._tracing = tracing
+        self._tasks: list[asyncio.Task[None]] = []
+        self.consumption = Consumption(asyncio.get_running_loop().time, tracing.of_consumer() if tracing is not None else None)
+        self.ready = ReadyMessages(self.consumption.began)
+        self._offsets: OffsetStore | LocalOffsets = OffsetStore(instance, group)
+        self._backs: SendBack | None = None
+        if settings.broadcast:
+            directory = settings.offsets_directory or default_directory()
+            self._offsets = LocalOffsets(self._offsets, directory, instance.client_id, group, settings.disk)
+        else:
+            self._backs = SendBack(instance, group, settings.max_reconsume_times, namespace)
+        self.assignment = Assignment(
+            *(instance, group, subscriptions, settings.consume_from, self.ready, self._offsets, self._backs),
+            order=settings.order,
+            namespace=namespace,
+            consumption=self.consumption,
+        )
+        self.pops = PopAssignment(
+            *(instance, group, subscriptions, settings.consume_from, self.ready, settings.pop),
+            *(self._backs, self.consumption),
+            order=settings.order,
+            namespace=namespace,
+        )
+        self.balancer = Balancer(
+            *(instance, group, lambda: list(subscriptions), None if settings.broadcast else settings.strategy),
+            assigned=self.assignment.of_topic,
+            apply=self.assignment.apply,
+        )
+        if settings.asks_brokers:
+            division = BrokerDivision(instance, group, subscriptions, self.assignment, self.pops, self.balancer.divide)
+            self.balancer.leave_to(division.look)
+        self.handlers = self._handlers(settings, concurrency)
+        member.operated = OperatedPush(
+            *(self.assignment, self.pops, member.consumer, self.handlers, self.consumption),
+            *(instance.routes.name_servers, instance.surroundings.clock),
+            concurrency=concurrency,
+            ordered=settings.order is not None,
+            namespace=namespace,
+        )
+        member.on_group_change = self._group_changed
+        member.on_route_change = self._route_changed
+        member.on_disconnect = self._disconnected
+
+    def _handlers(self, settings: PushSettings, concurrency: int) -> HandlerPool | HandlerThreads | None:
+        handler = settings.handler
+        if handler is None:
+            return None
+        fate = "is not delivered again (broadcasting)" if settings.broadcast and settings.order is None else None
+        kind: type[HandlerPool | HandlerThreads] = HandlerPool if is_coroutine_function(handler) else HandlerThreads
+        return kind(handler, self.ready, concurrency=concurrency, fate=fate)
+
+    @property
+    def queues(self) -> Collection[MessageQueue]:
+        """Those that are ours at the moment, pulled or popped."""
+        return [*self.assignment.queues, *self.pops.queues]
+
+    # --- life ----------------------------------------------------------------------------------------------------------------
+
+    async def prepare(self, topics: Collection[str]) -> None:
+        """Learn the routes of ``topics``. Raises RouteNotFoundError if no name server answers."""
+        if self._tracing is not None:
+            await self._tracing.start()
+        await self.instance.routes.find(list(topics))
+
+    async def begin(self) -> None:
+        """Take up this member's share of the queues, and handle what they hold from now on."""
+        complete = await self.balancer.balance()
+        spawn, assignment = self.instance.spawn, self.assignment
+        self._tasks = [
+            spawn(self.balancer.run(complete=complete), name="balancer"),
+            spawn(assignment.commit_for_ever(), name="commits"),
+        ]
+        if assignment.locks is not None:
+            self._tasks.append(spawn(assignment.locks.keep(), name="locks"))
+        if self.handlers is not None:
+            self.handlers.start()
+
+    async def close(self, timeout: float) -> None:
+        """Stop pulling, let running handlers finish (``timeout`` seconds at most), commit, leave the group."""
+        for task in self._tasks:
+            task.cancel()
+        self.assignment.stop_pulling()
+        self.pops.stop_popping()
+        self.ready.close()
+        if self.handlers is not None:
+            await self.handlers.stop(timeout)
+        if self._backs is not None:
+            await self._backs.finish(timeout)
+        await self.assignment.close(timeout)
+        # A handler in a thread cannot be stopped: what it has stays invisible for its time.
+        await self.pops.close(timeout, give_back_taken=self.handlers is None)
+        if isinstance(self._offsets, LocalOffsets):
+            await self._offsets.close()
+        if self._tracing is not None:
+            await self._tracing.close()
+        await self.instance.leave(self.member)
+        self.closed.set()
+
+    # --- what it hears -------------------------------------------------------------------------------------------------------
+
+    def _group_changed(self) -> None:
+        """Somebody may be about to take over queues of ours: what is done shall not be done again."""
+        if not self.closing:
+            self.instance.spawn(self.assignment.commit(), name="commit")
+            self.balancer.wake()
+
+    def _route_changed(self, route: TopicRoute) -> None:
+        if route.topic in self._subscriptions:
+            self.balancer.wake()
+
+    def _disconnected(self, address: str) -> None:
+        """A broker that was killed may have lost the last seconds of offsets: tell it again."""
+        address_of = self.instance.routes.address_of
+        self.assignment.told_nothing(
+            [queue for queue in self.assignment.queues if address_of(queue.broker_name, topic=queue.topic) == address]
+        )
