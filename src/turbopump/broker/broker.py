@@ -181,6 +181,7 @@ class Broker:
             address=self.address,
             ha_address=join_address(config.broker_ip2 or self._advertised_host, config.ha_listen_port or self.port + 1),
             timeout=config.register_broker_timeout_mills / 1000,
+            permission=config.broker_permission,
         )
         self._routes = TopicRoutes(
             *(config.namesrv_addresses, self._topics, config.broker_name, clock),

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from turbopump.config.broker_config import BrokerConfig
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import SendRequest
 from turbopump.remoting.router import Response
@@ -51,6 +52,12 @@ class Detours:
                 return found
             parcel = found
         return parcel
+
+
+def added_properties(config: BrokerConfig) -> str:
+    """Property text that every message gets that is sent to this broker, behind what the rules make of it."""
+    trace = "true" if config.trace_on else "false"
+    return f"MSG_REGION\x01{config.region_id}\x02TRACE_ON\x01{trace}\x02CLUSTER\x01{config.broker_cluster_name}\x02"
 
 
 _KINDS: Final = re.compile(r"(?:^|\x02)(DELAY|TIMER_DELAY_SEC|TIMER_DELAY_MS|TIMER_DELIVER_MS|TRAN_MSG)\x01([^\x02]*)")

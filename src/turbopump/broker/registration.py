@@ -10,7 +10,9 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from turbopump.broker.topics import TopicTable
+import msgspec
+
+from turbopump.broker.topics import READ_WRITE, TopicTable
 from turbopump.errors import RemotingError
 from turbopump.message.codec import body_crc32
 from turbopump.protocol.bodies.register import RegisterBrokerBody
@@ -22,7 +24,11 @@ log = logging.getLogger(__name__)
 
 
 class Registration:
-    """Keeps ``name_servers`` (``host:port`` each) up to date. ``timeout`` in seconds, per name server."""
+    """Keeps ``name_servers`` (``host:port`` each) up to date. ``timeout`` in seconds, per name server.
+
+    ``permission``: the broker's own (``brokerPermission``). If reading or writing is not in it, clients see every topic here without
+    what is missing, and send or read elsewhere (apache/rocketmq ``BrokerController.registerBrokerAll``).
+    """
 
     def __init__(
         self,
@@ -35,6 +41,7 @@ class Registration:
         address: str,
         ha_address: str,
         timeout: float,
+        permission: int = READ_WRITE,
     ) -> None:
         self._name_servers = list(name_servers)
         self._topics = topics
@@ -44,6 +51,7 @@ class Registration:
         self._address = address
         self._ha_address = ha_address
         self._timeout = timeout
+        self._permission = permission
         self._remoting = RemotingClient()
         self._unreachable: set[str] = set()
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -91,9 +99,12 @@ class Registration:
 
     async def _register(self, server: str) -> None:
         wrapper = self._topics.wrapper()
+        table = wrapper.topic_config_table
+        if self._permission & READ_WRITE != READ_WRITE:
+            table = {name: msgspec.structs.replace(topic, perm=topic.perm & self._permission) for name, topic in table.items()}
         body = RegisterBrokerBody(
             topic_config_serialize_wrapper=TopicConfigAndMappingSerializeWrapper(
-                data_version=wrapper.data_version, topic_config_table=wrapper.topic_config_table
+                data_version=wrapper.data_version, topic_config_table=table
             )
         ).encode()
         request = RegisterBroker(

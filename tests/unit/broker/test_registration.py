@@ -37,7 +37,7 @@ class World:
 
         await process.start(begin())
 
-    async def start_broker(self) -> float:
+    async def start_broker(self, **settings: Any) -> float:
         """Returns how many seconds the start took."""
         process = self.simulation.boot(BROKER)
         config = BrokerConfig(
@@ -49,6 +49,7 @@ class World:
             mapped_file_size_consume_queue=2000,
             max_hash_slot_num=100,
             max_index_num=1000,
+            **settings,
         )
 
         async def begin() -> None:
@@ -64,6 +65,12 @@ class World:
 
     async def ask(self, address: str, request: Any, body: bytes = b"") -> Any:
         return await self._client_host.start(self._client.exchange(address, request, body, timeout=30))
+
+    async def permission(self, host: str, topic: str) -> int:
+        """What one name server says that clients may do with a topic: 4 read, 2 write, 1 inherit."""
+        answer = await self.ask(f"{host}:9876", GetRouteInfo(topic=topic))
+        (queues,) = fastjson.decode(answer.body, TopicRouteData).queue_datas
+        return queues.perm
 
     async def route(self, host: str, topic: str) -> list[tuple[str, int]]:
         """(broker name, write queues) of a topic, as one name server knows it."""
@@ -129,6 +136,18 @@ def test_a_name_server_that_lost_its_memory_learns_everything_again() -> None:
         assert await world.route(NAME_SERVERS[0], "T") == []
         await asyncio.sleep(31)
         assert await world.route(NAME_SERVERS[0], "T") == [("broker-a", 3)]
+
+    tell(scene)
+
+
+def test_clients_see_no_queue_to_write_to_on_a_broker_that_may_only_be_read() -> None:
+    async def scene(world: World) -> None:
+        await world.start_name_server(NAME_SERVERS[0])
+        await world.start_broker(broker_permission=4)
+        await world.ask(f"{BROKER}:10911", CreateTopic(topic="T", read_queue_nums=3, write_queue_nums=3, perm=6))
+        assert {await world.permission(NAME_SERVERS[0], topic) for topic in ("T", "TBW102")} == {4}
+        topics = world.broker._topics
+        assert [topics.find(topic).perm for topic in ("T", "TBW102")] == [6, 7], "the broker's own table is as it was"
 
     tell(scene)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.unit.broker.talking import Client, Talk, in_virtual_time, pull
+from tests.unit.broker.transacting import BROKER, World, in_a_world
 
 from turbopump.message.codec import decode_entries
 from turbopump.message.message import ReceivedMessage
@@ -322,3 +323,20 @@ def test_recalls_can_be_switched_off() -> None:
         assert "recallMessageEnable" in remark
 
     in_virtual_time(scene, recall_message_enable=False)
+
+
+def test_a_broker_stopped_right_after_its_first_timer_message_starts_without_a_complaint_and_delivers_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story(world: World) -> None:
+        client = world.client()
+        await client.create("T")
+        at = world.simulation.clock(BROKER).now_ms() + 60_000
+        await client.send(b"later", properties=props(TIMER_DELIVER_MS=str(at)))
+        await world.stop()
+        await world.start()
+        assert "timercheck" not in caplog.text
+        await asyncio.sleep(62)
+        assert [message.body for message in await world.client().messages()] == [b"later"]
+
+    in_a_world(story)

@@ -183,6 +183,7 @@ def test_half_messages_that_cannot_be_are_refused() -> None:
         for text, part in (
             ("TRAN_MSG\x01true\x02PGROUP\x01p\x02TIMER_DELAY_SEC\x013\x02", "TIMER_DELAY_SEC"),
             ("TRAN_MSG\x01true\x02", "producer group"),
+            (f"TRAN_MSG\x01true\x02PGROUP\x01p\x02a\x01{'i' * 32600}\x02", "32601 are allowed"),
         ):
             code, remark = await client.code(SendMessageV2(topic="T", queue_id=0, properties=text), b"x")
             assert code == ResponseCode.MESSAGE_ILLEGAL
@@ -473,6 +474,39 @@ def test_a_half_message_that_says_nothing_of_itself_or_cannot_be_treated_does_no
         await asyncio.sleep(200)
         assert await committed(one) == [b"good"]
         assert world.place(HALF) == world.broker.store.max_offset(HALF, 0)
+
+    in_a_world(story, **QUICK)
+
+
+def test_a_half_message_without_room_for_what_a_copy_adds_is_given_up_and_does_not_hold_up_others() -> None:
+    async def story(world: World) -> None:
+        one = await transactor(world)
+        await one.client.create("T")
+        one.answer = lambda _message: Outcome.COMMIT
+        full = "REAL_TOPIC\x01T\x02REAL_QID\x010\x02PGROUP\x01sellers\x02a\x01".ljust(32740, "i") + "\x02"
+        await world.broker._forwarding.append(HALF, 0, b"full", full)
+        await one.prepare(b"good")
+        await asyncio.sleep(60)
+        assert await committed(one) == [b"good"]
+        assert (await only_message(world, GIVEN_UP)).body == b"full"
+        assert world.place(HALF) == world.broker.store.max_offset(HALF, 0)
+
+    in_a_world(story, **QUICK)
+
+
+def test_a_half_message_that_has_just_enough_room_is_asked_about_to_the_last() -> None:
+    async def story(world: World) -> None:
+        one = await transactor(world)
+        await one.client.create("T")
+        ends = len(
+            "TRAN_MSG\x01true\x02PGROUP\x01sellers\x02UNIQ_KEY\x01U78\x02REAL_TOPIC\x01T\x02REAL_QID\x010\x02__transactionId__\x01U78\x02a\x01\x02"
+        )
+        with pytest.raises(AssertionError, match="take 32602 bytes"):
+            await one.prepare(a="i" * (32602 - ends))
+        await one.prepare(a="i" * (32601 - ends))
+        await asyncio.sleep(300)
+        assert len(one.asked) == 3
+        assert (await only_message(world, GIVEN_UP)).properties["TRANSACTION_CHECK_TIMES"] == "3"
 
     in_a_world(story, **QUICK)
 

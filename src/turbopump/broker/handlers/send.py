@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from turbopump.broker.detours import Detours, Parcel, kind_in_batch
+from turbopump.broker.detours import Detours, Parcel, added_properties, kind_in_batch
 from turbopump.broker.flush_wait import FlushWait
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.held_answers import HeldAnswers
@@ -95,10 +95,7 @@ class SendHandler:
         self._flush = flush
         self._sync = flush.sync
         self._held = HeldAnswers(store.flushed, config.sync_flush_timeout / 1000)
-        self._added_text = (
-            f"MSG_REGION\x01{config.region_id}\x02TRACE_ON\x01{'true' if config.trace_on else 'false'}\x02"
-            f"CLUSTER\x01{config.broker_cluster_name}\x02"
-        )
+        self._added_text = added_properties(config)
         self._added = self._added_text.encode()
         self._reply_head, self._reply_tail = reply_ends(config.region_id, config.trace_on)
 

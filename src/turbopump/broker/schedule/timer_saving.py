@@ -91,7 +91,9 @@ class TimerSaving:
     def save_now(self) -> None:
         """Save in this thread. Raises OSError."""
         pending = self._pending
-        if pending.moved and self._exists and not self._failed and not pending.redo_before:
+        if not self._exists and self._queue.max_index > self._queue.min_index:  # the first ones came too late to be taken in
+            pending.write_checkpoint(pending.checkpoint(self._clock.now_ms()))
+        elif pending.moved and self._exists and not self._failed and not pending.redo_before:
             self._store.flusher.flush_all_now()
             if self._store.flushed.error is None:
                 for segment in pending.dirty_segments():

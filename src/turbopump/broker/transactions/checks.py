@@ -143,9 +143,11 @@ class TransactionChecks:
                 break
             try:
                 step = await self._look_at(place)
-            except (OSError, StoreError, MessageError) as error:
+            except (OSError, StoreError) as error:
                 log.warning("a round of checks was broken off, the next goes on place=%d cause=%s", place, error)
                 step = _Step(due=begun, stop=True)
+            except MessageError as error:
+                step = self._not_treated(place, str(error))
             except Exception:  # whatever it is, those behind it are not to wait for ever
                 log.exception("half message cannot be treated place=%d", place)
                 step = self._not_treated(place, "it cannot be treated")
@@ -180,6 +182,14 @@ class TransactionChecks:
         if self._is_hopeless(half):
             await self._give_up(half)
             return _Step()
+        try:
+            return await self._ask_or_put_off(half)
+        except MessageError as error:  # of another broker's directory, with no room for what a copy adds
+            log.error("half message cannot be stored again, it is given up offset=%d cause=%s", place, error)
+            await self._give_up(half)
+            return _Step()
+
+    async def _ask_or_put_off(self, half: Half) -> _Step:
         due = self._due(half)
         if due is None:
             await self._ask(half)

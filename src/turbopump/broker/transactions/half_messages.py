@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from turbopump.broker.detours import Parcel
+from turbopump.broker.detours import Parcel, added_properties
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.message.codec import encode_entry, encode_host
 from turbopump.message.ids import offset_msg_id
@@ -34,6 +34,7 @@ from turbopump.message.properties import (
     NAME_END,
     PAIR_END,
     PRODUCER_GROUP,
+    PROPERTIES_SIZE_MAX,
     REAL_QUEUE_ID,
     REAL_TOPIC,
     TRANSACTION_CHECK_TIMES,
@@ -56,6 +57,8 @@ GIVEN_UP_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 GROUP: Final = "CID_RMQ_SYS_TRANS"
 OP_PROPERTIES: Final = "TAGS\x01d\x02"
 QUEUE: Final = 0
+ROOM: Final = 104
+"""Bytes of properties left free in a half message: for what a copy of it adds, a number of checks and an offset, and for a CRC."""
 
 _TIMERS: Final = re.compile(r"(?:^|\x02)(TIMER_DELIVER_MS|TIMER_DELAY_SEC|TIMER_DELAY_MS)\x01[^\x02]")
 _OURS: Final = (
@@ -75,6 +78,7 @@ class HalfMessageDetour:
     def __init__(self, config: BrokerConfig) -> None:
         self._refusing = config.reject_transaction_message
         self._name = config.broker_name
+        self._size_max = PROPERTIES_SIZE_MAX - ROOM - len(added_properties(config).encode())
 
     def __call__(self, request: SendRequest, parcel: Parcel) -> Parcel | Response:
         text = parcel.properties
@@ -104,6 +108,13 @@ class HalfMessageDetour:
         properties += f"PGROUP\x01{group}\x02REAL_TOPIC\x01{parcel.topic}\x02REAL_QID\x01{parcel.queue_id}\x02"
         if unique is not None:
             properties += f"__transactionId__\x01{unique}\x02"
+        size = len(properties.encode())
+        if size > self._size_max:
+            return Response(
+                code=ResponseCode.MESSAGE_ILLEGAL,
+                remark=f"the properties of this message take {size} bytes with those that its transaction adds; {self._size_max} are "
+                "allowed, for it is stored again, with more, whenever its producer is asked about it",
+            )
         sys_flag = parcel.sys_flag & ~TRANSACTION_MASK
         return msgspec.structs.replace(parcel, topic=HALF_TOPIC, queue_id=QUEUE, properties=properties, sys_flag=sys_flag)
 
