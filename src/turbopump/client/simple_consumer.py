@@ -15,11 +15,12 @@ from typing import Final
 from turbopump.client.consuming.consumer_rules import INVISIBLE_RULES, RECEIVE_RULES, SIMPLE_RULES
 from turbopump.client.consuming.offset_store import ConsumeFrom
 from turbopump.client.consuming.send_back import SendBack
-from turbopump.client.consuming.subscription import ALL, SQL92, Sql, first_subscriptions, topic_subscription
+from turbopump.client.consuming.subscription import ALL, SQL92, Sql, Subscription, first_subscriptions, topic_subscription
 from turbopump.client.heartbeat import Member
 from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.in_context import InContext
 from turbopump.client.instance import ClientInstance
+from turbopump.client.life import Life
 from turbopump.client.namespace import unwrap, wrap
 from turbopump.client.popping.acks import PopAcks
 from turbopump.client.popping.pop import ATTEMPTS_MAX, BATCH_MAX, init_mode_of
@@ -31,7 +32,7 @@ from turbopump.client.setting_rules import check, check_timeout, group_in
 from turbopump.client.shared_instances import join_instance
 from turbopump.client.surroundings import name_server_addresses, surroundings_of
 from turbopump.clock import Clock
-from turbopump.errors import ConfigError, NotStartedError
+from turbopump.errors import ConfigError
 from turbopump.protocol.bodies.heartbeat import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel
 
 __all__ = ["PoppedMessage", "SimpleConsumer"]
@@ -86,7 +87,7 @@ class SimpleConsumer(InContext):
         self._max_reconsume_times = max_reconsume_times
         self._surroundings = surroundings_of(clock, random, local_ip)
         self._subscriptions = first_subscriptions(namespace, topic, tags, self._surroundings.clock.now_ms())
-        self._running: _Running | None = None
+        self._life: Life[_Running] = Life("SimpleConsumer")
 
     # --- life ----------------------------------------------------------------------------------------------------------------
 
@@ -96,12 +97,17 @@ class SimpleConsumer(InContext):
         Raises RouteNotFoundError if no name server answers (a topic that does not exist yet is waited for), NotStartedError after
         ``close``.
         """
-        if self._running is not None:
-            self._running.instance.check_usable("SimpleConsumer", self._running.member)
+        if not self._life.begins():
             return
         member = Member(self._group, consumer=self._consumer_data)
         instance = join_instance(self._settings, self._surroundings, member)
-        self._running = _Running(self, instance, member)
+        self._life.running = _Running(
+            *(instance, member, self._subscriptions),
+            consume_from=self._consume_from,
+            max_reconsume_times=self._max_reconsume_times,
+            ordered=self._ordered,
+            namespace=self._namespace,
+        )
         try:
             await instance.routes.find(list(self._subscriptions))
         except BaseException:
@@ -111,34 +117,28 @@ class SimpleConsumer(InContext):
 
     async def close(self) -> None:
         """Whoever waits in ``receive`` gets nothing; what is not acknowledged comes again in its time. May be called twice."""
-        running = self._running
-        if running is None or running.closing:
-            return
-        running.closing = True
-        running.sources.close()
-        await running.sources.finish(CLOSE_PATIENCE_S)
-        await running.backs.finish(CLOSE_PATIENCE_S)
-        await running.acks.finish(CLOSE_PATIENCE_S)
-        await running.instance.leave(running.member)
+        running = self._life.ends()
+        if running is not None:
+            await running.close()
 
     @property
     def client_id(self) -> str:
         """What brokers know this client by. Raises NotStartedError before ``start``."""
-        return self._ready().instance.client_id
+        return self._life.ready().instance.client_id
 
     # --- what it receives ----------------------------------------------------------------------------------------------------
 
     async def subscribe(self, topic: str, tags: str | Sql = ALL) -> None:
         """Receive messages of ``topic`` too (or with other tags); before ``start`` or after. Raises ConfigError."""
         self._subscribe(topic, tags)
-        if self._running is not None:
-            await self._ready().instance.introduce_all()
+        if self._life.running is not None:
+            await self._life.ready().instance.introduce_all()
 
     async def unsubscribe(self, topic: str) -> None:
         """Receive no more of ``topic``; says nothing if it was not subscribed to."""
         self._subscriptions.pop(wrap(self._namespace, topic), None)
-        if self._running is not None:
-            await self._ready().instance.introduce_all()
+        if self._life.running is not None:
+            await self._life.ready().instance.introduce_all()
 
     @property
     def subscriptions(self) -> Mapping[str, str | Sql]:
@@ -160,7 +160,7 @@ class SimpleConsumer(InContext):
         check(RECEIVE_RULES, locals())
         if not self._subscriptions:
             raise ConfigError("nothing to receive: give topic=… or call subscribe(topic)")
-        return await self._ready().sources.receive(max_messages, invisible_seconds, timeout)
+        return await self._life.ready().sources.receive(max_messages, invisible_seconds, timeout)
 
     # --- what becomes of a message -------------------------------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class SimpleConsumer(InContext):
         told: then the message may come again.
         """
         check_timeout(timeout)
-        running = self._ready()
+        running = self._life.ready()
         several = [messages] if isinstance(messages, PoppedMessage) else messages
         await running.receipts.acknowledge(several, timeout=timeout)
 
@@ -183,18 +183,10 @@ class SimpleConsumer(InContext):
         """
         check(INVISIBLE_RULES, {"seconds": seconds})
         check_timeout(timeout)
-        message.handle = await self._ready().receipts.change_invisible_time(message, seconds, timeout=timeout)
+        message.handle = await self._life.ready().receipts.change_invisible_time(message, seconds, timeout=timeout)
         return message.handle
 
     # --- inside --------------------------------------------------------------------------------------------------------------
-
-    def _ready(self) -> _Running:
-        if self._running is None:
-            raise NotStartedError(
-                "this SimpleConsumer is not started; use `async with SimpleConsumer(...)` or `await consumer.start()`"
-            )
-        self._running.instance.check_usable("SimpleConsumer", self._running.member)
-        return self._running
 
     def _subscribe(self, topic: str, tags: str | Sql) -> None:
         subscription = topic_subscription(self._namespace, topic, tags, self._surroundings.clock.now_ms())
@@ -211,19 +203,36 @@ class SimpleConsumer(InContext):
 
 
 class _Running:
-    """What exists from start to close."""
+    """What exists from start to close. ``subscriptions``: by topic, as they are at any time."""
 
-    def __init__(self, consumer: SimpleConsumer, instance: ClientInstance, member: Member) -> None:
+    def __init__(
+        self,
+        instance: ClientInstance,
+        member: Member,
+        subscriptions: Mapping[str, Subscription],
+        *,
+        consume_from: ConsumeFrom,
+        max_reconsume_times: int | None,
+        ordered: bool,
+        namespace: str | None,
+    ) -> None:
         self.instance = instance
         self.member = member
         self.closing = False
-        self.receipts = Receipts(instance, consumer._group, consumer._namespace)
-        self.acks = PopAcks(instance, self.receipts)
-        self.backs = SendBack(instance, consumer._group, consumer._max_reconsume_times, consumer._namespace)
+        self.receipts = Receipts(instance, member.group, namespace)
+        self._acks = PopAcks(instance, self.receipts)
+        self._backs = SendBack(instance, member.group, max_reconsume_times, namespace)
         self.sources = PopSources(
-            *(instance, consumer._group, consumer._subscriptions, init_mode_of(consumer._consume_from)),
-            *(self.receipts, self.acks, self.backs),
-            retries_max=consumer._max_reconsume_times,
-            ordered=consumer._ordered,
-            namespace=consumer._namespace,
+            *(instance, member.group, subscriptions, init_mode_of(consume_from), self.receipts, self._acks, self._backs),
+            retries_max=max_reconsume_times,
+            ordered=ordered,
+            namespace=namespace,
         )
+
+    async def close(self) -> None:
+        """Receive nothing more, finish what is being told, leave the group."""
+        self.sources.close()
+        await self.sources.finish(CLOSE_PATIENCE_S)
+        await self._backs.finish(CLOSE_PATIENCE_S)
+        await self._acks.finish(CLOSE_PATIENCE_S)
+        await self.instance.leave(self.member)
