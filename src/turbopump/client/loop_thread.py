@@ -7,12 +7,20 @@ producers or consumers.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+_ENDED: Final = (
+    "the loop of all blocking clients was stopped from outside (loop.stop() in a handler or callback); start new clients"
+)
 
 
 class LoopThread:
@@ -20,12 +28,35 @@ class LoopThread:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
+        self.ended = False
+        """Whether somebody stopped the loop: nothing runs on it any more."""
+        self._called: set[_Outcome] = set()
         self._thread = threading.Thread(target=self._run, name="turbopump-loop", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
+        try:
+            while not self._has_run():
+                pass
+        finally:
+            self.ended = True
+            for outcome in list(self._called):
+                outcome.fail(RuntimeError(_ENDED))
+
+    def _has_run(self) -> bool:
+        """Run until the loop is stopped, or something breaks out of it: that one is logged, and all others go on."""
+        try:
+            self.loop.run_forever()
+        except (SystemExit, KeyboardInterrupt) as error:
+            log.error(
+                "the loop of all blocking clients goes on, though something on it raised %r; sys.exit() belongs on the main thread",
+                error,
+                exc_info=error,
+            )
+            return False
+        log.error("the loop of all blocking clients was stopped from outside; they cannot be used any more")
+        return True
 
     def refuse_itself(self) -> None:
         """Raises RuntimeError on this very thread, which must not wait for itself."""
@@ -35,15 +66,22 @@ class LoopThread:
             )
 
     def call(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
-        """Run ``function(*args)`` on the loop and return what it returns. An interrupt (Ctrl-C) cancels it."""
+        """Run ``function(*args)`` on the loop and return what it returns. An interrupt (Ctrl-C) cancels it. Raises RuntimeError if the loop
+        was stopped."""
         self.refuse_itself()
         outcome = _Outcome(function, args, kwargs)
+        self._called.add(outcome)  # before it looks: whoever ends looks the other way round
+        if self.ended:
+            self._called.discard(outcome)
+            raise RuntimeError(_ENDED)
         self.loop.call_soon_threadsafe(outcome.start)
         try:
             outcome.ready.acquire()
         except BaseException:
             self.loop.call_soon_threadsafe(outcome.cancel)
             raise
+        finally:
+            self._called.discard(outcome)
         if outcome.error is not None:
             try:
                 raise outcome.error
@@ -80,6 +118,12 @@ class _Outcome:
         finally:
             self.ready.release()
 
+    def fail(self, error: Exception) -> None:
+        """It will never run to its end."""
+        self.error = error
+        with contextlib.suppress(RuntimeError):  # it has ended at this very moment
+            self.ready.release()
+
     def cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
@@ -91,10 +135,10 @@ _left_behind: list[object] = []
 
 
 def the_loop_thread() -> LoopThread:
-    """The process's one; started now if there is none."""
+    """The process's one; started now if there is none that runs."""
     global _loop_thread
     with _loop_thread_lock:
-        if _loop_thread is None:
+        if _loop_thread is None or _loop_thread.ended:
             _loop_thread = LoopThread()
         return _loop_thread
 

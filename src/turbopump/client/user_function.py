@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from turbopump.client.consuming.handling import is_coroutine_function
+from turbopump.client.function_failure import failure_of
 
 
 class UserFunction:
@@ -23,14 +24,38 @@ class UserFunction:
             self._pool = ThreadPoolExecutor(threads, thread_name_prefix=f"turbopump-{name}")
 
     async def call(self, *args: object) -> object:
-        """What it returns. Raises what it raises."""
+        """What it returns. Raises what it raises, as ``failure_of`` says."""
         if self._pool is None:
             result = self._function(*args)
         else:
-            result = await asyncio.get_running_loop().run_in_executor(self._pool, self._function, *args)
-        return await result if inspect.isawaitable(result) else result
+            result = await in_pool(self._pool, self._function, *args)
+        return await awaited(result) if inspect.isawaitable(result) else result
 
     def close(self) -> None:
         """Start no more calls; those that run are left to end."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+async def in_pool(pool: ThreadPoolExecutor, function: Callable[..., object], *args: object) -> object:
+    """What a plain function returns that is called in a thread. Raises as ``failure_of`` says."""
+    result, failure = await asyncio.get_running_loop().run_in_executor(pool, _ended, function, args)
+    if failure is not None:
+        raise failure
+    return result
+
+
+def _ended(function: Callable[..., object], args: tuple[object, ...]) -> tuple[object, Exception | None]:
+    """Never raises: not everything that is raised in a thread gets to the loop."""
+    try:
+        return function(*args), None
+    except BaseException as error:
+        return None, failure_of(error, in_thread=True)
+
+
+async def awaited(awaitable: Awaitable[object]) -> object:
+    """What it gives. Raises as ``failure_of`` says."""
+    try:
+        return await awaitable
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise failure_of(error, in_thread=False) from error

@@ -19,6 +19,8 @@ from typing import Final, NamedTuple
 from turbopump.client.consuming.delivery import Delivery
 from turbopump.client.consuming.handling import COMES_AGAIN, Handler, failed, settle
 from turbopump.client.consuming.ready_messages import TURN_MAX_S, ReadyMessages
+from turbopump.client.function_failure import failure_of
+from turbopump.client.user_function import awaited, in_pool
 
 log = logging.getLogger(__name__)
 
@@ -104,9 +106,9 @@ class HandlerThreads:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def call(self, message: Delivery) -> object:
-        """Run the handler once, beside the others; what it returns. Raises what it raises."""
-        result = await self._loop.run_in_executor(self._threads, self._handler, message)
-        return await result if inspect.isawaitable(result) else result
+        """Run the handler once, beside the others; what it returns. Raises what it raises, as ``failure_of`` says."""
+        result = await in_pool(self._threads, self._handler, message)
+        return await awaited(result) if inspect.isawaitable(result) else result
 
     def _look(self) -> None:
         """Messages may wait: begin as many runs as they are worth."""
@@ -151,7 +153,7 @@ class HandlerThreads:
         message, awaitable = outcome.message, outcome.result
         assert inspect.isawaitable(awaitable)
         try:
-            result = await awaitable
+            result = await awaited(awaitable)
         except Exception as error:
             failed(message, error, self._fate)
         else:
@@ -200,8 +202,8 @@ class HandlerThreads:
             began = monotonic()
             try:
                 result = handler(message)
-            except Exception as raised:
-                result, error = None, raised
+            except BaseException as raised:
+                result, error = None, failure_of(raised, in_thread=True)
             now = monotonic()
             seconds = message.handled_s = now - began
             if result is not None and inspect.isawaitable(result):

@@ -15,6 +15,7 @@ from typing import Final
 
 from turbopump.client.consuming.delivery import Delivery, Retry
 from turbopump.client.consuming.ready_messages import NoMoreMessages, ReadyMessages
+from turbopump.client.function_failure import failure_of
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +69,11 @@ class HandlerPool:
                 await asyncio.wait(late)
 
     async def call(self, message: Delivery) -> object:
-        """Run the handler once, beside the others; what it returns. Raises what it raises."""
-        return await self._call(message)
+        """Run the handler once, beside the others; what it returns. Raises what it raises, as ``failure_of`` says."""
+        try:
+            return await self._call(message)
+        except (SystemExit, KeyboardInterrupt) as error:
+            raise failure_of(error, in_thread=False) from error
 
     async def _work(self) -> None:
         this = asyncio.current_task()
@@ -92,6 +96,8 @@ class HandlerPool:
                 raise
             except Exception as error:
                 failed(message, error, self._fate)
+            except (SystemExit, KeyboardInterrupt) as error:
+                failed(message, failure_of(error, in_thread=False), self._fate)
             else:
                 if result is None:
                     message.done()

@@ -1,0 +1,185 @@
+"""Users' functions that raise what no Future or task can carry: it is their failure, and everything else goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tests.unit.client.test_handler_threads import PATIENCE_S, Queue, message_of, messages_of, until
+
+from turbopump import Message, TransactionState
+from turbopump.blocking import Producer, TransactionProducer
+from turbopump.client import loop_thread
+from turbopump.client.consuming.handler_threads import HandlerThreads
+from turbopump.client.consuming.handling import HandlerPool
+from turbopump.client.consuming.ready_messages import ReadyMessages
+from turbopump.client.loop_thread import LoopThread, the_loop_thread
+from turbopump.client.user_function import UserFunction
+from turbopump.testing import BrokerThread
+
+WILD = [StopIteration("no such row"), SystemExit(3), KeyboardInterrupt()]
+names = pytest.mark.parametrize("error", WILD, ids=lambda error: type(error).__name__)
+
+
+def plain(error: BaseException) -> Callable[..., Any]:
+    def function(*_: object) -> None:
+        raise error
+
+    return function
+
+
+def coroutine(error: BaseException) -> Callable[..., Any]:
+    async def function(*_: object) -> None:
+        raise error
+
+    return function
+
+
+def late(error: BaseException) -> Callable[..., Any]:
+    return lambda *_: coroutine(error)()
+
+
+forms = pytest.mark.parametrize("form", [plain, coroutine, late], ids=lambda form: form.__name__)
+
+
+@pytest.fixture
+def thread() -> Iterator[LoopThread]:
+    thread = LoopThread()
+    yield thread
+    loop = thread.loop
+    if not thread.ended:
+        loop.call_soon_threadsafe(loop.stop)
+    thread._thread.join(PATIENCE_S)
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
+        loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
+    loop.close()
+
+
+def on_a_loop_thread(story: Callable[[], Any]) -> None:
+    """Not on the main thread, where a KeyboardInterrupt is Ctrl-C."""
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            asyncio.run(asyncio.wait_for(story(), PATIENCE_S))
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(2 * PATIENCE_S)
+    assert not thread.is_alive()
+    for failure in failures:
+        raise failure
+
+
+@names
+@forms
+def test_a_function_that_raises_it_has_failed_and_whoever_asked_is_told(form: Any, error: BaseException) -> None:
+    async def story() -> None:
+        function = UserFunction(form(error), threads=1, name="test")
+        with pytest.raises(RuntimeError) as failure:
+            await function.call("a")
+        function.close()
+        assert failure.value.__cause__ is error
+
+    on_a_loop_thread(story)
+
+
+@names
+@forms
+def test_a_handler_that_raises_it_gets_the_message_again_and_the_next_one_too(form: Any, error: BaseException) -> None:
+    async def story() -> None:
+        wild, queue, ready = form(error), Queue(), ReadyMessages(None)
+
+        if form is coroutine:
+
+            async def handle(message: Any) -> None:
+                if message.queue_offset == 1:
+                    await wild(message)
+        else:
+
+            def handle(message: Any) -> Any:
+                return wild(message) if message.queue_offset == 1 else None
+
+        kind = HandlerPool if form is coroutine else HandlerThreads
+        pool = kind(handle, ready, concurrency=1)
+        pool.start()
+        ready.put(messages_of(queue, 3))
+        await until(lambda: len(queue.said) == 3)
+        with pytest.raises((RuntimeError, StopIteration)):  # as when an operator has one handled
+            await pool.call(message_of(queue, 1))
+        ready.close()
+        await pool.stop(PATIENCE_S)
+        assert (queue.said[0], queue.said[2]) == ("done", "done")
+        assert queue.said[1].startswith("failed")
+        assert type(error).__name__ in queue.said[1]
+
+    on_a_loop_thread(story)
+
+
+def test_ctrl_c_in_a_coroutine_on_the_main_thread_is_nobodys_failure() -> None:
+    async def story() -> None:
+        await UserFunction(coroutine(KeyboardInterrupt()), threads=1, name="test").call()
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(story())
+
+
+def test_a_transaction_is_decided_in_the_end_and_the_other_clients_live() -> None:
+    asked = threading.Event()
+    answers: list[BaseException | None] = [SystemExit(1), StopIteration(), None]
+
+    def check(_message: object) -> TransactionState:
+        answer = answers.pop(0)
+        if answer is not None:
+            raise answer
+        asked.set()
+        return TransactionState.COMMIT
+
+    settings = {"transaction_time_out": 100, "transaction_check_interval": 200}
+    with BrokerThread(**settings) as broker, Producer(broker.namesrv, instance_name="other") as other:
+        with TransactionProducer(broker.namesrv, group="sellers", checker=check) as producer:
+            result = producer.send_in_transaction(Message("T", b"x"), executor=plain(StopIteration("no such row")))
+            assert result.state is TransactionState.UNKNOWN
+            assert isinstance(result.error, RuntimeError)
+            assert isinstance(result.error.__cause__, StopIteration)
+            assert asked.wait(PATIENCE_S)
+        other.send("T", b"y")
+
+
+def test_the_loop_of_all_blocking_clients_goes_on_and_says_who_broke_out(
+    thread: LoopThread, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def answer() -> int:
+        return 42
+
+    async def broken() -> None:
+        asyncio.get_running_loop().call_soon(plain(SystemExit(3)))
+
+    thread.call(broken)
+    assert thread.call(answer) == 42
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+    assert "SystemExit(3)" in caplog.text
+
+
+def test_a_call_on_a_loop_that_was_stopped_fails_instead_of_waiting_for_ever(
+    thread: LoopThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    async def stop_and_wait() -> None:
+        asyncio.get_running_loop().stop()
+        await asyncio.Event().wait()
+
+    with pytest.raises(RuntimeError, match="was stopped"):
+        thread.call(stop_and_wait)
+    with pytest.raises(RuntimeError, match="was stopped"):
+        thread.call(stop_and_wait)
+    monkeypatch.setattr(loop_thread, "_loop_thread", thread)
+    monkeypatch.setattr(loop_thread, "LoopThread", lambda: "another")
+    assert the_loop_thread() == "another"
