@@ -13,6 +13,7 @@ import socket
 
 from turbopump.broker.cleaning import SPACE_INTERVAL_S, Cleaning
 from turbopump.broker.cold_flow import ColdFlow
+from turbopump.broker.cold_strategy import cold_strategy
 from turbopump.broker.consumers import ClientTable
 from turbopump.broker.dead_letters import late_retries
 from turbopump.broker.detours import Detours, refuse_unknown_kinds
@@ -127,6 +128,7 @@ class Broker:
         progress, kinds = RecoveryProgress(clock.monotonic), QueueKinds(disk, settings.paths)
         store = self._store = MessageStore.open(settings, disk, clock, _report, progress.reached, kinds.is_batch)
         pace = Pace(config.cold_read_share / 100, lambda: store.log.end, loop.call_later)
+        store.log.files.read_ahead(enabled=config.data_read_ahead_enable)
         store.cold_reads.take_turns(loop.call_soon, clock.monotonic, pace)
         store.queue_ends.file.on_recovered = _tell
         _report_recovery(config.store_path_root_dir, store.recovery)
@@ -216,6 +218,7 @@ class Broker:
                 enabled=config.cold_data_flow_control_enable,
                 group_max=config.cg_cold_read_threshold,
                 total_max=config.global_cold_read_threshold,
+                strategy=cold_strategy(config),
             ),
         )
         add_handlers(router, parts, pulls=True)

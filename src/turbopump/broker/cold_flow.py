@@ -1,16 +1,19 @@
 """Which groups have read so much of what may not be in memory that they must wait: counts of bytes, by group, of five seconds.
 
 One rule: a group that reads what is new is never made to wait. Pure: time comes in, monotonic seconds and ms since 1970. It must not know
-pulls. Source: apache/rocketmq ``ColdDataCgCtrService``, which empties its counts on the same beat; thresholds do not adapt to the load here
-(``coldCtrStrategyEnable``).
+pulls. A ``strategy`` adapts the thresholds that nobody has set (``coldCtrStrategyEnable``): half as much again for a group that used up its
+own, a fifth less, three groups at a time, when there is too much of it. Source: apache/rocketmq ``ColdDataCgCtrService``, which empties its counts
+on the same beat.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from turbopump.broker.cold_strategy import REMEMBERED, ColdStrategy
 from turbopump.broker.groups import SYSTEM_GROUPS
 from turbopump.clock import Clock
+from turbopump.config.setting import LONG_MAX
 from turbopump.protocol.bodies.cold_flow import ColdFlowInfo, ColdReading
 
 WINDOW_S: Final = 5.0
@@ -18,18 +21,26 @@ FORGET_S: Final = 60.0
 """A group that has read nothing cold for so long is forgotten."""
 GROUPS_MAX: Final = 10_000
 """More thresholds are not taken."""
+RAISED, LOWERED = 1.5, 0.8
+LOWERED_AT_ONCE: Final = 3
+ADAPTIVE: Final = "||adaptive"
+"""Behind the name of a group whose threshold nobody has set, where an operator is shown it. Groups have no such names."""
 _FREE: Final = frozenset({*SYSTEM_GROUPS, "DEFAULT_CONSUMER", "SCHEDULE_CONSUMER", "__MONITOR_CONSUMER"})
 
 
 class ColdFlow:
     """``group_max`` and ``total_max``: bytes in five seconds."""
 
-    def __init__(self, clock: Clock, *, enabled: bool, group_max: int, total_max: int) -> None:
+    def __init__(
+        self, clock: Clock, *, enabled: bool, group_max: int, total_max: int, strategy: ColdStrategy | None = None
+    ) -> None:
         self.enabled = enabled
         self._clock = clock
         self._group_max = group_max
         self._total_max = total_max
+        self._strategy = strategy
         self._thresholds: dict[str, int] = {}
+        self._adapted: dict[str, int] = {}
         self._readings: dict[str, ColdReading] = {}
         self._last: dict[str, float] = {}
         self._total = 0
@@ -53,7 +64,7 @@ class ColdFlow:
         reading = self._readings.get(group)
         if not self.enabled or reading is None:
             return False
-        return reading.cold_acc >= self._thresholds.get(group, self._group_max) or self._total >= self._total_max
+        return reading.cold_acc >= self._threshold(group) or self._total >= self._total_max
 
     def set_threshold(self, group: str, size: int) -> bool:
         """Until the next start, so much for this group; False: there are too many."""
@@ -71,7 +82,7 @@ class ColdFlow:
         self._roll()
         return ColdFlowInfo(
             runtime_table=dict(self._readings),
-            config_table=dict(self._thresholds),
+            config_table={**self._thresholds, **{f"{group}{ADAPTIVE}": size for group, size in self._adapted.items()}},
             cg_cold_read_threshold=self._group_max,
             global_cold_read_threshold=self._total_max,
             global_acc=self._total,
@@ -81,12 +92,32 @@ class ColdFlow:
         now = self._clock.monotonic()
         if now < self._end:
             return
+        if self._strategy is not None and self._end:
+            self._strategy.collect(self._total)
+            self._adapt(self._strategy)
+            for _ in range(min(int((now - self._end) / WINDOW_S), REMEMBERED)):
+                self._strategy.collect(0)  # windows in which nobody read anything
         self._end = now + WINDOW_S
         self._total = 0
         for group in [group for group, last in self._last.items() if last <= now - FORGET_S]:
             del self._last[group], self._readings[group]
+            self._adapted.pop(group, None)
         for reading in self._readings.values():
             reading.cold_acc = 0
+
+    def _adapt(self, strategy: ColdStrategy) -> None:
+        exceeded = self._total > self._total_max
+        if not exceeded and strategy.raises():
+            for group, reading in self._readings.items():
+                if group not in self._thresholds and reading.cold_acc >= self._threshold(group):
+                    self._adapted[group] = min(int(self._threshold(group) * RAISED), LONG_MAX)
+        if strategy.lowers(exceeded=exceeded):
+            adapted = [group for group in self._adapted if group not in self._thresholds]
+            for group in sorted(adapted, key=self._threshold, reverse=True)[:LOWERED_AT_ONCE]:
+                self._adapted[group] = max(int(self._adapted[group] * LOWERED), self._group_max)
+
+    def _threshold(self, group: str) -> int:
+        return self._thresholds.get(group, self._adapted.get(group, self._group_max))
 
 
 def _is_free(group: str) -> bool:

@@ -45,7 +45,7 @@ from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.protocol.requests.assignment import QueryAssignment, SetMessageRequestMode
 from turbopump.protocol.requests.clients import CheckClientConfig, GetConsumerListByGroup, Heartbeat, UnregisterClient
-from turbopump.protocol.requests.cold_flow import GetColdFlow, RemoveColdFlow, UpdateColdFlow
+from turbopump.protocol.requests.cold_flow import GetColdFlow, RemoveColdFlow, SetCommitLogReadMode, UpdateColdFlow
 from turbopump.protocol.requests.consumers import (
     ConsumeMessageDirectly,
     GetConsumerConnectionList,
@@ -200,10 +200,11 @@ def add_handlers(router: Router, parts: Parts, *, pulls: bool) -> None:
     figures = StatisticsHandler(parts.statistics, parts.runtime_info, store, questions)
     router.add(ViewBrokerStatsData, figures.view)
     router.add(GetBrokerRuntimeInfo, figures.runtime)
-    cold = ColdFlowHandler(parts.cold)
+    cold = ColdFlowHandler(parts.cold, store.log)
     router.add(UpdateColdFlow, cold.update)
     router.add(RemoveColdFlow, cold.remove)
     router.add(GetColdFlow, cold.info)
+    router.add(SetCommitLogReadMode, cold.read_mode)
     _add_operators(router, parts, questions)
 
 

@@ -26,6 +26,8 @@ BROKER: Final = {
         defaultTopicQueueNums               int      8                      =
         autoCreateTopicEnable               boolean  true                   =
         recallMessageEnable                 boolean  false                  -
+        coldCtrStrategyEnable               boolean  false                  -
+        usePIDColdCtrStrategy               boolean  true                   -
         cgColdReadThreshold                 long     3145728                -
         globalColdReadThreshold             long     104857600              -
         storeReplyMessageEnable             boolean  true                   =
@@ -266,10 +268,6 @@ BROKER: Final = {
     "subscriptions come and go with heartbeats alone": """
         subscriptionExpiredTimeout  long     600000  -
         useStaticSubscription       boolean  false   -
-    """,
-    "thresholds of cold reads are not adapted to the load": """
-        coldCtrStrategyEnable    boolean  false      -
-        usePIDColdCtrStrategy    boolean  true       -
     """,
     "light message queues and multi-dispatch are not served": """
         enableLmqStats  boolean  false  -

@@ -21,6 +21,7 @@ STORE: Final = {
         maxTransferCountOnMessageInDisk    int      8               =
         accessMessageInMemoryMaxRatio      int      40              =
         coldDataFlowControlEnable          boolean  false           -
+        dataReadAheadEnable                boolean  true            -
         haListenPort                       int      listenPort + 1  =
         brokerRole                         String   ASYNC_MASTER    =
         flushDiskType                      String   ASYNC_FLUSH     =
@@ -233,6 +234,5 @@ STORE: Final = {
         coldDataScanEnable             boolean  false  -
         sampleSteps                    int      32     -
         accessMessageInMemoryHotRatio  int      26     -
-        dataReadAheadEnable            boolean  true   -
     """,
 }

@@ -20,6 +20,21 @@ class ColdFlowSettings(Sending):
         default=False,
         metadata=setting("coldDataFlowControlEnable", "slow down groups that read much of what may not be in memory"),
     )
+    cold_ctr_strategy_enable: bool = field(
+        default=False,
+        metadata=setting("coldCtrStrategyEnable", "thresholds that nobody has set adapt to how much is read, every 5 s"),
+    )
+    use_pid_cold_ctr_strategy: bool = field(
+        default=True,
+        metadata=setting(
+            "usePIDColdCtrStrategy",
+            "they do so by a controller that aims at 80 % of globalColdReadThreshold; false: up until that is exceeded, then down",
+        ),
+    )
+    data_read_ahead_enable: bool = field(
+        default=True,
+        metadata=setting("dataReadAheadEnable", "the system may read more of the log's files than what is asked for (2004)"),
+    )
     cg_cold_read_threshold: int = field(
         default=3 * _MIB,
         metadata=setting(

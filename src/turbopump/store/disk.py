@@ -63,6 +63,11 @@ class MappedSegment:
         with contextlib.suppress(OSError, AttributeError):  # closed meanwhile; macOS has no such call
             os.posix_fadvise(self._fd, at, size, os.POSIX_FADV_DONTNEED)
 
+    def read_ahead(self, *, enabled: bool) -> None:
+        advice = "POSIX_FADV_NORMAL" if enabled else "POSIX_FADV_RANDOM"
+        with contextlib.suppress(OSError, AttributeError):  # closed meanwhile; macOS has no such call
+            os.posix_fadvise(self._fd, 0, 0, getattr(os, advice))
+
     def read_cold(self, at: int, size: int) -> bytes:
         parts = []
         while size > 0:

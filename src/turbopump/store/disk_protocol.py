@@ -47,6 +47,9 @@ class Segment(Protocol):
     def evict(self, at: int, size: int) -> None:
         """Let the system forget its copy in memory of a range that was read once and is not needed again; nothing is lost."""
 
+    def read_ahead(self, *, enabled: bool) -> None:
+        """Whether the system may read more of the file than ``read_cold`` asks for, because more of it may follow. It may unless told."""
+
     def data_from(self, at: int) -> int | None:
         """The first offset at or after ``at`` where bytes may not be zero; None: the rest is a hole."""
 

@@ -56,6 +56,7 @@ class MappedFiles:
         self.file_size = file_size
         self.files: list[MappedFile] = []
         self._ahead = ahead
+        self._read_ahead = True
         self._spare: Segment | None = None
         self._spare_in_making = False
         self.on_spare: Callable[[], None] | None = None
@@ -87,6 +88,12 @@ class MappedFiles:
                     + (": is a directory missing in storePathCommitLog, or a disk not mounted?" if self._ahead else "")
                 )
             self.files.append(MappedFile(start, self._disk.open_segment(path)))
+
+    def read_ahead(self, *, enabled: bool) -> None:
+        """Whether the system may read more of these files, and of those to come, than what is asked for; so it does unless told."""
+        self._read_ahead = enabled
+        for file in self.files:
+            file.segment.read_ahead(enabled=enabled)
 
     def __iter__(self) -> Iterator[MappedFile]:
         return iter(self.files)
@@ -121,6 +128,8 @@ class MappedFiles:
             self._spare = None
         else:
             spare = self._create(start)
+        if not self._read_ahead:
+            spare.read_ahead(enabled=False)
         file = MappedFile(start, spare)
         root = spare.path.parent
         first = self._ahead and all(other.segment.path.parent != root for other in self.files)

@@ -313,6 +313,7 @@ class SimulatedSegment:
         self.file = file
         self.buffer: Any = file.map()
         self._mount = mount
+        self.reads_ahead = True
         self._holders = 0
         self._closed = False
 
@@ -330,6 +331,10 @@ class SimulatedSegment:
 
     def evict(self, at: int, size: int) -> None:
         """Chance does not remember."""
+
+    def read_ahead(self, *, enabled: bool) -> None:
+        """Nor does it look ahead."""
+        self.reads_ahead = enabled
 
     def data_from(self, at: int) -> int | None:
         """To the sector, as file systems tell it."""

@@ -1,4 +1,4 @@
-"""Groups that read a backlog are slowed down if the broker is told so (coldDataFlowControlEnable); 2001, 2002, 2003."""
+"""Groups that read a backlog are slowed down if the broker is told so (coldDataFlowControlEnable); 2001 to 2004."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import asyncio
 from tests.unit.broker.talking import Client, Talk, in_virtual_time, pull
 
 from turbopump.broker.cold_flow import FORGET_S, WINDOW_S, ColdFlow
+from turbopump.broker.cold_strategy import REMEMBERED, PidStrategy, SimpleStrategy, cold_strategy
+from turbopump.config.broker_config import BrokerConfig
 from turbopump.message.codec import decode_entries
 from turbopump.protocol import fastjson
 from turbopump.protocol.bodies.cold_flow import ColdFlowInfo
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.cold_flow import GetColdFlow, RemoveColdFlow, UpdateColdFlow
+from turbopump.protocol.requests.cold_flow import GetColdFlow, RemoveColdFlow, SetCommitLogReadMode, UpdateColdFlow
 from turbopump.testing.simulation import Simulation
 
 BUSY = "This consumer group is reading cold data. It has been flow control"
@@ -113,3 +115,104 @@ def test_thresholds_of_groups_are_set_removed_and_shown() -> None:
         assert await outcome(client, 4) == (ResponseCode.SYSTEM_BUSY, BUSY)
 
     in_virtual_time(scene, **ALL_COLD)
+
+
+def window(cold: ColdFlow, clock: Hands, **sizes: int) -> dict[str, int]:
+    """Five seconds in which groups read so much; the thresholds after them."""
+    for group, size in sizes.items():
+        cold.read(group, size)
+    clock.seconds += WINDOW_S
+    return dict(cold.info().config_table)
+
+
+def test_a_simple_strategy_raises_who_uses_up_its_threshold_and_lowers_the_highest_when_it_is_too_much_in_all() -> None:
+    clock = Hands()
+    cold = ColdFlow(clock, enabled=True, group_max=100, total_max=1000, strategy=SimpleStrategy())
+    assert cold.set_threshold("set", 50)
+    cold.info()
+    assert window(cold, clock, g=100, h=99, set=60) == {"set": 50, "g||adaptive": 150}
+    cold.read("g", 149)
+    assert not cold.must_wait("g")
+    assert window(cold, clock, g=1) == {"set": 50, "g||adaptive": 225}
+    many = {"set": 50, "g||adaptive": 337, "h||adaptive": 150, "i||adaptive": 150, "j||adaptive": 150}
+    assert window(cold, clock, g=225, h=100, i=100, j=100) == many
+    after = window(cold, clock, g=1001)
+    assert after["g||adaptive"] == 269
+    assert sorted(after.values()) == [50, 120, 120, 150, 269], "three of them, the highest first"
+    for _ in range(10):
+        after = window(cold, clock, g=1001)
+    assert after["g||adaptive"] == 100, "not below what every group has"
+    clock.seconds += FORGET_S
+    assert cold.info().config_table == {"set": 50}
+
+
+def test_a_controller_raises_thresholds_while_all_together_read_less_than_it_aims_at_and_lowers_them_when_it_is_more() -> None:
+    clock = Hands()
+    cold = ColdFlow(clock, enabled=True, group_max=100, total_max=1000, strategy=PidStrategy(1000))
+    cold.info()
+    for _ in range(9):
+        assert window(cold, clock, g=100) == {}, "it has not seen enough"
+    assert window(cold, clock, g=100) == {"g||adaptive": 150}
+    assert window(cold, clock, g=150) == {"g||adaptive": 225}
+    for _ in range(12):
+        after = window(cold, clock, h=990)
+    assert "g||adaptive" not in after, "it has read nothing for a minute"
+    raised = after["h||adaptive"]
+    assert raised > 100
+    assert window(cold, clock, h=990) == {"h||adaptive": int(raised * 0.8)}
+    for _ in range(10):
+        after = window(cold, clock, h=990)
+    assert after == {"h||adaptive": 100}, "not below what every group has"
+
+
+def test_a_controller_counts_windows_in_which_nobody_read() -> None:
+    strategy = PidStrategy(1000)
+    for _ in range(REMEMBERED):
+        strategy.collect(2000)
+    assert (strategy.raises(), strategy.lowers(exceeded=False)) == (False, True)
+    clock = Hands()
+    cold = ColdFlow(clock, enabled=True, group_max=100, total_max=1000, strategy=strategy)
+    cold.info()
+    clock.seconds += 20 * WINDOW_S
+    cold.info()
+    assert (strategy.raises(), strategy.lowers(exceeded=True)) == (True, False)
+
+
+def test_a_broker_adapts_thresholds_if_it_is_told_to() -> None:
+    assert cold_strategy(BrokerConfig()) is None
+    assert isinstance(cold_strategy(BrokerConfig(cold_ctr_strategy_enable=True)), PidStrategy)
+
+    async def scene(talk: Talk, _simulation: Simulation) -> None:
+        client = talk.client
+        await fill(client)
+        await client.join("c")
+        await client.pull(0, max_msg_nums=4)
+        await asyncio.sleep(6)
+        info = fastjson.decode((await client.ask(GetColdFlow())).body, ColdFlowInfo)
+        assert info.config_table == {"g||adaptive": 4500}
+
+    in_virtual_time(scene, cold_ctr_strategy_enable=True, use_pid_cold_ctr_strategy=False, **ALL_COLD)
+
+
+def test_an_operator_says_whether_the_system_reads_ahead_in_the_log() -> None:
+    async def scene(talk: Talk, _simulation: Simulation) -> None:
+        client = talk.client
+        await fill(client)
+
+        def modes() -> set[bool]:
+            return {file.segment.reads_ahead for file in talk.broker.store.log.files}  # type: ignore[attr-defined]
+
+        assert modes() == {False}
+        assert (await client.ask(SetCommitLogReadMode(mode="0"))).code == ResponseCode.SUCCESS
+        assert modes() == {True}
+        answer = await client.ask(SetCommitLogReadMode(mode="1"))
+        assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, "set commitlog readahead mode success, mode: 1")
+        before = len(talk.broker.store.log.files.files)
+        while len(talk.broker.store.log.files.files) < before + 2:
+            await client.send(b"x" * 60_000)
+        assert modes() == {False}, "files to come, too"
+        assert (await client.ask(SetCommitLogReadMode(mode="4"))).code == ResponseCode.INVALID_PARAMETER
+        assert (await client.ask(SetCommitLogReadMode(mode="random"))).code == ResponseCode.SYSTEM_ERROR
+        assert (await client.ask(SetCommitLogReadMode())).code == ResponseCode.SYSTEM_ERROR
+
+    in_virtual_time(scene, data_read_ahead_enable=False)

@@ -37,6 +37,22 @@ def test_a_segment_is_zeroes_of_its_size_and_keeps_what_is_written(disk: SystemD
         disk.create_segment(tmp_path / "b", 10)
 
 
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="the system takes no advice")
+def test_how_far_the_system_reads_ahead_in_a_file_is_said_of_that_file(
+    disk: SystemDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment = disk.create_segment(tmp_path / "a", 10_000)
+    said: list[tuple[int, int, int]] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda _fd, at, size, advice: said.append((at, size, advice)))
+    segment.read_ahead(enabled=False)
+    segment.read_ahead(enabled=True)
+    assert said == [(0, 0, os.POSIX_FADV_RANDOM), (0, 0, os.POSIX_FADV_NORMAL)]
+    assert segment.read_cold(0, 10_000) == bytes(10_000)
+    segment.close()
+    monkeypatch.undo()
+    segment.read_ahead(enabled=False)  # of a file that is closed it says nothing
+
+
 def test_a_segment_that_does_not_fit_leaves_no_file(disk: SystemDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_fd: int, _size: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

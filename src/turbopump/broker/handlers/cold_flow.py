@@ -1,5 +1,5 @@
-"""Answers to 2001, 2002 and 2003: thresholds for groups that read a backlog. Source: apache/rocketmq ``AdminBrokerProcessor``, which
-passes over thresholds that it cannot read, and says so in its log alone."""
+"""Answers to 2001, 2002 and 2003: thresholds for groups that read a backlog; and to 2004: reading ahead. Source: apache/rocketmq
+``AdminBrokerProcessor``, which passes over thresholds that it cannot read, and says so in its log alone."""
 
 from __future__ import annotations
 
@@ -12,17 +12,21 @@ from turbopump.errors import BodyError, ConfigError
 from turbopump.message.rules import group_fault
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.cold_flow import GetColdFlow, RemoveColdFlow, UpdateColdFlow
+from turbopump.protocol.requests.cold_flow import GetColdFlow, RemoveColdFlow, SetCommitLogReadMode, UpdateColdFlow
 from turbopump.remoting.router import RequestContext, Response
+from turbopump.store.commit_log import CommitLog
+
+READ_AHEAD, AT_RANDOM = 0, 1
 
 log = logging.getLogger(__name__)
 
 
 class ColdFlowHandler:
-    """Sets, removes and shows thresholds."""
+    """Sets, removes and shows thresholds, and how ``commit_log`` is read."""
 
-    def __init__(self, cold: ColdFlow) -> None:
+    def __init__(self, cold: ColdFlow, commit_log: CommitLog) -> None:
         self._cold = cold
+        self._log = commit_log
 
     def update(self, _request: UpdateColdFlow, context: RequestContext) -> Response:
         try:
@@ -44,3 +48,17 @@ class ColdFlowHandler:
 
     def info(self, _request: GetColdFlow, _context: RequestContext) -> Response:
         return Response(body=fastjson.encode(self._cold.info()))
+
+    def read_mode(self, request: SetCommitLogReadMode, context: RequestContext) -> Response:
+        """Until the next start."""
+        try:
+            mode = int(request.mode or "")
+        except ValueError:
+            remark = f"set commitlog readahead mode failed: READ_AHEAD_MODE is {(request.mode or '')[:64]!r}, not 0 or 1"
+            return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+        if mode not in (READ_AHEAD, AT_RANDOM):
+            remark = "set commitlog readahead mode param value error: READ_AHEAD_MODE is 0 (read ahead) or 1 (do not)"
+            return Response(code=ResponseCode.INVALID_PARAMETER, remark=remark)
+        self._log.files.read_ahead(enabled=mode == READ_AHEAD)
+        log.info("reading ahead set by=%s enabled=%s", context.peer.peer, mode == READ_AHEAD)
+        return Response(remark=f"set commitlog readahead mode success, mode: {mode}")
