@@ -20,14 +20,14 @@ from turbopump.client.recall import recall_message
 from turbopump.client.request_reply import Replier, Requester
 from turbopump.client.selectors import Selector
 from turbopump.client.sending.accumulator import Accumulator, AutoBatch, Held
+from turbopump.client.sending.admission import Admission
 from turbopump.client.sending.aiming import Aiming
 from turbopump.client.sending.back_pressure import BackPressure, InFlightBound
 from turbopump.client.sending.fault_detector import FaultDetector
 from turbopump.client.sending.fault_strategy import FaultStrategy, LatencyFaults
-from turbopump.client.sending.outgoing import COMPRESS_FROM, Compression, Outgoing, Packer, as_message
+from turbopump.client.sending.outgoing import COMPRESS_FROM, Compression, Packer, as_message
 from turbopump.client.sending.producer_rules import PRODUCER_RULES
 from turbopump.client.sending.selection import RoundRobin
-from turbopump.client.sending.send_attempts import Target
 from turbopump.client.sending.send_frame import SendFrames
 from turbopump.client.sending.send_result import RETRYABLE_CODES, SendResult
 from turbopump.client.sending.send_statistics import SendStatistics
@@ -96,6 +96,7 @@ class Producer(InContext):
         self._hooks = tuple(hooks)
         self._trace_topic = trace_topic(trace)
         self._bound = None if back_pressure is None else InFlightBound(back_pressure)
+        self._admission = Admission(self._bound, self._aiming, send_timeout)
         self._plain = back_pressure is None and namespace is None
         self.statistics = SendStatistics()
         """How the sends of this producer went, by broker (docs/statistics.md)."""
@@ -234,26 +235,28 @@ class Producer(InContext):
             message, target = self._aiming.aim(message, queue, selector, sharding_key)  # type: ignore[assignment]
         elif self._accumulator is not None and self._accumulator.takes(message):
             if self._bound is not None:
-                return await (await self._batched(self._accumulator, message, queue, timeout))
+                return await (
+                    await self._admission.batch(self._accumulator, message, self._pack.piece(message), queue, timeout)
+                )
             limit = self._rules.timeout if timeout is None else timeout
             return await self._accumulator.add(message, self._pack.piece(message), queue, limit)
         if self._plain:
             return await sender.deliver(self._pack.pack(message), target, timeout)
-        return await self._deliver(sender, self._pack.pack(message), target, timeout)
+        return await self._admission.deliver(sender, self._pack.pack(message), target, timeout)
 
     async def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout: float | None = None
     ) -> SendResult:
         """Send messages of one topic in one request, to one queue, all or none. Nothing is split: see MessageError. Errors as ``send``."""
         check_timeout(timeout)
-        return await self._deliver(self._ready(), self._pack.pack_batch(messages), queue, timeout)
+        return await self._admission.deliver(self._ready(), self._pack.pack_batch(messages), queue, timeout)
 
     async def _send_together(self, held: Sequence[Held], queue: MessageQueue | None, timeout: float) -> SendResult:
         first = held[0][0]
         if len(held) == 1:
-            return await self._deliver_inside(self._started(), self._pack.pack(first), queue, timeout)
+            return await self._admission.deliver_unbound(self._started(), self._pack.pack(first), queue, timeout)
         outgoing = self._pack.pack_pieces([piece for _, piece in held], wait_store_ok=first.wait_store_ok)
-        return await self._deliver_inside(self._started(), outgoing, queue, timeout)
+        return await self._admission.deliver_unbound(self._started(), outgoing, queue, timeout)
 
     async def start_send(
         self,
@@ -270,15 +273,15 @@ class Producer(InContext):
         check_timeout(timeout)
         sender = self._ready()
         if self._accumulator is not None and selector is None and sharding_key is None and self._accumulator.takes(message):
-            future = await self._batched(self._accumulator, message, queue, timeout)
+            future = await self._admission.batch(self._accumulator, message, self._pack.piece(message), queue, timeout)
             if self._accumulator.wants_a_turn():
                 await asyncio.sleep(0)  # let the loop write: a caller that only starts sends would never yield
             return future
         message, target = self._aiming.aim(message, queue, selector, sharding_key)
         outgoing = self._pack.pack(message)
         if self._bound is not None:
-            timeout = await self._enter(self._bound, outgoing, timeout)
-        task = asyncio.get_running_loop().create_task(self._deliver_entered(sender, outgoing, target, timeout))
+            timeout = await self._admission.enter(outgoing, timeout)
+        task = asyncio.get_running_loop().create_task(self._admission.deliver_entered(sender, outgoing, target, timeout))
         await asyncio.sleep(0)  # let it begin: a close waits for what has begun
         return task
 
@@ -391,42 +394,3 @@ class Producer(InContext):
     def _inside(self, topic: str) -> str:
         check({"topic": TOPIC}, {"topic": topic})
         return wrap(self._namespace, topic)
-
-    # --- between the user and the way of a message ---------------------------------------------------------------------------
-
-    async def _batched(
-        self, accumulator: Accumulator, message: Message, queue: MessageQueue | None, timeout: float | None
-    ) -> asyncio.Future[SendResult]:
-        """The message waits for its own room, and has it until its own future is done."""
-        piece = self._pack.piece(message)
-        if timeout is None:
-            timeout = self._rules.timeout
-        bound = self._bound
-        if bound is None:
-            return accumulator.add(message, piece, queue, timeout)
-        size = len(message.body)
-        timeout = await bound.enter_within(size, timeout)
-        future = accumulator.add(message, piece, queue, timeout)
-        future.add_done_callback(lambda _: bound.leave(size))
-        return future
-
-    async def _deliver(self, sender: Sender, outgoing: Outgoing, target: Target, timeout: float | None) -> SendResult:
-        if self._bound is not None:
-            timeout = await self._enter(self._bound, outgoing, timeout)
-        return await self._deliver_entered(sender, outgoing, target, timeout)
-
-    async def _enter(self, bound: InFlightBound, outgoing: Outgoing, timeout: float | None) -> float:
-        return await bound.enter_within(len(outgoing.body), self._rules.timeout if timeout is None else timeout)
-
-    async def _deliver_entered(self, sender: Sender, outgoing: Outgoing, target: Target, timeout: float | None) -> SendResult:
-        try:
-            return await self._deliver_inside(sender, outgoing, target, timeout)
-        finally:
-            if self._bound is not None:
-                self._bound.leave(len(outgoing.body))
-
-    async def _deliver_inside(self, sender: Sender, outgoing: Outgoing, target: Target, timeout: float | None) -> SendResult:
-        if self._namespace is None:
-            return await sender.deliver(outgoing, target, timeout)
-        result = await sender.deliver(outgoing, self._aiming.inside(target), timeout)
-        return result.moved_to(self._aiming.outside(result.queue))

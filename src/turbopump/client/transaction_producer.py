@@ -148,7 +148,7 @@ class TransactionProducer(Producer):
         properties = {**message.properties, TRANSACTION_PREPARED: "true", PRODUCER_GROUP: self._member.group}
         half = Message(message.topic, message.body, properties=properties, flag=message.flag)
         outgoing = self._pack.pack(half)
-        sent = await self._deliver(sender, outgoing, None, timeout)
+        sent = await self._admission.deliver(sender, outgoing, None, timeout)
         state, failed = TransactionState.ROLLBACK, None
         if sent.status is SendStatus.OK:
             half.properties[UNIQ_KEY] = outgoing.msg_id

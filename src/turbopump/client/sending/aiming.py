@@ -21,7 +21,7 @@ class Aiming:
     """For one producer and its namespace."""
 
     def __init__(self, namespace: str | None) -> None:
-        self._namespace = namespace
+        self.namespace = namespace
 
     def aim(
         self, message: Message, queue: MessageQueue | None, selector: Selector | None, sharding_key: object
@@ -47,14 +47,14 @@ class Aiming:
 
     def outside(self, queue: MessageQueue) -> MessageQueue:
         """What the user calls it."""
-        return MessageQueue(unwrap(self._namespace, queue.topic), queue.broker_name, queue.queue_id)
+        return MessageQueue(unwrap(self.namespace, queue.topic), queue.broker_name, queue.queue_id)
 
     def _chosen(self, selector: Selector, queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
-        outside = queues if self._namespace is None else [self.outside(queue) for queue in queues]
+        outside = queues if self.namespace is None else [self.outside(queue) for queue in queues]
         chosen = selector(outside, message)
         if chosen not in outside:
             raise ConfigError(f"the selector chose {chosen!r}, which is none of the {len(outside)} queues of {message.topic!r}")
         return self._wrapped(chosen)
 
     def _wrapped(self, queue: MessageQueue) -> MessageQueue:
-        return MessageQueue(wrap(self._namespace, queue.topic), queue.broker_name, queue.queue_id)
+        return MessageQueue(wrap(self.namespace, queue.topic), queue.broker_name, queue.queue_id)
