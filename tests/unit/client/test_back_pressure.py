@@ -394,3 +394,40 @@ def test_no_batch_grows_beyond_what_one_request_may_have(size_max: int, settings
 def test_unusable_bounds_are_refused(make) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ConfigError):
         make()
+
+
+def test_an_own_id_with_a_comma_takes_nobody_his_result() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster, auto_batch=AutoBatch()) as producer:
+            cluster.broker.script[RequestCode.SEND_BATCH_MESSAGE].append(stored := refusal(ResponseCode.SUCCESS))
+            stored.ext = {"msgId": "B0,B1,B2", "queueId": "2", "queueOffset": "100"}
+            own = Message("orders", b"own", properties={"UNIQ_KEY": "order,17"})
+            before, result, after = await asyncio.gather(
+                producer.send("orders", b"a"), producer.send(own), producer.send("orders", b"b")
+            )
+            assert len(cluster.broker.requests(SendBatchMessage)) == 1
+            assert (result.msg_id, result.msg_ids) == ("order,17", ("order,17",))
+            assert [one.offset_msg_id for one in (before, result, after)] == ["B0", "B1", "B2"]
+            assert [one.queue_offset for one in (before, result, after)] == [100, 101, 102]
+            assert "," not in before.msg_id + after.msg_id
+            whole = await producer.send_batch([own, Message("orders", b"c", properties={"UNIQ_KEY": "other"})])
+            assert (whole.msg_id, whole.msg_ids) == ("order,17,other", ("order,17", "other"))
+            assert (await producer.send(own, timeout=1)).msg_ids == ("order,17",)
+
+    simulate(1, scenario)
+
+
+def test_what_a_broker_may_refuse_in_a_batch_goes_alone() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster, auto_batch=AutoBatch()) as producer:
+            cluster.name_server.route("%RETRY%billing", cluster.broker)
+            await asyncio.gather(*(producer.send("%RETRY%billing", b"again") for _ in range(3)))
+            assert cluster.broker.requests(SendBatchMessage) == []
+            assert len(cluster.broker.requests(SendMessageV2)) == 3
+            large = Message("orders", b"large", properties={"a": "b" * 17_000})
+            results = await asyncio.gather(*(producer.send(message) for message in (Message("orders", b"x"), large, large)))
+            assert cluster.broker.requests(SendBatchMessage) == []
+            assert len(cluster.broker.requests(SendMessageV2)) == 6
+            assert [result.status for result in results] == [SendStatus.OK] * 3
+
+    simulate(1, scenario)

@@ -21,6 +21,7 @@ from turbopump.client.setting_rules import Rule, check, is_seconds, is_whole
 from turbopump.errors import SendError
 from turbopump.message.message import Message
 from turbopump.message.message_queue import MessageQueue
+from turbopump.message.properties import PROPERTIES_SIZE_MAX
 from turbopump.message.rules import RETRY_PREFIX
 
 HOLD_S_MAX: Final = 30.0
@@ -57,7 +58,7 @@ class AutoBatch:
 
 Held = tuple[Message, Piece]
 """A message, and what it is in a batch."""
-BatchKey = tuple[str, MessageQueue | None, str | None, str | None]
+BatchKey = tuple[str, MessageQueue | None, str | None, object]
 
 
 @dataclass(slots=True, eq=False)
@@ -98,12 +99,10 @@ class Accumulator:
         """Whether it may go in a batch, and there is room to hold it."""
         if self._held >= self._settings.total_size or not 0 < len(message.body) <= self._settings.size:
             return False
+        if message.topic.startswith(RETRY_PREFIX):
+            return False
         properties = message.properties
-        return not properties or (
-            not message.topic.startswith(RETRY_PREFIX)
-            and "TRAN_MSG" not in properties
-            and not any(name in properties for name in DELAYING)
-        )
+        return not properties or ("TRAN_MSG" not in properties and not any(name in properties for name in DELAYING))
 
     def add(self, message: Message, piece: Piece, queue: MessageQueue | None, timeout: float) -> asyncio.Future[SendResult]:
         """The future gets the message's own result, or the error of the whole batch, after ``timeout`` seconds at most. Raises SendError if
@@ -116,11 +115,18 @@ class Accumulator:
             )
         size = len(piece.entry)
         properties = message.properties
-        key = (
+        key: BatchKey = (
             (message.topic, queue, properties.get("WAIT"), properties.get("TAGS"))
             if properties
             else (message.topic, queue, None, None)
         )
+        if size - len(message.body) > PROPERTIES_SIZE_MAX // 2:
+            key = (
+                message.topic,
+                queue,
+                None,
+                object(),
+            )  # alone: brokers add to it, and one with too much would fail its whole batch
         loop = asyncio.get_running_loop()
         batch = self._batches.get(key)
         if batch is not None and batch.size + size > self._size_max:
@@ -265,7 +271,7 @@ def overdue(piece: Piece, *, held: bool) -> SendError:
 
 def each_result(whole: SendResult, count: int) -> list[SendResult]:
     """A batch's result as those of its messages. A broker that keeps the batch as one entry (an inner batch) gives all the same."""
-    ids = whole.msg_id.split(",")
+    ids = whole.batch_ids
     offset_ids = whole.offset_msg_id.split(",")
     if len(ids) != count:
         return [whole] * count

@@ -77,6 +77,8 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
     flag: int
     msg_id: str
     batch: bool = False
+    batch_ids: tuple[str, ...] = ()
+    """Of a batch, the ids of its messages; ``msg_id`` is all of them in one text."""
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):
@@ -172,11 +174,11 @@ class Packer:
             raise MessageError(
                 f"a batch of {len(pieces)} messages takes {len(body)} bytes; at most {self._body_size_max} are allowed: split it"
             )
-        msg_id = ",".join([piece.msg_id for piece in pieces])
+        ids = tuple([piece.msg_id for piece in pieces])
         # RocketMQ 5: the batch has a UNIQ_KEY too. Brokers 4.8 to 5.3.3 append it to each message's own, and there it wins: all messages
         # of the batch have one id then, which nobody was told.
         wait = "" if wait_store_ok else f"{WAIT_STORE_MSG_OK}\x01false\x02"
-        return Outgoing(pieces[0].topic, body, f"{wait}{self._suffix}", 0, 0, msg_id, True)
+        return Outgoing(pieces[0].topic, body, f"{wait}{self._suffix}", 0, 0, ",".join(ids), True, ids)
 
     def _checked_topic(self, topic: str) -> str:
         fault = topic_fault(topic)

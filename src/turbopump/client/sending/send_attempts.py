@@ -123,7 +123,7 @@ class Attempts:
             if connection is None:
                 connection = await sender.instance.remoting.connect(address, timeout=patience)
             answer = await sender.ask(connection, self._outgoing, queue, max(min(patience, self._left()), 0.001))
-            result = result_of(answer, self._outgoing.msg_id, queue, address)
+            result = result_of(answer, self._outgoing, queue, address)
         except asyncio.CancelledError:
             self._after(context, began, SendError("the sender was cancelled before the broker answered"))
             raise

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from turbopump.client.sending.outgoing import Outgoing
 from turbopump.errors import ResponseError
 from turbopump.message.message_queue import MessageQueue
 from turbopump.protocol.codes import ResponseCode
@@ -29,7 +30,7 @@ class SendStatus(Enum):
 class SendResult(msgspec.Struct, frozen=True):
     """``msg_id`` is the producer's own id of the message (for a batch: the ids, comma-separated); ``queue`` and ``queue_offset`` say
     where it is (for a batch: the first); ``offset_msg_id`` is the broker's id, by which it can be looked up (for a batch: the ids,
-    comma-separated). ``region_id`` and ``trace_on`` are what the broker says about traces."""
+    comma-separated). ``region_id`` and ``trace_on`` are what the broker says about traces. ``batch_ids``: see ``msg_ids``."""
 
     status: SendStatus
     msg_id: str
@@ -40,11 +41,13 @@ class SendResult(msgspec.Struct, frozen=True):
     recall_handle: str | None = None
     region_id: str = DEFAULT_REGION
     trace_on: bool = True
+    batch_ids: tuple[str, ...] = ()
 
     @property
     def msg_ids(self) -> tuple[str, ...]:
-        """The ids of the messages of a batch in their order, each as its consumer will see it; of a single message its one."""
-        return tuple(self.msg_id.split(","))
+        """The ids of the messages of a batch in their order, each as its consumer will see it; of a single message, or a batch that the
+        broker keeps as one entry, its one."""
+        return self.batch_ids or (self.msg_id,)
 
     def moved_to(self, queue: MessageQueue) -> SendResult:
         """The same under the name that the user knows the queue by."""
@@ -84,7 +87,9 @@ RETRYABLE_CODES: Final = frozenset(
 """Answers after which another broker is tried (apache/rocketmq ``DefaultMQProducer.retryResponseCodes``)."""
 
 
-def result_of(answer: TypedJsonHeader[SendAnswer] | Command, msg_id: str, queue: MessageQueue, address: str) -> SendResult:
+def result_of(
+    answer: TypedJsonHeader[SendAnswer] | Command, outgoing: Outgoing, queue: MessageQueue, address: str
+) -> SendResult:
     """What an answer says. Raises ResponseError if the message is not stored."""
     status = STATUS_BY_CODE.get(answer.code)
     if isinstance(answer, Command):
@@ -97,9 +102,10 @@ def result_of(answer: TypedJsonHeader[SendAnswer] | Command, msg_id: str, queue:
         reply = answer.ext
     if reply.queue_id != queue.queue_id:
         queue = MessageQueue(queue.topic, queue.broker_name, reply.queue_id)
+    whole = reply.batch_uniq_id  # of an inner batch: the broker keeps it as one entry
     return SendResult(
         status,
-        msg_id if reply.batch_uniq_id is None else reply.batch_uniq_id,
+        outgoing.msg_id if whole is None else whole,
         queue,
         reply.queue_offset,
         reply.msg_id,
@@ -107,4 +113,5 @@ def result_of(answer: TypedJsonHeader[SendAnswer] | Command, msg_id: str, queue:
         reply.recall_handle,
         reply.region_id or DEFAULT_REGION,
         reply.trace_on != "false",
+        outgoing.batch_ids if whole is None else (),
     )

@@ -128,7 +128,7 @@ class Sender:
                         now = self._time()
                         if self.faults.settings is not None:
                             self.faults.succeeded(queue.broker_name, (now - began) * 1000, now)
-                        result = result_of(answer, outgoing.msg_id, queue, address)
+                        result = result_of(answer, outgoing, queue, address)
                         self.statistics.count_stored(queue.broker_name, now - began)
                         if result.status is SendStatus.OK or not self.rules.retry_unless_ok:
                             return result
