@@ -66,7 +66,15 @@ RUNS = {
     ),
     "sim": Lanes(
         "tests/simulation",
-        ("test_delays.py", "test_timers.py", "test_transactions.py"),
+        (
+            "test_delays.py",
+            "test_inner_batches.py",
+            "test_pop.py",
+            "test_rebalances.py",
+            "test_store.py",
+            "test_timers.py",
+            "test_transactions.py",
+        ),
         ("--seeds", "80"),
         {"TURBOPUMP_SIM_MINUTES": "10"},
     ),

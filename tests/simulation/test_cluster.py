@@ -9,6 +9,7 @@ import sys
 from functools import partial
 
 from tests.simulation.cluster import GROUP, Cluster, Mischief
+from tests.simulation.figures import Figures
 
 from turbopump.config.broker_config import FlushDiskType
 from turbopump.testing.ledger import Delivery, Ledger, Rule
@@ -39,18 +40,21 @@ async def war(simulation: Simulation, flush: FlushDiskType = FlushDiskType.SYNC_
     return cluster.ledger
 
 
-def test_without_faults_everything_is_acknowledged_and_consumed_once(seed: int) -> None:
+def test_without_faults_everything_is_acknowledged_and_consumed_once(seed: int, figures: Figures) -> None:
     cluster, settled = simulate(seed, peace)
     ledger = cluster.ledger
     assert ledger.violations(ordered=[GROUP]) == []
     assert len(ledger.acknowledged) == len(ledger.sends)
     assert len({(delivery.queue, delivery.offset) for delivery in settled}) == len(settled) > 50
+    figures.count(messages=len(ledger.sends), lost=0, came_twice_once_settled=0)
 
 
-def test_through_every_fault_what_was_acknowledged_is_consumed(seed: int) -> None:
+def test_through_every_fault_what_was_acknowledged_is_consumed(seed: int, figures: Figures) -> None:
     ledger = simulate(seed, war)
     assert ledger.violations([GROUP]) == []
     assert len(ledger.acknowledged) > 100
+    figures.count(sends=len(ledger.sends), acknowledged=len(ledger.acknowledged), disturbances=ledger.disturbances, lost=0)
+    figures.count(at_one_offset_with_another=0, out_of_order=0)
 
 
 def test_without_a_flush_before_the_acknowledgement_messages_are_lost() -> None:

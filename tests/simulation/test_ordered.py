@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 from tests.handlers_in_order import HandlersInOrder
+from tests.simulation.figures import Figures
 from tests.simulation.kept_programs import KeptPrograms
 
 from turbopump.broker.broker import Broker
@@ -183,7 +184,7 @@ class World(KeptPrograms):
         return self.simulation.source(f"{host} from {self.simulation.loop.time()}")
 
 
-def test_through_every_failure_no_handler_begins_before_the_message_ahead_succeeded(seed: int) -> None:
+def test_through_every_failure_no_handler_begins_before_the_message_ahead_succeeded(seed: int, figures: Figures) -> None:
     async def war(simulation: Simulation) -> World:
         world = World(simulation, failing=0.1)
         world.start()
@@ -199,14 +200,18 @@ def test_through_every_failure_no_handler_begins_before_the_message_ahead_succee
     assert world.missing == 0
     assert sum(map(len, world.watch.succeeded.values())) > 100
     assert len(world.watch.succeeded) == QUEUES
+    figures.count(failures=FAILURES if seed <= 10 else 8, messages=sum(map(len, world.watch.succeeded.values())), lost=0)
+    figures.count(begun_before_the_one_ahead_succeeded=0, repeated_after_a_failure=world.watch.repeated)
 
 
-def test_members_that_come_and_go_hand_over_without_a_message_handled_twice(seed: int) -> None:
+def test_members_that_come_and_go_hand_over_without_a_message_handled_twice(seed: int, figures: Figures) -> None:
+    changes = 200 if WHOLE and seed <= 10 else 8
+
     async def peace(simulation: Simulation) -> World:
         world = World(simulation, failing=0.1)
         world.start()
         await asyncio.sleep(20)
-        for _ in range(200 if WHOLE and seed <= 10 else 8):
+        for _ in range(changes):
             await asyncio.sleep(simulation.random.uniform(1, 40))
             world.check_alive()
             world.stop(simulation.random.choice(CONSUMERS))
@@ -219,6 +224,7 @@ def test_members_that_come_and_go_hand_over_without_a_message_handled_twice(seed
     assert world.watch.wrong == []
     assert world.watch.repeated == 0
     assert world.missing == 0
+    figures.count(members_stopped=changes, messages=sum(map(len, world.watch.succeeded.values())), lost=0, handled_twice=0)
 
 
 def test_without_locks_two_members_handle_one_queue_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import pytest
+from tests.simulation.figures import Figures
 from tests.simulation.handed_out import HandOut, Place, handed_out, place_of
 from tests.simulation.one_broker import HOST, OneBroker, with_one_broker
 from tests.unit.broker.popping import Popped, Popper
@@ -215,10 +216,9 @@ class Return(NamedTuple):
     back_ms: int | None
 
 
-def test_nothing_is_lost_and_what_is_not_acknowledged_is_back_in_time(seed: int) -> None:
-    if seed > (30 if WHOLE else 3):
+def test_nothing_is_lost_and_what_is_not_acknowledged_is_back_in_time(seed: int, figures: Figures) -> None:
+    if seed > (20 if WHOLE else 3):
         pytest.skip("so many such runs are enough")
-    seen: list[str] = []
     failures = FAILURES if seed <= 3 else 12
 
     async def scene(world: OneBroker) -> None:
@@ -250,15 +250,14 @@ def test_nothing_is_lost_and_what_is_not_acknowledged_is_back_in_time(seed: int)
         assert [place for place in unanswered if not pop.explains(place)] == [], "handed out to nobody"
         times = [(one.handed.visible_ms, one.back_ms) for one in returns if one.back_ms is not None]
         back = sorted(back - visible for visible, back in times if pop.limit(visible) == visible + LATE_MS)
-        twice = pop.came.total() - len(pop.came)
         assert len(back) > len(pop.sent) // 20
-        seen.append(
-            f"{len(pop.sent)} messages, {failures} failures, {pop.deaths} consumers died: 0 lost, "
-            f"{len(returns)} unacknowledged came back, {len(unanswered)} of them handed out with an answer that nobody got, 0 late, "
-            f"p50 {back[len(back) // 2]} ms after their time, most {back[-1]} ms with a broker that was up; "
-            f"{twice} deliveries more than messages, "
-            f"{pop.after_done} of them after an acknowledgement"
+        figures.count(
+            failures=failures, consumers_died=pop.deaths, messages=len(pop.sent), lost=0, unacknowledged_came_back=len(returns)
         )
+        figures.count(of_them_handed_out_to_nobody=len(unanswered), later_than_two_seconds=0)
+        figures.count(
+            deliveries_more_than_messages=pop.came.total() - len(pop.came), of_them_after_an_acknowledgement=pop.after_done
+        )
+        figures.sample(back_after_its_time_ms=[float(each) for each in back])
 
     with_one_broker(scene, seed, flush_disk_type="SYNC_FLUSH", scrub_bytes_per_second=0, message_index_enable=False)
-    print(*seen)

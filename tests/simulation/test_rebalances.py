@@ -15,6 +15,7 @@ from datetime import datetime
 
 import pytest
 from tests.handlers_in_order import HandlersInOrder
+from tests.simulation.figures import Figures
 
 from turbopump.broker.broker import Broker
 from turbopump.broker.handlers.clients import ClientsHandler
@@ -298,7 +299,14 @@ def run(seed: int, *, ordered: bool) -> World:
     return simulate(seed, story)
 
 
-def test_of_a_group_that_changes_nothing_is_lost_and_no_more_comes_twice_than_was_in_flight(seed: int) -> None:
+def tell(world: World, figures: Figures, changes: int) -> None:
+    figures.count(rebalances=changes, messages=sum(map(len, world.handled.values())), lost=0)
+    figures.most(settled_s=round(max(world.settling), 2))
+
+
+def test_of_a_group_that_changes_nothing_is_lost_and_no_more_comes_twice_than_was_in_flight(
+    seed: int, figures: Figures
+) -> None:
     world = run(seed, ordered=False)
     assert world.missing == 0
     assert sum(map(len, world.handled.values())) > 100
@@ -308,9 +316,13 @@ def test_of_a_group_that_changes_nothing_is_lost_and_no_more_comes_twice_than_wa
     assert world.settled >= rebalances(seed) * 0.8
     assert max(world.settling) <= SETTLED_S
     assert world.inheriting == []
+    tell(world, figures, rebalances(seed))
+    figures.count(came_twice=sum(world.twice.values()), of_in_flight=world.in_flight.total())
 
 
-def test_of_an_ordered_group_that_changes_nothing_is_lost_and_what_is_handed_over_comes_once(seed: int) -> None:
+def test_of_an_ordered_group_that_changes_nothing_is_lost_and_what_is_handed_over_comes_once(
+    seed: int, figures: Figures
+) -> None:
     """What a killed member had in hand comes again, once for each that was killed with it; its queues wait for the end of its locks."""
     world = run(seed, ordered=True)
     assert world.missing == 0
@@ -321,6 +333,10 @@ def test_of_an_ordered_group_that_changes_nothing_is_lost_and_what_is_handed_ove
     assert len(world.settling) >= rebalances(seed) * 2
     assert max(world.settling) <= SETTLED_S
     assert max(world.inheriting, default=0.0) <= SETTLED_S
+    tell(world, figures, rebalances(seed))
+    killed = sum(offsets.total() for offsets in world.untold.values())
+    figures.count(came_twice=sum(world.twice.values()), of_left_by_killed_members=killed)
+    figures.most(settled_after_a_lock_s=round(max(world.inheriting, default=0.0), 2))
 
 
 def test_a_new_owner_that_begins_too_early_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

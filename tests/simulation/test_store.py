@@ -4,6 +4,8 @@ import asyncio
 from collections import defaultdict
 from pathlib import Path
 
+from tests.simulation.figures import Figures
+
 from turbopump.message.codec import decode_entries
 from turbopump.store.files import StorePaths
 from turbopump.store.message_store import MessageStore, NewMessage
@@ -146,13 +148,15 @@ def tell(seed: int, *, flushed_only: bool) -> StoreStory:
     return simulate(seed, scenario)
 
 
-def test_what_was_flushed_is_there_after_any_power_cut(seed: int) -> None:
+def test_what_was_flushed_is_there_after_any_power_cut(seed: int, figures: Figures) -> None:
     story = tell(seed, flushed_only=False)
     assert story.ledger.violations(ordered=["at the end"]) == []
     assert story.ledger.acknowledged
+    figures.count(lives=LIVES, messages=story.written, acknowledged=len(story.ledger.acknowledged), lost=0)
 
 
-def test_what_readers_of_a_flushing_store_saw_stays_as_it_was(seed: int) -> None:
+def test_what_readers_of_a_flushing_store_saw_stays_as_it_was(seed: int, figures: Figures) -> None:
     story = tell(seed, flushed_only=True)
     assert story.ledger.violations(["at the end"]) == []
     assert story.ledger.acknowledged
+    figures.count(lives=LIVES, messages=story.written, acknowledged=len(story.ledger.acknowledged), lost=0)

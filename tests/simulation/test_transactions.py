@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from pathlib import Path
 
+from tests.simulation.figures import Figures
 from tests.simulation.kept_programs import KeptPrograms
 
 from turbopump.broker.broker import Broker
@@ -38,6 +39,7 @@ class World(KeptPrograms):
         self.delivered: Counter[int] = Counter()
         self.too_early: list[int] = []
         self.questions = 0
+        self.failures = 0
         self.producing = True
         self.broker: Broker | None = None
         self._numbers = 0
@@ -57,6 +59,7 @@ class World(KeptPrograms):
         while loop.time() < end:
             await asyncio.sleep(rng.uniform(5, 60))
             self.check_alive()
+            self.failures += 1
             deed = rng.random()
             if deed < 0.2:
                 self.simulation.end(BROKER, power_cut=False)
@@ -203,18 +206,31 @@ async def war(simulation: Simulation) -> World:
     return world
 
 
-def test_without_faults_each_committed_message_comes_once_and_no_other(seed: int) -> None:
+def tell(world: World, figures: Figures) -> None:
+    ends = Counter(world.decided.values())
+    figures.count(
+        transactions=len(world.decided), committed=ends[COMMIT], rolled_back=ends[ROLLBACK], questions=world.questions
+    )
+    figures.count(failures=world.failures, committed_and_lost=0, rolled_back_or_half_and_seen=0)
+    figures.count(came_twice=world.delivered.total() - len(world.delivered))
+
+
+def test_without_faults_each_committed_message_comes_once_and_no_other(seed: int, figures: Figures) -> None:
     world = simulate(seed, peace)
     committed = {number for number, state in world.decided.items() if state is COMMIT}
     assert world.delivered == dict.fromkeys(committed, 1)
     assert world.too_early == []
     assert len(committed) > 30
     assert world.questions > 20
+    tell(world, figures)
 
 
-def test_through_kills_and_power_cuts_what_is_committed_comes_and_what_is_rolled_back_does_not(seed: int) -> None:
+def test_through_kills_and_power_cuts_what_is_committed_comes_and_what_is_rolled_back_does_not(
+    seed: int, figures: Figures
+) -> None:
     world = simulate(seed, war)
     assert world.missing == []
     assert world.too_early == []
     assert len([number for number in world.acknowledged if world.delivered[number]]) > 20
     assert world.questions > 20
+    tell(world, figures)
