@@ -351,6 +351,10 @@ def _report_recovery(directory: str, report: RecoveryReport | None) -> None:
         report.torn,
         len(report.damages),
     )
+    if report.compared is not None:
+        log.warning(
+            "where the queues ended was not noted: the log before %d was read too and compared with them", report.compared
+        )
     for damage in report.damages[:DAMAGES_LOGGED]:
         log.error("damaged range of the commit log set apart start=%d end=%d cause=%s", damage.start, damage.end, damage.fault)
 

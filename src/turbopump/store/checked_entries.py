@@ -75,7 +75,7 @@ def checked_entries(
     checked = Checked()
     start, end, count = log.start, log.end, len(units)
     if any(unit.offset < start for unit in units) and not _is_trimmed(queue, start):
-        units = [unit for unit in units if not 0 <= unit.offset < start]
+        units = [unit for unit in units if not 0 <= unit.offset < start or unit.size <= 0]  # zeros were never a message's unit
     checked.removed = count - len(units)
     faults = _unit_faults(units, log, end)
     spans = yield from _read([unit for unit in units if unit not in faults] if faults else units, log)
@@ -90,6 +90,9 @@ def checked_entries(
         if number % _SLICE == _SLICE - 1:
             yield []
         fault = faults.get(unit)
+        if fault is not None and unit.queue_offset < queue.min_index:
+            checked.removed += 1  # the repair of one before it has found where the queue begins
+            continue
         there: bytes | None = b""
         stranger = False
         if fault is None:
@@ -123,6 +126,9 @@ def checked_entries(
                 checked.unread = unit
                 checked.why_unread = unreadable_text(repaired.error, f"the message of queue offset {unit.queue_offset}")
                 break
+            if unit.queue_offset < queue.min_index:
+                checked.removed += 1
+                continue
         checked.damages.append(DamagedMessage(unit.queue_offset, unit.offset, fault))
     return checked
 

@@ -130,12 +130,16 @@ class ConsumeQueueTable:
         unit = queue.unit(index)
         return unit is not None and unit[1] > 1 and unit[0] < offset
 
+    def make_anew(self, queue: ConsumeQueue) -> ConsumeQueue:
+        """An empty queue in the place of one, whose files go."""
+        queue.remove()
+        return self._make(queue.topic, queue.queue_id, batch=queue.is_batch)
+
     def rebuild(self) -> None:
         """Delete every queue's files: the dispatcher will fill them again from the log."""
         self.damaged = False
-        for key, queue in list(self._queues.items()):
-            queue.remove()
-            self._make(*key, batch=queue.is_batch)
+        for queue in list(self):
+            self.make_anew(queue)
 
     def close(self) -> None:
         for queue in self._queues.values():

@@ -167,7 +167,7 @@ class Lookup:
             return entry
         if entry is not None and entry.fault is not None and (not entry.data or _may_be_of(entry.data, queue, index)):
             return entry  # the unit is right, or not to blame
-        if 0 <= offset < self._log.start:
+        if 0 <= offset < self._log.start and size > 0:
             return None
         repaired = yield from self._repair.message_of(queue, Unit(index, offset, size))
         if repaired.entry is not None:

@@ -16,6 +16,8 @@
    may end before the newest place that the log reaches. A queue that lacks units, or whose files do not belong together, or a count of
    units that is not the one noted at the clean stop, makes recovery begin anew, with empty queues and indexes, at the start of the log.
    An entry that fits into no queue even then is damage. A queue of which the log has no message goes on where it ended.
+   Where nothing is known after a crash (what was noted is lost, or another program had the store), the log before 2 is read as well,
+   and no queue may end before its last message there (``queue_comparison.py``).
 
 Source of the file rules: apache/rocketmq ``CommitLog.recoverNormally`` / ``recoverAbnormally``; Apache ends the log at the first bad entry.
 """
@@ -35,10 +37,9 @@ from turbopump.store.consume_queue_table import ConsumeQueueTable
 from turbopump.store.dispatcher import Dispatcher
 from turbopump.store.entry_mark import EntryMark
 from turbopump.store.key_index import KeyIndex
+from turbopump.store.queue_comparison import PROGRESS_STEP, lacking_queue, last_messages
 from turbopump.store.queue_ends import KnownEnds, deletions_since, wrong_end
 
-PROGRESS_STEP: Final = 8 * 1024 * 1024
-"""Bytes of log between two calls of ``on_progress``."""
 _LOOK: Final = 4096
 _PREPARED: Final = int(SysFlag.TRANSACTION_PREPARED)
 _INNER_BATCH: Final = int(SysFlag.INNER_BATCH)
@@ -56,7 +57,8 @@ class Damage:
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
     """What recovery found. Offsets in bytes of the log; ``torn`` says what was wrong where the log now ends, None if nothing was;
-    ``misfit`` which queue was not as it should have been, so that more was read again."""
+    ``misfit`` which queue was not as it should have been, so that more was read again; ``compared`` up to where the log was read only to be
+    compared with the queues, None if it was not."""
 
     clean: bool
     begun_at: int
@@ -66,6 +68,7 @@ class RecoveryReport:
     damages: tuple[Damage, ...] = ()
     torn: str | None = None
     misfit: str | None = None
+    compared: int | None = None
 
 
 class _QueueHoleError(Exception):
@@ -95,6 +98,9 @@ class Recovery:
     misfit: str | None = None
     fitted: bool = False
     """Whether all queues were found to end, where reading begins, as they did when the log was there."""
+    compared: int | None = None
+    made_anew: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Where queues had ended whose offsets were seen to begin anew."""
 
     def run(self) -> RecoveryReport:
         """Bring log, queues and indexes to one consistent end. Raises OSError and StoreDamagedError."""
@@ -112,6 +118,8 @@ class Recovery:
                 self._cut_queues(begin)
                 entries, torn = self._redispatch(begin, rebuilding=False)
                 self._settle_ends(begin, {}, rebuilding=False)
+                end = log.walked_to
+                self._compare_queues(begin)
         except _QueueHoleError as hole:
             rebuilt, self.misfit = True, str(hole)
         if rebuilt:
@@ -119,7 +127,7 @@ class Recovery:
             begin = self._forget_derived()
             entries, torn = self._redispatch(begin, rebuilding=True)
             self._settle_ends(begin, emptied, rebuilding=True)
-        end = log.walked_to
+            end = log.walked_to
         log.open_at(end)
         if not self.clean:
             for file in log.files:
@@ -133,7 +141,7 @@ class Recovery:
             self._lower_index_time(index)
         if index is not None:
             index.check_headers()
-        return RecoveryReport(self.clean, begin, end, entries, rebuilt, tuple(self.damages), torn, self.misfit)
+        return RecoveryReport(self.clean, begin, end, entries, rebuilt, tuple(self.damages), torn, self.misfit, self.compared)
 
     def _where_queues_fit(self, begin: int) -> int:
         """``begin``, or the place before it from which on the queues must be written again, so that each goes on where it did; they are cut
@@ -182,6 +190,8 @@ class Recovery:
                 queue.fill_gap(end, self._gap_offset(topic))
             elif not rebuilding:
                 raise _QueueHoleError(wrong_end(topic, queue_id, found, end, place.at if place is not None else log.start))
+            elif found and self.made_anew.get((topic, queue_id), 0) >= end:
+                queue.fill_gap(end, (queue.unit(found - 1) or (log.start,))[0])
             elif not found and log.start and queue.is_batch:
                 queue.fill_gap(end, 0)
             elif not found and log.start:
@@ -189,6 +199,21 @@ class Recovery:
         if self.clean and not rebuilding and log.walked_to == clean_end and self.queues.units != self.checkpoint.queue_units:
             text = f"queues have {self.queues.units} units, and had {self.checkpoint.queue_units} at the clean stop"
             raise _QueueHoleError(text)
+
+    def _compare_queues(self, begin: int) -> None:
+        """After a crash of which no place is known, see that no queue ends before its last message in the log before ``begin``, which was
+        not read. Raises _QueueHoleError.
+
+        It costs reading that part of the log (RocketMQ does not look there), once: then a place is noted. To begin at the log's start
+        instead would write messages of deleted topics again, whose deletion is not known either.
+        """
+        if self.clean or begin <= self.log.start or self.known.newest(self.log.walked_to) is not None:
+            return
+        self.compared = begin
+        last = last_messages(self.log, begin, self.known.deleted, self.on_progress)
+        fault = lacking_queue(last, self.queues)
+        if fault is not None:
+            raise _QueueHoleError(fault)
 
     def _emptied_queues(self) -> dict[tuple[str, int], int]:
         """Where the queues end of which the log has no message any more, by their own files."""
@@ -219,6 +244,7 @@ class Recovery:
         """
         log, damages, entries = self.log, self.damages, 0
         damages.clear()
+        self.made_anew.clear()
         last = self._about_the_end()
         self.on_progress(begin, last)
         progress_at = begin + PROGRESS_STEP
@@ -272,6 +298,11 @@ class Recovery:
                 self.known.deleted[mark.topic] = mark.offset + mark.size
                 self.dispatcher.dispatch_mark(mark, None)
                 return None
+            elif index == 0 and begin == self.log.start:  # as it was after a deletion that is not noted
+                self.made_anew[mark.topic, mark.queue_id] = expected
+                queue = self.queues.make_anew(queue)
+            elif expected < index == self.made_anew.get((mark.topic, mark.queue_id)):
+                queue.fill_gap(index, mark.offset)  # a recovery of an earlier release kept the old messages behind the new ones
             elif not self._begins_anew(queue, mark, begin):
                 if not rebuilding:
                     text = f"its units end at {expected}, and the log goes on with {index} at {mark.offset}"

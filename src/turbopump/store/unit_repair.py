@@ -5,7 +5,8 @@ queue, so a message lies between those of the nearest good units on either side 
 
 1. These are looked for at distances that double: a damaged sector has 204 units side by side, a damaged file all of them.
 2. The log between is searched for heads that name the queue. Each entry that is whole and belongs there gets its unit written again.
-3. If the one that was asked for is not among them, then it is the message that is damaged, and its unit stays as it is.
+3. If the one that was asked for is not among them, then it is the message that is damaged, and its unit stays as it is. But where the
+   log lost its front, and all that is left of the queue comes behind it, then it was trimmed: the queue begins behind it.
 
 The rule: it is done in steps (``cold_reads.py``), for there may be much between; once for each queue at a time, and once for each message
 that is not found. What it did is reported, a line for each search.
@@ -191,6 +192,9 @@ class _Search(LogSearch):
     ) -> None:
         super().__init__(log, queue, index, is_lost)
         self._unit_of = unit_of
+        self._first = queue.max_index
+        """The first message that was found."""
+        self._all_read = True
 
     def run(self) -> Steps[None]:
         log, queue = self._log, self._queue
@@ -198,7 +202,21 @@ class _Search(LogSearch):
         after = yield from self._neighbour(1)
         low, start = (before.queue_offset, before.offset + before.size) if before is not None else (-1, log.start)
         high, end = (after.queue_offset, after.offset) if after is not None else (queue.max_index, log.end)
+        log_start = log.start
         yield from self.walk(low, high, start, end)
+        if before is None and self.wanted is None and self._all_read and 0 < log_start == log.start:
+            self._begin_behind(after)
+
+    def _failed(self, error: OSError, file: MappedFile, position: int) -> None:
+        self._all_read = False
+        super()._failed(error, file, position)
+
+    def _begin_behind(self, after: Unit | None) -> None:
+        """Nothing of the queue lies before the first message found in a log that lost its front: there the queue begins, if that is behind
+        the message that was looked for, which then is one of those that are gone."""
+        first = min(self._first, after.queue_offset if after is not None else self._queue.max_index)
+        if self._index < first:
+            self._queue.min_index = max(self._queue.min_index, first)
 
     def _take(self, file: MappedFile, offset: int, size: int, index: int, entry: Found) -> Steps[None]:
         """Let the unit point to the entry, if it is whole and the queue's."""
@@ -209,6 +227,7 @@ class _Search(LogSearch):
         unit, there = self._unit_of(whole, offset), queue.unit(index)
         if unit is None or there is None:  # the queue was deleted meanwhile
             return
+        self._first = min(self._first, index)
         if there != unit:
             queue.rewrite(index, *unit)
             self.repaired += 1

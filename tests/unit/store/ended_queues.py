@@ -1,6 +1,6 @@
 """Stores in memory whose queues got messages early, late and all the time; their files lost or damaged; and what is there afterwards."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -27,15 +27,23 @@ CONFIG = config(
     retention=RetentionRules(hours=frozenset(range(24)), reserved_ms=0, batch_max=6),
 )
 State = dict[str, tuple[int, int, list[Any]]]
+Progress = Callable[[int, int], None]
 Damage = Callable[[Image, str], Image]
 
 
-def open_store(image: Image, *, at_ms: int = 0) -> Opened:
+def open_store(
+    image: Image, *, at_ms: int = 0, unknown: Collection[str] = (), on_progress: Progress = lambda _offset, _end: None
+) -> Opened:
+    """``unknown`` are topics that there are no more."""
     clock = StillClock()
     clock.ms += at_ms
     disk, loop = make_disk(image, clock)
     reports: list[str] = []
-    store = MessageStore.open(CONFIG, disk.mount(), clock, reports.append, is_batch=BATCHES.__contains__)
+
+    def is_batch(topic: str) -> bool | None:
+        return None if topic in unknown else topic in BATCHES
+
+    store = MessageStore.open(CONFIG, disk.mount(), clock, reports.append, on_progress, is_batch)
     return Opened(store, loop, disk, clock, reports)
 
 

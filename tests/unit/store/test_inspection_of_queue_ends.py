@@ -9,14 +9,18 @@ import pytest
 from tests.unit.store.directory import Directory
 from tests.unit.store.inspected import SMALL_FILES, numbered_store, put_numbers, verified
 
+from turbopump.broker.queue_kinds import QueueKinds
+from turbopump.store.disk import SystemDisk
+from turbopump.store.files import StorePaths
+from turbopump.store.message_store import MessageStore
 from turbopump.store.queue_ends import decode_known
 
 COUNT = 50
 
 
-def killed_behind_its_checkpoint(tmp_path: Path) -> Path:
+def killed_behind_its_checkpoint(tmp_path: Path, directory: Directory | None = None) -> Path:
     """Both queues have messages far before the checkpoint, and only queue 1 of T has one behind it."""
-    directory = numbered_store(tmp_path / "store", COUNT)
+    directory = directory or numbered_store(tmp_path / "store", COUNT)
     store = directory.open()
     for number in range(COUNT, COUNT + 41, 2):
         put_numbers(store, number + 1, number + 2)
@@ -30,24 +34,93 @@ def killed_behind_its_checkpoint(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("noted", [True, False])
-def test_units_that_the_next_start_would_not_miss_are_damage(tmp_path: Path, noted: bool) -> None:
+def test_units_that_the_next_start_writes_again_are_behind(tmp_path: Path, noted: bool) -> None:
     root = killed_behind_its_checkpoint(tmp_path)
     assert verified(root).findings.counts == {"unclean_stop": 1}
     shutil.rmtree(root / "consumequeue/T/0")
     if not noted:
-        (root / "turbopump.queues.json").write_bytes(b"not what was noted")
-        (root / "turbopump.queues.json.bak").unlink()
+        forget(root)
     result = verified(root)
     (finding,) = [one for one in result.findings.kept if one.kind != "unclean_stop"]
     assert (finding.topic, finding.queue_id, finding.index, finding.count) == ("T", 0, 0, COUNT // 2)
-    assert finding.kind == ("queue_behind" if noted else "unit_missing")
-    assert ("will be rebuilt at the next start" in finding.what) == noted
-    directory = Directory(root, **SMALL_FILES)
-    store = directory.open()
-    assert store.max_offset("T", 0) == (COUNT // 2 if noted else 0), "as it was said"
+    assert finding.kind == "queue_behind"
+    assert "will be rebuilt at the next start" in finding.what
+    store = Directory(root, **SMALL_FILES).open()
+    assert store.max_offset("T", 0) == COUNT // 2, "as it was said"
     store.close()
-    if not noted:
-        assert "it will not miss them. Stop the broker and remove the file checkpoint" in finding.what
+
+
+def forget(root: Path) -> None:
+    """Nothing is noted of where queues end."""
+    (root / "turbopump.queues.json").write_bytes(b"not what was noted")
+    (root / "turbopump.queues.json.bak").unlink()
+
+
+TOPICS = '{"topicConfigTable": {"%s": {"topicName": "%s"}}}'
+
+
+@pytest.mark.parametrize(
+    ("tables", "written_again"),
+    [
+        ({}, False),
+        ({"topics.json": TOPICS % ("Early", "Early")}, True),
+        ({"topics.json": TOPICS % ("T", "T")}, False),
+        ({"topics.json": "{", "topics.json.bak": TOPICS % ("Early", "Early")}, True),
+        ({"topics.json": "{"}, False),
+    ],
+)
+@pytest.mark.parametrize("kept", [None, "0", "1"])
+def test_where_nothing_is_noted_a_topic_that_nobody_knows_counts_as_deleted(
+    tmp_path: Path, tables: dict[str, str], written_again: bool, kept: str | None
+) -> None:
+    """Unless one of its queues is there, which a deletion would have taken along."""
+    directory = numbered_store(tmp_path / "store", 4)
+    store = directory.open()
+    put_numbers(store, 4, 10, topic="Early")
+    put_numbers(store, 10, 60)
+    store.close()
+    killed_behind_its_checkpoint(tmp_path, directory)
+    root = tmp_path / "killed"
+    forget(root)
+    assert verified(root).findings.counts == {"unclean_stop": 1}
+    for queue in {"0", "1"} - {kept}:
+        shutil.rmtree(root / "consumequeue/Early" / queue)
+    (root / "config").mkdir(exist_ok=True)
+    for name, text in tables.items():
+        (root / "config" / name).write_text(text)
+    written_again = written_again or kept is not None
+    findings = [one for one in verified(root).findings.kept if one.kind not in ("unclean_stop", "table_unreadable")]
+    assert {one.queue_id for one in findings} == {0, 1} - {int(kept or -1)}
+    assert {(one.kind, one.topic, one.count) for one in findings} == {
+        ("queue_behind" if written_again else "unit_missing", "Early", 3)
+    }
+    told = "will be rebuilt at the next start" if written_again else "it takes these messages for those of a deleted topic"
+    assert all(told in one.what for one in findings)
+    paths, disk = StorePaths(root), SystemDisk()
+    store = MessageStore.open(
+        Directory(root, **SMALL_FILES).config, disk, directory.clock, print, is_batch=QueueKinds(disk, paths).is_batch
+    )
+    assert store.recovery is not None
+    assert store.recovery.compared is not None
+    assert [store.max_offset("Early", queue) for queue in (0, 1)] == ([3, 3] if written_again else [0, 0]), "as it was said"
+    store.close()
+
+
+def test_units_of_a_topic_that_is_taken_for_deleted_come_back_without_the_checkpoint(tmp_path: Path) -> None:
+    directory = numbered_store(tmp_path / "store", 4)
+    store = directory.open()
+    put_numbers(store, 4, 10, topic="Early")
+    put_numbers(store, 10, 60)
+    store.close()
+    killed_behind_its_checkpoint(tmp_path, directory)
+    root = tmp_path / "killed"
+    forget(root)
+    shutil.rmtree(root / "consumequeue/Early")
+    (root / "checkpoint").unlink()
+    assert {one.kind for one in verified(root).findings.kept} == {"unclean_stop", "queue_behind"}
+    store = Directory(root, **SMALL_FILES).open()
+    assert [store.max_offset("Early", queue) for queue in (0, 1)] == [3, 3]
+    store.close()
 
 
 def test_a_queue_of_whose_end_only_the_note_tells_is_found(tmp_path: Path) -> None:

@@ -123,15 +123,16 @@ def test_a_record_and_its_backup_that_cannot_be_read_are_told_of_and_cost_nothin
     found.disk.kill()
 
 
-def test_a_record_that_another_broker_has_outlived_counts_for_nothing(filled: Opened) -> None:
-    """Apache's broker begins the lock file with "lock"; what it deleted is no damage."""
+@pytest.mark.parametrize("known", [False, True])
+def test_a_record_that_another_broker_has_outlived_counts_for_nothing(filled: Opened, known: bool) -> None:
+    """Apache's broker begins the lock file with "lock"; what it deleted is no damage, and it no longer knows it."""
     image = {**filled.image(), ROOT / "lock": b"lock"}
-    found = open_store(remove_directory(image, "quiet"), at_ms=1_000_000)
+    found = open_store(remove_directory(image, "quiet"), at_ms=1_000_000, unknown=() if known else {"quiet"})
     assert found.store.recovery is not None
-    assert not found.store.recovery.rebuilt
-    assert found.store.max_offset("quiet", 0) == 0
-    known = decode_known(found.image()[RECORD])
-    assert [place.at for place in known.places] == [found.store.log.end], "and is replaced"
+    assert found.store.recovery.rebuilt == known
+    assert found.store.max_offset("quiet", 0) == (25 if known else 0)
+    places = decode_known(found.image()[RECORD]).places
+    assert [place.at for place in places] == [found.store.log.end], "and is replaced"
     found.disk.kill()
 
 

@@ -4,8 +4,8 @@ that does not fit what was noted, and whatever file of a queue is lost then, eve
 import random
 
 import pytest
-from tests.crash.in_memory import HOST, START_MS, Opened
-from tests.unit.store.ended_queues import State, clean, files_of, open_store, put, state, without
+from tests.crash.in_memory import HOST, ROOT, START_MS, Opened
+from tests.unit.store.ended_queues import BACKUP, RECORD, State, clean, files_of, open_store, put, state, without
 
 from turbopump.store.message_store import NewMessage
 
@@ -13,7 +13,7 @@ TOPICS = ("a", "b", "c", "packed", "boxed")
 PREPARED = 4
 
 
-def live(found: Opened, source: random.Random) -> None:
+def live(found: Opened, source: random.Random, *, deleting: bool = True) -> None:
     for _ in range(source.randrange(5, 120)):
         chance = source.random()
         if chance < 0.8:
@@ -25,7 +25,7 @@ def live(found: Opened, source: random.Random) -> None:
             found.flush()
         elif chance < 0.95 and found.loop._due:
             found.loop._due.pop(0).run()
-        elif chance < 0.965:
+        elif chance < 0.965 and deleting:
             found.store.delete_queues(source.choice(TOPICS), lambda _count: None)
             found.loop.run()
         elif chance < 0.985:
@@ -64,4 +64,35 @@ def test_whatever_a_store_has_lived_through_its_queues_fit_and_come_back(seed: i
         assert comparable(there, expected) == comparable(expected, there)
         assert found.store.recovery is not None
         assert (found.store.recovery.rebuilt, found.store.recovery.misfit, found.reports) == (False, None, [])
+    found.disk.kill()
+
+
+@pytest.mark.parametrize("deleting", [False, True])
+@pytest.mark.parametrize("seed", [*range(40), 59, 67, 139])
+def test_a_killed_store_of_which_nothing_is_noted_gives_no_offset_twice(seed: int, deleting: bool) -> None:
+    """Whatever file of a queue is lost too, as long as the log has a message of the queue."""
+    source = random.Random(seed)
+    found = open_store({})
+    for _ in range(4):
+        live(found, source, deleting=deleting)
+        expected, now = state(found), found.clock.ms - START_MS + 1000
+        image = without(found.image(), *([RECORD, BACKUP] if source.random() < 0.8 else ()))
+        if RECORD in image:
+            image[ROOT / "lock"] = b"lock"
+        found.disk.kill()
+        unknown = set("abc") - set(expected)
+        there = sorted(topic for topic, (first, end, _) in expected.items() if first < end)
+        for lost in [None, source.choice(files_of(image, source.choice(there)))] if there else [None]:
+            damaged = open_store(without(image, lost) if lost else image, at_ms=now, unknown=unknown)
+            told, after = f"without {lost}", state(damaged)
+            assert {topic: max(end, after[topic][1]) for topic, (_, end, _) in expected.items()} == {
+                topic: after[topic][1] for topic in expected
+            }, told
+            if not deleting:
+                assert comparable(after, expected) == comparable(expected, after), told
+                assert damaged.store.recovery is not None
+                assert lost or not damaged.store.recovery.rebuilt
+            damaged.disk.kill()
+        found = open_store(image, at_ms=now, unknown=unknown)
+        unknown.clear()  # they may be made anew
     found.disk.kill()

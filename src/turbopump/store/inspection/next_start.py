@@ -1,4 +1,5 @@
-"""What the next start will do to the queues: what it knows of their ends, and from where on it reads the log (``recovery.py``).
+"""What the next start will do to the queues: what it knows of their ends, from where on it reads the log (``recovery.py``), and what it
+compares where it knows nothing (``queue_comparison.py``).
 
 Its one rule: nothing is promised that ``Recovery`` does not do. It must not know how units are checked.
 """
@@ -6,13 +7,19 @@ Its one rule: nothing is promised that ``Recovery`` does not do. It must not kno
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import Final
 
+from turbopump.errors import TurbopumpError
 from turbopump.store.checkpoint import CHECKPOINT_SIZE, SAFETY_MS
+from turbopump.store.consume_queue import NO_MESSAGE_SIZE
 from turbopump.store.files import StorePaths
+from turbopump.store.inspection.batch_queue_check import BatchQueueCheck
 from turbopump.store.inspection.entry_facts import entry_facts
 from turbopump.store.inspection.log_walk import LogWalk
+from turbopump.store.inspection.queue_check import UNIT, QueueCheck
 from turbopump.store.inspection.store_files import StoreFiles
+from turbopump.store.inspection.tables import ReadTable
 from turbopump.store.provenance import APACHE_LOCK_MARK
 from turbopump.store.queue_ends import KnownEnds, decode_known
 from turbopump.store.read_only_disk import ReadOnlyDisk
@@ -51,3 +58,42 @@ def reads_from(disk: ReadOnlyDisk, store: StoreFiles) -> int:
             if offset == segment.start and entry_facts(entry)[4] <= safe_ms:
                 return segment.start
     return store.log_start
+
+
+def topics_known(disk: ReadOnlyDisk, paths: StorePaths, read_table: ReadTable) -> frozenset[str]:
+    """The topics that there are, as far as ``topics.json`` or its backup tells."""
+    path = paths.table("topics")
+    for one in (path, path.with_name(path.name + ".bak")):
+        try:
+            data = disk.read_file(one)
+            content = read_table(data) if data is not None else None
+        except (OSError, ValueError, TurbopumpError):
+            continue
+        if content is not None:
+            topics = content.get("topicConfigTable") if isinstance(content, dict) else None
+            return frozenset(map(str, topics)) if isinstance(topics, dict) else frozenset()
+    return frozenset()
+
+
+def begun_at(queues: Iterable[QueueCheck | BatchQueueCheck]) -> dict[str, int]:
+    """Where the oldest unit of any queue of a topic points."""
+    begun: dict[str, int] = {}
+    for queue in queues:
+        for index in range(queue.units.min_index, queue.units.max_index):
+            offset, size, _ = UNIT.unpack_from(queue.units.read(index) or bytes(UNIT.size))
+            if (offset, size) != (0, NO_MESSAGE_SIZE):  # a leading unit
+                if size > 0:
+                    begun[queue.topic] = min(begun.get(queue.topic, offset), offset)
+                break
+    return begun
+
+
+def last_unit_at(queue: QueueCheck | BatchQueueCheck | None, log_end: int) -> int | None:
+    """Where the last unit of a queue points that recovery will not cut; None if it has never had one, as far as its files tell."""
+    if queue is None or not queue.units.max_index:
+        return None
+    for index in range(queue.units.max_index - 1, queue.units.min_index - 1, -1):
+        offset, size, _ = UNIT.unpack_from(queue.units.read(index) or bytes(UNIT.size))
+        if 0 <= offset < log_end and size > 0:
+            return int(offset)
+    return -1

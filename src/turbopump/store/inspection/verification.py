@@ -26,7 +26,7 @@ from turbopump.store.inspection.findings import FINDINGS_MAX, Finding, Findings
 from turbopump.store.inspection.index_check import IndexCheck
 from turbopump.store.inspection.index_layout import IndexHeader, check_chains, read_headers
 from turbopump.store.inspection.log_walk import BadRange, LogWalk
-from turbopump.store.inspection.next_start import known_ends, reads_from
+from turbopump.store.inspection.next_start import begun_at, known_ends, last_unit_at, reads_from, topics_known
 from turbopump.store.inspection.origin import crc_rule
 from turbopump.store.inspection.queue_check import UNIT, QueueCheck, QueueUnits
 from turbopump.store.inspection.report import Verification
@@ -40,6 +40,7 @@ from turbopump.store.inspection.tables import (
     read_run_state,
     read_tables,
 )
+from turbopump.store.queue_comparison import lacks
 from turbopump.store.read_only_disk import ReadOnlyDisk
 
 ATTEMPTS_MAX: Final = 3
@@ -92,6 +93,9 @@ class _Snapshot:
     def all_queues(self) -> list[QueueCheck | BatchQueueCheck]:
         return [*self.queues.values(), *self.batch_queues.values()]
 
+    def queue(self, key: tuple[str, int]) -> QueueCheck | BatchQueueCheck | None:
+        return self.queues.get(key) or self.batch_queues.get(key)
+
 
 class _Check:
     """One run. The methods are its steps, in order."""
@@ -116,6 +120,7 @@ class _Check:
         self._behind: dict[tuple[str, int], Finding] = {}
         self._behind_at: dict[tuple[str, int], int] = {}
         self._lacking: set[tuple[str, int]] = set()
+        self._topics: frozenset[str] = frozenset()
         self.result = Verification(
             paths.root,
             findings,
@@ -129,6 +134,7 @@ class _Check:
     def tables(self, read_table: ReadTable) -> None:
         tables = read_tables(self._disk, self._now.store, read_table, self._findings)
         self.result.tables = len(tables)
+        self._topics = topics_known(self._disk, self._now.store.paths, read_table)
         ends = {(queue.topic, queue.queue_id): queue.end for queue in self._now.all_queues}
         for table in tables:
             if table.path.stem == "consumerOffset" and not self._now.state.running:
@@ -261,8 +267,7 @@ class _Check:
         return batches.claim(BatchUnit(offset, size, tags, stored_ms, index, messages))
 
     def _claim_failed(self, topic: str, queue_id: int, index: int, offset: int, fault: str) -> None:
-        queue: QueueCheck | BatchQueueCheck | None = self._now.queues.get((topic, queue_id))
-        queue = queue or self._now.batch_queues.get((topic, queue_id))
+        queue = self._now.queue((topic, queue_id))
         if not fault and self._now.state.crashed and (queue is None or index >= queue.end):
             self._behind_at[topic, queue_id] = offset
             finding = self._behind.get((topic, queue_id))
@@ -282,13 +287,16 @@ class _Check:
         place = self._known.newest(log_end)
         all_noticed = place is not None or not any(queue.end for queue in self._now.all_queues)
         begin = 0 if all_noticed or not self._behind else reads_from(self._disk, self._now.store)
+        begun = begun_at(self._now.all_queues) if begin else {}
         for key, finding in self._behind.items():
             finding.what = f"behind: {finding.count} units will be rebuilt at the next start"
-            if self._behind_at[key] < begin:
+            message_at, known = self._behind_at[key], key[0] in self._topics
+            last = last_unit_at(self._now.queue(key), log_end)
+            if message_at < begin and not lacks(message_at, last, key[0], known=known, begun_at=begun.get(key[0])):
                 finding.kind = "unit_missing"
                 finding.what = (
-                    f"there are no units, and the next start reads the log only from {begin} on: it will not miss them. Stop the "
-                    "broker and remove the file checkpoint, and it will"
+                    f"there are no units, and the next start writes only those from {begin} on again: it takes these messages for those "
+                    "of a deleted topic. If they are not, stop the broker and remove the file checkpoint, and it will write them"
                 )
             self._findings.add(finding)
         judged = self._units_checked and not self._now.state.running
