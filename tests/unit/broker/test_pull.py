@@ -235,6 +235,23 @@ def test_a_pull_is_held_on_a_queue_that_does_not_exist_yet(tmp_path: Path) -> No
     converse(tmp_path, scene)
 
 
+def test_a_held_pull_goes_by_the_tags_that_its_group_wants_when_messages_come(tmp_path: Path) -> None:
+    async def scene(talk: Talk) -> None:
+        await talk.client.create()
+        reader = talk.another()
+        await reader.join("reader", "g", subscription(expression="A", version=1))
+        waiting = asyncio.ensure_future(reader.pull(0, tags=None, sub_version=1, suspend_ms=LONG_MS))
+        await until(lambda: len(talk.broker._held))
+        await reader.join("reader", "g", subscription(expression="B", version=2))
+        for tag in "AB":
+            await talk.client.send(tag.encode(), properties=f"TAGS\x01{tag}\x02")
+        answer, header = await waiting
+        assert [message.body for message in decode_entries(answer.body)] == [b"B"]
+        assert header.next_begin_offset == 2
+
+    converse(tmp_path, scene)
+
+
 def test_messages_that_a_held_pull_does_not_want_move_it_on_without_waking_its_client(tmp_path: Path) -> None:
     async def scene(talk: Talk) -> None:
         await talk.client.create()

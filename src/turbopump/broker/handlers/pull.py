@@ -288,6 +288,11 @@ class PullHandler:
         context = waiting.context
         if context.peer.closed:
             return
+        wants = self._wants_of(waiting.request)
+        if not isinstance(
+            wants, Response
+        ):  # the group may want others by now. RocketMQ: ``executeRequestWhenWakeup`` asks anew
+            waiting.wants = wants
         response = self._read(
             waiting.request,
             context,

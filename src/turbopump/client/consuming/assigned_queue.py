@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import get_ident
 from typing import Final
@@ -59,7 +59,8 @@ class InOrder:
 
 class AssignedQueue:
     """Pulls ``queue`` from ``offset`` on once started. ``on_moved`` is called with the offset to go on at when the broker says that
-    ours is outside of what it has; this object is dropped then. ``namespace``: users get messages with topics without it.
+    ours is outside of what it has; this object is dropped then. ``subscriptions`` by topic, as they are at any time. ``namespace``: users
+    get messages with topics without it.
 
     ``backs`` None: it is broadcast; what failed does not come again, and the broker is told no offsets. ``order``: one message at a time,
     the next when it is done. ``lock``: nothing is handed out while it is not valid. ``consumption`` is told of pulls and of what ends.
@@ -69,7 +70,7 @@ class AssignedQueue:
         self,
         instance: ClientInstance,
         group: str,
-        subscription: Subscription,
+        subscriptions: Mapping[str, Subscription],
         ready: ReadyMessages,
         backs: SendBack | None,
         queue: MessageQueue,
@@ -91,7 +92,7 @@ class AssignedQueue:
         self._thread = get_ident()
         self._instance = instance
         self._group = group
-        self._subscription = subscription
+        self._subscriptions = subscriptions
         self._ready = ready
         self._backs = backs
         self._process_queue = ProcessQueue(queue, offset)
@@ -291,6 +292,7 @@ class AssignedQueue:
 
     def _request(self) -> PullMessage:
         commit_offset = self._process_queue.commit_offset
+        subscription = self._subscriptions[self.queue.topic]
         commits = commit_offset > 0 and self._broker_id == MASTER_ID and self._backs is not None and not self.dropped
         return PullMessage(
             consumer_group=self._group,
@@ -301,15 +303,17 @@ class AssignedQueue:
             sys_flag=int(PullSysFlag.SUSPEND | (PullSysFlag.COMMIT_OFFSET if commits else 0)),
             commit_offset=commit_offset,
             suspend_timeout_millis=int(SUSPEND_S * 1000),
-            sub_version=self._subscription.version,
-            expression_type=self._subscription.kind,
+            sub_version=subscription.version,
+            expression_type=subscription.kind,
         )
 
     def _take(self, body: bytes, reply: PullMessageReply) -> int:
         """Hand on what came; how many messages."""
         wanted: list[Delivery] = []
         next_offset = self._process_queue.next_offset
-        subscription, broker_name, namespace = self._subscription, self.queue.broker_name, self._namespace
+        # Judged by the newest: so does the broker, which has held this pull, perhaps, since before it knew of other tags.
+        subscription = self._subscriptions[self.queue.topic]
+        broker_name, namespace = self.queue.broker_name, self._namespace
         is_retry, filters = self.queue.topic.startswith(RETRY_PREFIX), bool(subscription.tags)
         found, damaged = pulled_messages(body, self.queue, next_offset, reply.next_begin_offset, Delivery)
         if damaged and self._doubted != next_offset:

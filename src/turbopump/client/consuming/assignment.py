@@ -33,7 +33,7 @@ COMMIT_INTERVAL_S: Final = 5.0
 
 
 class Assignment:
-    """``subscriptions`` by topic, as they are when a queue is begun. ``backs`` None: it is broadcast. ``order`` None: not in order; in
+    """``subscriptions`` by topic, as they are at any time. ``backs`` None: it is broadcast. ``order`` None: not in order; in
     order, queues are locked unless it is broadcast. ``namespace``: users get messages with topics without it."""
 
     def __init__(
@@ -131,7 +131,7 @@ class Assignment:
 
     def _begin(self, queue: MessageQueue, offset: int, known_offset: int | None, lock: HeldLock | None) -> None:
         assigned = AssignedQueue(
-            *(self._instance, self._group, self._subscriptions[queue.topic], self._ready, self._backs, queue, offset),
+            *(self._instance, self._group, self._subscriptions, self._ready, self._backs, queue, offset),
             on_moved=self._moved,
             namespace=self._namespace,
             order=self._order,

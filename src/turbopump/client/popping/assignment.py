@@ -28,7 +28,7 @@ from turbopump.protocol.bodies.running import PopProcessQueueInfo
 
 
 class PopAssignment:
-    """``subscriptions`` by topic, as they are when a queue is begun. ``backs`` None: it is broadcast, and nothing is
+    """``subscriptions`` by topic, as they are at any time. ``backs`` None: it is broadcast, and nothing is
     popped. ``order``: in order, and how. ``namespace``: users get messages with topics without it."""
 
     def __init__(
@@ -104,7 +104,7 @@ class PopAssignment:
     def _begin(self, queue: MessageQueue) -> None:
         assert self._backs is not None
         parts = (
-            *(self._instance, self._group, self._subscriptions[queue.topic], self._ready, queue, self.settings),
+            *(self._instance, self._group, self._subscriptions, self._ready, queue, self.settings),
             *(self._init_mode, self._receipts, self._acks, self._backs, self._consumption),
         )
         if self._order is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from threading import get_ident
 from typing import Final
 
@@ -44,14 +44,15 @@ HASTE_S: Final = 0.01
 
 
 class PopQueue:
-    """Pops ``queue`` once started, for ``ready``; ``init_mode`` says where a group without a place begins. ``backs`` makes dead letters.
-    ``namespace``: users get messages with topics without it. ``consumption`` is told of pops and of what ends."""
+    """Pops ``queue`` once started, for ``ready``; ``init_mode`` says where a group without a place begins. ``subscriptions`` by topic, as
+    they are at any time. ``backs`` makes dead letters. ``namespace``: users get messages with topics without it. ``consumption`` is told
+    of pops and of what ends."""
 
     def __init__(
         self,
         instance: ClientInstance,
         group: str,
-        subscription: Subscription,
+        subscriptions: Mapping[str, Subscription],
         ready: ReadyMessages,
         queue: MessageQueue,
         settings: PopSettings,
@@ -68,7 +69,7 @@ class PopQueue:
         self._thread = get_ident()
         self._instance = instance
         self._group = group
-        self._subscription = subscription
+        self._subscriptions = subscriptions
         self._ready = ready
         self._settings = settings
         self._init_mode = init_mode
@@ -274,7 +275,7 @@ class PopQueue:
         self._asking = True
         try:
             found = await pop(
-                *(self._instance, self._group, self._subscription, self.queue, PoppedDelivery),
+                *(self._instance, self._group, self._subscriptions[self.queue.topic], self.queue, PoppedDelivery),
                 batch=min(self._settings.batch, int(self._window) - len(self._held)),
                 invisible_s=self._settings.invisible_s,
                 wait_s=WAIT_S,
