@@ -32,7 +32,8 @@ class SimulatedMount:
         self._disk = disk
         self.closed = False
         self._closing = False
-        self._under_way: dict[asyncio.TimerHandle, Callable[[], None]] = {}
+        self._under_way: dict[int, tuple[asyncio.TimerHandle, Callable[[], None]]] = {}
+        self._started = 0
 
     def make_directory(self, path: Path) -> None:
         self._check_alive()
@@ -226,7 +227,7 @@ class SimulatedMount:
         """Finish at once what is under way (a real disk is waited for) and tell of it; then refuse more."""
         self._closing = True
         under_way, self._under_way = self._under_way, {}
-        for timer, finish in under_way.items():
+        for timer, finish in under_way.values():
             timer.cancel()
             finish()
         self.closed = True
@@ -240,9 +241,12 @@ class SimulatedMount:
             return
         loop = self._disk.loop
         until_effect, until_done = (self._disk.rng.uniform(*self._disk.sync_seconds) / 2 for _ in range(2))
+        self._started = number = (
+            self._started + 1
+        )  # closures that knew their timers would be cycles, and nobody collects in a simulation
 
         def finish() -> None:
-            self._under_way.pop(timer, None)
+            self._under_way.pop(number, None)
             if self._disk.mounted is self:
                 outcome = effect()
                 if self._closing:
@@ -250,14 +254,12 @@ class SimulatedMount:
                     return
 
                 def tell() -> None:
-                    self._under_way.pop(telling, None)
+                    self._under_way.pop(number, None)
                     done(outcome)
 
-                telling = loop.call_later(until_done, tell)
-                self._under_way[telling] = tell
+                self._under_way[number] = loop.call_later(until_done, tell), tell
 
-        timer = loop.call_later(until_effect, finish)
-        self._under_way[timer] = finish
+        self._under_way[number] = loop.call_later(until_effect, finish), finish
 
     def sync_file(self, path: Path, file: SimulatedFile, sectors: Sectors | None = None) -> None:
         """Write back the file, or just these of its sectors; on an injected error the kernel forgets them."""

@@ -1,6 +1,7 @@
 """The disk in memory: what survives a power cut, a kill and an error, and that it is a Disk."""
 
 import errno
+import gc
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -236,6 +237,21 @@ def test_an_operation_beside_the_process_reports_its_error() -> None:
     run_until(disk, outcomes, 2)
     assert sorted(outcome.errno if outcome and outcome.errno else 0 for outcome in outcomes) == [0, errno.ENOSPC]
     assert len(made) == 1
+
+
+def test_operations_beside_the_process_leave_nothing_for_the_cycle_collector() -> None:
+    """A simulation runs without it: a day of a million messages would keep each piece of the disk that it ever read."""
+    disk = new_disk()
+    outcomes: list[OSError | None] = []
+    gc.collect()
+    gc.disable()
+    try:
+        for count in range(1, 101):
+            the(disk).start(lambda: None, outcomes.append)
+            run_until(disk, outcomes, count)
+        assert gc.collect() < 100
+    finally:
+        gc.enable()
 
 
 def test_a_full_disk_refuses_a_segment_and_takes_it_when_there_is_room_again() -> None:
