@@ -1,26 +1,36 @@
 """Calling a timer message back: asking the broker on which it waits. Source: apache/rocketmq ``DefaultMQProducerImpl.recallMessage``.
 
-One rule: one attempt, at the broker that the handle names; nobody else can know the message.
+One rule: only the broker that the handle names is asked, for nobody else can know the message; it is asked again if the connection ends,
+for a recall that is repeated does no harm.
 """
 
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from turbopump.client.sending.sender import Sender
 from turbopump.client.traces.tracing import Tracing
-from turbopump.errors import CallTimeoutError, MessageError, RouteNotFoundError
+from turbopump.errors import CallTimeoutError, ConnectError, ConnectionLostError, MessageError, RouteNotFoundError
 from turbopump.message.recall_handle import RecallHandle
 from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX, topic_fault
 from turbopump.protocol.requests.recall import RecallMessage
+
+AGAIN_S: Final = 0.1
+"""Wait before a broker is asked again whose connection ended."""
+_NOT_KNOWN: Final = "whether the message was recalled is not known: ask again"
 
 
 async def recall_message(sender: Sender, topic: str, handle: str | None, timeout: float, tracing: Tracing | None) -> str:
     """The unique id of the message that will not be delivered. ``topic`` with its namespace.
 
     Raises MessageError (topic or handle are none), RouteNotFoundError, ResponseError (the broker refuses: too late, most likely), and
-    RemotingError (it cannot be reached: whether the message was recalled is not known after a time-out).
+    RemotingError (it cannot be reached: whether the message was recalled is not known after a time-out or a lost connection).
     """
+    if timeout <= 0:
+        raise CallTimeoutError(
+            f"{timeout=} leaves no time for it: nobody was asked, and nothing recalled; give it more seconds"
+        )
     fault = topic_fault(topic)
     if fault is not None:
         raise MessageError(fault)
@@ -46,12 +56,23 @@ async def recall_message(sender: Sender, topic: str, handle: str | None, timeout
     request = RecallMessage(producer_group=sender.group, topic=topic, recall_handle=handle)
     began_ms = sender.instance.surroundings.clock.now_ms()
     good = False
+    lost: ConnectionLostError | None = None
     try:
-        reply = await sender.instance.remoting.call(address, request, timeout=max(deadline - loop.time(), 0.001))
-        good = True
-        return reply.msg_id
+        while True:
+            try:
+                reply = await sender.instance.remoting.call(address, request, timeout=max(deadline - loop.time(), 0.001))
+                good = True
+                return reply.msg_id
+            except (ConnectionLostError, ConnectError) as error:
+                if isinstance(error, ConnectionLostError):
+                    lost = error
+                if lost is None:
+                    raise
+                if loop.time() + AGAIN_S >= deadline:
+                    raise ConnectionLostError(f"{lost}; {_NOT_KNOWN}") from error
+                await asyncio.sleep(AGAIN_S)
     except CallTimeoutError as error:
-        raise CallTimeoutError(f"{error}; whether the message was recalled is not known: ask again") from None
+        raise CallTimeoutError(f"{error}; {_NOT_KNOWN}") from None
     finally:
         if tracing is not None:
             tracing.dispatcher.recalled(topic, decoded.unique_id, group=sender.group, time_ms=began_ms, success=good)

@@ -7,15 +7,20 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from tests.unit.client.scripted_cluster import ScriptedBroker, scripted_cluster
+from tests.unit.client.test_producer import producer_of
 
 from turbopump.blocking.producer import Producer as BlockingProducer
 from turbopump.client.producer import Producer
-from turbopump.errors import MessageError, ResponseError, RouteNotFoundError
+from turbopump.errors import CallTimeoutError, ConnectionLostError, MessageError, ResponseError, RouteNotFoundError
 from turbopump.message.message import Message
 from turbopump.message.recall_handle import RecallHandle
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.recall import RecallMessage, RecallMessageReply
+from turbopump.remoting.router import RequestContext, Response
 from turbopump.testing import running_broker
 from turbopump.testing.broker_thread import BrokerThread
+from turbopump.testing.simulation import Simulation, simulate
 
 AT = datetime(2026, 11, 22, 3, 30, tzinfo=UTC)
 
@@ -113,3 +118,60 @@ def test_the_blocking_producer_recalls_too() -> None:
         later = producer.send(Message("Orders", b"later", delay=timedelta(hours=1)))
         assert later.recall_handle is not None
         assert producer.recall("Orders", later.recall_handle) == later.msg_id
+
+
+class _Recalls:
+    """A broker's answers to recalls: it loses the connection ``losses`` times first."""
+
+    def __init__(self, losses: int) -> None:
+        self.losses = losses
+        self.asked = 0
+
+    def prepare(self, broker: ScriptedBroker) -> None:
+        broker.further.append((RecallMessage, self.answer))
+
+    def answer(self, request: RecallMessage, context: RequestContext) -> Response | None:
+        self.asked += 1
+        if self.asked <= self.losses:
+            context.peer.abort()
+            return None
+        return Response(RecallMessageReply(msg_id=RecallHandle.decode(request.recall_handle).unique_id))
+
+
+HANDLE = RecallHandle("orders", "broker-a", "1795318199001", "U1").encode()
+
+
+@pytest.mark.parametrize("losses", [1, 3])
+def test_a_recall_whose_connection_is_lost_is_asked_again(losses: int) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        recalls = _Recalls(losses)
+        async with scripted_cluster(simulation, prepare=recalls.prepare) as cluster, producer_of(cluster) as producer:
+            assert await producer.recall("orders", HANDLE) == "U1"
+            assert recalls.asked == losses + 1
+
+    simulate(1, scenario)
+
+
+def test_a_recall_that_stays_without_an_answer_says_that_nobody_knows() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        recalls = _Recalls(10_000)
+        async with scripted_cluster(simulation, prepare=recalls.prepare) as cluster, producer_of(cluster) as producer:
+            before = simulation.loop.time()
+            with pytest.raises(ConnectionLostError, match="whether the message was recalled is not known: ask again"):
+                await producer.recall("orders", HANDLE, timeout=2)
+            assert simulation.loop.time() - before <= 2
+            assert recalls.asked > 3
+
+    simulate(1, scenario)
+
+
+@pytest.mark.parametrize("timeout", [0, -1])
+def test_a_recall_without_time_asks_nobody(timeout: float) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        recalls = _Recalls(0)
+        async with scripted_cluster(simulation, prepare=recalls.prepare) as cluster, producer_of(cluster) as producer:
+            with pytest.raises(CallTimeoutError, match="leaves no time for it: nobody was asked"):
+                await producer.recall("orders", HANDLE, timeout=timeout)
+            assert recalls.asked == 0
+
+    simulate(1, scenario)
