@@ -26,6 +26,7 @@ from turbopump.client.sending.fault_strategy import FaultStrategy
 from turbopump.client.sending.outgoing import Outgoing, Packer
 from turbopump.client.sending.selection import NearFirst, RoundRobin
 from turbopump.client.sending.send_attempts import Target
+from turbopump.client.sending.send_failure import no_time
 from turbopump.client.sending.send_frame import SendFrames
 from turbopump.client.sending.send_result import SendResult
 from turbopump.client.sending.sender import Sender, SendRules
@@ -71,6 +72,8 @@ class Requester:
         timeout = self._sender.rules.timeout if timeout is None else timeout
         correlation_id = str(uuid.UUID(int=self._random.getrandbits(128), version=4))
         outgoing = self._pack.pack(self._addressed(message, correlation_id, timeout))
+        if timeout <= 0:
+            raise no_time(outgoing.msg_id, outgoing.topic, timeout)
         if self._closed:
             raise RequestError(_CLOSED)
         requests = self._instance.requests

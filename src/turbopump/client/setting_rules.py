@@ -48,8 +48,8 @@ def is_seconds(value: object) -> bool:
 
 
 def is_number(value: object) -> bool:
-    """A number, inf and nan among them; True and False are none."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """A number, inf and nan among them; True and False are none, nor is a whole number beyond what a float can be."""
+    return isinstance(value, float) or (is_whole(value) and abs(value) < 2**1023)  # type: ignore[arg-type]
 
 
 def is_name(value: object) -> bool:
@@ -70,8 +70,8 @@ TIMEOUT: Final = Rule(lambda value: is_number(value) and value < float("inf"), "
 
 
 def check_timeout(timeout: float | None) -> None:
-    """Of a single call: seconds, or None for what is usual. One that leaves no time is not refused here: somebody's deadline may have
-    passed. Raises ConfigError."""
+    """Of a single call: seconds, or None for what is usual. One that leaves no time is not refused here, but by whoever is asked:
+    somebody's deadline may have passed. Raises ConfigError."""
     if timeout is not None and not TIMEOUT.fits(timeout):
         raise ConfigError(f"timeout={timeout!r:.80} {TIMEOUT.wants}, as in 3.0; leave it out for what is usual")
 

@@ -18,7 +18,7 @@ from turbopump.client.producer import DEFAULT_GROUP, Producer
 from turbopump.client.sending.outgoing import DELAYING
 from turbopump.client.sending.send_result import SendResult, SendStatus
 from turbopump.client.sending.sender import Sender
-from turbopump.client.setting_rules import FUNCTION, Rule, check, is_collection, whole_from
+from turbopump.client.setting_rules import FUNCTION, Rule, check, check_timeout, is_collection, whole_from
 from turbopump.client.settings import ProducerSettings
 from turbopump.client.transaction_answers import Asked, TransactionAnswers, state_of
 from turbopump.client.transaction_state import TransactionResult, TransactionState
@@ -125,6 +125,7 @@ class TransactionProducer(Producer):
         executed; MessageError for a delayed message.
         """
         check({"executor": _RULES["executor"]}, {"executor": executor})
+        check_timeout(timeout)
         run = self._executor if executor is None else UserFunction(executor, threads=1, name="executor")
         if run is None:
             raise ConfigError("a transaction needs an executor; give one to TransactionProducer or to send_in_transaction")

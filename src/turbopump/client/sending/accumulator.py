@@ -15,6 +15,7 @@ from math import inf
 from typing import Final
 
 from turbopump.client.sending.outgoing import DELAYING, Piece
+from turbopump.client.sending.send_failure import no_time
 from turbopump.client.sending.send_result import SendResult
 from turbopump.client.sending.send_statistics import SendStatistics
 from turbopump.client.setting_rules import Rule, check, is_seconds, is_whole
@@ -108,11 +109,7 @@ class Accumulator:
         """The future gets the message's own result, or the error of the whole batch, after ``timeout`` seconds at most. Raises SendError if
         that leaves no time."""
         if timeout <= 0:
-            raise SendError(
-                f"message {piece.msg_id} to topic {piece.topic!r} was not sent: {timeout=} leaves no time for it. Nothing was stored; "
-                "give it more seconds",
-                topic=piece.topic,
-            )
+            raise no_time(piece.msg_id, piece.topic, timeout)
         size = len(piece.entry)
         properties = message.properties
         key: BatchKey = (

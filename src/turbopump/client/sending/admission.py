@@ -12,6 +12,7 @@ from turbopump.client.sending.aiming import Aiming
 from turbopump.client.sending.back_pressure import InFlightBound
 from turbopump.client.sending.outgoing import Outgoing, Piece
 from turbopump.client.sending.send_attempts import Target
+from turbopump.client.sending.send_failure import no_time
 from turbopump.client.sending.send_result import SendResult
 from turbopump.client.sending.sender import Sender
 from turbopump.message.message import Message
@@ -36,6 +37,8 @@ class Admission:
         """Wait for room; the seconds that are left. Raises SendError if there is none in time."""
         if self._bound is None:
             return timeout
+        if timeout is not None and timeout <= 0:
+            raise no_time(outgoing.msg_id, outgoing.topic, timeout)
         return await self._bound.enter_within(len(outgoing.body), self._timeout if timeout is None else timeout)
 
     async def deliver_entered(self, sender: Sender, outgoing: Outgoing, target: Target, timeout: float | None) -> SendResult:
@@ -62,6 +65,8 @@ class Admission:
         bound = self._bound
         if bound is None:
             return accumulator.add(message, piece, queue, timeout)
+        if timeout <= 0:
+            raise no_time(piece.msg_id, piece.topic, timeout)
         size = len(message.body)
         timeout = await bound.enter_within(size, timeout)
         future = accumulator.add(message, piece, queue, timeout)

@@ -45,6 +45,7 @@ class InFlightBound:
         if not self._line and self._fits(size):
             self._take(size)
             return
+        messages, total = self.messages, self.size  # those that are in flight may all give up in the same moment
         turn = asyncio.get_running_loop().create_future()
         self._line.append((size, turn))
         try:
@@ -59,8 +60,8 @@ class InFlightBound:
                 self._let_in()
             if isinstance(error, TimeoutError):
                 raise SendError(
-                    f"the message was not sent: within {timeout:.1f} s there was no room among the {self.messages} messages "
-                    f"({self.size} bytes) in flight; at most {self._bound.messages} ({self._bound.size} bytes) are allowed. "
+                    f"the message was not sent: within {timeout:.1f} s there was no room among the {messages} messages "
+                    f"({total} bytes) in flight; at most {self._bound.messages} ({self._bound.size} bytes) are allowed. "
                     "The brokers are slower than you send: send less at once, wait longer, or raise back_pressure"
                 ) from None
             raise

@@ -15,6 +15,12 @@ class NotWrittenError(CallTimeoutError):
     """There was no room on the connection in time: nothing of the message was sent."""
 
 
+def no_time(msg_id: str, topic: str, timeout: float) -> SendError:
+    """The error of a message whose deadline had passed before anything was done for it: somebody's own, most likely."""
+    head = f"message {msg_id[:80]} to topic {topic!r} was not sent: {timeout=} leaves no time for it"
+    return SendError(f"{head}. Nothing was stored; give it more seconds", topic=topic)
+
+
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """One broker, and what became of it there: ``error``, or ``result`` if it was stored less safely than was wished."""

@@ -19,7 +19,7 @@ from turbopump.client.sending.fault_strategy import FaultStrategy
 from turbopump.client.sending.outgoing import Outgoing
 from turbopump.client.sending.selection import Selection
 from turbopump.client.sending.send_attempts import Attempts, Target
-from turbopump.client.sending.send_failure import Attempt
+from turbopump.client.sending.send_failure import Attempt, no_time
 from turbopump.client.sending.send_frame import SendFrames
 from turbopump.client.sending.send_result import RETRYABLE_CODES, SEND_ANSWER, SendAnswer, SendResult, SendStatus, result_of
 from turbopump.client.sending.send_statistics import SendStatistics
@@ -110,9 +110,8 @@ class Sender:
         """Returns when a broker has stored it. Raises as ``Producer.send``."""
         if timeout is None:
             timeout = self.rules.timeout
-        elif timeout <= 0:  # somebody's own deadline has passed
-            text = f"message {outgoing.msg_id[:80]} to topic {outgoing.topic!r} was not sent: {timeout=} leaves no time for it"
-            raise SendError(f"{text}. Nothing was stored; give it more seconds", topic=outgoing.topic)
+        elif timeout <= 0:
+            raise no_time(outgoing.msg_id, outgoing.topic, timeout)
         began = self._time()
         first: Attempt | None = None
         self.in_flight += 1

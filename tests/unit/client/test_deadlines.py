@@ -1,0 +1,78 @@
+"""Deadlines that cannot be kept, in virtual time: what leaves no time, or finds no room, is told so, and nothing was sent."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.unit.client.scripted_cluster import scripted_cluster
+from tests.unit.client.test_producer import producer_of
+
+from turbopump.client.sending.accumulator import AutoBatch
+from turbopump.client.sending.back_pressure import BackPressure
+from turbopump.client.sending.send_result import SendResult, SendStatus
+from turbopump.errors import ConfigError, SendError
+from turbopump.message.message import Message
+from turbopump.protocol.codes import RequestCode
+from turbopump.protocol.requests.send import SendBatchMessage, SendMessageV2
+from turbopump.testing.simulation import Simulation, simulate
+
+
+@pytest.mark.parametrize("timeout", [0, -1, -0.5])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"back_pressure": BackPressure()},
+        {"auto_batch": AutoBatch()},
+        {"back_pressure": BackPressure(), "auto_batch": AutoBatch()},
+    ],
+)
+def test_a_deadline_that_has_passed_is_refused_before_anything_is_sent(settings: dict[str, Any], timeout: float) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster, **settings) as producer:
+            message = Message("orders", b"x")
+
+            async def started() -> SendResult:
+                return await (await producer.start_send(message, timeout=timeout))
+
+            for sending in (
+                producer.send(message, timeout=timeout),
+                producer.send(message, sharding_key="k", timeout=timeout),
+                producer.send_batch([message], timeout=timeout),
+                producer.request(message, timeout=timeout),
+                started(),
+            ):
+                with pytest.raises(SendError, match=r"leaves no time for it\. Nothing was stored"):
+                    await sending
+            assert cluster.broker.requests(SendMessageV2) + cluster.broker.requests(SendBatchMessage) == []
+            assert (await producer.send(message)).status is SendStatus.OK
+
+    simulate(1, scenario)
+
+
+def test_a_number_of_seconds_beyond_all_numbers_is_refused() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
+            with pytest.raises(ConfigError, match="must be a number of seconds"):
+                await producer.send("orders", b"x", timeout=10**400)
+            with pytest.raises(ConfigError, match="must be a number of seconds"):
+                producer_of(cluster, send_timeout=10**400)
+
+    simulate(1, scenario)
+
+
+def test_who_found_no_room_is_told_what_was_in_flight_then_though_all_gave_up_at_once() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        bound = BackPressure(messages=2)
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster, back_pressure=bound, retries=0) as producer:
+            await producer.send("orders", b"x")
+            cluster.broker.script[RequestCode.SEND_MESSAGE_V2].extend([None] * 10)
+            sends = (producer.send("orders", b"x" * 50, timeout=0.5) for _ in range(6))
+            errors = await asyncio.gather(*sends, return_exceptions=True)
+            without_room = [str(error) for error in errors if "no room" in str(error)]
+            assert without_room
+            assert all("among the 2 messages (100 bytes) in flight" in text for text in without_room)
+
+    simulate(1, scenario)
