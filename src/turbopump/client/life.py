@@ -6,7 +6,9 @@ It must not know what runs.
 
 from __future__ import annotations
 
-from typing import Generic, Protocol, TypeVar
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, Protocol, TypeVar
 
 from turbopump.client.heartbeat import Member
 from turbopump.client.instance import ClientInstance
@@ -31,6 +33,7 @@ class Life(Generic[RunningT]):
         self._what = what
         self.running: RunningT | None = None
         """Given by the start; it stays after the close."""
+        self._close: asyncio.Task[None] | None = None
 
     def begins(self) -> bool:
         """Whether a start has something to do: False once it is started. Raises NotStartedError if it is started, but not ``ready``."""
@@ -53,10 +56,12 @@ class Life(Generic[RunningT]):
         running.instance.check_usable(self._what, running.member)
         return running
 
-    def ends(self) -> RunningT | None:
-        """What is to be closed now, by whoever asks; None if there is nothing, or the close has begun."""
-        running = self.running
-        if running is None or running.closing:
-            return None
-        running.closing = True
-        return running
+    async def end(self, close: Callable[[RunningT], Coroutine[Any, Any, None]], *, wait: bool = True) -> None:
+        """Close what runs, if anything does, once and to its end: whoever asks again waits for the same close, and a caller that is
+        cancelled (a time-out) stops waiting and nothing else. ``wait``: False only has it begun."""
+        if self.running is None:
+            return
+        if self._close is None:
+            self.running.closing = True
+            self._close = asyncio.get_running_loop().create_task(close(self.running), name=f"close of a {self._what}")
+        await (asyncio.shield(self._close) if wait else asyncio.sleep(0))

@@ -124,9 +124,7 @@ class LitePullConsumer(InContext):
 
     async def close(self) -> None:
         """Commit what is done (with ``auto_commit``; of the last poll nothing) and leave the group. May be called twice."""
-        running = self._life.ends()
-        if running is not None:
-            await running.close()
+        await self._life.end(RunningLitePull.close)
 
     @property
     def client_id(self) -> str:

@@ -6,6 +6,7 @@ This file is the life of a consumer: joining, consuming, leaving. It must not kn
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random as random_module
 from collections.abc import Mapping, Sequence
@@ -207,10 +208,14 @@ class PushConsumer(InContext):
         await running.begin()
 
     async def close(self) -> None:
-        """Stop pulling, let running handlers finish (``close_timeout`` at most), commit, leave the group. May be called twice."""
-        running = self._life.ends()
-        if running is not None:
-            await running.close(self._close_timeout)
+        """Stop pulling, let running handlers finish (``close_timeout`` at most), commit, leave the group.
+
+        May be called twice. Who is cancelled while waiting (``asyncio.wait_for``) leaves the close going on. In a coroutine handler
+        it returns at once, and the close goes on when the handler has ended: its message too is done.
+        """
+        running = self._life.running
+        in_handler = running is not None and running.is_handling(asyncio.current_task())
+        await self._life.end(lambda running: running.close(self._close_timeout), wait=not in_handler)
 
     async def wait_closed(self) -> None:
         """Wait until somebody closes this consumer: what a program with a handler does for the rest of its life."""

@@ -117,9 +117,7 @@ class SimpleConsumer(InContext):
 
     async def close(self) -> None:
         """Whoever waits in ``receive`` gets nothing; what is not acknowledged comes again in its time. May be called twice."""
-        running = self._life.ends()
-        if running is not None:
-            await running.close()
+        await self._life.end(_Running.close)
 
     @property
     def client_id(self) -> str:
@@ -230,9 +228,11 @@ class _Running:
         )
 
     async def close(self) -> None:
-        """Receive nothing more, finish what is being told, leave the group."""
+        """Receive nothing more, finish what is being told, leave the group, whatever fails on the way."""
         self.sources.close()
-        await self.sources.finish(CLOSE_PATIENCE_S)
-        await self._backs.finish(CLOSE_PATIENCE_S)
-        await self._acks.finish(CLOSE_PATIENCE_S)
-        await self.instance.leave(self.member)
+        try:
+            await self.sources.finish(CLOSE_PATIENCE_S)
+            await self._backs.finish(CLOSE_PATIENCE_S)
+            await self._acks.finish(CLOSE_PATIENCE_S)
+        finally:
+            await self.instance.leave(self.member)

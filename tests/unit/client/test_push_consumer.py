@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster, until
 
+from turbopump.client.consuming.assignment import Assignment
 from turbopump.client.consuming.delivery import Delivery
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer, Retry
 from turbopump.errors import ConfigError, NotStartedError, RouteNotFoundError
@@ -684,5 +685,69 @@ def test_wrong_use_is_said_in_a_sentence() -> None:
             ):
                 with pytest.raises(ConfigError, match=fault):
                     consumer_of(cluster, **settings)
+
+    simulate(1, scenario)
+
+
+def test_a_close_that_its_caller_gives_up_waiting_for_goes_on_and_the_next_one_waits_for_it() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            fill(cluster, 5)
+            handled: list[bytes] = []
+
+            async def handle(message: Delivery) -> None:
+                if len(handled) == 3:
+                    await asyncio.sleep(60)
+                handled.append(message.body)
+
+            consumer = consumer_of(cluster, handler=handle, concurrency=1, close_timeout=5.0)
+            await consumer.start()
+            await until(lambda: len(handled) == 3)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(consumer.close(), 0.5)
+            assert not cluster.broker.farewells
+            await consumer.close()
+            assert committed(cluster) == 3
+            assert [farewell.consumer_group for farewell in cluster.broker.farewells] == ["readers"]
+            await consumer.wait_closed()
+
+    simulate(1, scenario)
+
+
+def test_a_handler_may_close_its_consumer_and_its_message_is_done() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            fill(cluster, 10)
+            handled: list[bytes] = []
+
+            async def handle(message: Delivery) -> None:
+                handled.append(message.body)
+                if len(handled) == 3:
+                    await consumer.close()
+
+            consumer = consumer_of(cluster, handler=handle, concurrency=1, close_timeout=5.0)
+            await consumer.start()
+            began = simulation.loop.time()
+            await consumer.wait_closed()
+            assert simulation.loop.time() - began < 1
+            assert (handled, committed(cluster)) == ([b"m0", b"m1", b"m2"], 3)
+            assert [farewell.consumer_group for farewell in cluster.broker.farewells] == ["readers"]
+
+    simulate(1, scenario)
+
+
+def test_a_consumer_leaves_its_group_though_closing_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def failing(self: Assignment, timeout: float) -> None:
+        raise ZeroDivisionError
+
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            consumer = consumer_of(cluster)
+            await consumer.start()
+            monkeypatch.setattr(Assignment, "close", failing)
+            for _ in range(2):
+                with pytest.raises(ZeroDivisionError):
+                    await consumer.close()
+            assert [farewell.consumer_group for farewell in cluster.broker.farewells] == ["readers"]
 
     simulate(1, scenario)

@@ -56,6 +56,10 @@ class HandlerPool:
         while len(self._tasks) < self.concurrency:
             self._tasks.add(loop.create_task(self._work(), name=f"turbopump handler {len(self._tasks)}"))
 
+    def has(self, task: asyncio.Task[object]) -> bool:
+        """Whether this task is one of the workers."""
+        return task in self._tasks
+
     async def stop(self, patience: float) -> None:
         """Let the handlers that run now finish, ``patience`` seconds at most; then cancel them. The messages that wait
         must have been closed before, so that no new ones begin."""

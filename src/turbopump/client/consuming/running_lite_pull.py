@@ -98,16 +98,18 @@ class RunningLitePull:
             self._spawn(self.prefetching.commit_for_ever(), "commits")
 
     async def close(self) -> None:
-        """Commit what is done, if that is to be done by itself, and leave the group."""
+        """Commit what is done, if that is to be done by itself, and leave the group, whatever fails on the way."""
         for task in self._tasks:
             task.cancel()
         self.prefetching.close()
-        if self._auto_commit:
-            await self.prefetching.commit(final=True)
-        self._listeners.close()
-        if self._tracing is not None:
-            await self._tracing.close()
-        await self.instance.leave(self.member)
+        try:
+            if self._auto_commit:
+                await self.prefetching.commit(final=True)
+            self._listeners.close()
+            if self._tracing is not None:
+                await self._tracing.close()
+        finally:
+            await self.instance.leave(self.member)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         self._tasks.append(self.instance.spawn(work, name=name))

@@ -10,6 +10,7 @@ from collections.abc import Collection, MutableMapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from turbopump.client.allocation import Strategy
 from turbopump.client.consuming.assigned_queue import InOrder
@@ -149,10 +150,21 @@ class RunningPush:
         if self.handlers is not None:
             self.handlers.start()
 
+    def is_handling(self, task: asyncio.Task[Any] | None) -> bool:
+        """Whether this task is one that calls the handler."""
+        return isinstance(self.handlers, HandlerPool) and task is not None and self.handlers.has(task)
+
     async def close(self, timeout: float) -> None:
-        """Stop pulling, let running handlers finish (``timeout`` seconds at most), commit, leave the group."""
+        """Stop pulling, let running handlers finish (``timeout`` seconds at most), commit, leave the group, whatever fails on the way."""
         for task in self._tasks:
             task.cancel()
+        try:
+            await self._finish(timeout)
+        finally:
+            await self.instance.leave(self.member)
+            self.closed.set()
+
+    async def _finish(self, timeout: float) -> None:
         self.assignment.stop_pulling()
         self.pops.stop_popping()
         self.ready.close()
@@ -167,8 +179,6 @@ class RunningPush:
             await self._offsets.close()
         if self._tracing is not None:
             await self._tracing.close()
-        await self.instance.leave(self.member)
-        self.closed.set()
 
     # --- what it hears -------------------------------------------------------------------------------------------------------
 
