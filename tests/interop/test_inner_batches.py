@@ -15,13 +15,24 @@ from pathlib import Path
 import pytest
 from tests.interop.apache import NEWEST
 from tests.interop.conftest import skipping_without_tools
+from tests.interop.either_servers import OURS, Servers
+from tests.interop.either_servers import servers as servers
 from tests.interop.foreign import MESSAGES, ForeignClient, java_client, run
 from tests.interop.java_consumer import check_read, read_by_java
 from tests.interop.our_clients import check, check_queues, letters
 from tests.interop.our_servers import OurServers, patient_turbopump
 from tests.interop.shared_directory import SharedDirectory, Who
 
-from turbopump import Message, MessageQueue, Producer, PullConsumer, ReceivedMessage
+from turbopump import (
+    ConsumeFrom,
+    Message,
+    MessageQueue,
+    PoppedMessage,
+    Producer,
+    PullConsumer,
+    ReceivedMessage,
+    SimpleConsumer,
+)
 from turbopump.message.batch import encode_batch
 from turbopump.message.codec import decode_entries
 from turbopump.protocol.codes import ResponseCode
@@ -221,3 +232,37 @@ def test_batches_of_java_to_our_broker_are_read_by_java_and_by_ours(tmp_path: Pa
         assert {(one.queue_id, one.queue_offset, one.msg_id) for one in by_java[topic]} == {
             (one.queue_id, one.queue_offset, one.msg_id) for one in received
         }
+
+
+@pytest.mark.parametrize("servers", [OURS, NEWEST], indirect=True)
+def test_a_popped_batch_is_taken_apart_and_the_broker_takes_what_is_said_of_it(servers: Servers) -> None:
+    bodies = [b"batch %d, message %d" % (batch, number) for batch in range(3) for number in range(4)]
+
+    async def send(remoting: RemotingClient) -> None:
+        topic = CreateTopic(topic="popped", read_queue_nums=1, write_queue_nums=1, attributes="+queue.type=BatchCQ")
+        assert (await remoting.exchange(servers.broker, topic, timeout=60)).code == ResponseCode.SUCCESS
+        for first in range(0, len(bodies), 4):
+            batch = encode_batch(Message("popped", body, tags="a") for body in bodies[first : first + 4])
+            request = SendBatchMessage(topic="popped", queue_id=0, batch=True, properties=f"UNIQ_KEY\x01POPPED{first}\x02")
+            answer = await remoting.exchange(servers.broker, request, batch, timeout=60)
+            assert answer.code == ResponseCode.SUCCESS, answer
+
+    async def story() -> None:
+        remoting = RemotingClient()
+        try:
+            await send(remoting)
+        finally:
+            await remoting.close()
+        consumer = SimpleConsumer(servers.namesrv, group="popped", topic="popped", consume_from=ConsumeFrom.FIRST)
+        async with consumer, asyncio.timeout(240):
+            came: list[PoppedMessage] = []
+            while len(came) < len(bodies):
+                came += await consumer.receive(16, 600)
+            assert [(one.body, one.queue_offset) for one in came] == [(body, place) for place, body in enumerate(bodies)]
+            assert len({one.handle for one in came}) == 3
+            handle = await consumer.change_invisible_time(came[1], 700, timeout=60)
+            assert [one.handle == handle for one in came] == [True] * 4 + [False] * 8
+            await consumer.ack(came[:6], timeout=60)
+            await consumer.ack(came[6:], timeout=60)
+
+    asyncio.run(story())

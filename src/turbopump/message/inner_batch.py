@@ -12,6 +12,7 @@ from typing import Final
 from turbopump.errors import MessageError, ProtocolError, StoredMessageError
 from turbopump.message.batch import decode_batch
 from turbopump.message.codec import decode_entry, encode_entry, encode_host
+from turbopump.message.message import ReceivedMessage
 from turbopump.message.sysflag import COMPRESSION_MASK, SysFlag
 
 _COMPRESSION: Final = int(SysFlag.COMPRESSED | COMPRESSION_MASK)
@@ -26,9 +27,20 @@ def is_wrapped(sys_flag: int) -> bool:
 def unwrapped(entry: bytes) -> list[bytes]:
     """A good entry itself, or one for each message of the batch in it. Raises StoredMessageError if that cannot be read. About 8 µs a
     message."""
-    if not is_wrapped(entry[39]):
-        return [entry]
-    whole = decode_entry(entry, check_crc=False)
+    return _entries_in(decode_entry(entry, check_crc=False)) if is_wrapped(entry[39]) else [entry]
+
+
+def plain_messages(message: ReceivedMessage) -> list[ReceivedMessage]:
+    """A message itself, or each of the batch that it is, with nothing left that says so. Raises StoredMessageError."""
+    if not is_wrapped(message.sys_flag):
+        return [message]
+    found = [decode_entry(entry, check_crc=False) for entry in _entries_in(message)]
+    for one in found:
+        one.sys_flag &= ~_WRAPPED
+    return found
+
+
+def _entries_in(whole: ReceivedMessage) -> list[bytes]:
     try:
         items = decode_batch(whole.body)
         return [

@@ -6,12 +6,16 @@ kills its consumer comes again for ever. ``ORIGIN_MESSAGE_ID`` and ``RETRY_TOPIC
 
 from __future__ import annotations
 
+import asyncio
+
 from turbopump.broker.dead_letters import dead_letter_topic
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.pop.records import PopKey
 from turbopump.broker.topics import READ_WRITE, TopicTable
 from turbopump.config.broker_config import BrokerConfig
+from turbopump.errors import StoredMessageError
+from turbopump.message.inner_batch import plain_messages
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.pop_handle import original_topic, pop_retry_topic
 from turbopump.message.properties import DELAY_TIME_LEVEL, ORIGIN_MESSAGE_ID, POP_CK, RETRY_TOPIC, encode_properties
@@ -19,6 +23,8 @@ from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol.bodies.topics import TopicConfig
 
 FIRST_POP_TIME = "1ST_POP_TIME"
+_AT_ONCE = 32
+"""Messages of a batch in one turn of the loop."""
 
 
 class PuttingBack:
@@ -35,7 +41,19 @@ class PuttingBack:
         return self._topics.find(original_topic(key.topic, key.group)) is not None and self._groups.knows(key.group)
 
     async def put(self, message: ReceivedMessage, key: PopKey) -> str:
-        """Store it once more; the topic where it is now. Raises what ``MessageStore.put`` does."""
+        """Store it once more; the topic where it is now. An inner batch is stored as its messages: a retry topic has no such batches, and
+        its filters look at each message's tags. Raises what ``MessageStore.put`` does."""
+        try:
+            messages = plain_messages(message) or [message]
+        except StoredMessageError:  # what cannot be taken apart goes on as it is
+            messages = [message]
+        for number, one in enumerate(messages, 1):
+            topic = await self._put(one, key)
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return topic
+
+    async def _put(self, message: ReceivedMessage, key: PopKey) -> str:
         group = self._groups.find(key.group)
         attempts_max = group.retry_max_times if group is not None else 0
         properties = {name: value for name, value in message.properties.items() if name != POP_CK}

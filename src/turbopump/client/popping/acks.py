@@ -12,7 +12,7 @@ from collections.abc import Coroutine
 from typing import Any, Final, NamedTuple
 
 from turbopump.client.instance import ClientInstance
-from turbopump.client.popping.popped import Popped
+from turbopump.client.popping.popped_batch import Popped
 from turbopump.client.popping.receipts import Receipts
 from turbopump.errors import MessageError, RemotingError, ResponseError
 from turbopump.protocol.codes import ResponseCode

@@ -7,13 +7,15 @@ Source: apache/rocketmq ``MQClientAPIImpl.processPopResponse``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from turbopump.client.consuming.delivery import Delivery
 from turbopump.client.consuming.pulled_messages import DamagedMessage
+from turbopump.client.popping.popped_batch import Popped, PoppedBatch
 from turbopump.errors import MessageError, StoredMessageError
 from turbopump.message.checked import DamagedEntry, good_entries
 from turbopump.message.codec import decode_entry
+from turbopump.message.inner_batch import is_wrapped, unwrapped
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.message_queue import MessageQueue
 from turbopump.message.pop_handle import (
@@ -35,9 +37,11 @@ class PoppedMessage(ReceivedMessage):
     ``handle`` is what its broker knows this delivery by (Apache's ``POP_CK``, in Java's API the receipt handle).
     """
 
-    __slots__ = ("handle",)
+    __slots__ = ("batch", "handle")
 
     handle: str
+    batch: PoppedBatch | None
+    """The inner batch that it came in, with which it is acknowledged and comes again; None: it came by itself."""
 
     @property
     def attempt(self) -> int:
@@ -53,9 +57,10 @@ class PoppedMessage(ReceivedMessage):
 class PoppedDelivery(Delivery):
     """A popped message in a push consumer's hands. It is not wanted any more when it has become visible to others."""
 
-    __slots__ = ("_now", "deadline", "handle")
+    __slots__ = ("_now", "batch", "deadline", "handle")
 
     handle: str
+    batch: PoppedBatch | None
     deadline: float
     _now: Callable[[], float]
 
@@ -74,13 +79,6 @@ class PoppedDelivery(Delivery):
         return not (self.settled or self._owner.dropped or self.overdue)
 
 
-class Popped(Protocol):
-    """Any message with a handle."""
-
-    topic: str
-    handle: str
-
-
 MessageT = TypeVar("MessageT", PoppedMessage, PoppedDelivery)
 
 
@@ -88,16 +86,26 @@ def popped_messages(
     body: bytes, reply: PopMessageReply, queue: MessageQueue, message_type: type[MessageT]
 ) -> tuple[list[MessageT], list[DamagedMessage]]:
     """The good messages in the answer to a pop of ``queue`` (queue id −1: of any queue), with broker name and handle; and the damaged ones.
+    Inner batches are taken apart.
 
     Raises MessageError if the answer's texts are none.
     """
-    messages, damaged = _decoded(body, queue, message_type)
+    messages, batches, damaged = _decoded(body, queue, message_type)
     _give_handles(messages, reply, queue.broker_name)
-    return messages, damaged
+    if not batches:
+        return messages, damaged
+    single: list[MessageT] = []
+    for number, message in enumerate(messages):
+        single += _taken_apart(message, batches[number]) if number in batches else [message]
+    return single, damaged
 
 
-def _decoded(body: bytes, queue: MessageQueue, message_type: type[MessageT]) -> tuple[list[MessageT], list[DamagedMessage]]:
+def _decoded(
+    body: bytes, queue: MessageQueue, message_type: type[MessageT]
+) -> tuple[list[MessageT], dict[int, list[bytes]], list[DamagedMessage]]:
+    """The messages as the broker knows them, and by their number the entries in those that are inner batches."""
     messages: list[MessageT] = []
+    batches: dict[int, list[bytes]] = {}
     damaged: list[DamagedMessage] = []
 
     def add(entry: bytes, *, check_crc: bool) -> bool:
@@ -105,6 +113,9 @@ def _decoded(body: bytes, queue: MessageQueue, message_type: type[MessageT]) -> 
         assert isinstance(message, message_type)
         if check_crc and property_value(message.properties_text, POP_CK) is None:
             return False
+        if is_wrapped(message.sys_flag):
+            batches[len(messages)] = unwrapped(entry)
+        message.batch = None
         messages.append(message)
         return True
 
@@ -121,7 +132,21 @@ def _decoded(body: bytes, queue: MessageQueue, message_type: type[MessageT]) -> 
             add(entry, check_crc=False)
         except StoredMessageError as error:
             damaged.append(DamagedMessage(queue, -1, str(error)))
-    return messages, damaged
+    return messages, batches, damaged
+
+
+def _taken_apart(whole: MessageT, entries: Sequence[bytes]) -> list[MessageT]:
+    """The messages of a batch, each with what the batch has of its pop."""
+    messages: list[MessageT] = []
+    for entry in entries:
+        message = decode_entry(entry, check_crc=False, message_type=type(whole))
+        assert isinstance(message, type(whole))
+        message.broker_name, message.handle, message.reconsume_times = whole.broker_name, whole.handle, whole.reconsume_times
+        messages.append(message)
+    batch = PoppedBatch(messages)
+    for message in messages:
+        message.batch = batch
+    return messages
 
 
 def _give_handles(messages: Sequence[MessageT], reply: PopMessageReply, broker_name: str) -> None:

@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 from turbopump.client.instance import ClientInstance
 from turbopump.client.namespace import wrap
 from turbopump.client.popping.pop import master_address, milliseconds
-from turbopump.client.popping.popped import Popped, single_handle
+from turbopump.client.popping.popped import single_handle
+from turbopump.client.popping.popped_batch import Popped, to_acknowledge
 from turbopump.errors import ConnectError, ResponseError, RouteNotFoundError
 from turbopump.message.pop_handle import PopHandle, QueueKind
 from turbopump.protocol import fastjson
@@ -44,13 +45,14 @@ class Receipts:
         """Brokers that know no 200151."""
 
     async def acknowledge(self, messages: Iterable[Popped], *, timeout: float = TIMEOUT_S) -> None:
-        """These are done. Several of one broker go as one request, which says nothing of each.
+        """These are done. Several of one broker go as one request, which says nothing of each. Of an inner batch its broker hears when all
+        of its messages are.
 
         Raises MessageError for a handle that is none, before anything is sent; RemotingError if a broker could not be told or refused
         (code 208: it knows no such message), after the others were told.
         """
         by_broker: dict[str, list[_Receipt]] = {}
-        for message in messages:
+        for message in to_acknowledge(messages):
             receipt = self._receipt(message)
             by_broker.setdefault(receipt.handle.broker_name, []).append(receipt)
         outcomes = await asyncio.gather(
@@ -61,7 +63,19 @@ class Receipts:
                 raise outcome
 
     async def change_invisible_time(self, message: Popped, seconds: float, *, timeout: float = TIMEOUT_S) -> str:
-        """It comes again ``seconds`` from now; its new handle, the old one is void. Raises MessageError, RemotingError."""
+        """It comes again ``seconds`` from now, with its whole inner batch if it came in one; its new handle, the old one is void. Raises
+        MessageError, RemotingError."""
+        batch = message.batch
+        if batch is None:
+            return await self._change(message, seconds, timeout)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        async with batch.turn:
+            if not batch.has_moved(seconds, began):  # else one of its messages was to come then, too
+                batch.moved(await self._change(message, seconds, timeout), seconds, loop.time())
+        return message.handle
+
+    async def _change(self, message: Popped, seconds: float, timeout: float) -> str:
         receipt = self._receipt(message)
         handle = receipt.handle
         request = ChangeInvisibleTime(

@@ -1,0 +1,174 @@
+"""Inner batches that come out of a pop: their messages one by one, the batch acknowledged when all of them are done."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.unit.client.scripted_cluster import HOST, until
+from tests.unit.client.scripted_pops import ScriptedPops
+from tests.unit.client.test_inner_batches import BODIES, make_batches
+from tests.unit.client.test_push_over_pop import Handled
+from tests.unit.client.test_push_over_pop import consumer_of as push_consumer_of
+from tests.unit.client.test_push_over_pop import popping as popping_for_push
+from tests.unit.client.test_simple_consumer import bodies, consumer_of, popping
+
+from turbopump import ConsumeFrom, Retry, SimpleConsumer
+from turbopump.message.batch import encode_batch
+from turbopump.message.codec import encode_entry, encode_host
+from turbopump.message.message import Message
+from turbopump.message.sysflag import SysFlag
+from turbopump.protocol.requests.pop import ChangeInvisibleTime
+from turbopump.testing.broker_in_loop import running_broker
+from turbopump.testing.simulation import Simulation, simulate
+
+BATCH = ("orders", 0, 0)
+"""Where the batch lies."""
+
+
+def store_batch(pops: ScriptedPops, count: int, *, body: bytes | None = None) -> None:
+    """A batch of so many messages arrives, as brokers have it in topics with queue.type=BatchCQ."""
+    messages = (Message("orders", b"%d" % number, properties={"UNIQ_KEY": f"ID{number}"}) for number in range(count))
+    entry = encode_entry(
+        queue_id=0,
+        flag=0,
+        queue_offset=0,
+        physical_offset=0,
+        sys_flag=int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP),
+        born_timestamp=1,
+        born_host=encode_host(HOST, 1),
+        store_timestamp=1,
+        store_host=encode_host(HOST, 1),
+        reconsume_times=0,
+        prepared_transaction_offset=0,
+        body=encode_batch(messages) if body is None else body,
+        topic=b"orders",
+        properties=b"UNIQ_KEY\x01BATCH\x02INNER_NUM\x01%d\x02INNER_BASE\x010\x02" % count,
+    )
+    pops.broker.entries["orders", 0].append(entry)
+    pops._arrived()
+
+
+def test_a_batch_is_received_as_its_messages_and_acknowledged_with_the_last_of_them() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with popping(simulation) as (cluster, (pops,)), consumer_of(cluster) as consumer:
+            store_batch(pops, 3)
+            pops.store("orders", 0, b"single")
+            *batch, single = await consumer.receive(8, 30)
+            assert bodies([*batch, single]) == [b"0", b"1", b"2", b"single"]
+            assert [message.msg_id for message in batch] == ["ID0", "ID1", "ID2"]
+            assert [message.queue_offset for message in batch] == [0, 1, 2]
+            await consumer.ack(batch[1])
+            await consumer.ack([batch[0], single, batch[1]])
+            assert pops.acked == [("orders", 0, 1)]
+            await consumer.ack(batch[2])
+            assert pops.acked == [("orders", 0, 1), BATCH]
+            assert await consumer.receive(timeout=60) == []
+
+    simulate(1, scenario)
+
+
+def test_all_of_a_batch_acknowledged_at_once_is_one_acknowledgement() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with popping(simulation) as (cluster, (pops,)), consumer_of(cluster) as consumer:
+            store_batch(pops, 5)
+            await consumer.ack(await consumer.receive(8, 30))
+            assert (pops.acked, pops.invisible) == ([BATCH], [])
+
+    simulate(1, scenario)
+
+
+def test_a_batch_of_which_one_message_is_not_acknowledged_comes_again_whole() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with popping(simulation) as (cluster, (pops,)), consumer_of(cluster) as consumer:
+            store_batch(pops, 3)
+            first = await consumer.receive(8, 30)
+            await consumer.ack(first[:2])
+            again = await consumer.receive(8, 30, timeout=60)
+            assert (bodies(again), [message.attempt for message in again]) == ([b"0", b"1", b"2"], [2, 2, 2])
+            assert {message.topic for message in again} == {"orders"}
+            await consumer.ack(again)
+            assert (pops.acked, pops.invisible) == ([("%RETRY%readers_orders", 0, 0)], [])
+
+    simulate(1, scenario)
+
+
+def test_the_time_of_one_message_is_that_of_its_batch_and_so_is_its_handle() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with popping(simulation) as (cluster, (pops,)), consumer_of(cluster) as consumer:
+            store_batch(pops, 3)
+            batch = await consumer.receive(8, 30)
+            handle = await consumer.change_invisible_time(batch[1], 100)
+            assert {message.handle for message in batch} == {handle}
+            await asyncio.sleep(50)
+            await consumer.ack(batch)
+            assert (pops.acked, pops.invisible) == ([BATCH], [])
+            assert await consumer.receive(timeout=200) == []
+
+    simulate(1, scenario)
+
+
+def test_messages_of_a_batch_that_want_the_same_time_at_once_ask_for_it_once() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with popping(simulation) as (cluster, (pops,)), consumer_of(cluster) as consumer:
+            store_batch(pops, 20)
+            batch = await consumer.receive(8, 30)
+            await asyncio.gather(*(consumer.change_invisible_time(message, 5) for message in batch))
+            assert len(cluster.broker.requests(ChangeInvisibleTime)) == 1
+            await asyncio.sleep(1)
+            await consumer.change_invisible_time(batch[0], 5)
+            assert len(cluster.broker.requests(ChangeInvisibleTime)) == 2, "more time, asked for later"
+            assert bodies(await consumer.receive(32, 30, timeout=60)) == bodies(batch)
+
+    simulate(1, scenario)
+
+
+def test_a_push_consumer_handles_a_batch_one_by_one_and_what_fails_brings_all_of_it_again() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        handled = Handled(lambda message: Retry() if message.body == b"1" and message.attempt == 1 else None)
+        async with popping_for_push(simulation) as (cluster, pops):
+            store_batch(pops, 3)
+            async with push_consumer_of(cluster, handler=handled):
+                await until(lambda: bool(pops.acked))
+            assert sorted(handled.bodies) == sorted([b"0", b"1", b"2"] * 2)
+            assert sorted(handled.attempts) == [1, 1, 1, 2, 2, 2]
+            assert (pops.acked, pops.invisible) == ([("%RETRY%readers_orders", 0, 0)], [])
+
+    simulate(1, scenario)
+
+
+def test_a_batch_that_cannot_be_taken_apart_is_told_of_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with popping(simulation) as (cluster, (pops,)), consumer_of(cluster) as consumer:
+            store_batch(pops, 3, body=b"nonsense")
+            pops.store("orders", 0, b"single")
+            assert bodies(await consumer.receive(8, 30)) == [b"single"]
+            assert "the inner batch at queue offset 0 of orders queue 0 cannot be taken apart" in caplog.text
+
+    simulate(1, scenario)
+
+
+def test_our_broker_and_a_simple_consumer_have_tags_of_batches_and_bring_one_again_from_the_retry_topic() -> None:
+    async def story() -> None:
+        async with running_broker() as broker:
+            await make_batches(broker.broker_address)
+            consumer = SimpleConsumer(broker.namesrv, group="s", topic="B", tags="a", consume_from=ConsumeFrom.FIRST)
+            async with consumer, asyncio.timeout(60):
+                came = []
+                while len(came) < 6:
+                    came += await consumer.receive(32, 30)
+                assert [message.body for message in came] == BODIES[::2]
+                assert [message.queue_offset for message in came] == list(range(0, 12, 2))
+                await consumer.ack([message for message in came if message.queue_offset < 8])
+                await consumer.change_invisible_time(came[5], 1)
+                again = []
+                while len(again) < 2:
+                    again += await consumer.receive(32, 30)
+                assert [(one.body, one.attempt, one.topic, one.msg_id) for one in again] == [
+                    (b"8", 2, "B", "ID8"),
+                    (b"10", 2, "B", "ID10"),
+                ]
+                assert {one.batch for one in again} == {None}, "by themselves: each is acknowledged alone"
+                await consumer.ack(again)
+
+    asyncio.run(story())
