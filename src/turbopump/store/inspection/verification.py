@@ -119,6 +119,7 @@ class _Check:
         self._known = known_ends(disk, paths, running=state.running)
         self._behind: dict[tuple[str, int], Finding] = {}
         self._behind_at: dict[tuple[str, int], int] = {}
+        self._behind_from: dict[tuple[str, int], int] = {}
         self._lacking: set[tuple[str, int]] = set()
         self._topics: frozenset[str] = frozenset()
         self.result = Verification(
@@ -270,6 +271,7 @@ class _Check:
         queue = self._now.queue((topic, queue_id))
         if not fault and self._now.state.crashed and (queue is None or index >= queue.end):
             self._behind_at[topic, queue_id] = offset
+            self._behind_from.setdefault((topic, queue_id), offset)
             finding = self._behind.get((topic, queue_id))
             if finding is None:
                 self._behind[topic, queue_id] = Finding("queue_behind", "", topic=topic, queue_id=queue_id, index=index)
@@ -288,11 +290,12 @@ class _Check:
         all_noticed = place is not None or not any(queue.end for queue in self._now.all_queues)
         begin = 0 if all_noticed or not self._behind else reads_from(self._disk, self._now.store)
         begun = begun_at(self._now.all_queues) if begin else {}
+        unmissed = [key for key in self._behind if not self._is_missed(key, begin, begun, log_end)]
+        if any(self._behind_from[key] < begin and key not in unmissed for key in self._behind):
+            unmissed = []  # then all queues are written again
         for key, finding in self._behind.items():
             finding.what = f"behind: {finding.count} units will be rebuilt at the next start"
-            message_at, known = self._behind_at[key], key[0] in self._topics
-            last = last_unit_at(self._now.queue(key), log_end)
-            if message_at < begin and not lacks(message_at, last, key[0], known=known, begun_at=begun.get(key[0])):
+            if key in unmissed:
                 finding.kind = "unit_missing"
                 finding.what = (
                     f"there are no units, and the next start writes only those from {begin} on again: it takes these messages for those "
@@ -306,6 +309,13 @@ class _Check:
             if found.get(key, 0) < end and key not in self._behind and key not in self._lacking:
                 text = f"it ends at {found.get(key, 0)}, and ended at {end} when the log was at {place.at if place else 0}"
                 self._findings.add(Finding("queue_end", text, topic=key[0], queue_id=key[1]))
+
+    def _is_missed(self, key: tuple[str, int], begin: int, begun: dict[str, int], log_end: int) -> bool:
+        """Whether the next start, which reads from ``begin`` on, sees that units of a queue are missing at its end."""
+        topic, message_at = key[0], self._behind_at[key]
+        last = last_unit_at(self._now.queue(key), log_end) if message_at < begin else None
+        known = topic in self._topics
+        return message_at >= begin or lacks(message_at, last, topic, known=known, begun_at=begun.get(topic))
 
     def _claim_light_queues(self, properties: str, offset: int, size: int, tags: int) -> None:
         """Light queues (LMQ) share the entries of other topics. Brokers without them write none: only those that exist are checked."""
