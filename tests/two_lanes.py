@@ -75,7 +75,7 @@ RUNS = {
             "test_timers.py",
             "test_transactions.py",
         ),
-        ("--seeds", "80"),
+        ("--seeds", "64"),
         {"TURBOPUMP_SIM_MINUTES": "10"},
     ),
 }

@@ -23,7 +23,7 @@ from turbopump.testing.simulation import Simulation, simulate
 
 WHOLE = "TURBOPUMP_SIM_MINUTES" in os.environ
 FAILURES = 100 if WHOLE else 8
-"""In each seed; `make sim` has a hundred in each of the first ten seeds and the sample in the others."""
+"""In each seed; `make sim` has a hundred in each of the first five seeds and the sample in the others."""
 
 NAMESRV, BROKER, PRODUCER = "10.0.0.1", "10.0.0.2", "10.0.1.1"
 CONSUMERS = ("10.0.2.1", "10.0.2.2", "10.0.2.3")
@@ -189,7 +189,7 @@ def test_through_every_failure_no_handler_begins_before_the_message_ahead_succee
         world = World(simulation, failing=0.1)
         world.start()
         await asyncio.sleep(20)
-        await world.fail(FAILURES if seed <= 10 else 8)
+        await world.fail(FAILURES if seed <= 5 else 8)
         await asyncio.sleep(120)
         await world.drain()
         await world.end()
@@ -200,12 +200,12 @@ def test_through_every_failure_no_handler_begins_before_the_message_ahead_succee
     assert world.missing == 0
     assert sum(map(len, world.watch.succeeded.values())) > 100
     assert len(world.watch.succeeded) == QUEUES
-    figures.count(failures=FAILURES if seed <= 10 else 8, messages=sum(map(len, world.watch.succeeded.values())), lost=0)
+    figures.count(failures=FAILURES if seed <= 5 else 8, messages=sum(map(len, world.watch.succeeded.values())), lost=0)
     figures.count(begun_before_the_one_ahead_succeeded=0, repeated_after_a_failure=world.watch.repeated)
 
 
 def test_members_that_come_and_go_hand_over_without_a_message_handled_twice(seed: int, figures: Figures) -> None:
-    changes = 200 if WHOLE and seed <= 10 else 8
+    changes = 200 if WHOLE and seed <= 5 else 8
 
     async def peace(simulation: Simulation) -> World:
         world = World(simulation, failing=0.1)
