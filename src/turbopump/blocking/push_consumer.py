@@ -46,6 +46,12 @@ class PushConsumerSettings(Surrounding, total=False):
     namespace: str | None
     allocation: str | Strategy
     close_timeout: float
+    pull_batch: int
+    queue_messages_max: int
+    queue_bytes_max: int
+    queue_span_max: int
+    topic_messages_max: int | None
+    topic_bytes_max: int | None
     client_rebalance: bool
     pop_invisible_time: float
     pop_batch: int

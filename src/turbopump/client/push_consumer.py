@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Final
 
 from turbopump.client.allocation import Strategy, strategy_of
-from turbopump.client.consuming.assigned_queue import InOrder
+from turbopump.client.consuming.assigned_queue import PULL_BATCH, InOrder
 from turbopump.client.consuming.consumer_rules import CONCURRENCY_RULES, PUSH_RULES
 from turbopump.client.consuming.delivery import Delivery, Retry
 from turbopump.client.consuming.handling import Handler
 from turbopump.client.consuming.message_stream import MessageStream
 from turbopump.client.consuming.offset_store import ConsumeFrom
+from turbopump.client.consuming.process_queue import BYTES_MAX, MESSAGES_MAX, SPAN_MAX, PullLimits
 from turbopump.client.consuming.ready_messages import ReadyMessages
 from turbopump.client.consuming.running_push import PushSettings, RunningPush
 from turbopump.client.consuming.send_back import INNER_PRODUCER
@@ -73,7 +74,10 @@ class PushConsumer(InContext):
     keeps its offsets in a file below ``offsets_directory`` (``~/.rocketmq_offsets``). ``trace``: records before and after each handling, on
     ``RMQ_SYS_TRACE_TOPIC`` or the topic you name (docs/tracing.md). ``client_rebalance`` False: brokers divide the queues and say
     whether they are pulled or popped, ordered or not; ``pop_invisible_time`` (seconds), ``pop_batch`` and ``pop_threshold`` then count
-    (docs/consuming.md). ``clock``, ``random``, ``local_ip`` and ``disk`` replace the system's. Raises ConfigError for unusable settings.
+    (docs/consuming.md). ``pull_batch`` messages come with one pull; pulling waits while more than ``queue_messages_max`` messages,
+    ``queue_bytes_max`` bytes or ``queue_span_max`` offsets of a queue are in hand; ``topic_messages_max`` and ``topic_bytes_max`` are
+    shared by the queues of a topic that are ours. ``clock``, ``random``, ``local_ip`` and ``disk`` replace the system's.
+    Raises ConfigError for unusable settings.
 
     A message is done when its handler returns (None included) or, in ``async for``, when the next one is asked for; see docs/client.md.
     """
@@ -100,6 +104,12 @@ class PushConsumer(InContext):
         namespace_v2: str | None = None,
         allocation: str | Strategy = "AVG",
         close_timeout: float = CLOSE_TIMEOUT_S,
+        pull_batch: int = PULL_BATCH,
+        queue_messages_max: int = MESSAGES_MAX,
+        queue_bytes_max: int = BYTES_MAX,
+        queue_span_max: int = SPAN_MAX,
+        topic_messages_max: int | None = None,
+        topic_bytes_max: int | None = None,
         trace: bool | str = False,
         client_rebalance: bool = True,
         pop_invisible_time: float = INVISIBLE_S,
@@ -133,6 +143,8 @@ class PushConsumer(InContext):
             pop=pop,
             asks_brokers=not client_rebalance and not broadcast,
             namespace=namespace,
+            limits=PullLimits(queue_messages_max, queue_bytes_max, queue_span_max, topic_messages_max, topic_bytes_max),
+            batch=pull_batch,
         )
         if self._push_settings.asks_brokers and pop.strategy is None:
             raise ConfigError(

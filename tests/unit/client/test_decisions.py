@@ -11,7 +11,7 @@ from tests.fuzzing import examples
 
 from turbopump.client.allocation import allocate_average
 from turbopump.client.consuming.delivery import Delivery
-from turbopump.client.consuming.process_queue import ProcessQueue
+from turbopump.client.consuming.process_queue import ProcessQueue, PullLimits
 from turbopump.client.consuming.rebalance import decide
 from turbopump.client.consuming.subscription import tag_subscription
 from turbopump.client.routes import inherited_route, topic_route
@@ -163,8 +163,16 @@ def test_pulling_waits_for_messages_bytes_and_span() -> None:
     assert queue.full()
     queue.done(0)
     assert not queue.full()
-    assert queue.full(messages_max=1)
-    assert queue.full(bytes_max=50)
+    for limits in (PullLimits(messages=1), PullLimits(bytes=50), PullLimits(topic_messages=7).shared(5)):
+        queue.limits = limits
+        assert queue.full()
+
+
+def test_the_queues_of_a_topic_share_its_limits_and_keep_their_own() -> None:
+    limits = PullLimits(1000, 1 << 20, 2000, topic_messages=100, topic_bytes=10)
+    assert limits.shared(4) == (25, 2, 2000, None, None)
+    assert limits.shared(200)[:2] == (1, 1), "each may have one message"
+    assert PullLimits(10, topic_messages=100).shared(2).messages == 10
 
 
 @pytest.mark.parametrize("text", ["*", "", "  "])

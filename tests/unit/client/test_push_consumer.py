@@ -11,8 +11,10 @@ from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripte
 
 from turbopump.client.consuming.assignment import Assignment
 from turbopump.client.consuming.delivery import Delivery
+from turbopump.client.consuming.rebalance import Change
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer, Retry
 from turbopump.errors import ConfigError, NotStartedError, RouteNotFoundError
+from turbopump.message.message_queue import MessageQueue
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.clients import GetConsumerListByGroup
 from turbopump.protocol.requests.pull import PullMessage
@@ -751,3 +753,67 @@ def test_a_consumer_leaves_its_group_though_closing_it_fails(monkeypatch: pytest
             assert [farewell.consumer_group for farewell in cluster.broker.farewells] == ["readers"]
 
     simulate(1, scenario)
+
+
+# --- how much is in hand -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limits", "in_hand"),
+    [
+        ({"queue_messages_max": 4, "pull_batch": 2}, [4, 4]),
+        ({"topic_messages_max": 12, "pull_batch": 3}, [6, 6]),
+        ({"queue_span_max": 2, "pull_batch": 2}, [4, 4]),
+        ({"queue_bytes_max": 1, "pull_batch": 1}, [1, 1]),
+        ({"topic_bytes_max": 2, "pull_batch": 1}, [1, 1]),
+    ],
+)
+def test_pulling_waits_while_as_much_is_in_hand_as_was_allowed(limits: dict[str, int], in_hand: list[int]) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=2) as cluster:
+            fill(cluster, 50)
+            fill(cluster, 50, queue_id=1)
+            waits, handled = asyncio.Event(), 0
+
+            async def handle(message: Delivery) -> None:
+                nonlocal handled
+                await waits.wait()
+                handled += 1
+
+            async with consumer_of(cluster, handler=handle, concurrency=1, **limits) as consumer:
+                await asyncio.sleep(5)
+                infos = consumer._life.ready().assignment.infos()
+                mine = [infos[queue] for queue in sorted(infos) if queue.topic == "orders"]
+                assert [info.cached_msg_count for info in mine] == in_hand
+                assert [info.cached_msg_max_offset for info in mine] == [count - 1 for count in in_hand]
+                assert all(info.last_pull_timestamp and not info.last_consume_timestamp for info in mine)
+                waits.set()
+                await until(lambda: handled == 100)
+                infos = consumer._life.ready().assignment.infos()
+                assert all(info.last_consume_timestamp for queue, info in infos.items() if queue.topic == "orders")
+
+    simulate(1, scenario)
+
+
+def test_a_queue_may_hold_more_when_another_of_its_topic_goes() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=2) as cluster:
+            fill(cluster, 50)
+            async with consumer_of(cluster, topic_messages_max=10, pull_batch=1) as consumer:
+                await asyncio.sleep(5)
+                assignment = consumer._life.ready().assignment
+                first = MessageQueue("orders", "broker-a", 0)
+                assert assignment.infos()[first].cached_msg_count == 5
+                await assignment.apply(Change(gained=(), lost=(MessageQueue("orders", "broker-a", 1),)))
+                await asyncio.sleep(5)
+                assert assignment.infos()[first].cached_msg_count == 10
+
+    simulate(1, scenario)
+
+
+@pytest.mark.parametrize(
+    "setting", ["pull_batch", "queue_messages_max", "queue_bytes_max", "queue_span_max", "topic_messages_max"]
+)
+def test_limits_that_allow_nothing_are_refused(setting: str) -> None:
+    with pytest.raises(ConfigError, match=setting):
+        PushConsumer("127.0.0.1:9876", group="g", topic="t", **{setting: 0})  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from typing import Final
 from turbopump.client.consuming.consumption import Consumption
 from turbopump.client.consuming.delivery import Delivery
 from turbopump.client.consuming.ordered_line import OrderedLine
-from turbopump.client.consuming.process_queue import ProcessQueue
+from turbopump.client.consuming.process_queue import USUAL_LIMITS, ProcessQueue, PullLimits
 from turbopump.client.consuming.pulled_messages import pulled_messages, tell_of
 from turbopump.client.consuming.queue_locks import HeldLock
 from turbopump.client.consuming.ready_messages import ReadyMessages
@@ -30,6 +30,7 @@ from turbopump.message.message_queue import MessageQueue
 from turbopump.message.pop_handle import original_topic
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol.bodies.route import MASTER_ID
+from turbopump.protocol.bodies.running import ProcessQueueInfo
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.pull import PullMessage, PullMessageReply, PullSysFlag
 
@@ -81,6 +82,8 @@ class AssignedQueue:
         order: InOrder | None = None,
         lock: HeldLock | None = None,
         consumption: Consumption,
+        limits: PullLimits = USUAL_LIMITS,
+        batch: int = PULL_BATCH,
     ) -> None:
         self.queue = queue
         self.lock = lock
@@ -95,7 +98,9 @@ class AssignedQueue:
         self._subscriptions = subscriptions
         self._ready = ready
         self._backs = backs
-        self._process_queue = ProcessQueue(queue, offset)
+        self._process_queue = ProcessQueue(queue, offset, limits)
+        self._batch = batch
+        self._pulled_at = self._done_at = 0.0
         self._on_moved = on_moved
         self._consumption = consumption
         self._statistics = consumption.of(queue.topic)
@@ -151,6 +156,32 @@ class AssignedQueue:
         """Messages pulled and not done."""
         return self._process_queue.in_flight
 
+    def limit(self, limits: PullLimits) -> None:
+        """So much of it may be in hand from now on."""
+        self._process_queue.limits = limits
+        self._go_on()
+
+    def info(self) -> ProcessQueueInfo:
+        """As an operator sees it; times in ms since 1970, 0: never."""
+        held = self._process_queue
+        first, last = held.span
+        return ProcessQueueInfo(
+            commit_offset=self.commit_offset,
+            cached_msg_min_offset=first,
+            cached_msg_max_offset=last,
+            cached_msg_count=held.in_flight,
+            cached_msg_size_in_mib=held.size >> 20,
+            locked=self.lock is not None and self.lock.valid,
+            last_lock_timestamp=0 if self.lock is None else self._as_ms(self.lock.since),
+            droped=self.dropped,
+            last_pull_timestamp=self._as_ms(self._pulled_at),
+            last_consume_timestamp=self._as_ms(self._done_at),
+        )
+
+    def _as_ms(self, at: float) -> int:
+        """Loop time as ms since 1970."""
+        return self._instance.surroundings.clock.now_ms() - round((self._loop.time() - at) * 1000) if at else 0
+
     # --- for its messages ----------------------------------------------------------------------------------------------------
 
     def delivery_done(self, message: Delivery) -> None:
@@ -158,6 +189,7 @@ class AssignedQueue:
             self._loop.call_soon_threadsafe(self.delivery_done, message)
             return
         self._consumption.ended(message, self._statistics, ok=True)
+        self._done_at = self._loop.time()
         self._process_queue.done(message.queue_offset)  # as _settle, in place: once for every message
         if self._line is not None:
             self._line.done(message)
@@ -168,6 +200,9 @@ class AssignedQueue:
         self._process_queue.done(message.queue_offset)
         if self._line is not None:
             self._line.done(message)
+        self._go_on()
+
+    def _go_on(self) -> None:
         if self._room is not None and not self._room.done() and not self._process_queue.full():
             self._room.set_result(None)
 
@@ -261,7 +296,7 @@ class AssignedQueue:
         if address is None:
             raise ConnectError(f"no address is known for broker {self.queue.broker_name}")
         await self._instance.introduced(address)
-        asked = self._loop.time()
+        asked = self._pulled_at = self._loop.time()
         try:
             command = await self._instance.remoting.exchange(address, self._request(), timeout=PULL_TIMEOUT_S)
         except CallTimeoutError:
@@ -299,7 +334,7 @@ class AssignedQueue:
             topic=self.queue.topic,
             queue_id=self.queue.queue_id,
             queue_offset=self._process_queue.next_offset,
-            max_msg_nums=PULL_BATCH,
+            max_msg_nums=self._batch,
             sys_flag=int(PullSysFlag.SUSPEND | (PullSysFlag.COMMIT_OFFSET if commits else 0)),
             commit_offset=commit_offset,
             suspend_timeout_millis=int(SUSPEND_S * 1000),

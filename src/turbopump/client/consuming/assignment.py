@@ -13,10 +13,11 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
-from turbopump.client.consuming.assigned_queue import AssignedQueue, InOrder
+from turbopump.client.consuming.assigned_queue import PULL_BATCH, AssignedQueue, InOrder
 from turbopump.client.consuming.consumption import Consumption
 from turbopump.client.consuming.local_offsets import LocalOffsets
 from turbopump.client.consuming.offset_store import ConsumeFrom, OffsetStore
+from turbopump.client.consuming.process_queue import USUAL_LIMITS, PullLimits
 from turbopump.client.consuming.queue_locks import HeldLock, QueueLocks
 from turbopump.client.consuming.ready_messages import ReadyMessages
 from turbopump.client.consuming.rebalance import Change
@@ -49,8 +50,12 @@ class Assignment:
         order: InOrder | None,
         namespace: str | None,
         consumption: Consumption,
+        limits: PullLimits = USUAL_LIMITS,
+        batch: int = PULL_BATCH,
     ) -> None:
         self._consumption = consumption
+        self._limits = limits
+        self._batch = batch
         self._instance = instance
         self._group = group
         self._subscriptions = subscriptions
@@ -83,6 +88,8 @@ class Assignment:
                 self._hand_over(queue)
         else:
             await asyncio.gather(*(self._lose(queue) for queue in change.lost))
+        for topic in {queue.topic for queue in change.lost}:
+            self._share(topic)
         gained = [queue for queue in change.gained if queue not in self._handing_over]
         if self.locks is None:
             begun = await asyncio.gather(*(self._gain(queue, None) for queue in gained))
@@ -137,10 +144,18 @@ class Assignment:
             order=self._order,
             lock=lock,
             consumption=self._consumption,
+            batch=self._batch,
         )
         assigned.sent_offset = known_offset
         self._assigned[queue] = assigned
+        self._share(queue.topic)
         assigned.start()
+
+    def _share(self, topic: str) -> None:
+        """Our queues of ``topic`` are more or fewer now."""
+        ours = self.of_topic(topic)
+        for queue in ours:
+            self._assigned[queue].limit(self._limits.shared(len(ours)))
 
     async def _lose(self, queue: MessageQueue) -> None:
         assigned = self._assigned.pop(queue, None)
@@ -205,15 +220,7 @@ class Assignment:
 
     def infos(self) -> dict[MessageQueue, ProcessQueueInfo]:
         """Each queue as an operator sees it."""
-        return {
-            queue: ProcessQueueInfo(
-                commit_offset=assigned.commit_offset,
-                cached_msg_count=assigned.in_flight,
-                locked=assigned.lock is not None and assigned.lock.valid,
-                droped=assigned.dropped,
-            )
-            for queue, assigned in self._assigned.items()
-        }
+        return {queue: assigned.info() for queue, assigned in self._assigned.items()}
 
     def reset(self, places: Mapping[MessageQueue, int]) -> None:
         """Go on there: what was pulled before counts no more, and a commit that is on its way is followed by one of the new place."""

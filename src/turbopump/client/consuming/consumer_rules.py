@@ -43,6 +43,14 @@ PUSH_RULES: Final[Mapping[str, Rule]] = {
         lambda value: is_number(value) and 0 <= value < float("inf"), "must be a number of seconds, 0 or more"
     ),
     "client_rebalance": SWITCH,
+    "pull_batch": Rule(
+        lambda value: is_whole(value) and 1 <= value <= 1024, "must be a whole number of messages from 1 to 1024"
+    ),
+    "queue_messages_max": whole_from(1, " of messages"),
+    "queue_bytes_max": _BYTES,
+    "queue_span_max": whole_from(1, " of offsets"),
+    "topic_messages_max": whole_from(1, " of messages").or_none(),
+    "topic_bytes_max": _BYTES.or_none(),
     "disk": Rule(_is_disk, "is no turbopump.store.disk.Disk").or_none(),
 }
 POLL_RULES: Final[Mapping[str, Rule]] = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.message_queue import MessageQueue
@@ -16,16 +16,43 @@ from turbopump.message.message_queue import MessageQueue
 MESSAGES_MAX: Final = 1000
 BYTES_MAX: Final = 100 * 1024 * 1024
 SPAN_MAX: Final = 2000
-"""``pullThresholdForQueue``, ``pullThresholdSizeForQueue``, ``consumeConcurrentlyMaxSpan``: beyond any of them, pulling waits."""
+
+
+class PullLimits(NamedTuple):
+    """How much of a queue may be in hand before pulling waits: messages, bytes, and offsets from the first to the last. Of a topic, where
+    these are given, its queues that are ours share in equal parts, and the smaller one counts.
+
+    RocketMQ: ``pullThresholdForQueue``, ``pullThresholdSizeForQueue`` (MiB), ``consumeConcurrentlyMaxSpan``, ``pullThresholdForTopic``,
+    ``pullThresholdSizeForTopic``; the parts by ``RebalancePushImpl.messageQueueChanged``.
+    """
+
+    messages: int = MESSAGES_MAX
+    bytes: int = BYTES_MAX
+    span: int = SPAN_MAX
+    topic_messages: int | None = None
+    topic_bytes: int | None = None
+
+    def shared(self, queues: int) -> PullLimits:
+        """Those of one queue when so many of its topic are ours."""
+        return PullLimits(
+            self.messages if self.topic_messages is None else min(self.messages, max(1, self.topic_messages // queues)),
+            self.bytes if self.topic_bytes is None else min(self.bytes, max(1, self.topic_bytes // queues)),
+            self.span,
+        )
+
+
+USUAL_LIMITS: Final = PullLimits()
 
 
 class ProcessQueue:
-    """``next_offset`` is where the next pull begins. ``dropped``: the queue is someone else's now; nothing of it counts any more."""
+    """``next_offset`` is where the next pull begins. ``dropped``: the queue is someone else's now; nothing of it counts any more.
+    ``limits`` may change."""
 
-    __slots__ = ("_bytes", "_in_flight", "_offsets", "dropped", "next_offset", "queue")
+    __slots__ = ("_bytes", "_in_flight", "_offsets", "dropped", "limits", "next_offset", "queue")
 
-    def __init__(self, queue: MessageQueue, next_offset: int) -> None:
+    def __init__(self, queue: MessageQueue, next_offset: int, limits: PullLimits = USUAL_LIMITS) -> None:
         self.queue = queue
+        self.limits = limits
         self.next_offset = next_offset
         self.dropped = False
         self._offsets: deque[int] = deque()  # in flight or done behind one that is in flight; the first is in flight
@@ -64,11 +91,21 @@ class ProcessQueue:
         """Messages pulled and not done."""
         return len(self._in_flight)
 
-    def full(self, *, messages_max: int = MESSAGES_MAX, bytes_max: int = BYTES_MAX, span_max: int = SPAN_MAX) -> bool:
+    @property
+    def size(self) -> int:
+        """Bytes of what is pulled and not done."""
+        return self._bytes
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The first offset that is pulled and not done, and the last that is pulled; both 0 if there is none."""
+        return (self._offsets[0], self._offsets[-1]) if self._offsets else (0, 0)
+
+    def full(self) -> bool:
         """Whether pulling must wait until something is done."""
-        offsets = self._offsets
+        offsets, limits = self._offsets, self.limits
         return (
-            len(self._in_flight) >= messages_max
-            or self._bytes >= bytes_max
-            or (bool(offsets) and offsets[-1] - offsets[0] > span_max)
+            len(self._in_flight) >= limits.messages
+            or self._bytes >= limits.bytes
+            or (bool(offsets) and offsets[-1] - offsets[0] > limits.span)
         )

@@ -21,6 +21,7 @@ from turbopump.client.consuming.handler_threads import HandlerThreads
 from turbopump.client.consuming.handling import Handler, HandlerPool, is_coroutine_function
 from turbopump.client.consuming.local_offsets import LocalOffsets, default_directory
 from turbopump.client.consuming.offset_store import ConsumeFrom, OffsetStore
+from turbopump.client.consuming.process_queue import PullLimits
 from turbopump.client.consuming.ready_messages import ReadyMessages
 from turbopump.client.consuming.rebalance import Balancer
 from turbopump.client.consuming.send_back import SendBack
@@ -38,7 +39,8 @@ from turbopump.store.disk import Disk
 
 @dataclass(frozen=True, slots=True)
 class PushSettings:
-    """As its user gave them, checked: see ``PushConsumer``. ``order``: in order, and how; ``asks_brokers``: brokers divide the queues."""
+    """As its user gave them, checked: see ``PushConsumer``. ``order``: in order, and how; ``asks_brokers``: brokers divide the queues;
+    ``limits`` and ``batch``: how much is pulled ahead, and in one pull."""
 
     handler: Handler | None
     consume_from: ConsumeFrom | datetime
@@ -51,6 +53,8 @@ class PushSettings:
     pop: PopSettings
     asks_brokers: bool
     namespace: str | None
+    limits: PullLimits
+    batch: int
 
 
 class RunningPush:
@@ -89,6 +93,8 @@ class RunningPush:
             order=settings.order,
             namespace=namespace,
             consumption=self.consumption,
+            limits=settings.limits,
+            batch=settings.batch,
         )
         self.pops = PopAssignment(
             *(instance, group, subscriptions, settings.consume_from, self.ready, settings.pop),
