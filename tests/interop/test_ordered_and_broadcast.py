@@ -17,6 +17,7 @@ import pytest
 from tests.interop.apache import NEWEST, NEWEST_4, ApacheCluster
 from tests.interop.conftest import skipping_without_tools
 from tests.interop.foreign import go_client, java_client
+from tests.interop.members import foreign_member
 from tests.interop.our_clients import PATIENCE_SECONDS, make_topics, patient_producer
 from tests.interop.our_servers import OurServers, patient_turbopump
 from tests.interop.test_delay_and_send_back import APACHE_PATIENT
@@ -91,40 +92,13 @@ async def foreign(
     record: Record, name: str, command: Sequence[str], *arguments: str, directory: Path
 ) -> Iterator[Callable[[], Awaitable[None]]]:
     """A foreign member; what is given stops it, which the end of the block does too."""
-    with (directory / f"{name}.stderr").open("wb") as stderr:
-        process = await asyncio.create_subprocess_exec(
-            *command, *arguments, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=stderr, cwd=directory
-        )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    lines = process.stdout
 
-    async def read() -> None:
-        while line := await lines.readline():
-            words = line.decode().split()
-            if len(words) == 4 and words[0] in "BEF":
-                record.note(words[0], int(words[1]), int(words[2]), int(words[3]), name)
+    def said(words: list[str]) -> None:
+        if len(words) == 4 and words[0] in "BEF":
+            record.note(words[0], int(words[1]), int(words[2]), int(words[3]), name)
 
-    async def stop() -> None:
-        if process.returncode is None and not process.stdin.is_closing():
-            process.stdin.close()
-            await asyncio.wait_for(process.wait(), PATIENCE_SECONDS)
-        await reading
-
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not (line := await lines.readline()).startswith(b"ready"):
-            assert line, f"{name} ended: {(directory / f'{name}.stderr').read_text()[-2000:]}"
-    reading = asyncio.create_task(read())
-    try:
+    async with foreign_member(name, command, *arguments, directory=directory, said=said) as stop:
         yield stop
-    finally:
-        if process.returncode is None:
-            try:
-                await stop()
-            except TimeoutError:
-                process.kill()
-                await process.wait()
-        reading.cancel()
 
 
 def our_member(record: Record, name: str, namesrv: str, topic: str, group: str) -> PushConsumer:
