@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from turbopump.client.allocation import Strategy, strategy_of
-from turbopump.client.consuming.consumer_rules import LITE_PULL_RULES, POLL_RULES
+from turbopump.client.consuming.consumer_rules import COMMIT_RULES, LITE_PULL_RULES, POLL_RULES
 from turbopump.client.consuming.found_messages import Time, as_ms
 from turbopump.client.consuming.offset_store import ConsumeFrom, OffsetStore
 from turbopump.client.consuming.prefetched_queue import PrefetchedQueue
@@ -209,6 +209,7 @@ class LitePullConsumer(InContext):
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """The next message of ``queue`` is the one at ``offset``. Raises ConfigError if the queue is not ours or has no such place."""
+        check(COMMIT_RULES, locals())
         self._ours(queue)
         store, wire = self._life.ready().offsets, wrapped(self._namespace, queue)
         first, end = await store.min_offset(wire), await store.max_offset(wire)
@@ -259,6 +260,9 @@ class LitePullConsumer(InContext):
         else:
             chosen = [self._ours(queue) for queue in offsets]
             for prefetched, (queue, offset) in zip(chosen, offsets.items(), strict=True):
+                check(COMMIT_RULES, {"offset": offset})
+                if prefetched.next_offset is not None and offset > prefetched.next_offset:
+                    raise ConfigError(f"{queue} was read up to {prefetched.next_offset}; offset={offset} is beyond: use seek")
                 if prefetched.done_offset is not None and offset < prefetched.done_offset:
                     raise ConfigError(f"{queue} is done up to {prefetched.done_offset}; offset={offset} goes back: use seek")
             for prefetched, offset in zip(chosen, offsets.values(), strict=True):

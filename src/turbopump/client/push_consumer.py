@@ -16,7 +16,7 @@ from typing import Final
 
 from turbopump.client.allocation import Strategy, strategy_of
 from turbopump.client.consuming.assigned_queue import PULL_BATCH, InOrder
-from turbopump.client.consuming.consumer_rules import CONCURRENCY_RULES, PUSH_RULES
+from turbopump.client.consuming.consumer_rules import CONCURRENCY_RULES, PUSH_RULES, TAKE_RULES
 from turbopump.client.consuming.delivery import Delivery, Retry
 from turbopump.client.consuming.handling import Handler
 from turbopump.client.consuming.message_stream import MessageStream
@@ -238,7 +238,8 @@ class PushConsumer(InContext):
 
     async def take(self, count: int) -> list[Delivery]:
         """At least one message and at most ``count``; each must be settled with ``done()`` or ``retry()``. Raises NoMoreMessages when
-        the consumer is closed. For those who want batches; ``async for`` is simpler."""
+        the consumer is closed, ConfigError for another ``count``. For those who want batches; ``async for`` is simpler."""
+        check(TAKE_RULES, locals())
         return await self._readable().take_some(count)
 
     def _begin(self) -> Delivery | None:

@@ -257,6 +257,10 @@ def test_a_done_key_is_passed_over_and_messages_without_a_key_are_not(tmp_path: 
         other = IdempotentConsumer(key=lambda message: message.properties.get("order"), store=store, name="other")(handle)
         await other(delivery("1", b"f"))
         assert seen[-1] == b"f", "another group's keys are its own"
+        for name, key in [("a", "b:c"), ("a:b", "c"), ("a\\", "b:c"), ("a\\:b", "c")]:
+            named = IdempotentConsumer(key="order", store=store, name=name)(handle)
+            await named(delivery(key, f"{name} {key}".encode()))
+            assert seen[-1] == f"{name} {key}".encode(), "names are apart whatever is in them"
         await asyncio.sleep(101)
         await wrapped(delivery("1", b"g"))
         assert seen[-1] == b"g"

@@ -8,13 +8,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster, until
 
-from turbopump import Message, MessageQueue, Producer, Sql
+from turbopump import Message, MessageQueue, Producer, PullConsumer, Sql
 from turbopump.client.consuming.offset_store import ConsumeFrom
 from turbopump.client.lite_pull_consumer import LitePullConsumer
 from turbopump.errors import ConfigError, NotStartedError, ResponseError
@@ -426,6 +427,44 @@ def test_a_real_broker_filters_finds_times_and_keeps_the_place_of_the_group() ->
                 assert len(await bodies(consumer, 5)) == 5
 
     asyncio.run(main())
+
+
+def test_a_group_that_begins_at_a_time_is_not_given_what_came_before_it() -> None:
+    async def main() -> None:
+        async with (
+            running_broker() as running,
+            Producer(running.namesrv) as producer,
+            PullConsumer(running.namesrv, group="x") as pulls,
+        ):
+            await running.create_topic("prices", 1)
+            queue, count, times = MessageQueue("prices", "broker-test", 0), 0, set[int]()
+            while len(times) < 2:  # until the clock has moved between two of them
+                await producer.send("prices", b"%d" % count)
+                count += 1
+                times = {message.store_timestamp for message in (await pulls.pull(queue, 0)).messages}
+            begin = datetime.fromtimestamp(max(times) / 1000, UTC)
+            settings: dict[str, Any] = {"group": "g", "topic": "prices", "consume_from": begin}
+            async with LitePullConsumer(running.namesrv, **settings) as consumer:
+                assert await bodies(consumer, 1) == [b"%d" % (count - 1)]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("offset", ["3", 1.5, True, None, -1, 2**63])
+def test_what_is_no_place_in_a_queue_is_refused_and_changes_nothing(offset: Any) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster, consumer_of(cluster) as consumer:
+            fill(cluster, 10)
+            await consumer.poll(max_messages=2)
+            with pytest.raises(ConfigError, match="offset="):
+                await consumer.seek(QUEUE, offset)
+            with pytest.raises(ConfigError, match="offset="):
+                await consumer.commit({QUEUE: offset})
+            with pytest.raises(ConfigError, match="was read up to 10; offset=11 is beyond: use seek"):
+                await consumer.commit({QUEUE: 11})
+            assert await bodies(consumer, 8) == [b"0:%d" % number for number in range(2, 10)]
+
+    simulate(1, scenario)
 
 
 def test_the_example_of_the_docs_runs_as_it_stands(tmp_path: Path) -> None:

@@ -817,3 +817,15 @@ def test_a_queue_may_hold_more_when_another_of_its_topic_goes() -> None:
 def test_limits_that_allow_nothing_are_refused(setting: str) -> None:
     with pytest.raises(ConfigError, match=setting):
         PushConsumer("127.0.0.1:9876", group="g", topic="t", **{setting: 0})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("count", [0, -1, "2", None, 1.5])
+def test_a_batch_of_no_size_is_refused_and_takes_nothing(count: object) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster, consumer_of(cluster) as consumer:
+            fill(cluster, 2)
+            with pytest.raises(ConfigError, match="count="):
+                await consumer.take(count)  # type: ignore[arg-type]
+            assert [message.body for message in await consumer.take(5)] == [b"m0"]
+
+    simulate(1, scenario)

@@ -59,9 +59,12 @@ POLL_RULES: Final[Mapping[str, Rule]] = {
 }
 RECEIVE_RULES: Final[Mapping[str, Rule]] = {"max_messages": whole_from(1), "invisible_seconds": SECONDS, "timeout": TIMEOUT}
 INVISIBLE_RULES: Final[Mapping[str, Rule]] = {"seconds": SECONDS}
-COMMIT_RULES: Final[Mapping[str, Rule]] = {"offset": Rule(is_whole, "must be a whole number, a place in the queue")}
+COMMIT_RULES: Final[Mapping[str, Rule]] = {
+    "offset": Rule(lambda value: is_whole(value) and 0 <= value < 2**63, "must be a whole number, a place in the queue")
+}
+TAKE_RULES: Final[Mapping[str, Rule]] = {"count": whole_from(1, " of messages")}
 PULL_RULES: Final[Mapping[str, Rule]] = {
-    **COMMIT_RULES,
+    "offset": Rule(is_whole, "must be a whole number, a place in the queue"),
     "max_messages": whole_from(1),
     "wait": TIMEOUT,
     "timeout": TIMEOUT,

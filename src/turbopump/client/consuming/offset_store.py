@@ -43,9 +43,15 @@ class OffsetStore:
         self._begun: dict[tuple[str, str], asyncio.Event] = {}
         """Broker name and topic -> set when the first place that this member committed there is known."""
 
-    async def committed(self, queue: MessageQueue) -> int | None:
-        """The group's place in ``queue``; None if it has none yet."""
-        request = QueryConsumerOffset(consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id)
+    async def committed(self, queue: MessageQueue, *, zero_if_young: bool = True) -> int | None:
+        """The group's place in ``queue``; None if it has none yet. Of a queue whose first message is still in its memory, the broker says 0
+        then; ``zero_if_young=False`` asks it not to (those of 4.9 do all the same)."""
+        request = QueryConsumerOffset(
+            consumer_group=self._group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            set_zero_if_not_found=None if zero_if_young else False,
+        )
         try:
             return (await self._instance.remoting.call(self._address(queue), request, timeout=CALL_TIMEOUT_S)).offset
         except ResponseError as error:
@@ -103,7 +109,7 @@ class OffsetStore:
 
     async def starting_offset(self, queue: MessageQueue, consume_from: ConsumeFrom | datetime) -> tuple[int, bool]:
         """Where to begin, and whether the brokers know that place already (``RebalancePushImpl.computePullFromWhere``)."""
-        committed = await self.committed(queue)
+        committed = await self.committed(queue, zero_if_young=not isinstance(consume_from, datetime))
         if committed is not None and committed >= 0:
             return committed, True
         return await self.first_offset(queue, consume_from), False

@@ -80,7 +80,7 @@ class IdempotentConsumer:
         check(IDEMPOTENCE_RULES, locals())
         self._key = key
         self._store = store
-        self._name = name
+        self._name = name.replace("\\", r"\\").replace(":", r"\:")
         self._keep = keep
         self._lease = lease
         self._wait = wait
@@ -145,7 +145,7 @@ class IdempotentConsumer:
     def key_of(self, message: ReceivedMessage) -> str | None:
         """The key as the store knows it."""
         key = message.properties.get(self._key) if isinstance(self._key, str) else self._key(message)
-        return f"{self._name}:{key}" if key else None
+        return f"{self._name}:{key}" if key else None  # the first colon without a backslash ends the name
 
     async def begin(self, message: ReceivedMessage) -> Visit | None:
         """Take the message's key in hand; None: it is done. Whoever gets a Visit must give it to ``end``. Raises TwinWaitError."""
