@@ -12,6 +12,9 @@ from tests.simulation.test_ordered import BROKER, CONSUMERS, FAILURES, QUEUES, W
 from turbopump.config.popping import DefaultRequestMode
 from turbopump.testing.simulation import Simulation, simulate
 
+WHOLE_SEEDS = 2
+"""So many seeds have all the failures of `make sim`, the others the sample."""
+
 
 class PoppingWorld(World):
     broker_settings: ClassVar[dict[str, Any]] = {"default_message_request_mode": DefaultRequestMode.POP}
@@ -44,7 +47,7 @@ def test_through_every_failure_no_handler_begins_before_the_message_ahead_succee
         world = PoppingWorld(simulation, failing=0.1)
         world.start()
         await asyncio.sleep(20)
-        await world.fail(FAILURES if seed <= 10 else 8)
+        await world.fail(FAILURES if seed <= WHOLE_SEEDS else 8)
         await asyncio.sleep(120)
         await world.drain()
         await world.end()
@@ -62,7 +65,7 @@ def test_while_the_broker_forgets_nothing_a_queue_has_one_handler_at_a_time(seed
         world = PoppingWorld(simulation, failing=0.1)
         world.start()
         await asyncio.sleep(20)
-        await world.fail_gently(FAILURES if seed <= 10 else 8)
+        await world.fail_gently(FAILURES if seed <= WHOLE_SEEDS else 8)
         await asyncio.sleep(120)
         await world.drain()
         await world.end()
