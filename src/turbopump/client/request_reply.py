@@ -23,7 +23,7 @@ from turbopump.client.hooks import SendHooks
 from turbopump.client.instance import ClientInstance
 from turbopump.client.routes import TopicRoute
 from turbopump.client.sending.fault_strategy import FaultStrategy
-from turbopump.client.sending.outgoing import Outgoing, Packer
+from turbopump.client.sending.outgoing import Outgoing, Packer, refuse_odd
 from turbopump.client.sending.selection import NearFirst, RoundRobin
 from turbopump.client.sending.send_attempts import Target
 from turbopump.client.sending.send_failure import no_time
@@ -112,7 +112,11 @@ class Requester:
             REPLY_TO_CLIENT: self._instance.client_id,
             TTL: str(max(int(timeout * 1000), 1)),
         }
-        return Message(message.topic, message.body, properties={**message.properties, **address}, flag=message.flag)
+        try:
+            return Message(message.topic, message.body, properties={**message.properties, **address}, flag=message.flag)
+        except (AttributeError, TypeError):
+            refuse_odd(message)
+            raise
 
     async def _send(self, outgoing: Outgoing, target: Target, timeout: float) -> SendResult:
         began = self._now()

@@ -17,6 +17,7 @@ from turbopump.client.setting_rules import Rule, check, is_whole
 from turbopump.message.java_hash import java_hash, java_hash_code
 from turbopump.message.message import Message
 from turbopump.message.message_queue import MessageQueue
+from turbopump.message.rules import is_unicode
 
 __all__ = ["HashRing", "Selector", "at_random", "by_hash", "in_rooms", "java_hash"]
 
@@ -73,6 +74,9 @@ _RULES: Final[Mapping[str, Rule]] = {
     "virtual_nodes": Rule(
         lambda count: is_whole(count) and count > 0, "must be a whole number of points of each queue, 1 or more"
     ),
+    "key": Rule(
+        lambda key: isinstance(key, str) and is_unicode(key), "is no key of a ring: text is expected, as in str(order_id)"
+    ),
 }
 
 
@@ -83,14 +87,15 @@ class HashRing:
     """
 
     def __init__(self, virtual_nodes: int = VIRTUAL_NODES) -> None:
-        check(_RULES, {"virtual_nodes": virtual_nodes})
+        check({"virtual_nodes": _RULES["virtual_nodes"]}, {"virtual_nodes": virtual_nodes})
         self._virtual_nodes = virtual_nodes
         self._queues: tuple[MessageQueue, ...] = ()
         self._points: list[int] = []
         self._owners: list[MessageQueue] = []
 
     def by(self, key: str) -> Selector:
-        """The queue whose point is the next at or after the key's."""
+        """The queue whose point is the next at or after the key's. Raises ConfigError for a key that is no text."""
+        check({"key": _RULES["key"]}, {"key": key})
 
         def select(queues: Sequence[MessageQueue], _message: Message) -> MessageQueue:
             self._place(queues)

@@ -15,7 +15,7 @@ from typing import Final, Unpack
 from turbopump.client.hooks import EndTransactionContext
 from turbopump.client.namespace import wrap
 from turbopump.client.producer import DEFAULT_GROUP, Producer
-from turbopump.client.sending.outgoing import DELAYING
+from turbopump.client.sending.outgoing import DELAYING, refuse_odd
 from turbopump.client.sending.send_result import SendResult, SendStatus
 from turbopump.client.sending.sender import Sender
 from turbopump.client.setting_rules import FUNCTION, Rule, check, check_timeout, is_collection, whole_from
@@ -130,7 +130,11 @@ class TransactionProducer(Producer):
         if run is None:
             raise ConfigError("a transaction needs an executor; give one to TransactionProducer or to send_in_transaction")
         sender = self._ready()
-        delaying = next((name for name in DELAYING if name in message.properties), None)
+        try:
+            delaying = next((name for name in DELAYING if name in message.properties), None)
+        except (AttributeError, TypeError):
+            refuse_odd(message)
+            raise
         if delaying is not None:
             raise MessageError(f"the message of a transaction cannot be delayed (property {delaying}); send it without")
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()

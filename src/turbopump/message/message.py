@@ -54,8 +54,8 @@ class Message:
         if type(topic) is not str and not isinstance(topic, str):
             raise MessageError(f"topic={topic!r:.80} is no topic: its name is expected, as in 'orders'")
         self.topic = topic
-        self.body = body if type(body) is bytes else _bytes_of(body)
-        self.flag = _checked_flag(flag) if flag or type(flag) is not int else 0
+        self.body = body if type(body) is bytes else bytes_of_body(body)
+        self.flag = checked_flag(flag) if flag or type(flag) is not int else 0
         self.properties: dict[str, str] = {} if properties is None else _checked_properties(properties)
         if tags is not None:
             if not isinstance(tags, str):
@@ -101,7 +101,8 @@ class Message:
         return Message(self.topic, self.body, properties={**self.properties, name: value}, flag=self.flag)
 
 
-def _bytes_of(body: object) -> bytes:
+def bytes_of_body(body: object) -> bytes:
+    """A body as bytes. Raises MessageError."""
     if isinstance(body, str):
         try:
             return body.encode()
@@ -117,7 +118,8 @@ def _bytes_of(body: object) -> bytes:
         ) from None
 
 
-def _checked_flag(flag: int) -> int:
+def checked_flag(flag: object) -> int:
+    """A flag that fits. Raises MessageError."""
     if not isinstance(flag, int) or isinstance(flag, bool) or not FLAG_MIN <= flag <= FLAG_MAX:
         raise MessageError(f"flag={flag!r:.80} does not fit: a whole number from {FLAG_MIN} to {FLAG_MAX} is expected")
     return int(flag)

@@ -15,7 +15,7 @@ from math import inf
 from typing import Final
 
 from turbopump.client.sending.outgoing import DELAYING, Piece
-from turbopump.client.sending.send_failure import no_time
+from turbopump.client.sending.send_failure import no_queue, no_time
 from turbopump.client.sending.send_result import SendResult
 from turbopump.client.sending.send_statistics import SendStatistics
 from turbopump.client.setting_rules import Rule, check, is_seconds, is_whole
@@ -98,12 +98,15 @@ class Accumulator:
 
     def takes(self, message: Message) -> bool:
         """Whether it may go in a batch, and there is room to hold it."""
-        if self._held >= self._settings.total_size or not 0 < len(message.body) <= self._settings.size:
-            return False
-        if message.topic.startswith(RETRY_PREFIX):
-            return False
-        properties = message.properties
-        return not properties or ("TRAN_MSG" not in properties and not any(name in properties for name in DELAYING))
+        try:
+            if self._held >= self._settings.total_size or not 0 < len(message.body) <= self._settings.size:
+                return False
+            if message.topic.startswith(RETRY_PREFIX):
+                return False
+            properties = message.properties
+            return not properties or ("TRAN_MSG" not in properties and not any(name in properties for name in DELAYING))
+        except (AttributeError, TypeError):
+            return False  # whoever packs it says what is wrong with it
 
     def add(self, message: Message, piece: Piece, queue: MessageQueue | None, timeout: float) -> asyncio.Future[SendResult]:
         """The future gets the message's own result, or the error of the whole batch, after ``timeout`` seconds at most. Raises SendError if
@@ -125,7 +128,10 @@ class Accumulator:
                 object(),
             )  # alone: brokers add to it, and one with too much would fail its whole batch
         loop = asyncio.get_running_loop()
-        batch = self._batches.get(key)
+        try:
+            batch = self._batches.get(key)
+        except TypeError:
+            raise no_queue(queue) from None
         if batch is not None and batch.size + size > self._size_max:
             self._send(key)
             batch = None

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from turbopump.client.namespace import unwrap, wrap
 from turbopump.client.selectors import Selector, by_hash
+from turbopump.client.sending.outgoing import refuse_odd
 from turbopump.client.sending.send_attempts import Target
 from turbopump.errors import ConfigError
 from turbopump.message.message import Message
@@ -31,7 +32,11 @@ class Aiming:
             if selector is not None:
                 raise ConfigError("a selector and a sharding_key were given, and both choose the queue; give one of them")
             selector = by_hash(sharding_key)
-            message = message.with_property(SHARDING_KEY, str(sharding_key))
+            try:
+                message = message.with_property(SHARDING_KEY, str(sharding_key))
+            except (AttributeError, TypeError):
+                refuse_odd(message)
+                raise
         if selector is None:
             return message, queue
         if queue is not None:

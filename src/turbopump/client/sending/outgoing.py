@@ -18,7 +18,7 @@ from turbopump.errors import ConfigError, MessageError
 from turbopump.message.batch import encode_item
 from turbopump.message.compression import compress
 from turbopump.message.ids import UniqueIds
-from turbopump.message.message import BODY_SIZE_MAX, Message
+from turbopump.message.message import BODY_SIZE_MAX, Message, bytes_of_body, checked_flag
 from turbopump.message.properties import (
     DELAY_TIME_LEVEL,
     NAME_END,
@@ -112,38 +112,50 @@ class Packer:
         """Legal topics, as they are known to the brokers."""
 
     def pack(self, message: Message) -> Outgoing:
-        """Raises MessageError if the message may not be sent."""
-        body = message.body
-        topic = self._topics.get(message.topic) or self._checked_topic(message.topic)
-        if not 0 < len(body) <= self._body_size_max:
-            raise self._size_error(len(body))
-        properties = message.properties
-        if properties:
-            text, msg_id = self._with_id(properties)
-            _checked(text)
-        else:
-            msg_id = self._ids.next()
-            text = f"UNIQ_KEY\x01{msg_id}\x02{self._suffix}"
+        """Raises MessageError if the message may not be sent, TypeError if it is none."""
+        try:
+            body, flag = message.body, message.flag
+            topic = self._topics.get(message.topic) or self._checked_topic(message.topic)
+            if body.__class__ is not bytes or flag != 0:  # it may have been changed since it was made
+                body, flag = bytes_of_body(body), checked_flag(flag)
+            if not 0 < len(body) <= self._body_size_max:
+                raise self._size_error(len(body))
+            properties = message.properties
+            if properties:
+                text, msg_id = self._with_id(properties)
+                _checked(text)
+            else:
+                msg_id = self._ids.next()
+                text = f"UNIQ_KEY\x01{msg_id}\x02{self._suffix}"
+        except (AttributeError, TypeError):
+            refuse_odd(message)
+            raise
         sys_flag = 0
         if len(body) >= self._compress_from:
             compressed, flags = compress(body, self._compression_type, self._compression_level)
             if len(compressed) < len(body):  # else a body of 4 MiB that does not shrink would be too large for the broker
                 body, sys_flag = compressed, flags
-        return Outgoing(topic, body, text, sys_flag, message.flag, msg_id)
+        return Outgoing(topic, body, text, sys_flag, flag, msg_id)
 
     def piece(self, message: Message) -> Piece:
-        """The message as part of a batch. Raises MessageError if it may not be sent."""
-        topic = self._topics.get(message.topic) or self._checked_topic(message.topic)
-        body = message.body
-        if not 0 < len(body) <= self._body_size_max:
-            raise self._size_error(len(body))
-        if message.properties:
-            text, msg_id = self._with_id(message.properties)
-            properties = _checked(text)
-        else:
-            msg_id = self._ids.next()
-            properties = f"UNIQ_KEY\x01{msg_id}\x02{self._suffix}".encode()
-        return Piece(topic, encode_item(message.flag, body, properties), msg_id)
+        """The message as part of a batch. Raises MessageError if it may not be sent, TypeError if it is none."""
+        try:
+            topic = self._topics.get(message.topic) or self._checked_topic(message.topic)
+            body, flag = message.body, message.flag
+            if body.__class__ is not bytes or flag != 0:  # it may have been changed since it was made
+                body, flag = bytes_of_body(body), checked_flag(flag)
+            if not 0 < len(body) <= self._body_size_max:
+                raise self._size_error(len(body))
+            if message.properties:
+                text, msg_id = self._with_id(message.properties)
+                properties = _checked(text)
+            else:
+                msg_id = self._ids.next()
+                properties = f"UNIQ_KEY\x01{msg_id}\x02{self._suffix}".encode()
+        except (AttributeError, TypeError):
+            refuse_odd(message)
+            raise
+        return Piece(topic, encode_item(flag, body, properties), msg_id)
 
     def _with_id(self, properties: Mapping[str, str]) -> tuple[str, str]:
         msg_id = properties.get(UNIQ_KEY)
@@ -159,13 +171,13 @@ class Packer:
             raise MessageError("an empty batch was given; send_batch needs at least one message")
         if not isinstance(messages, Sequence) or not all(isinstance(message, Message) for message in messages):
             raise TypeError(f"a batch is a list of Message objects, not {messages!r:.80}")
+        pieces = [self.piece(message) for message in messages]
         first = messages[0]
-        self._checked_topic(first.topic)
         if first.topic.startswith(RETRY_PREFIX):
             raise MessageError(f"a batch cannot go to the retry topic {first.topic}; send its messages one by one")
         for message in messages:
             _check_fits(message, first)
-        return self.pack_pieces([self.piece(message) for message in messages], wait_store_ok=first.wait_store_ok)
+        return self.pack_pieces(pieces, wait_store_ok=first.wait_store_ok)
 
     def pack_pieces(self, pieces: Sequence[Piece], *, wait_store_ok: bool) -> Outgoing:
         """One send of them all, which have one topic. Raises MessageError if they are too large together."""
@@ -209,6 +221,14 @@ def _checked(text: str) -> bytes:
     if len(data) > PROPERTIES_SIZE_MAX:
         raise MessageError(f"the properties take {len(data)} bytes; at most {PROPERTIES_SIZE_MAX} are allowed")
     return data
+
+
+def refuse_odd(message: object) -> None:
+    """Raises why a message cannot be sent about which something failed: TypeError if it is none, MessageError if it was changed since it
+    was made, so that it could not be made again. Nobody pays for that with a message that is right."""
+    if not isinstance(message, Message):
+        raise TypeError(f"{message!r:.80} is no Message; give one, as in Message('orders', b'body')") from None
+    Message(message.topic, message.body, properties=message.properties, flag=message.flag)
 
 
 def _check_fits(message: Message, first: Message) -> None:

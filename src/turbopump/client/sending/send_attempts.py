@@ -18,7 +18,7 @@ import msgspec
 from turbopump.client.hooks import MessageKind, SendContext
 from turbopump.client.routes import TopicRoute
 from turbopump.client.sending.outgoing import DELAYING, Outgoing
-from turbopump.client.sending.send_failure import Attempt, NotWrittenError, failure
+from turbopump.client.sending.send_failure import Attempt, NotWrittenError, failure, no_queue
 from turbopump.client.sending.send_result import SendResult, SendStatus, result_of
 from turbopump.errors import (
     CallTimeoutError,
@@ -241,7 +241,7 @@ class Attempts:
                 f"the message is for topic {self._outgoing.topic!r}, the chosen queue is of topic {queue.topic!r}"
             )
         if queue is not None and not callable(queue) and not isinstance(queue, MessageQueue):
-            raise TypeError(f"queue={queue!r:.80} is no MessageQueue; take one of `await producer.publish_queues(topic)`")
+            raise no_queue(queue)
         return await self._sender.route(self._outgoing.topic, self._left())
 
     async def _refreshed(self, route: TopicRoute, attempt: Attempt) -> TopicRoute:

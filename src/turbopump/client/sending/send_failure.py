@@ -21,6 +21,11 @@ def no_time(msg_id: str, topic: str, timeout: float) -> SendError:
     return SendError(f"{head}. Nothing was stored; give it more seconds", topic=topic)
 
 
+def no_queue(queue: object) -> TypeError:
+    """The error of what was given as a queue and is none."""
+    return TypeError(f"queue={queue!r:.80} is no MessageQueue; take one of `await producer.publish_queues(topic)`")
+
+
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """One broker, and what became of it there: ``error``, or ``result`` if it was stored less safely than was wished."""

@@ -1,0 +1,111 @@
+"""A message that was changed after it was made, or is none: every way of sending says what is wrong with it, and sends nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.unit.client.scripted_cluster import scripted_cluster
+from tests.unit.client.test_producer import producer_of
+
+from turbopump.client.selectors import HashRing
+from turbopump.client.sending.accumulator import AutoBatch
+from turbopump.client.transaction_producer import TransactionProducer
+from turbopump.errors import ConfigError, MessageError
+from turbopump.message.message import Message
+from turbopump.protocol.requests.send import SendBatchMessage, SendMessageV2
+from turbopump.testing.simulation import Simulation, simulate
+
+settings = pytest.mark.parametrize("settings", [{}, {"auto_batch": AutoBatch()}])
+
+
+def changed(**fields: object) -> Message:
+    message = Message("orders", b"x", tags="a")
+    for name, value in fields.items():
+        setattr(message, name, value)
+    return message
+
+
+def nobody(*_: object) -> None:
+    raise AssertionError("not to be called")
+
+
+@settings
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"properties": {"n": 5}}, "property 'n' has the value 5; names and values are text"),
+        ({"properties": {5: "n"}}, "property 5 has the value 'n'"),
+        ({"properties": {"a": None}}, "property 'a' has the value None"),
+        ({"properties": 5}, "properties=5 is no mapping"),
+        ({"topic": None}, "topic=None is no topic"),
+        ({"topic": 5}, "topic=5 is no topic"),
+        ({"body": None}, "a body is bytes or a str, not NoneType"),
+        ({"flag": 2**40}, "flag=1099511627776 does not fit"),
+        ({"flag": "x"}, "flag='x' does not fit"),
+        ({"flag": None}, "flag=None does not fit"),
+    ],
+)
+def test_what_was_changed_into_no_message_is_refused_in_a_sentence(
+    fields: dict[str, Any], said: str, settings: dict[str, Any]
+) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster, **settings) as producer:
+            message = changed(**fields)
+            sends: list[Callable[[], Any]] = [
+                lambda: producer.send(message),
+                lambda: producer.send(message, sharding_key="k"),
+                lambda: producer.send_batch([message]),
+                lambda: producer.send_batch([Message("orders", b"y"), message]),
+                lambda: producer.start_send(message),
+                lambda: producer.send_oneway(message),
+                lambda: producer.request(message),
+            ]
+            for send in sends:
+                with pytest.raises(MessageError, match=said):
+                    await send()
+            assert cluster.broker.requests(SendMessageV2) + cluster.broker.requests(SendBatchMessage) == []
+
+    simulate(1, scenario)
+
+
+@settings
+def test_a_text_put_in_as_the_body_is_sent_as_one_given_at_first(settings: dict[str, Any]) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster, **settings) as producer:
+            await producer.send(changed(body="täxt", flag=-(2**31)))
+            await producer.send_batch([changed(body="täxt")])
+            (request, body), (_, batch) = (one for one in cluster.broker.received if one[1] and b"xt" in one[1])
+            assert (body, request.flag) == ("täxt".encode(), -(2**31))
+            assert "täxt".encode() in batch
+
+    simulate(1, scenario)
+
+
+@settings
+def test_what_is_no_message_or_queue_is_said_to_be_none(settings: dict[str, Any]) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        odd: Any = "orders"
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster, **settings) as producer:
+            for send in (producer.start_send, producer.request):
+                with pytest.raises(TypeError, match="'orders' is no Message; give one"):
+                    await send(odd)
+                with pytest.raises(TypeError, match="'orders' is no Message; give one"):
+                    await send(odd, sharding_key="k")
+            with pytest.raises(TypeError, match=r"queue=\[1\] is no MessageQueue; take one of"):
+                await producer.send("orders", b"x", queue=[1])  # type: ignore[arg-type]
+            address, world = cluster.name_server.address, cluster.settings
+            async with TransactionProducer(address, group="t", checker=nobody, executor=nobody, **world) as seller:
+                with pytest.raises(TypeError, match="'orders' is no Message; give one"):
+                    await seller.send_in_transaction(odd)
+                with pytest.raises(MessageError, match="properties=5 is no mapping"):
+                    await seller.send_in_transaction(changed(properties=5))
+
+    simulate(1, scenario)
+
+
+@pytest.mark.parametrize("key", [5, None, b"k", "\ud800"])
+def test_a_key_of_a_ring_that_is_no_text_is_refused_before_anything_is_sent(key: Any) -> None:
+    with pytest.raises(ConfigError, match="is no key of a ring: text is expected"):
+        HashRing().by(key)
