@@ -6,6 +6,7 @@ use. It must not know what a setting does.
 
 from __future__ import annotations
 
+import inspect
 import ipaddress
 import random
 from collections.abc import Callable, Collection, Mapping
@@ -57,6 +58,11 @@ def is_name(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip()) and is_unicode(value)
 
 
+def _is_generator_function(value: object) -> bool:
+    functions = (value, getattr(value, "__call__", None))  # noqa: B004 - an object's own, to look into
+    return any(inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function) for function in functions)
+
+
 def whole_from(least: int, of: str = "") -> Rule:
     """A whole number of at least ``least``, that fits in 32 bits with a sign, as it travels."""
     return Rule(lambda value: is_whole(value) and least <= value < 2**31, f"must be a whole number{of}, {least} or more")
@@ -64,7 +70,10 @@ def whole_from(least: int, of: str = "") -> Rule:
 
 SECONDS: Final = Rule(is_seconds, "must be a number of seconds above 0")
 SWITCH: Final = Rule(lambda value: isinstance(value, bool), "must be True or False")
-FUNCTION: Final = Rule(callable, "must be a function")
+FUNCTION: Final = Rule(
+    lambda value: callable(value) and not _is_generator_function(value),
+    "must be a function, and one without yield: to call one with it runs nothing",
+)
 TOPIC: Final = Rule(lambda value: isinstance(value, str), "is no topic: its name is expected, as in 'orders'")
 TIMEOUT: Final = Rule(lambda value: is_number(value) and value < float("inf"), "must be a number of seconds, and finite")
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from turbopump.client.consuming.handling import is_coroutine_function
-from turbopump.client.function_failure import failure_of
+from turbopump.client.function_failure import awaited, failure_of, meant
 
 
 class UserFunction:
@@ -24,12 +24,12 @@ class UserFunction:
             self._pool = ThreadPoolExecutor(threads, thread_name_prefix=f"turbopump-{name}")
 
     async def call(self, *args: object) -> object:
-        """What it returns. Raises what it raises, as ``failure_of`` says."""
+        """What it returns. Raises what it raises, as ``failure_of`` says, and TypeError as ``meant`` does."""
         if self._pool is None:
             result = self._function(*args)
         else:
             result = await in_pool(self._pool, self._function, *args)
-        return await awaited(result) if inspect.isawaitable(result) else result
+        return meant(await awaited(result) if inspect.isawaitable(result) else result)
 
     def close(self) -> None:
         """Start no more calls; those that run are left to end."""
@@ -51,11 +51,3 @@ def _ended(function: Callable[..., object], args: tuple[object, ...]) -> tuple[o
         return function(*args), None
     except BaseException as error:
         return None, failure_of(error, in_thread=True)
-
-
-async def awaited(awaitable: Awaitable[object]) -> object:
-    """What it gives. Raises as ``failure_of`` says."""
-    try:
-        return await awaitable
-    except (SystemExit, KeyboardInterrupt) as error:
-        raise failure_of(error, in_thread=False) from error

@@ -5,10 +5,24 @@ One rule: the first word counts; a message is settled once per delivery. It must
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Final, Protocol
 
+from turbopump.client.setting_rules import Rule, check, is_number, is_whole
 from turbopump.message.failure import failure_text
 from turbopump.message.message import ReceivedMessage
+
+RETRY_RULES: Final[Mapping[str, Rule]] = {
+    "delay": Rule(
+        lambda value: is_number(value) and -(2**31) < value < 2**31, "must be a number of seconds, or a timedelta"
+    ).or_none(),
+    "level": Rule(
+        lambda value: is_whole(value) and -(2**31) <= value < 2**31,
+        "must be a whole number: a delay level, 0 for one that grows with each attempt, -1 for a dead letter at once",
+    ),
+    "reason": Rule(lambda value: isinstance(value, BaseException | str), "must be text or an exception").or_none(),
+}
 
 
 class Owner(Protocol):
@@ -82,11 +96,14 @@ class Delivery(ReceivedMessage):
             self.settled = True
             self._owner.delivery_done(self)
 
-    def retry(self, delay: float | None = None, *, level: int = 0, reason: BaseException | str | None = None) -> None:
+    def retry(
+        self, delay: float | timedelta | None = None, *, level: int = 0, reason: BaseException | str | None = None
+    ) -> None:
         """Have it again. It is sent back to the broker, which delivers it to the group again after a delay that grows with each attempt (or
-        that of ``level``), and makes it a dead letter after the last attempt (or at once, for ``level=-1``). With ``delay``, in seconds, it
-        stays here, is delivered again by this consumer, and holds the queue's offset until it is done. ``reason`` is told to operators
-        (traces, ``turbopump dlq show``)."""
+        that of ``level``), and makes it a dead letter after the last attempt (or at once, for ``level=-1``). With ``delay``, in seconds (or
+        a timedelta), it stays here, is delivered again by this consumer, and holds the queue's offset until it is done. ``reason`` is told
+        to operators (traces, ``turbopump dlq show``). Raises ConfigError for what is none of these."""
+        delay = checked_delay(delay, level, reason)
         if not self.settled:
             self.settled = self.again = True
             self.cause = reason
@@ -95,11 +112,28 @@ class Delivery(ReceivedMessage):
 
 class Retry:
     """What a handler returns to have the message again: ``return Retry()``, ``Retry(level=5)``, ``Retry(delay=30)`` or
-    ``Retry(reason="no stock")``. See ``Delivery.retry``."""
+    ``Retry(reason="no stock")``. See ``Delivery.retry``. Raises ConfigError for what is no delay, level or reason."""
 
     __slots__ = ("delay", "level", "reason")
 
-    def __init__(self, delay: float | None = None, *, level: int = 0, reason: BaseException | str | None = None) -> None:
-        self.delay = delay
+    def __init__(
+        self, delay: float | timedelta | None = None, *, level: int = 0, reason: BaseException | str | None = None
+    ) -> None:
+        self.delay = checked_delay(delay, level, reason)
         self.level = level
         self.reason = reason
+
+
+def is_retry(result: object) -> bool:
+    """Whether a handler that returned this wants the message again."""
+    return isinstance(result, Retry) or (isinstance(result, type) and issubclass(result, Retry))
+
+
+def checked_delay(delay: float | timedelta | None, level: int, reason: BaseException | str | None) -> float | None:
+    """The delay in seconds. Raises ConfigError if one of the three cannot be meant."""
+    if delay is None and reason is None and level.__class__ is int and -2 < level < 100:  # nearly always
+        return None
+    if isinstance(delay, timedelta):
+        delay = delay.total_seconds()
+    check(RETRY_RULES, {"delay": delay, "level": level, "reason": reason})
+    return delay

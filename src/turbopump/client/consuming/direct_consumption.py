@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from traceback import format_exception_only
 
-from turbopump.client.consuming.delivery import Delivery, Retry
+from turbopump.client.consuming.delivery import Delivery, is_retry
 from turbopump.clock import Clock
 from turbopump.protocol.bodies.running import ConsumeMessageDirectlyResult, ConsumeResult
 
@@ -43,7 +43,7 @@ async def consume_directly(
     except Exception as error:
         result, remark = ConsumeResult.CR_THROW_EXCEPTION, "".join(format_exception_only(error)).strip()
     else:
-        again = owner.wanted_again or returned is Retry or returned.__class__ is Retry
+        again = owner.wanted_again or is_retry(returned)
         result = ConsumeResult.CR_LATER if again else ConsumeResult.CR_SUCCESS
     spent = int((clock.monotonic() - started) * 1000)
     return ConsumeMessageDirectlyResult(order=ordered, consume_result=result, remark=remark, spent_time_mills=spent)

@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 from turbopump.client.consuming.delivery import Delivery
 from turbopump.client.consuming.handling import COMES_AGAIN, Handler, failed, settle
 from turbopump.client.consuming.ready_messages import TURN_MAX_S, ReadyMessages
-from turbopump.client.function_failure import failure_of
-from turbopump.client.user_function import awaited, in_pool
+from turbopump.client.function_failure import awaited, failure_of, meant
+from turbopump.client.user_function import in_pool
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class HandlerThreads:
     async def call(self, message: Delivery) -> object:
         """Run the handler once, beside the others; what it returns. Raises what it raises, as ``failure_of`` says."""
         result = await in_pool(self._threads, self._handler, message)
-        return await awaited(result) if inspect.isawaitable(result) else result
+        return meant(await awaited(result) if inspect.isawaitable(result) else result)
 
     def _look(self) -> None:
         """Messages may wait: begin as many runs as they are worth."""
@@ -157,7 +157,7 @@ class HandlerThreads:
         except Exception as error:
             failed(message, error, self._fate)
         else:
-            settle(message, result)
+            settle(message, result, self._fate)
 
     def _ended(self, run: _Run) -> None:
         del self._runs[run]
@@ -178,7 +178,7 @@ class HandlerThreads:
                 elif result is None:
                     message.done()
                 else:
-                    settle(message, result)
+                    settle(message, result, self._fate)
         finally:
             self._mean_s = mean
             if outcomes and not self._abandoned:  # other work has its turn, or a message could not be settled

@@ -13,9 +13,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from turbopump.client.consuming.delivery import Delivery, Retry
+from turbopump.client.consuming.delivery import Delivery, Retry, is_retry
 from turbopump.client.consuming.ready_messages import NoMoreMessages, ReadyMessages
-from turbopump.client.function_failure import failure_of
+from turbopump.client.function_failure import awaited, failure_of, meant
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +23,8 @@ Handler = Callable[[Delivery], object]
 """A coroutine function (runs on the consumer's loop) or a plain function (runs in a thread)."""
 COMES_AGAIN: Final = "will be delivered again"
 """What mostly becomes of a message that failed."""
+REPLACE_S: Final = 1.0
+"""A worker that somebody else ended is replaced after so long: mostly everything is being cancelled, and the loop ends before."""
 
 
 class HandlerPool:
@@ -35,6 +37,8 @@ class HandlerPool:
         self._fate = fate or COMES_AGAIN
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle: set[asyncio.Task[None]] = set()
+        self._in_hand: dict[asyncio.Task[None], Delivery] = {}
+        """What each busy worker handles, or has handled a moment ago."""
         self._started = self._stopping = False
 
     def start(self) -> None:
@@ -54,7 +58,9 @@ class HandlerPool:
     def _fill(self) -> None:
         loop = asyncio.get_running_loop()
         while len(self._tasks) < self.concurrency:
-            self._tasks.add(loop.create_task(self._work(), name=f"turbopump handler {len(self._tasks)}"))
+            task = loop.create_task(self._work(), name=f"turbopump handler {len(self._tasks)}")
+            task.add_done_callback(self._ended)
+            self._tasks.add(task)
 
     def has(self, task: asyncio.Task[object]) -> bool:
         """Whether this task is one of the workers."""
@@ -74,43 +80,67 @@ class HandlerPool:
 
     async def call(self, message: Delivery) -> object:
         """Run the handler once, beside the others; what it returns. Raises what it raises, as ``failure_of`` says."""
-        try:
-            return await self._call(message)
-        except (SystemExit, KeyboardInterrupt) as error:
-            raise failure_of(error, in_thread=False) from error
+        return meant(await awaited(self._call(message)))
 
     async def _work(self) -> None:
         this = asyncio.current_task()
         assert this is not None
-        ready, call = self._ready, self._call
+        ready, call, in_hand = self._ready, self._call, self._in_hand
         while len(self._tasks) <= self.concurrency or self._stopping:
             message = ready.now()
             if message is None:
                 self._idle.add(this)
+                in_hand.pop(this, None)
                 try:
                     message = await ready.take()
                 except NoMoreMessages:
                     return
                 finally:
                     self._idle.discard(this)
+            in_hand[this] = message
+            cancels = this.cancelling()
             try:
                 result = await call(message)
-            except asyncio.CancelledError:
-                message.left()
+            except asyncio.CancelledError as error:
+                if this.cancelling() > cancels:
+                    raise
+                failed(message, error, self._fate)  # something that it awaited was cancelled, not this worker
+            except GeneratorExit:  # the loop has ended
                 raise
-            except Exception as error:
-                failed(message, error, self._fate)
-            except (SystemExit, KeyboardInterrupt) as error:
+            except BaseException as error:
                 failed(message, failure_of(error, in_thread=False), self._fate)
             else:
                 if result is None:
                     message.done()
                 else:
-                    settle(message, result)
+                    settle(message, result, self._fate)
         self._tasks.discard(this)
+        in_hand.pop(this, None)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        message = self._in_hand.pop(task, None)
+        error = asyncio.CancelledError("its worker was cancelled") if task.cancelled() else task.exception()
+        if message is not None and (message.settled or not message.taken):
+            message = None
+        if error is not None and task in self._tasks and not self._stopping:
+            self._tasks.discard(task)
+            asyncio.get_running_loop().call_later(REPLACE_S, self._replace, message, error)
+        elif message is not None:
+            message.left()
+
+    def _replace(self, message: Delivery | None, error: BaseException) -> None:
+        """A worker has ended that nobody here has told to."""
+        if self._stopping:
+            if message is not None:
+                message.left()
+            return
+        log.error("a worker of the handler was ended from outside, another takes its place cause=%r", error)
+        if message is not None:
+            failed(message, error, self._fate)
+        self._fill()
 
 
-def failed(message: Delivery, error: Exception, fate: str) -> None:
+def failed(message: Delivery, error: BaseException, fate: str) -> None:
     """Its handler raised ``error``."""
     if message.settled:
         return
@@ -122,14 +152,18 @@ def failed(message: Delivery, error: Exception, fate: str) -> None:
     message.retry(reason=error)
 
 
-def settle(message: Delivery, result: object) -> None:
-    """By what the handler returned."""
-    if result.__class__ is Retry:
-        message.retry(result.delay, level=result.level, reason=result.reason)
-    elif result is Retry:
-        message.retry()
-    else:
-        message.done()
+def settle(message: Delivery, result: object, fate: str) -> None:
+    """By what the handler returned; what it cannot have meant is a failure."""
+    try:
+        if isinstance(result, Retry):
+            message.retry(result.delay, level=result.level, reason=result.reason)
+        elif is_retry(result):
+            message.retry()
+        else:
+            meant(result)
+            message.done()
+    except Exception as error:
+        failed(message, error, fate)
 
 
 def is_coroutine_function(handler: Handler) -> bool:

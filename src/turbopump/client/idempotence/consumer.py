@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from turbopump.client.consuming.delivery import Delivery, Retry
+from turbopump.client.consuming.delivery import Delivery, Retry, is_retry
 from turbopump.client.consuming.handling import Handler, is_coroutine_function
 from turbopump.client.idempotence.idempotence_rules import HANDLER_RULES, IDEMPOTENCE_RULES
 from turbopump.client.idempotence.store import Claim, IdempotenceStore
@@ -105,7 +105,7 @@ class IdempotentConsumer:
             done: bool | None = False
             try:
                 result = await function.call(message)
-                again = message.again if message.settled else result.__class__ is Retry or result is Retry
+                again = message.again if message.settled else is_retry(result)
                 done = not again
             except Exception:
                 done = message.settled and not message.again  # it said that it is done before it failed

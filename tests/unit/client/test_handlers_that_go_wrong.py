@@ -1,0 +1,251 @@
+"""Handlers that end as no handler should: their message has failed and comes again, and everything else goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
+from tests.unit.client.test_handler_threads import Queue, in_threads, message_of, messages_of, threads
+from tests.unit.client.test_handler_threads import until as until_really
+from tests.unit.client.test_push_consumer import committed, consumer_of, fill
+
+from turbopump import IdempotentConsumer, PushConsumer, Retry, TransactionProducer
+from turbopump.client.consuming.delivery import Delivery
+from turbopump.client.consuming.direct_consumption import consume_directly
+from turbopump.client.consuming.handling import HandlerPool
+from turbopump.client.consuming.ready_messages import ReadyMessages
+from turbopump.client.idempotence import MemoryStore
+from turbopump.errors import ConfigError
+from turbopump.protocol.bodies.running import ConsumeResult
+from turbopump.testing.simulation import Simulation, simulate
+
+
+async def awaits_what_was_cancelled(_: Delivery) -> None:
+    future = asyncio.get_running_loop().create_future()
+    future.cancel()
+    await future
+
+
+async def cancels_itself(_: Delivery) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(1)
+
+
+async def raises_something_of_its_own(_: Delivery) -> None:
+    class Wild(BaseException): ...
+
+    raise Wild("no Exception")
+
+
+def wrong_retry(**values: Any) -> Callable[[Delivery], Any]:
+    async def handle(_: Delivery) -> Retry:
+        retry = Retry()
+        for name, value in values.items():
+            setattr(retry, name, value)
+        return retry
+
+    return handle
+
+
+def refused_retry(*values: Any, **named: Any) -> Callable[[Delivery], Any]:
+    async def handle(_: Delivery) -> Retry:
+        return Retry(*values, **named)
+
+    return handle
+
+
+def refused_word(*values: Any, **named: Any) -> Callable[[Delivery], Any]:
+    async def handle(message: Delivery) -> None:
+        message.retry(*values, **named)
+
+    return handle
+
+
+async def forgets_to_await(message: Delivery) -> object:
+    return awaits_what_was_cancelled(message)
+
+
+async def returns_a_generator(_: Delivery) -> object:
+    return (number for number in range(3))
+
+
+class Later(Retry):
+    """Somebody's own."""
+
+
+async def returns_a_retry_of_its_own(_: Delivery) -> object:
+    return Later()
+
+
+WRONG: dict[str, Callable[[Delivery], Any]] = {
+    "what it awaits is cancelled": awaits_what_was_cancelled,
+    "it cancels itself": cancels_itself,
+    "it raises what is no Exception": raises_something_of_its_own,
+    "Retry with another delay": wrong_retry(delay="5"),
+    "Retry(delay='5')": refused_retry(delay="5"),
+    "Retry(delay=nan)": refused_retry(delay=float("nan")),
+    "Retry(delay=inf)": refused_retry(delay=float("inf")),
+    "Retry(level='3')": refused_retry(level="3"),
+    "Retry(reason=object())": refused_retry(reason=object()),
+    "message.retry('x')": refused_word("x"),
+    "message.retry(delay=nan)": refused_word(delay=float("nan")),
+    "message.retry(level=None)": refused_word(level=None),
+    "an await is missing": forgets_to_await,
+    "a generator": returns_a_generator,
+    "its own Retry": returns_a_retry_of_its_own,
+}
+wrong = pytest.mark.parametrize("name", WRONG)
+
+
+async def comes_again(cluster: ScriptedCluster, fails: Callable[[Delivery], Any], **settings: Any) -> None:
+    """Three messages fail at their first attempt, with two workers; all are handled at the second."""
+    handled: list[tuple[bytes, int]] = []
+
+    async def handle(message: Delivery) -> object:
+        if message.attempt == 1:
+            return await fails(message)
+        handled.append((message.body, message.attempt))
+        return None
+
+    wrap = settings.pop("wrap", lambda handler: handler)
+    fill(cluster, 3)
+    async with consumer_of(cluster, handler=wrap(handle), concurrency=2, **settings):
+        await until(lambda: len(handled) == 3)
+    assert sorted(handled) == [(b"m0", 2), (b"m1", 2), (b"m2", 2)]
+    assert committed(cluster) == 3
+
+
+@wrong
+@pytest.mark.parametrize("settings", [{}, {"ordered": True}], ids=["side by side", "in order"])
+def test_a_message_whose_handler_goes_wrong_has_failed_and_the_others_are_handled(name: str, settings: dict[str, Any]) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            await comes_again(cluster, WRONG[name], **settings)
+
+    simulate(1, scenario)
+
+
+@pytest.mark.parametrize("name", ["what it awaits is cancelled", "a generator", "an await is missing", "its own Retry"])
+def test_so_it_is_when_a_key_is_handled_once(name: str) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            once = IdempotentConsumer(key=lambda message: message.body.decode(), store=MemoryStore())
+            await comes_again(cluster, WRONG[name], wrap=once)
+
+    simulate(1, scenario)
+
+
+def test_what_failed_so_is_told_with_its_message(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            await comes_again(cluster, awaits_what_was_cancelled)
+
+    with caplog.at_level(logging.WARNING):
+        simulate(1, scenario)
+    assert sum("handler failed" in record.message and "msg_id=" in record.message for record in caplog.records) == 3
+
+
+def test_a_worker_that_was_ended_is_replaced_and_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            await comes_again(cluster, cancels_itself)
+
+    with caplog.at_level(logging.WARNING):
+        simulate(1, scenario)
+    assert sum("another takes its place" in record.message for record in caplog.records) == 3
+
+
+def test_workers_that_are_cancelled_with_everything_else_leave_nothing_behind() -> None:
+    async def handle(_: Delivery) -> None:
+        await asyncio.sleep(1e6)
+
+    queue = Queue()
+
+    async def story() -> None:
+        ready = ReadyMessages()
+        HandlerPool(handle, ready, concurrency=3).start()  # and nobody stops it
+        ready.put(messages_of(queue, 2))
+        await asyncio.sleep(0.01)
+
+    asyncio.run(story())
+    assert queue.said == {}
+
+
+@pytest.mark.parametrize("values", [{"delay": "5"}, {"delay": float("nan")}, {"delay": float("inf")}, {"delay": True}])
+def test_a_delay_that_is_none_is_refused_before_the_message_is_settled(values: dict[str, Any]) -> None:
+    queue = Queue()
+    message = message_of(queue, 0)
+    with pytest.raises(ConfigError, match=r"delay=.* must be a number of seconds, or a timedelta"):
+        message.retry(**values)
+    assert (message.settled, queue.said) == (False, {})
+    message.done()
+    assert queue.said == {0: "done"}
+
+
+def test_a_delay_may_be_a_timedelta() -> None:
+    assert Retry(timedelta(minutes=1)).delay == 60.0
+
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            await comes_again(cluster, refused_word(timedelta(seconds=2)))
+
+    simulate(1, scenario)
+
+
+def test_a_plain_function_goes_wrong_as_well() -> None:
+    def cancelled(_: Delivery) -> None:
+        raise asyncio.CancelledError
+
+    def late(message: Delivery) -> Any:
+        return awaits_what_was_cancelled(message)
+
+    def generator(_: Delivery) -> object:
+        return (number for number in range(3))
+
+    async def story() -> None:
+        for handle in (cancelled, late, generator):
+            queue = Queue()
+            async with threads(handle, concurrency=2) as (_, ready):
+                ready.put(messages_of(queue, 5))
+                await until_really(lambda queue=queue: len(queue.said) == 5)
+            assert all(said != "done" for said in queue.said.values())
+
+    in_threads(story)
+
+
+def test_an_operator_is_told_how_it_went_wrong() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        for name in ("what it awaits is cancelled", "an await is missing", "a generator", "it raises what is no Exception"):
+            pool = HandlerPool(WRONG[name], ReadyMessages(), concurrency=1)
+            answer = await consume_directly(message_of(Queue(), 0), pool.call, simulation.clock("127.0.0.1"), ordered=False)
+            assert answer.consume_result is ConsumeResult.CR_THROW_EXCEPTION, name
+
+    simulate(1, scenario)
+
+
+def test_a_function_with_a_yield_is_refused_as_a_handler() -> None:
+    async def asynchronous(_: Delivery) -> Any:
+        yield
+
+    def plain(_: Delivery) -> Any:
+        yield
+
+    class Yielding:
+        async def __call__(self, _: Delivery) -> Any:
+            yield
+
+    for handler in (asynchronous, plain, functools.partial(plain), Yielding()):
+        with pytest.raises(ConfigError, match=r"handler=.*without yield"):
+            PushConsumer("127.0.0.1:1", group="g", topic="t", handler=handler)
+        with pytest.raises(ConfigError, match=r"handler=.*without yield"):
+            IdempotentConsumer(key="k", store=MemoryStore())(handler)
+        with pytest.raises(ConfigError, match=r"checker=.*without yield"):
+            TransactionProducer("127.0.0.1:1", group="g", checker=handler)
