@@ -53,7 +53,8 @@ class Subscription:
 @dataclass(slots=True)
 class Member:
     """One client in a group. ``seen`` last and known ``since``, on the monotonic clock, seconds; ``language`` by its number
-    (``LanguageCode``); ``wants``: its own subscriptions."""
+    (``LanguageCode``); ``wants``: its own subscriptions; ``retries_max``: its own maximum, if it has told one, and ``started_at`` when it
+    was started (ms since 1970)."""
 
     client_id: str
     version: int
@@ -61,6 +62,8 @@ class Member:
     language: int = 0
     since: float = 0.0
     wants: Wants = frozenset()
+    retries_max: int | None = None
+    started_at: int = 0
 
 
 @dataclass(slots=True)
@@ -100,8 +103,11 @@ class ClientTable(Generic[PeerT]):
         }
         group = self.groups.setdefault(data.group_name, ConsumerGroup(data.group_name))
         changed = self._note_member(group, peer, client_id, version, now)
-        group.members[peer].language = language
-        group.members[peer].wants = wants(data)
+        member = group.members[peer]
+        member.language = language
+        member.wants = wants(data)
+        member.retries_max = data.max_reconsume_times
+        member.started_at = data.started_at or 0
         group.consume_from_where = data.consume_from_where or group.consume_from_where
         group.consume_type = data.consume_type or group.consume_type
         group.message_model = data.message_model or group.message_model
@@ -115,6 +121,13 @@ class ClientTable(Generic[PeerT]):
             del group.subscriptions[topic]
             changed = True
         return changed
+
+    def retries_max(self, group_name: str) -> int | None:
+        """After how many retries a message of the group is a dead letter, by the member that was started last of those that have told one;
+        None: none has."""
+        group = self.groups.get(group_name)
+        telling = [member for member in group.members.values() if member.retries_max is not None] if group is not None else []
+        return max(telling, key=lambda member: member.started_at).retries_max if telling else None
 
     def keep_consumer(self, peer: PeerT, client_id: str, version: int, group_name: str, now: float) -> bool:
         """Note a heartbeat that repeats no subscriptions; True if the group's members have changed by it."""

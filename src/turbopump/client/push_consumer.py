@@ -155,6 +155,7 @@ class PushConsumer(InContext):
         self._trace_topic = trace_topic(trace)
         self._surroundings = surroundings_of(clock, random, local_ip)
         self._subscriptions = first_subscriptions(namespace, topic, tags, self._surroundings.clock.now_ms())
+        self._started_ms = 0
         self._replier: Replier | None = None
         self._life: Life[RunningPush] = Life("PushConsumer")
 
@@ -199,6 +200,7 @@ class PushConsumer(InContext):
             raise ConfigError("nothing to consume: give topic=… or call subscribe(topic) before start")
         if not self._push_settings.broadcast:
             self._subscribe(RETRY_PREFIX + self.group, ALL)
+        self._started_ms = self._surroundings.clock.now_ms()
         member = Member(self._group, consumer=self.consumer_data)
         instance = join_instance(self._settings, self._surroundings, member)
         try:
@@ -321,6 +323,8 @@ class PushConsumer(InContext):
                 where.value if isinstance(where, ConsumeFrom) else ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
             ),
             subscription_data_set=tuple(subscription.data() for subscription in self._subscriptions.values()),
+            max_reconsume_times=self._push_settings.max_reconsume_times,
+            started_at=self._started_ms if self._push_settings.max_reconsume_times is not None else None,
         )
 
     # --- committing ----------------------------------------------------------------------------------------------------------

@@ -102,6 +102,28 @@ def test_the_group_s_own_limits_hold_where_the_consumer_says_nothing() -> None:
     in_virtual_time(scene, message_delay_level=LEVELS)
 
 
+def test_the_maximum_of_the_member_that_was_started_last_holds_for_the_whole_group() -> None:
+    async def scene(talk: Talk, _simulation: Simulation) -> None:
+        client = talk.client
+        await client.create()
+        others = [Client(client.address) for _ in range(3)]
+        for other, (maximum, started) in zip(others, [(0, 3), (9, 2), (None, 4)], strict=True):
+            more = {} if maximum is None else {"maxReconsumeTimes": maximum, "startedAt": started}
+            await other.join(f"member-{started}", "g", **more)
+        await client.join("first", "g", maxReconsumeTimes=5, startedAt=1)
+        message = await sent(client)
+        assert await client.code(back(message, max_reconsume_times=5)) == (0, "")
+        assert len(await client.messages(topic=DEAD)) == 1, "the one started at 3 has told 0"
+        for other in others[:2]:
+            await other.close()
+        await asyncio.sleep(1)
+        assert await client.code(back(message, 1, max_reconsume_times=5)) == (0, "")
+        assert len(await client.messages(topic=DEAD)) == 1, "that one has gone"
+        await others[2].close()
+
+    in_virtual_time(scene, message_delay_level=LEVELS)
+
+
 def test_why_a_message_was_sent_back_goes_with_it_until_somebody_says_otherwise() -> None:
     async def scene(talk: Talk, _simulation: Simulation) -> None:
         client = talk.client

@@ -18,6 +18,7 @@ from turbopump.message.message_queue import MessageQueue
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.clients import GetConsumerListByGroup
 from turbopump.protocol.requests.pull import PullMessage
+from turbopump.testing.simulated_clock import START_MS
 from turbopump.testing.simulation import Simulation, simulate
 
 FIRST = ConsumeFrom.FIRST
@@ -827,5 +828,18 @@ def test_a_batch_of_no_size_is_refused_and_takes_nothing(count: object) -> None:
             with pytest.raises(ConfigError, match="count="):
                 await consumer.take(count)  # type: ignore[arg-type]
             assert [message.body for message in await consumer.take(5)] == [b"m0"]
+
+    simulate(1, scenario)
+
+
+def test_a_member_with_a_maximum_of_its_own_tells_it_and_when_it_was_started() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            async with consumer_of(cluster, max_reconsume_times=3):
+                await until(lambda: bool(cluster.broker.heartbeats))
+                (told,) = cluster.broker.heartbeats[-1].consumer_data_set
+                assert (told.max_reconsume_times, told.started_at) == (3, START_MS)
+            async with consumer_of(cluster):
+                await until(lambda: cluster.broker.heartbeats[-1].consumer_data_set[0].max_reconsume_times is None)
 
     simulate(1, scenario)

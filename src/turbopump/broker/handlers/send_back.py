@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 
+from turbopump.broker.consumers import ClientTable
 from turbopump.broker.dead_letters import dead_letter_topic, retry_topic, return_properties, returned
 from turbopump.broker.detours import Parcel
 from turbopump.broker.forwarding import Forwarding
@@ -24,12 +25,13 @@ from turbopump.protocol.bodies.groups import SubscriptionGroupConfig
 from turbopump.protocol.bodies.topics import PERM_WRITE
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send_back import ConsumerSendMsgBack
+from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Outcome, RequestContext, Response
 from turbopump.store.lookup import Lookup
 
 
 class SendBackHandler:
-    """Takes messages back."""
+    """Takes messages back. Members of a group that tell different maxima: the one that was started last is right for all of them."""
 
     def __init__(
         self,
@@ -38,6 +40,7 @@ class SendBackHandler:
         questions: Questions,
         topics: TopicTable,
         groups: GroupTable,
+        clients: ClientTable[Connection],
         forwarding: Forwarding,
         source: random.Random,
     ) -> None:
@@ -46,6 +49,7 @@ class SendBackHandler:
         self._questions = questions
         self._topics = topics
         self._groups = groups
+        self._clients = clients
         self._forwarding = forwarding
         self._levels = DelayLevels(config.delay_levels_ms)
         self._random = source
@@ -104,7 +108,9 @@ class SendBackHandler:
         return Response()
 
     def _parcel(self, request: ConsumerSendMsgBack, group: SubscriptionGroupConfig, message: ReceivedMessage) -> Parcel:
-        attempts_max = request.max_reconsume_times
+        attempts_max = self._clients.retries_max(request.group)
+        if attempts_max is None:
+            attempts_max = request.max_reconsume_times
         if attempts_max is None:
             attempts_max = group.retry_max_times
         topic = retry_topic(self._topics, request.group, group.retry_queue_nums)

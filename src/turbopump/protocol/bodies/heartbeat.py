@@ -62,7 +62,11 @@ class ProducerData(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ConsumerData(msgspec.Struct, kw_only=True, rename="camel"):
-    """A consumer group that the client belongs to, with all its subscriptions."""
+    """A consumer group that the client belongs to, with all its subscriptions.
+
+    Ours, which Apache's brokers pass over: ``max_reconsume_times``, so many retries before a message is a dead letter (None: as the
+    group is set), and ``started_at``, when this member was started (ms since 1970), by which the last started one is known.
+    """
 
     group_name: str | None = None
     consume_type: ConsumeType | None = None
@@ -70,6 +74,8 @@ class ConsumerData(msgspec.Struct, kw_only=True, rename="camel"):
     consume_from_where: ConsumeFromWhere | None = None
     subscription_data_set: tuple[SubscriptionData, ...] = ()
     unit_mode: bool = False
+    max_reconsume_times: Int32 | None = None
+    started_at: Int64 | None = None
 
 
 class HeartbeatData(msgspec.Struct, kw_only=True, rename="camel"):
