@@ -2,8 +2,8 @@
 
 One rule: a group that reads what is new is never made to wait. Pure: time comes in, monotonic seconds and ms since 1970. It must not know
 pulls. A ``strategy`` adapts the thresholds that nobody has set (``coldCtrStrategyEnable``): half as much again for a group that used up its
-own, a fifth less, three groups at a time, when there is too much of it. Source: apache/rocketmq ``ColdDataCgCtrService``, which empties its counts
-on the same beat.
+own, a fifth less, three groups at a time, when there is too much of it. Source: apache/rocketmq ``ColdDataCgCtrService``, which empties
+its counts on the same beat.
 """
 
 from __future__ import annotations

@@ -192,13 +192,17 @@ def resend_letters(
     _run(namesrv, work)
 
 
+EXPORTED = {"": "jsonl", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
+"""Endings of names, and the form of the file."""
+
+
 @command.command(name="export")
 @click.argument("group")
 @click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True))
 @name_server_option
 @sql_option
 @click.option(
-    "--format", "kind", type=click.Choice(["jsonl", "parquet"]), help="Form of the file.  [default: by its name; jsonl]"
+    "--format", "kind", type=click.Choice(["jsonl", "parquet"]), help="Form of the file.  [default: by the end of its name]"
 )
 @log_options("warning")
 def export(
@@ -206,7 +210,11 @@ def export(
 ) -> None:
     """Write the dead letters of GROUP to FILE (- for standard output): JSON lines, or Parquet with the package pyarrow."""
     start_log(log_level, log_file)
-    kind = kind or ("parquet" if file.suffix == ".parquet" else "jsonl")
+    kind = kind or EXPORTED.get(file.suffix.lower())
+    if kind is None:
+        raise click.UsageError(
+            f"the name {file.name} does not say in which form: let it end in .jsonl or .parquet, or give --format jsonl or parquet"
+        )
     choice = Choice((), sql)
 
     async def work(dead_letters: DeadLetters) -> int:

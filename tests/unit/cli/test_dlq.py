@@ -137,3 +137,6 @@ def test_letters_are_exported_as_json_lines_and_parquet(dlq: Any, tmp_path: Path
     assert [row["body"] for row in table] == BODIES
     assert dict(table[1]["properties"])["price"] == "1"
     assert dlq("export", "billing", "-", "--format", "parquet").code == 2
+    unknown = dlq("export", "billing", str(tmp_path / "dead.csv"))
+    assert (unknown.code, (tmp_path / "dead.csv").exists()) == (2, False)
+    assert "dead.csv does not say in which form: let it end in .jsonl or .parquet, or give --format" in unknown.err
