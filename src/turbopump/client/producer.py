@@ -35,6 +35,7 @@ from turbopump.client.sending.sender import Sender, SendRules
 from turbopump.client.setting_rules import TOPIC, check, check_timeout, group_in
 from turbopump.client.shared_instances import join_instance
 from turbopump.client.surroundings import name_server_addresses, surroundings_of
+from turbopump.client.traces.trace import GROUP_PREFIX as TRACE_GROUP_PREFIX
 from turbopump.client.traces.tracing import Tracing, trace_topic
 from turbopump.clock import Clock
 from turbopump.errors import ConfigError, NotStartedError
@@ -83,7 +84,9 @@ class Producer(InContext):
         local_ip: str | None = None,
     ) -> None:
         check(PRODUCER_RULES, locals())
-        self._member = Member(group_in(namespace, group), produces=True)
+        # RocketMQ refuses a second producer of a group in one instance; those of traces come by themselves
+        alone = instance_name is not None and not group.startswith(TRACE_GROUP_PREFIX)
+        self._member = Member(group_in(namespace, group), produces=True, exclusive=alone)
         self.group = group
         self._settings = InstanceSettings(name_server_addresses(namesrv), instance_name, unit_name, credentials, namespace_v2)
         self._surroundings = surroundings_of(clock, random, local_ip)

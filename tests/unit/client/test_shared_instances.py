@@ -64,16 +64,28 @@ def test_a_duplicate_is_refused_only_under_an_equal_name(kind: type, settings: d
             first = client_of(kind, cluster, group="g", instance_name="till", **settings)
             second = client_of(kind, cluster, group="g", instance_name="till", **settings)
             async with first:
-                if kind is Producer:
-                    async with second:  # one heartbeat speaks for both
-                        assert first.client_id == second.client_id == "127.0.0.1@till"
-                    return
-                with pytest.raises(ConfigError, match="a consumer of group 'g' under instance_name='till' already"):
+                what = "producer" if kind is Producer else "consumer"
+                with pytest.raises(ConfigError, match=f"a {what} of group 'g' under instance_name='till' already"):
                     await second.start()
                 async with client_of(kind, cluster, group="other", instance_name="till", **settings) as third:
                     assert first.client_id == third.client_id == "127.0.0.1@till"
             async with second:
                 assert second.client_id == "127.0.0.1@till"
+
+    simulate(1, scenario)
+
+
+def test_producers_of_one_group_and_no_name_share_an_instance_and_traces_of_one_name_too() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            client_of(Producer, cluster, trace=True) as one,
+            client_of(Producer, cluster, trace=True) as other,
+            client_of(Producer, cluster, namespace="a", instance_name="till", trace=True) as north,
+            client_of(Producer, cluster, namespace="b", instance_name="till", trace=True) as south,
+        ):
+            assert one.client_id == other.client_id
+            assert north.client_id == south.client_id == "127.0.0.1@till"
 
     simulate(1, scenario)
 
