@@ -24,6 +24,7 @@ from turbopump.errors import ResponseError
 from turbopump.protocol import fastjson
 from turbopump.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.fastjson_text import FastjsonError
 from turbopump.protocol.requests.groups import GetAllGroups
 from turbopump.protocol.requests.send_back import ConsumerSendMsgBack
 from turbopump.remoting.client import RemotingClient
@@ -149,7 +150,7 @@ class Turns:
         """Whether the group's places are in the file, which is being replaced now and then."""
         try:
             table = fastjson.decode(self._offsets.read_bytes(), dict[str, object])["offsetTable"]
-        except (OSError, ValueError, KeyError):
+        except (OSError, FastjsonError, KeyError):
             return False
         assert isinstance(table, dict)
         return sum(table.get(f"{TOPIC}@{GROUP}", {}).values()) == self._consumed
