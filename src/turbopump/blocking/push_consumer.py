@@ -39,6 +39,7 @@ class PushConsumerSettings(Surrounding, total=False):
     concurrency: int
     ordered: bool
     suspend_time: float
+    consume_timeout: float
     broadcast: bool
     offsets_directory: str | Path | None
     disk: Disk | None

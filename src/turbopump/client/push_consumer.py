@@ -56,6 +56,8 @@ log = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S: Final = 5.0
 SUSPEND_S: Final = 1.0
 """``suspendCurrentQueueTimeMillis``."""
+CONSUME_TIMEOUT_S: Final = 900.0
+"""``consumeTimeout``."""
 BROADCAST_INSTANCE: Final = "DEFAULT"
 """The instance name of broadcasting clients, the same in every life: their offsets lie under it."""
 
@@ -70,7 +72,8 @@ class PushConsumer(InContext):
     from then on. ``max_reconsume_times``: a message that failed comes again so often, then it is a dead letter (None: as the group is set
     at the broker, usually 16). ``instance_name`` and ``unit_name`` as for ``Producer``; two consumers of a group must not be given the
     same. ``ordered``: of each queue one message at a time, the next when it is done; one that fails is handled again after
-    ``suspend_time`` seconds, without limit unless ``max_reconsume_times`` is set. ``broadcast``: every consumer gets every message, and
+    ``suspend_time`` seconds, without limit unless ``max_reconsume_times`` is set. ``consume_timeout``: a message that its handler has had
+    for so many seconds is sent back, unless ``ordered``. ``broadcast``: every consumer gets every message, and
     keeps its offsets in a file below ``offsets_directory`` (``~/.rocketmq_offsets``). ``trace``: records before and after each handling, on
     ``RMQ_SYS_TRACE_TOPIC`` or the topic you name (docs/tracing.md). ``client_rebalance`` False: brokers divide the queues and say
     whether they are pulled or popped, ordered or not; ``pop_invisible_time`` (seconds), ``pop_batch`` and ``pop_threshold`` then count
@@ -94,6 +97,7 @@ class PushConsumer(InContext):
         concurrency: int = 20,
         ordered: bool = False,
         suspend_time: float = SUSPEND_S,
+        consume_timeout: float = CONSUME_TIMEOUT_S,
         broadcast: bool = False,
         offsets_directory: str | Path | None = None,
         max_reconsume_times: int | None = None,
@@ -145,6 +149,7 @@ class PushConsumer(InContext):
             namespace=namespace,
             limits=PullLimits(queue_messages_max, queue_bytes_max, queue_span_max, topic_messages_max, topic_bytes_max),
             batch=pull_batch,
+            consume_timeout=consume_timeout,
         )
         if self._push_settings.asks_brokers and pop.strategy is None:
             raise ConfigError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass
 from threading import get_ident
 from typing import Final
@@ -259,8 +260,9 @@ class AssignedQueue:
     def _deliver_again(self, message: Delivery) -> None:
         now = self._loop.time()
         self._again = [timer for timer in self._again if timer.when() > now and not timer.cancelled()]
-        message.deliver(self, message.attempt + 1)
-        self._ready.put([message])
+        again = copy(message)  # who had it may still say something, of that delivery
+        again.deliver(self, message.attempt + 1)
+        self._ready.put([again])
 
     # --- pulling -------------------------------------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ PUSH_RULES: Final[Mapping[str, Rule]] = {
     "consume_from": _CONSUME_FROM,
     "ordered": SWITCH,
     "suspend_time": SECONDS,
+    "consume_timeout": SECONDS,
     "broadcast": SWITCH,
     "offsets_directory": Rule(
         lambda value: isinstance(value, str | os.PathLike) and bool(str(value)), "must be the path of a directory"

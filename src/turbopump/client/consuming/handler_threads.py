@@ -44,12 +44,13 @@ class _Outcome(NamedTuple):
 
 
 class _Run:
-    """One thread's work on message after message. ``begun``: it has looked for its first."""
+    """One thread's work on message after message. ``begun``: it has looked for its first. ``message``: it is being handled."""
 
-    __slots__ = ("begun",)
+    __slots__ = ("begun", "message")
 
     def __init__(self) -> None:
         self.begun = False
+        self.message: Delivery | None = None
 
 
 class HandlerThreads:
@@ -86,6 +87,10 @@ class HandlerThreads:
             before.shutdown(wait=False)  # what runs in it, or was handed to it, is finished
         self.concurrency = concurrency
         self._look()
+
+    def in_hand(self) -> list[Delivery]:
+        """What is being handled."""
+        return [message for run in self._runs if (message := run.message) is not None]
 
     async def stop(self, patience: float) -> None:
         """Let the handlers that run now finish, ``patience`` seconds at most; what later ones say does not count. The messages that wait
@@ -199,6 +204,7 @@ class HandlerThreads:
             if message is None:
                 break
             error = None
+            run.message = message
             began = monotonic()
             try:
                 result = handler(message)
@@ -209,6 +215,7 @@ class HandlerThreads:
             if result is not None and inspect.isawaitable(result):
                 message.handled_s = None
                 return _Outcome(message, result, None, seconds)
+            run.message = None
             self._tell(_Outcome(message, result, error, seconds))
         return None
 

@@ -62,6 +62,10 @@ class HandlerPool:
             task.add_done_callback(self._ended)
             self._tasks.add(task)
 
+    def in_hand(self) -> list[Delivery]:
+        """What is being handled, and perhaps some that is settled."""
+        return list(self._in_hand.values())
+
     def has(self, task: asyncio.Task[object]) -> bool:
         """Whether this task is one of the workers."""
         return task in self._tasks

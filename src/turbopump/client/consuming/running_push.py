@@ -19,6 +19,7 @@ from turbopump.client.consuming.broker_division import BrokerDivision
 from turbopump.client.consuming.consumption import Consumption
 from turbopump.client.consuming.handler_threads import HandlerThreads
 from turbopump.client.consuming.handling import Handler, HandlerPool, is_coroutine_function
+from turbopump.client.consuming.late_handlers import give_back_late
 from turbopump.client.consuming.local_offsets import LocalOffsets, default_directory
 from turbopump.client.consuming.offset_store import ConsumeFrom, OffsetStore
 from turbopump.client.consuming.process_queue import PullLimits
@@ -55,6 +56,7 @@ class PushSettings:
     namespace: str | None
     limits: PullLimits
     batch: int
+    consume_timeout: float
 
 
 class RunningPush:
@@ -77,6 +79,7 @@ class RunningPush:
         self.closing = False
         self.closed = asyncio.Event()
         self._subscriptions = subscriptions
+        self._ordered, self._consume_timeout = settings.order is not None, settings.consume_timeout
         self._tracing = tracing
         self._tasks: list[asyncio.Task[None]] = []
         self.consumption = Consumption(asyncio.get_running_loop().time, tracing.of_consumer() if tracing is not None else None)
@@ -155,6 +158,9 @@ class RunningPush:
             self._tasks.append(spawn(assignment.locks.keep(), name="locks"))
         if self.handlers is not None:
             self.handlers.start()
+            if not self._ordered:
+                late = give_back_late(self.handlers.in_hand, self._consume_timeout)
+                self._tasks.append(spawn(late, name="late handlers"))
 
     def is_handling(self, task: asyncio.Task[Any] | None) -> bool:
         """Whether this task is one that calls the handler."""

@@ -1,0 +1,152 @@
+"""Handlers that do not come back: their messages are given back after a while, and the queue goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from tests.unit.client.scripted_cluster import scripted_cluster, until
+from tests.unit.client.test_handler_threads import PATIENCE_S, Queue, in_threads, messages_of, threads
+from tests.unit.client.test_handler_threads import until as until_really
+from tests.unit.client.test_push_consumer import committed, consumer_of, fill
+from tests.unit.client.test_push_over_pop import consumer_of as popping_consumer_of
+from tests.unit.client.test_push_over_pop import popping
+
+from turbopump.client.consuming.consumption import Consumption
+from turbopump.client.consuming.delivery import Delivery
+from turbopump.client.consuming.late_handlers import give_back_late
+from turbopump.protocol.requests.send_back import ConsumerSendMsgBack
+from turbopump.testing.simulation import Simulation, simulate
+
+
+class Hangs:
+    """A handler whose first attempts at ``m1`` wait until ``release`` is set; who was handled, and when."""
+
+    def __init__(self) -> None:
+        self.release = asyncio.Event()
+        self.begun: list[tuple[bytes, int, float]] = []
+        self.ended: list[tuple[bytes, int]] = []
+
+    async def __call__(self, message: Delivery) -> None:
+        attempt = message.attempt
+        self.begun.append((message.body, attempt, asyncio.get_running_loop().time()))
+        if message.body == b"m1" and attempt == 1:
+            await self.release.wait()
+        self.ended.append((message.body, attempt))
+
+
+@contextmanager
+def warnings_of(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
+    told: list[str] = []
+    with caplog.at_level(logging.WARNING):
+        yield told
+    told += [record.getMessage() for record in caplog.records if "is given back" in record.message]
+
+
+@pytest.mark.parametrize(("settings", "seconds"), [({}, 900), ({"consume_timeout": 30}, 30)])
+def test_a_message_whose_handler_hangs_is_sent_back_and_its_queue_goes_on(
+    settings: dict[str, Any], seconds: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            cluster.broker.takes_back = True
+            fill(cluster, 3)
+            hangs = Hangs()
+            async with consumer_of(cluster, handler=hangs, **settings):
+                await until(lambda: len(hangs.ended) == 2)
+                began = simulation.loop.time()
+                while not cluster.broker.requests(ConsumerSendMsgBack):
+                    await asyncio.sleep(1)
+                assert seconds - 1 <= simulation.loop.time() - began <= seconds + 2
+                assert [back.delay_level for back in cluster.broker.requests(ConsumerSendMsgBack)] == [3]
+                await until(lambda: committed(cluster) == 3)
+                hangs.release.set()
+                await until(lambda: len(hangs.ended) == 3)
+            assert len(cluster.broker.requests(ConsumerSendMsgBack)) == 1, "what it said afterwards did not count"
+
+    with warnings_of(caplog) as told:
+        simulate(1, scenario)
+    assert len(told) == 1
+    assert f"for {seconds} s" in told[0]
+    assert "offset=1" in told[0]
+    assert "msg_id=" in told[0]
+
+
+def test_what_such_a_handler_says_later_does_not_count_for_the_next_attempt() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:  # its broker takes nothing back: it comes again here
+            fill(cluster, 2)
+            first, second = asyncio.Event(), asyncio.Event()
+            attempts: list[int] = []
+
+            async def handle(message: Delivery) -> None:
+                if message.body == b"m1":
+                    attempts.append(message.attempt)
+                    await (first if message.attempt == 1 else second).wait()
+
+            async with consumer_of(cluster, handler=handle, consume_timeout=300):
+                await until(lambda: attempts == [1, 2])
+                first.set()
+                await asyncio.sleep(20)
+                assert committed(cluster) == 1, "the second attempt has not ended"
+                second.set()
+                await until(lambda: committed(cluster) == 2)
+
+    simulate(1, scenario)
+
+
+def test_in_order_nothing_is_given_back() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            fill(cluster, 3)
+            hangs = Hangs()
+            async with consumer_of(cluster, handler=hangs, ordered=True, consume_timeout=5):
+                await asyncio.sleep(100)
+                assert [body for body, _, _ in hangs.begun] == [b"m0", b"m1"]
+                hangs.release.set()
+                await until(lambda: len(hangs.ended) == 3)
+
+    simulate(1, scenario)
+
+
+def test_a_popped_message_is_given_back_when_that_is_before_its_time() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with popping(simulation) as (cluster, pops):
+            for body in (b"m0", b"m1", b"m2"):
+                pops.store("orders", 0, body)
+            hangs = Hangs()
+            async with popping_consumer_of(cluster, handler=hangs, pop_invisible_time=300, consume_timeout=20):
+                await until(lambda: (b"m1", 2) in hangs.ended)
+                assert hangs.begun[-1][2] - hangs.begun[0][2] < 60
+                hangs.release.set()
+
+    simulate(1, scenario)
+
+
+def test_a_plain_handler_that_hangs_is_left_in_its_thread_and_its_message_given_back() -> None:
+    release = threading.Event()
+
+    async def story() -> None:
+        queue = Queue()
+
+        def handle(message: Delivery) -> None:
+            if message.queue_offset == 1:
+                release.wait(PATIENCE_S)
+
+        consumption = Consumption(asyncio.get_running_loop().time)
+        async with threads(handle, concurrency=3, on_take=consumption.began) as (pool, ready):
+            late = asyncio.create_task(give_back_late(pool.in_hand, 0.2))
+            ready.put(messages_of(queue, 5))
+            await until_really(lambda: len(queue.said) == 5)
+            assert queue.said[1].startswith("failed delay=None level=3")
+            release.set()
+            await until_really(lambda: not pool._runs)
+            late.cancel()
+        assert queue.said[1].startswith("failed")
+
+    in_threads(story)
