@@ -19,7 +19,8 @@ from turbopump.store.json_table import JsonTable
 
 
 class TakenInOrder(msgspec.Struct, kw_only=True):
-    """What the last ordered pop of a queue took: ``o`` in the file is the first offset and the distances of the others."""
+    """What the last ordered pop of a queue took: ``o`` in the file is the first offset and the distances of the others. ``following``, ours,
+    is where the queue goes on behind it, if that is not the next offset: an inner batch has several."""
 
     pop_time: Int64 = msgspec.field(default=0, name="popTime")
     invisible: Int64 | None = msgspec.field(default=None, name="i")
@@ -29,6 +30,7 @@ class TakenInOrder(msgspec.Struct, kw_only=True):
     last_consumed: Int64 = msgspec.field(default=0, name="l")
     done: Int64 = msgspec.field(default=0, name="cm")
     attempt_id: str | None = msgspec.field(default=None, name="a")
+    following: int | None = msgspec.field(default=None, name="next")
 
     def offsets(self) -> list[int]:
         first, *rest = self.distances or [0]
@@ -80,8 +82,9 @@ class OrderInfo:
         invisible_ms: int,
         attempt_id: str | None,
         now_ms: int,
+        following: int,
     ) -> list[tuple[QueueKey, int]]:
-        """Note what an ordered pop takes; entries for ``orderCountInfo``: how often each message came before."""
+        """Note what an ordered pop takes, and where the queue goes on; entries for ``orderCountInfo``: how often each message came before."""
         last = self._find(place)
         counts: dict[int, int] = {}
         if last is not None and last.attempt_id is not None and last.attempt_id == attempt_id:
@@ -97,6 +100,7 @@ class OrderInfo:
             counts=counts,
             last_consumed=now_ms,
             attempt_id=attempt_id,
+            following=following if following > offsets[-1] + 1 else None,
         )
         self._dirty = True
         kind = kind_of(place.topic)
@@ -118,7 +122,7 @@ class OrderInfo:
         taken.done |= 1 << taken.offsets().index(offset) if offset in taken.offsets() else _missing(offset)
         self._dirty = True
         left = taken.left()
-        return left[0] if left else taken.offsets()[-1] + 1
+        return left[0] if left else taken.following or taken.offsets()[-1] + 1
 
     def change(self, place: GroupQueue, offset: int, pop_time_ms: int, visible_at_ms: int) -> None:
         """A message is to come back at another time."""

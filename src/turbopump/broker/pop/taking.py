@@ -145,7 +145,9 @@ class Taking:
         key = queue_key(kind_of(place.topic), place.queue_id)
         if wish.ordered:
             now = self._clock.now_ms()
-            taken.order_counts += self._order.took(place, offsets, taken.pop_time_ms, wish.invisible_ms, wish.attempt_id, now)
+            taken.order_counts += self._order.took(
+                *(place, offsets, taken.pop_time_ms, wish.invisible_ms, wish.attempt_id, now), following=result.next_offset
+            )
             self._places.begin(place, start)
         else:
             checkpoint = Checkpoint(
