@@ -19,8 +19,8 @@ from turbopump.store.json_table import JsonTable
 
 
 class TakenInOrder(msgspec.Struct, kw_only=True):
-    """What the last ordered pop of a queue took: ``o`` in the file is the first offset and the distances of the others. ``following``, ours,
-    is where the queue goes on behind it, if that is not the next offset: an inner batch has several."""
+    """What the last ordered pop of a queue took: ``o`` in the file is the first offset and the distances of the others. ``following``,
+    ours, is where the queue goes on behind it, if that is not the next offset: an inner batch has several."""
 
     pop_time: Int64 = msgspec.field(default=0, name="popTime")
     invisible: Int64 | None = msgspec.field(default=None, name="i")
@@ -84,7 +84,7 @@ class OrderInfo:
         now_ms: int,
         following: int,
     ) -> list[tuple[QueueKey, int]]:
-        """Note what an ordered pop takes, and where the queue goes on; entries for ``orderCountInfo``: how often each message came before."""
+        """Note what an ordered pop takes, and where the queue goes on; entries for ``orderCountInfo``: how often each message came."""
         last = self._find(place)
         counts: dict[int, int] = {}
         if last is not None and last.attempt_id is not None and last.attempt_id == attempt_id:
