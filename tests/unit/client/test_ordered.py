@@ -354,3 +354,26 @@ def test_a_reset_holds_while_the_message_in_hand_ends_and_when_the_queue_is_lost
             assert committed(cluster) == 0
 
     simulate(1, scenario)
+
+
+def test_what_a_handler_says_after_it_has_asked_for_the_message_again_does_not_count_for_the_next_attempt() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            fill(cluster, 2)
+            seen: list[tuple[bytes, int]] = []
+
+            async def handle(message: Delivery) -> Retry | None:
+                seen.append((message.body, message.attempt))
+                if len(seen) == 1:
+                    message.retry(delay=0.1)
+                    await asyncio.sleep(1)
+                elif len(seen) == 2:
+                    await asyncio.sleep(5)
+                    return Retry(delay=0.1)
+                return None
+
+            async with ordered(cluster, handler=handle, concurrency=2):
+                await until(lambda: len(seen) == 4)
+            assert seen == [(b"m0", 1), (b"m0", 2), (b"m0", 3), (b"m1", 1)]
+
+    simulate(1, scenario)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable
+from copy import copy
 
 from turbopump.client.consuming.delivery import Delivery
 from turbopump.client.consuming.ready_messages import ReadyMessages
@@ -78,8 +79,9 @@ class OrderedLine:
 
     def _hand_out(self, message: Delivery) -> None:
         self._timer = None
-        message.deliver_again()
-        self._ready.put([message])
+        self._out = again = copy(message)  # a handler that has asked for it again may still say something, of that delivery
+        again.deliver_again()
+        self._ready.put([again])
 
     def _tell(self) -> None:
         if self._idle and not self._in_hand:
