@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -150,11 +151,17 @@ MADE: Final[tuple[tuple[Make, type, dict[str, object]], ...]] = (
 """What is called, whose arguments it takes, and what it needs in any case."""
 
 
+NEEDS_REDIS: Final = pytest.mark.skipif(find_spec("redis") is None, reason="needs the extra turbopump[redis]")
+
+
 def every_argument() -> Iterator[Any]:
     for make, takes, needed in MADE:
         for name, parameter in inspect.signature(takes).parameters.items():
             if parameter.kind is not inspect.Parameter.VAR_KEYWORD:
-                yield pytest.param(make, name, needed, id=f"{make.__module__.split('.')[1]}-{takes.__name__}-{name}")
+                marks = NEEDS_REDIS if make is RedisStore else ()
+                yield pytest.param(
+                    make, name, needed, id=f"{make.__module__.split('.')[1]}-{takes.__name__}-{name}", marks=marks
+                )
 
 
 @pytest.mark.parametrize(("make", "name", "needed"), list(every_argument()))
@@ -264,6 +271,7 @@ def test_what_is_wrapped_by_an_idempotent_consumer_is_a_function() -> None:
             make(key="order_id", store=MemoryStore)
 
 
+@NEEDS_REDIS
 def test_a_redis_that_is_no_address_is_told_of_where_the_store_is_made() -> None:
     with pytest.raises(ConfigError, match=r"url='127.0.0.1:6379' is no address of a Redis, as redis://host:6379/0 is"):
         RedisStore("127.0.0.1:6379")
