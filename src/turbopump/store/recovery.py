@@ -101,6 +101,8 @@ class Recovery:
     compared: int | None = None
     made_anew: dict[tuple[str, int], int] = field(default_factory=dict)
     """Where queues had ended whose offsets were seen to begin anew."""
+    first_units: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    """Offset and size of the first messages of the queues that had theirs, as their files said before they were cut."""
 
     def run(self) -> RecoveryReport:
         """Bring log, queues and indexes to one consistent end. Raises OSError and StoreDamagedError."""
@@ -109,6 +111,12 @@ class Recovery:
             index.check_headers()
         self.known.deleted.update(self.queues.finish_deletions(deletions_since(log.start, self.known.deleted)))
         self.known = self.known.since(log.start)
+        if not self.clean:
+            self.first_units = {
+                (queue.topic, queue.queue_id): unit[:2]
+                for queue in self.queues
+                if not queue.min_index and (unit := queue.unit(0))
+            }
         begin = self._begin_after_clean_stop() if self.clean else self._begin_after_crash()
         rebuilt = False
         try:
@@ -292,13 +300,16 @@ class Recovery:
             return None  # of a topic that was deleted, and made again as another kind
         index, expected = mark.queue_offset, queue.max_index
         if index != expected and not mark.sys_flag & _PREPARED:
+            if not expected and not rebuilding and self._began_later(queue, mark):
+                self.dispatcher.dispatch_mark(mark, None)
+                return None
             if index > expected and self._explained(queue, index - expected, begin, rebuilding):
                 queue.fill_gap(index, self._gap_offset(mark.topic))
             elif not expected and self._came_while_deleting(mark, begin):
                 self.known.deleted[mark.topic] = mark.offset + mark.size
                 self.dispatcher.dispatch_mark(mark, None)
                 return None
-            elif index == 0 and begin == self.log.start:  # as it was after a deletion that is not noted
+            elif index == 0 and expected:  # as it was after a deletion that is not noted
                 self.made_anew[mark.topic, mark.queue_id] = expected
                 queue = self.queues.make_anew(queue)
             elif expected < index == self.made_anew.get((mark.topic, mark.queue_id)):
@@ -320,6 +331,12 @@ class Recovery:
         anew, it would have begun with 0, behind the place of the deletion, and nothing that was not read or damaged may have been that."""
         deleted = self.known.deleted.get(mark.topic, -1)
         return begin <= deleted and all(damage.end <= deleted for damage in self.damages)
+
+    def _began_later(self, queue: ConsumeQueue, mark: EntryMark) -> bool:
+        """Whether the first message of the queue, by its own files, lies behind this entry, and is there: the entry is of a topic that was
+        deleted and made anew, also where that is not noted."""
+        offset, size = self.first_units.get((queue.topic, queue.queue_id), (0, 0))
+        return offset > mark.offset and self._is_there(queue, 0, offset, size)
 
     def _explained(self, queue: ConsumeQueue, missing: int, begin: int, rebuilding: bool) -> bool:
         """Whether so many messages can lie in the damaged ranges behind the queue's last one."""
@@ -346,7 +363,7 @@ class Recovery:
         if not queue.min_index <= index < queue.max_index:
             return False
         old, previous = queue.unit(index), queue.unit(index - 1)
-        return index == 0 or (old is not None and previous is not None and previous[0] > old[0])
+        return old is not None and previous is not None and previous[0] > old[0]
 
     def _is_there(self, queue: ConsumeQueue, index: int, offset: int, size: int) -> bool:
         """Whether the log has, at ``offset``, the entry that unit ``index`` of the queue should point to, or no longer has it because

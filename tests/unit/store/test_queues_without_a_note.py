@@ -129,6 +129,41 @@ def test_when_all_is_written_again_such_a_topic_has_what_came_since_it_was_made_
     assert opened.store.recovery.damages == ()
 
 
+@pytest.mark.parametrize("lost", ["lost", "another broker's"])
+@pytest.mark.parametrize("topic", ["quiet", "packed"])
+@pytest.mark.parametrize("old_before", [0, 30])
+def test_such_a_topic_has_only_its_new_messages_also_where_the_log_is_read_again(
+    topic: str, old_before: int, lost: str
+) -> None:
+    """It was deleted and made anew behind the checkpoint. Before, its old messages came behind the new ones, or all was written again
+    after each kill."""
+    found = open_store({})
+    for _ in range(old_before):
+        found.put(topic, 0, b"old", "k")
+    for _ in range(60):
+        put(found, "busy")
+        found.flush()
+    found.clock.ms += 60_000
+    for _ in range(5):
+        found.put(topic, 0, b"old", "k")
+    found.store.delete_queues(topic, lambda _count: None)
+    found.loop.run()
+    for _ in range(2):
+        found.put(topic, 0, b"new", "k")
+    found.flush()
+    expected = state(found)
+    image = without(found.image(), RECORD, BACKUP) if lost == "lost" else {**found.image(), ROOT / "lock": b"lock"}
+    found.disk.kill()
+    for start in (1, 2, 3):
+        again = open_store(image, at_ms=start * 1_000_000)
+        assert again.store.recovery is not None
+        assert (again.store.recovery.begun_at > 0, again.store.recovery.rebuilt, again.reports) == (True, False, [])
+        assert state(again) == expected
+        assert again.bodies(topic, 0) == {0: b"new", 1: b"new"}
+        image = again.image()
+        again.disk.kill()
+
+
 @pytest.mark.parametrize("goes_on", [True, False])
 @pytest.mark.parametrize("noted", [True, False])
 def test_a_queue_that_an_earlier_release_let_go_on_behind_its_old_messages_keeps_its_offsets(
