@@ -1,6 +1,7 @@
-"""Queues against the log, where nothing is noted of how far they went: does one lack the last of its messages?
+"""Queues against the log, where nothing is noted of how far they went: does one lack the first or the last of its messages?
 
-The rule: it only compares. A queue agrees if its last unit does not lie before the last message that the log has of it. Where a queue has
+The rule: it only compares. A queue agrees if its last unit does not lie before the last message that the log has of it, and its first not
+behind the first one, unless it begins with an earlier index (its topic was deleted and made anew). Where a queue has
 no units, its topic may have been deleted: it counts as lost if somebody still knows the topic, or if another queue of the topic is older
 than that message (a deletion would have taken it along). It must not know what is done about a queue that lacks messages.
 """
@@ -21,32 +22,49 @@ PROGRESS_STEP: Final = 8 * 1024 * 1024
 _PREPARED: Final = int(SysFlag.TRANSACTION_PREPARED)
 _INNER_BATCH: Final = int(SysFlag.INNER_BATCH)
 
-LastMessages = dict[tuple[str, int], EntryMark]
+Messages = dict[tuple[str, int], EntryMark]
 
 
-def last_messages(
+def outermost_messages(
     log: CommitLog, end: int, deleted: Mapping[str, int], on_progress: Callable[[int, int], None] = lambda _offset, _end: None
-) -> LastMessages:
-    """The last good message of each queue before the offset ``end`` of the log. ``deleted`` says up to which offset those of a topic are no
-    queue's any more. It reads all of that: some 3 µs a message, or what the disk can do."""
-    last: LastMessages = {}
+) -> tuple[Messages, Messages]:
+    """The first and the last good message of each queue before the offset ``end`` of the log. ``deleted`` says up to which offset those of a
+    topic are no queue's any more. It reads all of that: some 3 µs a message, or what the disk can do."""
+    first: Messages = {}
+    last: Messages = {}
     on_progress(log.start, end)
     position, progress_at = log.start, log.start + PROGRESS_STEP
     while True:
         for mark in log.walk(position, end):
             if not mark.sys_flag & _PREPARED and not (deleted and mark.offset < deleted.get(mark.topic, 0)):
-                last[mark.topic, mark.queue_id] = mark
+                key = mark.topic, mark.queue_id
+                last[key] = mark
+                if key not in first:
+                    first[key] = mark
             if mark.offset >= progress_at:
                 progress_at = mark.offset + PROGRESS_STEP
                 on_progress(mark.offset, end)
         following = log.next_good(log.walked_to) if log.fault is not None else None
         if following is None or following >= end:
             on_progress(end, end)
-            return last
+            return first, last
         position = following
 
 
-def lacking_queue(last: LastMessages, queues: ConsumeQueueTable) -> str | None:
+def late_queue(first: Messages, queues: ConsumeQueueTable) -> str | None:
+    """Which queue, of those that have units, begins behind the first of its messages; None if none does."""
+    for (topic, queue_id), mark in first.items():
+        queue = queues.find(topic, queue_id)
+        if queue is None or not queue.max_index or mark.queue_offset >= queue.min_index:
+            continue
+        unit = queue.unit(queue.min_index)
+        if unit is None or unit[0] > mark.offset:
+            text = f"its units begin at {queue.min_index}, and the log has {mark.queue_offset} at {mark.offset}"
+            return f"topic={topic} queue={queue_id}: {text}"
+    return None
+
+
+def lacking_queue(last: Messages, queues: ConsumeQueueTable) -> str | None:
     """Which queue lacks the last of its messages; None if none does."""
     begun = _begun(queues)
     for (topic, queue_id), mark in last.items():

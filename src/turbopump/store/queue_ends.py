@@ -62,6 +62,14 @@ class KnownEnds(msgspec.Struct, frozen=True):
         """The next index of each queue at a place, without those that were deleted since."""
         return {(topic, queue_id): end for topic, queues in self._alive(place).items() for queue_id, end in queues.items()}
 
+    def least_ends(self, place: Place) -> dict[tuple[str, int], int]:
+        """Before which index no queue ends: the one at a place, or the one at which it was noted to begin, which may be newer than that."""
+        ends = self.ends_at(place)
+        for topic, firsts in self.firsts.items():
+            for queue_id, first in firsts.items() if topic not in self.deleted else ():
+                ends[topic, queue_id] = max(first, ends.get((topic, queue_id), 0))
+        return ends
+
     def misfit(self, place: Place, queues: Iterable[ConsumeQueue]) -> str | None:
         """Which queue, of queues that were cut at a place, does not end where it did; None if all do."""
         ends = self.ends_at(place)

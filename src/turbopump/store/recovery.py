@@ -37,7 +37,7 @@ from turbopump.store.consume_queue_table import ConsumeQueueTable
 from turbopump.store.dispatcher import Dispatcher
 from turbopump.store.entry_mark import EntryMark
 from turbopump.store.key_index import KeyIndex
-from turbopump.store.queue_comparison import PROGRESS_STEP, lacking_queue, last_messages
+from turbopump.store.queue_comparison import PROGRESS_STEP, lacking_queue, late_queue, outermost_messages
 from turbopump.store.queue_ends import KnownEnds, deletions_since, wrong_end
 
 _LOOK: Final = 4096
@@ -185,7 +185,7 @@ class Recovery:
         """
         log, clean_end = self.log, self.checkpoint.log_end
         place = self.known.newest(log.walked_to)
-        ends = self.known.ends_at(place) if place is not None else {}
+        ends = self.known.least_ends(place) if place is not None else {}
         for key, end in emptied.items():
             ends[key] = max(end, ends.get(key, 0))
         for (topic, queue_id), end in ends.items():
@@ -210,7 +210,7 @@ class Recovery:
 
     def _compare_queues(self, begin: int) -> None:
         """After a crash of which no place is known, see that no queue ends before its last message in the log before ``begin``, which was
-        not read. Raises _QueueHoleError.
+        not read, or begins behind its first. Raises _QueueHoleError.
 
         It costs reading that part of the log (RocketMQ does not look there), once: then a place is noted. To begin at the log's start
         instead would write messages of deleted topics again, whose deletion is not known either.
@@ -218,8 +218,8 @@ class Recovery:
         if self.clean or begin <= self.log.start or self.known.newest(self.log.walked_to) is not None:
             return
         self.compared = begin
-        last = last_messages(self.log, begin, self.known.deleted, self.on_progress)
-        fault = lacking_queue(last, self.queues)
+        first, last = outermost_messages(self.log, begin, self.known.deleted, self.on_progress)
+        fault = lacking_queue(last, self.queues) or late_queue(first, self.queues)
         if fault is not None:
             raise _QueueHoleError(fault)
 

@@ -137,6 +137,21 @@ def test_a_queue_of_whose_end_only_the_note_tells_is_found(tmp_path: Path) -> No
     assert finding.what.startswith("it ends at 0, and ended at 7 when the log was at ")
 
 
+def test_a_queue_that_ends_before_it_was_noted_to_begin_is_found(tmp_path: Path) -> None:
+    root = killed_behind_its_checkpoint(tmp_path)
+    record = root / "turbopump.queues.json"
+    known = decode_known(record.read_bytes())
+    known.firsts["Gone"] = {3: 7}
+    data = msgspec.json.encode(known)
+    record.write_bytes(b'{"crc":%d,"ends":%s}' % (crc32(data), data))
+    (finding,) = [one for one in verified(root).findings.kept if one.kind != "unclean_stop"]
+    assert (finding.kind, finding.topic, finding.queue_id) == ("queue_end", "Gone", 3)
+    store = Directory(root, **SMALL_FILES).open()
+    assert store.recovery is not None
+    assert store.recovery.rebuilt, "it is noticed"
+    store.close()
+
+
 def test_messages_of_a_deleted_topic_need_no_units(tmp_path: Path) -> None:
     directory = numbered_store(tmp_path / "store", COUNT)
     store = directory.open()

@@ -140,6 +140,38 @@ def test_what_the_log_says_wins_against_the_end_of_an_emptied_queue() -> None:
     check(remove_directory({**later, RECORD: image[RECORD]}, "gone"), expected)
 
 
+def test_a_queue_goes_on_where_it_ended_although_its_last_messages_came_behind_the_newest_place_and_are_gone() -> None:
+    """The kill came before that place was saved, the start after it had nothing to note, and retention then removed the messages."""
+    found = open_store({})
+    for _ in range(20):
+        put(found, "gone")
+        found.flush()
+    while found.store.log.end < 5 * 4096 - 200:
+        put(found, "busy")
+        found.flush()
+    found.loop.run()
+    saved = {path: data for path, data in found.image().items() if path in (RECORD, BACKUP)}
+    assert put(found, "gone") == 20
+    while len(found.store.log.files.files) == 5:
+        put(found, "busy")
+    for _ in range(3):
+        put(found, "busy")
+    found.flush()
+    image = {**found.image(), **saved}
+    found.disk.kill()
+    found = open_store(image, at_ms=1_000_000)
+    found.clock.ms += 10**9
+    clean(found)
+    image = found.image()
+    known = decode_known(image[RECORD])
+    assert known.places[-1].ends["gone"] == {0: 20}
+    assert (known.firsts["gone"], found.store.min_offset("gone", 0)) == ({0: 21}, 21)
+    found.disk.kill()
+    again = open_store(remove_directory(image, "gone"), at_ms=2 * 10**9)
+    assert put(again, "gone") == 21
+    again.disk.kill()
+
+
 def refuse(*_arguments: object) -> None:
     raise OSError(errno.EIO, "Input/output error")
 

@@ -14,6 +14,7 @@ from tests.unit.store.ended_queues import (
     open_store,
     put,
     remove_directory,
+    remove_first_file,
     remove_last_file,
     state,
     with_zeros,
@@ -60,6 +61,14 @@ def test_a_queue_that_lost_its_end_is_noticed_and_written_again(
         pytest.skip("the log has nothing of it")
     found = check(damage(image, topic), state(filled))
     assert len(found.reports) <= 1
+
+
+@pytest.mark.parametrize("topic", ["busy", "quiet", "packed", "even"])
+def test_a_queue_that_lost_its_first_file_is_noticed_and_written_again(filled: Opened, image: Image, topic: str) -> None:
+    """Also in a log that has lost its front, where queues begin in the middle."""
+    found = check(remove_first_file(image, topic), state(filled))
+    assert found.store.recovery is not None
+    assert found.store.recovery.rebuilt
 
 
 def test_the_log_says_which_queue_lacks_which_message(image: Image) -> None:

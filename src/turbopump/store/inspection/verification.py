@@ -286,7 +286,8 @@ class _Check:
 
     def _judge_ends(self, log_end: int) -> None:
         """Judge the queues that end too early after a crash, and those of whose end only a note tells."""
-        place = self._known.newest(log_end)
+        known = self._known.since(self._now.store.log_start)
+        place = known.newest(log_end)
         all_noticed = place is not None or not any(queue.end for queue in self._now.all_queues)
         begin = 0 if all_noticed or not self._behind else reads_from(self._disk, self._now.store)
         begun = begun_at(self._now.all_queues) if begin else {}
@@ -303,7 +304,7 @@ class _Check:
                 )
             self._findings.add(finding)
         judged = self._units_checked and not self._now.state.running
-        ends = self._known.ends_at(place) if place is not None and judged else {}
+        ends = known.least_ends(place) if place is not None and judged else {}
         found = {(queue.topic, queue.queue_id): queue.end for queue in self._now.all_queues}
         for key, end in ends.items():
             if found.get(key, 0) < end and key not in self._behind and key not in self._lacking:
