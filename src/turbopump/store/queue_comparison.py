@@ -28,8 +28,8 @@ Messages = dict[tuple[str, int], EntryMark]
 def outermost_messages(
     log: CommitLog, end: int, deleted: Mapping[str, int], on_progress: Callable[[int, int], None] = lambda _offset, _end: None
 ) -> tuple[Messages, Messages]:
-    """The first and the last good message of each queue before the offset ``end`` of the log. ``deleted`` says up to which offset those of a
-    topic are no queue's any more. It reads all of that: some 3 µs a message, or what the disk can do."""
+    """The first and the last good message of each queue before the offset ``end`` of the log. ``deleted`` says up to which offset those of
+    a topic are no queue's any more. It reads all of that: some 3 µs a message, or what the disk can do."""
     first: Messages = {}
     last: Messages = {}
     on_progress(log.start, end)
