@@ -162,7 +162,8 @@ class QueueEnds:
 
     def forget_topic(self, topic: str, at: int, then: Callable[[bool], None]) -> None:
         """Save that a topic's queues are deleted, where the log ends at ``at``; ``then`` hears whether that is on the disk. If not, they
-        must stay."""
+        must stay. It is saved twice, so that the backup has it too; where only the second save fails, it is on the disk, and that save is
+        repeated."""
         before = self._deleted.get(topic)
         self._deleted[topic] = at
         self._leaving.add(topic)
@@ -175,7 +176,9 @@ class QueueEnds:
                     self._deleted[topic] = before
                 self._leaving.discard(topic)
                 self._save()  # takes the place of what would be saved again
-            then(good)
+                then(False)
+            else:
+                self._save(lambda _good: then(True))
 
         self._save(settled)
 
@@ -184,7 +187,7 @@ class QueueEnds:
         self._leaving.discard(topic)
         if self._deleted.get(topic) != at:
             self._deleted[topic] = at
-            self._save()
+            self._save(lambda _good: self._save())  # twice, as above
 
     def deleted_until(self, topic: str) -> int:
         """Up to which offset of the log the messages of a topic were deleted with it."""

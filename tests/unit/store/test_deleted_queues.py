@@ -183,6 +183,43 @@ def test_a_rotten_message_of_a_new_topic_is_not_replaced_by_one_of_the_deleted_t
         image = stop(found)
 
 
+@pytest.mark.parametrize("lost", [RECORD, BACKUP])
+@pytest.mark.parametrize("sent_meanwhile", [0, 3])
+def test_each_copy_of_the_note_knows_of_a_deletion_that_was_told(lost: Path, sent_meanwhile: int) -> None:
+    """Before, the backup was one save older: with the file lost, the deleted messages came back."""
+    found = fill(trimmed=False)
+    told = delete(found, "quiet")
+    for _ in range(sent_meanwhile):
+        found.put("quiet", 1, b"goes with its topic", "k")
+    found.loop.run()
+    assert told == [1 + (sent_meanwhile > 0)]
+    image = kill(found)
+    known = [decode_known(image[path]) for path in (RECORD, BACKUP)]
+    assert known[0].deleted == known[1].deleted == {"quiet": found.store.log.end}
+    for left in (without(image, lost), without(image, lost, *files_of(image, "even"))):
+        again = open_store(left, at_ms=1_000_000)
+        assert [again.store.max_offset("quiet", queue) for queue in (0, 1)] == [0, 0]
+        assert again.store.max_offset("even", 0) == 20
+        again.disk.kill()
+
+
+def test_a_deletion_of_which_only_the_backup_cannot_be_told_is_done_and_the_backup_told_later() -> None:
+    found = fill(trimmed=False)
+    told = delete(found, "quiet")
+    found.loop._due.pop(0).run()
+    assert (decode_known(found.image()[RECORD]).deleted, told) == ({"quiet": found.store.log.end}, [])
+    found.disk.fail("write", errno.ENOSPC, times=10**6)
+    found.loop.run()
+    assert told == [1]
+    found.disk.clear_faults()
+    found.store.queue_ends.file.repeat()
+    found.loop.run()
+    assert decode_known(found.image()[BACKUP]).deleted == {"quiet": found.store.log.end}
+    again = open_store(without(kill(found), RECORD), at_ms=1_000_000)
+    assert again.store.max_offset("quiet", 0) == 0
+    again.disk.kill()
+
+
 def test_two_who_delete_a_topic_at_the_same_time_hear_the_same() -> None:
     found = fill(trimmed=False)
     one, other = delete(found, "quiet"), delete(found, "quiet")
