@@ -7,7 +7,7 @@ from zlib import crc32
 import msgspec
 import pytest
 from tests.unit.store.directory import Directory
-from tests.unit.store.inspected import SMALL_FILES, numbered_store, put_numbers, verified
+from tests.unit.store.inspected import SMALL_FILES, changed, numbered_store, put_numbers, verified
 
 from turbopump.broker.queue_kinds import QueueKinds
 from turbopump.store.disk import SystemDisk
@@ -48,6 +48,37 @@ def test_units_that_the_next_start_writes_again_are_behind(tmp_path: Path, noted
     store = Directory(root, **SMALL_FILES).open()
     assert store.max_offset("T", 0) == COUNT // 2, "as it was said"
     store.close()
+
+
+def test_a_killed_store_whose_abort_file_was_removed_is_a_killed_store(tmp_path: Path) -> None:
+    """So it is for the next start: what was noted says that our run has not ended."""
+    root = killed_behind_its_checkpoint(tmp_path)
+    (root / "abort").unlink()
+    (finding,) = verified(root).findings.kept
+    assert (finding.kind, finding.file) == ("unclean_stop", "turbopump.json")
+    shutil.rmtree(root / "consumequeue/T/0")
+    assert [(one.kind, one.count) for one in verified(root).findings.kept] == [
+        ("unclean_stop", 1),
+        ("queue_behind", COUNT // 2),
+    ]
+    store = Directory(root, **SMALL_FILES).open()
+    assert store.recovery is not None
+    assert not store.recovery.clean
+    assert store.max_offset("T", 0) == COUNT // 2, "as it was said"
+    store.close()
+
+
+@pytest.mark.parametrize("abort", [True, False])
+def test_the_entries_of_a_killed_run_of_ours_need_their_crc_with_or_without_the_abort_file(
+    tmp_path: Path, *, abort: bool
+) -> None:
+    root = killed_behind_its_checkpoint(tmp_path)
+    segment = sorted((root / "commitlog").iterdir())[-1]
+    at = segment.read_bytes().rindex(b"__CRC32#")
+    if not abort:
+        (root / "abort").unlink()
+    with changed(segment, lambda data: data.__setitem__(slice(at, at + 8), b"__other#")):
+        assert {"log_damaged", "log_torn_tail"} & set(verified(root).findings.counts)
 
 
 def forget(root: Path) -> None:

@@ -20,7 +20,7 @@ def crc_rule(disk: ReadOnlyDisk, paths: StorePaths, state: RunState) -> Callable
     if disk.file_size(paths.provenance) is None:
         return None
     provenance = Provenance(cast(Disk, disk), paths.provenance)  # ``load`` only reads
-    provenance.load(crashed_here=state.abort and state.ours, clean=not state.abort)
+    provenance.load(crashed_here=state.ours, clean=not state.unfinished)
     return provenance.requires_crc
 
 

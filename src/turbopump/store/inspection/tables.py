@@ -11,14 +11,15 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from turbopump.errors import TurbopumpError
 from turbopump.store.checkpoint import CHECKPOINT_SIZE
+from turbopump.store.disk import Disk
 from turbopump.store.files import StorePaths
 from turbopump.store.inspection.findings import Finding, Findings
 from turbopump.store.inspection.store_files import StoreFiles
-from turbopump.store.provenance import ABORT_MARK, LOCK_MARK
+from turbopump.store.provenance import ABORT_MARK, APACHE_LOCK_MARK, LOCK_MARK, Provenance
 from turbopump.store.read_only_disk import LockState, ReadOnlyDisk
 
 ReadTable = Callable[[bytes], Any]
@@ -53,11 +54,13 @@ class CheckpointFields:
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """Who has the store, and how the last run ended. ``abort``: there is an abort file; ``ours``: of a run of Turbopump's."""
+    """Who has the store, and how the last run ended. ``abort``: there is an abort file; ``unfinished``: the last run did not stop cleanly,
+    by that file or by what Turbopump noted; ``ours``: and it was Turbopump's."""
 
     abort: bool
     ours: bool
     lock: LockState
+    unfinished: bool
 
     @property
     def running(self) -> bool:
@@ -65,7 +68,7 @@ class RunState:
 
     @property
     def crashed(self) -> bool:
-        return self.abort and not self.lock.held
+        return self.unfinished and not self.lock.held
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +87,17 @@ def read_run_state(disk: ReadOnlyDisk, paths: StorePaths, findings: Findings) ->
     our_own = abort is not None and _process_id(abort) == os.getpid()
     # our own is not asked about: closing the lock file here would release it
     lock = LockState(True, os.getpid()) if our_own else disk.lock_state(paths.lock)
-    ours = our_own or (abort is not None and abort.endswith(ABORT_MARK) and disk.read_file(paths.lock) == LOCK_MARK)
-    state = RunState(abort is not None, ours, lock)
+    found = LOCK_MARK if our_own else disk.read_file(paths.lock) or b""
+    noted = not found.startswith(APACHE_LOCK_MARK) and Provenance(cast(Disk, disk), paths.provenance).unfinished()
+    # the same as the next start asks: ``MessageStore.open``
+    ours = noted if abort is None else our_own or (abort.endswith(ABORT_MARK) and found == LOCK_MARK)
+    state = RunState(abort is not None, ours, lock, abort is not None or noted)
     if state.running:
         by = f"process {lock.pid} holds it" if lock.pid is not None else "its lock is held"
         findings.add(Finding("running", f"a broker has the store open, {by}", "lock"))
     elif state.crashed:
-        findings.add(Finding("unclean_stop", "the last broker was killed or lost its power; the next one recovers", "abort"))
+        file = "abort" if state.abort else paths.provenance.name
+        findings.add(Finding("unclean_stop", "the last broker was killed or lost its power; the next one recovers", file))
     return state
 
 

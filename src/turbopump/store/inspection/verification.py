@@ -154,7 +154,7 @@ class _Check:
                 self._index_finding,
                 store.relative,
                 growing=now.state.running,
-                unfinished=now.state.abort,
+                unfinished=now.state.unfinished,
             )
         walk = LogWalk(
             self._disk,
