@@ -131,7 +131,8 @@ class MessageStore:
             disk.write_file(paths.abort, str(os.getpid()).encode() + ABORT_MARK)
             known = store.queue_ends.load(trusted=not lock.found.startswith(APACHE_LOCK_MARK))
             store.queues.load()
-            store.recovery = store._recover(clean=clean, known=known, on_progress=on_progress)
+            stopped_here = clean and lock.found == LOCK_MARK
+            store.recovery = store._recover(clean=clean, stopped_here=stopped_here, known=known, on_progress=on_progress)
             # Not before: if another broker has had the store, what we had noted is true again only now.
             lock.mark(LOCK_MARK)
             if not clean:
@@ -152,7 +153,9 @@ class MessageStore:
             raise
         return store
 
-    def _recover(self, *, clean: bool, known: KnownEnds, on_progress: Callable[[int, int], None]) -> RecoveryReport:
+    def _recover(
+        self, *, clean: bool, stopped_here: bool, known: KnownEnds, on_progress: Callable[[int, int], None]
+    ) -> RecoveryReport:
         index, provenance = self.index, self._provenance
         complete = True
         if index is not None:
@@ -172,6 +175,7 @@ class MessageStore:
             clean=clean,
             derived_complete=complete,
             index_synced=provenance.crashed_here,
+            stopped_here=stopped_here,
             on_progress=on_progress,
             known=known,
         )

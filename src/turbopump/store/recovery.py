@@ -17,7 +17,8 @@
    units that is not the one noted at the clean stop, makes recovery begin anew, with empty queues and indexes, at the start of the log.
    An entry that fits into no queue even then is damage. A queue of which the log has no message goes on where it ended.
    Where nothing is known after a crash (what was noted is lost, or another program had the store), the log before 2 is read as well,
-   and no queue may end before its last message there (``queue_comparison.py``).
+   and no queue may end before its last message there, or begin behind its first (``queue_comparison.py``). So it is after a clean stop
+   of ours if the checkpoint is lost.
 
 Source of the file rules: apache/rocketmq ``CommitLog.recoverNormally`` / ``recoverAbnormally``; Apache ends the log at the first bad entry.
 """
@@ -81,7 +82,8 @@ class Recovery:
 
     ``derived_complete`` False: index files are known to be missing, so that the whole log must be read. ``index_synced`` False: the
     crashed program does not sync its index with the checkpoint (Apache's only syncs full files). ``on_progress`` gets (offset reached,
-    about where the log ends) when reading begins, every few MiB, and when it has ended. ``known``: where queues ended.
+    about where the log ends) when reading begins, every few MiB, and when it has ended. ``known``: where queues ended. ``stopped_here``:
+    the clean stop was ours.
     """
 
     log: CommitLog
@@ -92,6 +94,7 @@ class Recovery:
     clean: bool
     derived_complete: bool = True
     index_synced: bool = True
+    stopped_here: bool = False
     on_progress: Callable[[int, int], None] = lambda _offset, _end: None
     known: KnownEnds = field(default_factory=KnownEnds)
     damages: list[Damage] = field(default_factory=list)
@@ -209,13 +212,14 @@ class Recovery:
             raise _QueueHoleError(text)
 
     def _compare_queues(self, begin: int) -> None:
-        """After a crash of which no place is known, see that no queue ends before its last message in the log before ``begin``, which was
-        not read, or begins behind its first. Raises _QueueHoleError.
+        """Where no place is known after a crash, or after a clean stop of ours whose checkpoint is lost, see that no queue ends before its
+        last message in the log before ``begin``, which was not read, or begins behind its first. Raises _QueueHoleError.
 
         It costs reading that part of the log (RocketMQ does not look there), once: then a place is noted. To begin at the log's start
         instead would write messages of deleted topics again, whose deletion is not known either.
         """
-        if self.clean or begin <= self.log.start or self.known.newest(self.log.walked_to) is not None:
+        told = self.clean and not (self.stopped_here and self.checkpoint.log_end != self.log.walked_to)
+        if told or begin <= self.log.start or self.known.newest(self.log.walked_to) is not None:
             return
         self.compared = begin
         first, last = outermost_messages(self.log, begin, self.known.deleted, self.on_progress)

@@ -253,3 +253,27 @@ def test_without_checkpoint_and_with_an_abort_file_all_of_the_log_is_read(filled
     image = {**remove_directory(before.image(), "quiet"), ROOT / "lock": b"lock", ROOT / "abort": b""}
     before.disk.kill()
     check(without(image, ROOT / "checkpoint"), state(filled))
+
+
+@pytest.mark.parametrize("checkpoint", ["lost", "torn", "empty"])
+@pytest.mark.parametrize("topic", ["quiet", "packed"])
+def test_a_short_log_that_was_stopped_cleanly_is_compared_too_if_its_checkpoint_is_lost(topic: str, checkpoint: str) -> None:
+    """Nothing is noted of a log of one segment, and the checkpoint says how many units there were."""
+    found = open_store({})
+    for _ in range(3):
+        put(found, topic, 20)
+        put(found, "busy", 20)
+    expected = state(found)
+    found.store.close()
+    image = found.image()
+    found.disk.kill()
+    assert RECORD not in image
+    path = ROOT / "checkpoint"
+    torn = {"lost": {}, "torn": {path: image[path][:100]}, "empty": {path: bytes(4096)}}[checkpoint]
+    for left in (image, {**without(image, path), **torn}):
+        check(left, expected)
+        check(remove_directory(left, topic), expected)
+    whole = open_store({**without(image, path), **torn}, at_ms=1_000_000)
+    assert whole.store.recovery is not None
+    assert not whole.store.recovery.rebuilt
+    whole.disk.kill()
