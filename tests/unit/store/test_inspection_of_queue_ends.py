@@ -13,6 +13,7 @@ from turbopump.broker.queue_kinds import QueueKinds
 from turbopump.store.disk import SystemDisk
 from turbopump.store.files import StorePaths
 from turbopump.store.message_store import MessageStore
+from turbopump.store.provenance import LOCK_MARK
 from turbopump.store.queue_ends import decode_known
 
 COUNT = 50
@@ -134,6 +135,31 @@ def test_where_nothing_is_noted_a_topic_that_nobody_knows_counts_as_deleted(
     assert store.recovery is not None
     assert store.recovery.compared is not None
     assert [store.max_offset("Early", queue) for queue in (0, 1)] == ([3, 3] if written_again else [0, 0]), "as it was said"
+    store.close()
+
+
+@pytest.mark.parametrize("lost", [None, "index/*", "consumequeue/T/1/*0", "consumequeue/T/1/*200"])
+def test_a_topic_that_counts_as_deleted_comes_back_where_other_files_have_all_written_again(
+    tmp_path: Path, lost: str | None
+) -> None:
+    directory = numbered_store(tmp_path / "store", 4)
+    store = directory.open()
+    put_numbers(store, 4, 10, topic="Early")
+    put_numbers(store, 10, 60)
+    store.close()
+    killed_behind_its_checkpoint(tmp_path, directory)
+    root = tmp_path / "killed"
+    forget(root)
+    (root / "lock").write_bytes(LOCK_MARK)  # as no Apache broker has had it
+    shutil.rmtree(root / "consumequeue/Early")
+    if lost is not None:
+        min(root.glob(lost)).unlink()
+    (finding,) = {one.kind for one in verified(root).findings.kept if one.topic == "Early"}
+    assert finding == ("unit_missing" if lost is None else "queue_behind")
+    store = Directory(root, **SMALL_FILES).open()
+    assert store.recovery is not None
+    assert store.recovery.begun_at > 0 or lost is not None
+    assert [store.max_offset("Early", queue) for queue in (0, 1)] == ([0, 0] if lost is None else [3, 3]), "as it was said"
     store.close()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Final
 
 from turbopump.errors import TurbopumpError
@@ -17,6 +18,7 @@ from turbopump.store.files import StorePaths
 from turbopump.store.inspection.batch_queue_check import BatchQueueCheck
 from turbopump.store.inspection.entry_facts import entry_facts
 from turbopump.store.inspection.log_walk import LogWalk
+from turbopump.store.inspection.origin import index_names
 from turbopump.store.inspection.queue_check import UNIT, QueueCheck
 from turbopump.store.inspection.store_files import StoreFiles
 from turbopump.store.inspection.tables import ReadTable
@@ -58,6 +60,19 @@ def reads_from(disk: ReadOnlyDisk, store: StoreFiles) -> int:
             if offset == segment.start and entry_facts(entry)[4] <= safe_ms:
                 return segment.start
     return store.log_start
+
+
+def files_have_all_written_again(disk: ReadOnlyDisk, store: StoreFiles, *, ours: bool) -> bool:
+    """Whether the next start writes all queues again for the files there are, where a kill was the end and nothing is noted of the queues:
+    a file is missing between others of a queue, or the first of one in a log that has its front, or an index file that our run (``ours``)
+    had. Only what is certain: whether it will index messages, its settings say."""
+    queues = [*store.queues.values(), *store.batch_queues.values()]
+    if any(one.end != other.start for queue in queues for one, other in pairwise(queue.files)):
+        return True
+    if store.log_start == 0 and any(queue.files[0].start for queue in store.queues.values() if queue.files):
+        return True
+    names = index_names(disk, store.paths) if ours else None
+    return names is not None and not names <= {path.name for path in store.indexes}
 
 
 def topics_known(disk: ReadOnlyDisk, paths: StorePaths, read_table: ReadTable) -> frozenset[str]:

@@ -1,4 +1,5 @@
-"""What Turbopump noted of a store (``store/provenance.py``): which entries must carry a whole-entry CRC, and where the log lies."""
+"""What Turbopump noted of a store (``store/provenance.py``): which entries must carry a whole-entry CRC, which index files there
+were, and where the log lies."""
 
 from __future__ import annotations
 
@@ -22,6 +23,13 @@ def crc_rule(disk: ReadOnlyDisk, paths: StorePaths, state: RunState) -> Callable
     provenance = Provenance(cast(Disk, disk), paths.provenance)  # ``load`` only reads
     provenance.load(crashed_here=state.ours, clean=not state.unfinished)
     return provenance.requires_crc
+
+
+def index_names(disk: ReadOnlyDisk, paths: StorePaths) -> set[str] | None:
+    """The index files of our last run; None if that is not known."""
+    provenance = Provenance(cast(Disk, disk), paths.provenance)
+    provenance.load(crashed_here=True, clean=False)
+    return set(provenance.index_names) if provenance.index_names is not None else None
 
 
 def noted_roots(disk: ReadOnlyDisk, paths: StorePaths) -> dict[Path, int]:

@@ -26,7 +26,14 @@ from turbopump.store.inspection.findings import FINDINGS_MAX, Finding, Findings
 from turbopump.store.inspection.index_check import IndexCheck
 from turbopump.store.inspection.index_layout import IndexHeader, check_chains, read_headers
 from turbopump.store.inspection.log_walk import BadRange, LogWalk
-from turbopump.store.inspection.next_start import begun_at, known_ends, last_unit_at, reads_from, topics_known
+from turbopump.store.inspection.next_start import (
+    begun_at,
+    files_have_all_written_again,
+    known_ends,
+    last_unit_at,
+    reads_from,
+    topics_known,
+)
 from turbopump.store.inspection.origin import crc_rule
 from turbopump.store.inspection.queue_check import UNIT, QueueCheck, QueueUnits
 from turbopump.store.inspection.report import Verification
@@ -292,7 +299,9 @@ class _Check:
         begin = 0 if all_noticed or not self._behind else reads_from(self._disk, self._now.store)
         begun = begun_at(self._now.all_queues) if begin else {}
         unmissed = [key for key in self._behind if not self._is_missed(key, begin, begun, log_end)]
-        if any(self._behind_from[key] < begin and key not in unmissed for key in self._behind):
+        missed = any(self._behind_from[key] < begin and key not in unmissed for key in self._behind)
+        now = self._now
+        if missed or (unmissed and files_have_all_written_again(self._disk, now.store, ours=now.state.ours)):
             unmissed = []  # then all queues are written again
         for key, finding in self._behind.items():
             finding.what = f"behind: {finding.count} units will be rebuilt at the next start"
