@@ -222,8 +222,13 @@ class Recovery:
         if told or begin <= self.log.start or self.known.newest(self.log.walked_to) is not None:
             return
         self.compared = begin
-        first, last = outermost_messages(self.log, begin, self.known.deleted, self.on_progress)
-        fault = lacking_queue(last, self.queues) or late_queue(first, self.queues)
+        first, last, old = outermost_messages(self.log, begin, self.known.deleted, self.first_units, self.on_progress)
+        deleted: dict[str, int] = {}
+        for mark in old.values():
+            queue = self.queues.find(mark.topic, mark.queue_id)
+            if queue is not None and self._began_later(queue, mark):
+                deleted[mark.topic] = max(mark.offset, deleted.get(mark.topic, 0))
+        fault = lacking_queue(last, self.queues, deleted) or late_queue(first, self.queues)
         if fault is not None:
             raise _QueueHoleError(fault)
 

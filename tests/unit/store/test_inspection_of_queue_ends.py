@@ -163,6 +163,33 @@ def test_a_topic_that_counts_as_deleted_comes_back_where_other_files_have_all_wr
     store.close()
 
 
+def test_old_messages_of_an_empty_queue_of_a_topic_that_was_made_anew_are_not_behind(tmp_path: Path) -> None:
+    directory = numbered_store(tmp_path / "store", 4)
+    store = directory.open()
+    put_numbers(store, 4, 10, topic="Early")
+    store.delete_queues("Early", lambda _count: None)
+    put_numbers(store, 11, 12, topic="Early")
+    put_numbers(store, 12, 60)
+    store.close()
+    killed_behind_its_checkpoint(tmp_path, directory)
+    root = tmp_path / "killed"
+    assert verified(root).findings.counts == {"unclean_stop": 1}
+    forget(root)
+    (root / "config").mkdir(exist_ok=True)
+    (root / "config/topics.json").write_text(TOPICS % ("Early", "Early"))
+    kinds = {(one.kind, one.queue_id) for one in verified(root).findings.kept if one.topic == "Early"}
+    assert ("unit_missing", 0) in kinds
+    assert "queue_behind" not in {kind for kind, _ in kinds}
+    paths, disk = StorePaths(root), SystemDisk()
+    store = MessageStore.open(
+        Directory(root, **SMALL_FILES).config, disk, directory.clock, print, is_batch=QueueKinds(disk, paths).is_batch
+    )
+    assert store.recovery is not None
+    assert not store.recovery.rebuilt
+    assert [store.max_offset("Early", queue) for queue in (0, 1)] == [0, 1]
+    store.close()
+
+
 def test_units_of_a_topic_that_is_taken_for_deleted_come_back_without_the_checkpoint(tmp_path: Path) -> None:
     directory = numbered_store(tmp_path / "store", 4)
     store = directory.open()

@@ -173,6 +173,32 @@ def test_such_a_topic_has_only_its_new_messages_also_where_the_log_is_read_again
         again.disk.kill()
 
 
+@pytest.mark.parametrize("topic", ["quiet", "packed"])
+def test_an_empty_queue_of_a_topic_that_was_made_anew_does_not_get_its_deleted_messages(topic: str) -> None:
+    """Nothing is lost but the note. Before, all was written again, with the deleted messages of that queue."""
+    found = open_store({})
+    for number in range(12):
+        found.put(topic, number % 2, b"old", "k")
+    for _ in range(20):
+        put(found, "busy")
+    found.flush()
+    found.store.delete_queues(topic, lambda _count: None)
+    found.loop.run()
+    found.put(topic, 1, b"new", "k")
+    for _ in range(60):
+        put(found, "busy")
+        found.flush()
+    image = without(found.image(), RECORD, BACKUP)
+    found.disk.kill()
+    for start in (1, 2):
+        again = open_store(image, at_ms=start * 1_000_000)
+        assert again.store.recovery is not None
+        assert (again.store.recovery.rebuilt, again.reports) == (False, [])
+        assert (again.bodies(topic, 0), again.bodies(topic, 1)) == ({}, {0: b"new"})
+        image = again.image()
+        again.disk.kill()
+
+
 @pytest.mark.parametrize("goes_on", [True, False])
 @pytest.mark.parametrize("noted", [True, False])
 def test_a_queue_that_an_earlier_release_let_go_on_behind_its_old_messages_keeps_its_offsets(

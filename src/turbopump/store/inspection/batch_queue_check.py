@@ -16,13 +16,15 @@ from turbopump.store.read_only_disk import ReadOnlyDisk
 class BatchQueueCheck:
     """A queue under check. ``end`` is its max index when the check began: what comes later is not judged."""
 
-    __slots__ = ("_next", "end", "matched", "queue_id", "runs", "topic", "units")
+    __slots__ = ("_next", "begins_at", "end", "matched", "queue_id", "runs", "topic", "units")
 
     def __init__(self, disk: ReadOnlyDisk, files: QueueFiles, window_units: int) -> None:
         self.topic = files.topic
         self.queue_id = files.queue_id
         self.units = QueueUnits(disk, files, window_units, BATCH_UNIT_SIZE)
         self.matched = 0
+        self.begins_at: int | None = None
+        """Where its first unit points, once somebody has asked (``next_start.first_unit_at``)."""
         self.runs = IndexRuns()
         self._next = self.units.min_index
         last = self.unit_at(self.units.max_index - 1)

@@ -103,6 +103,17 @@ def begun_at(queues: Iterable[QueueCheck | BatchQueueCheck]) -> dict[str, int]:
     return begun
 
 
+def first_unit_at(queue: QueueCheck | BatchQueueCheck | None) -> int:
+    """Where the unit with the index 0 of a queue points; 0 if it has none."""
+    if queue is None or queue.units.min_index:
+        return 0
+    if queue.begins_at is None:
+        queue.begins_at, size, _ = UNIT.unpack_from(queue.units.read(0) or bytes(UNIT.size))
+        if not 0 < size < NO_MESSAGE_SIZE or (isinstance(queue, BatchQueueCheck) and queue.begin(0)):
+            queue.begins_at = 0
+    return queue.begins_at
+
+
 def last_unit_at(queue: QueueCheck | BatchQueueCheck | None, log_end: int) -> int | None:
     """Where the last unit of a queue points that recovery will not cut; None if it has never had one, as far as its files tell."""
     if queue is None or not queue.units.max_index:

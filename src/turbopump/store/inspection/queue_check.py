@@ -129,7 +129,7 @@ class IndexRuns:
 class QueueCheck:
     """A queue under check. ``end`` is its max index when the check began: what comes later is not judged."""
 
-    __slots__ = ("_delayed", "end", "matched", "queue_id", "runs", "topic", "units")
+    __slots__ = ("_delayed", "begins_at", "end", "matched", "queue_id", "runs", "topic", "units")
 
     def __init__(self, topic: str, queue_id: int, units: QueueUnits) -> None:
         self.topic = topic
@@ -138,6 +138,8 @@ class QueueCheck:
         self.end = units.max_index
         self._delayed = topic == SCHEDULE_TOPIC
         self.matched = 0
+        self.begins_at: int | None = None
+        """Where its first unit points, once somebody has asked (``next_start.first_unit_at``)."""
         self.runs = IndexRuns()
 
     def claim(self, index: int, offset: int, size: int, tags: int, stored_ms: int = 0) -> str | None:

@@ -29,6 +29,7 @@ from turbopump.store.inspection.log_walk import BadRange, LogWalk
 from turbopump.store.inspection.next_start import (
     begun_at,
     files_have_all_written_again,
+    first_unit_at,
     known_ends,
     last_unit_at,
     reads_from,
@@ -128,6 +129,7 @@ class _Check:
         self._behind_at: dict[tuple[str, int], int] = {}
         self._behind_from: dict[tuple[str, int], int] = {}
         self._lacking: set[tuple[str, int]] = set()
+        self._old_at: dict[str, int] = {}
         self._topics: frozenset[str] = frozenset()
         self.result = Verification(
             paths.root,
@@ -276,6 +278,8 @@ class _Check:
 
     def _claim_failed(self, topic: str, queue_id: int, index: int, offset: int, fault: str) -> None:
         queue = self._now.queue((topic, queue_id))
+        if offset < first_unit_at(queue):
+            self._old_at[topic] = offset
         if not fault and self._now.state.crashed and (queue is None or index >= queue.end):
             self._behind_at[topic, queue_id] = offset
             self._behind_from.setdefault((topic, queue_id), offset)
@@ -325,7 +329,9 @@ class _Check:
         topic, message_at = key[0], self._behind_at[key]
         last = last_unit_at(self._now.queue(key), log_end) if message_at < begin else None
         known = topic in self._topics
-        return message_at >= begin or lacks(message_at, last, topic, known=known, begun_at=begun.get(topic))
+        return message_at >= begin or lacks(
+            message_at, last, topic, known=known, begun_at=begun.get(topic), old_at=self._old_at.get(topic, -1)
+        )
 
     def _claim_light_queues(self, properties: str, offset: int, size: int, tags: int) -> None:
         """Light queues (LMQ) share the entries of other topics. Brokers without them write none: only those that exist are checked."""
