@@ -72,6 +72,7 @@ class World:
         self._known: Counter[int] = Counter()
         self._begun: dict[int, dict[int, SimulatedProcess]] = defaultdict(dict)
         self._producing = True
+        self._sending = False
         self._stops: dict[str, asyncio.Event] = {}
         self._lives: dict[str, asyncio.Task[None]] = {}
         self._servers: list[asyncio.Future[None]] = []
@@ -178,7 +179,7 @@ class World:
         """Until everything has been handled."""
         self._producing = False
         deadline = self.simulation.loop.time() + 600
-        while self.missing and self.simulation.loop.time() < deadline:
+        while (self._sending or self.missing) and self.simulation.loop.time() < deadline:
             await asyncio.sleep(1)
         for server in self._servers:
             assert not server.done() or server.result() is None
@@ -229,7 +230,9 @@ class World:
             while True:
                 await asyncio.sleep(rng.uniform(0, 0.25))
                 if self._producing:
+                    self._sending = True
                     await producer.send(TOPIC, b"x")
+                    self._sending = False
 
     async def _consumer(self, host: str) -> None:
         rng, process = self.simulation.source(f"{host} from {self.simulation.loop.time()}"), self.simulation.process(host)
