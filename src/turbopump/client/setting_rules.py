@@ -69,6 +69,9 @@ def whole_from(least: int, of: str = "") -> Rule:
 
 
 SECONDS: Final = Rule(is_seconds, "must be a number of seconds above 0")
+SECONDS_OR_0: Final = Rule(
+    lambda value: is_number(value) and 0 <= value < float("inf"), "must be a number of seconds, 0 or more"
+)
 SWITCH: Final = Rule(lambda value: isinstance(value, bool), "must be True or False")
 FUNCTION: Final = Rule(
     lambda value: callable(value) and not _is_generator_function(value),

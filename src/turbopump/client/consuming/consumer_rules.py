@@ -8,7 +8,17 @@ from datetime import datetime
 from typing import Final
 
 from turbopump.client.consuming.offset_store import ConsumeFrom
-from turbopump.client.setting_rules import FUNCTION, SECONDS, SWITCH, TIMEOUT, Rule, is_number, is_whole, whole_from
+from turbopump.client.setting_rules import (
+    FUNCTION,
+    SECONDS,
+    SECONDS_OR_0,
+    SWITCH,
+    TIMEOUT,
+    Rule,
+    is_number,
+    is_whole,
+    whole_from,
+)
 
 
 def _is_disk(value: object) -> bool:
@@ -40,9 +50,7 @@ PUSH_RULES: Final[Mapping[str, Rule]] = {
         lambda value: isinstance(value, str | os.PathLike) and bool(str(value)), "must be the path of a directory"
     ).or_none(),
     "allocation": _ALLOCATION,
-    "close_timeout": Rule(
-        lambda value: is_number(value) and 0 <= value < float("inf"), "must be a number of seconds, 0 or more"
-    ),
+    "close_timeout": SECONDS_OR_0,
     "client_rebalance": SWITCH,
     "pull_batch": Rule(
         lambda value: is_whole(value) and 1 <= value <= 1024, "must be a whole number of messages from 1 to 1024"

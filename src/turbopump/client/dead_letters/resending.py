@@ -21,7 +21,7 @@ from turbopump.client.dead_letters.outcomes import Outcome, send_once
 from turbopump.client.dead_letters.reading import DeadLetters, Wanted
 from turbopump.client.dead_letters.report import ResendReport
 from turbopump.client.dead_letters.target import Arrival, TargetWatch, arrivals_since, find_by_id, queue_ends
-from turbopump.client.setting_rules import FUNCTION, Rule, check, is_name, is_number, is_seconds
+from turbopump.client.setting_rules import FUNCTION, SECONDS_OR_0, Rule, check, is_name, is_seconds
 from turbopump.errors import RemotingError, ResendError, RouteNotFoundError
 from turbopump.message.message_queue import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX
@@ -43,7 +43,7 @@ _RULES: Final[Mapping[str, Rule]] = {
         lambda value: callable(value) and not is_coroutine_function(value), "must be a plain function of a DeadLetter"
     ).or_none(),
     "rate": Rule(is_seconds, "must be a number of letters a second above 0").or_none(),
-    "settle": Rule(lambda value: is_number(value) and 0 <= value < float("inf"), "must be a number of seconds, 0 or more"),
+    "settle": SECONDS_OR_0,
     "on_progress": FUNCTION,
 }
 

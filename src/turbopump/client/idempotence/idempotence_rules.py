@@ -6,7 +6,16 @@ import os
 from collections.abc import Mapping
 from typing import Final
 
-from turbopump.client.setting_rules import FUNCTION, SURROUNDINGS_RULES, SWITCH, Rule, is_name, is_number, whole_from
+from turbopump.client.setting_rules import (
+    FUNCTION,
+    SECONDS_OR_0,
+    SURROUNDINGS_RULES,
+    SWITCH,
+    Rule,
+    is_name,
+    is_number,
+    whole_from,
+)
 from turbopump.message.rules import is_unicode
 
 LEAST_S: Final = 0.001
@@ -35,7 +44,7 @@ IDEMPOTENCE_RULES: Final[Mapping[str, Rule]] = {
     "name": Rule(lambda value: isinstance(value, str) and is_unicode(value), "must be text, in valid Unicode"),
     "keep": _SECONDS,
     "lease": _SECONDS,
-    "wait": Rule(lambda value: is_number(value) and 0 <= value < float("inf"), "must be a number of seconds, 0 or more"),
+    "wait": SECONDS_OR_0,
     "threads": whole_from(1, " of handlers at once"),
     "random": SURROUNDINGS_RULES["random"],
 }
