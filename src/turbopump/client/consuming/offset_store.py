@@ -76,9 +76,8 @@ class OffsetStore:
             try:
                 await self._update(queue, offset)
             except BaseException:
-                del self._begun[
-                    topic
-                ]  # the next one is the first; who waits now goes on: a broker that is away would keep each of them
+                # The next one is the first. Who waits now goes on: a broker that is away would keep each of them.
+                del self._begun[topic]
                 raise
             finally:
                 begun.set()
