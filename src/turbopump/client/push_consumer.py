@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Final
 
 from turbopump.client.allocation import Strategy, strategy_of
-from turbopump.client.consuming.assigned_queue import PULL_BATCH, InOrder
+from turbopump.client.consuming.assigned_queue import PULL_BATCH
 from turbopump.client.consuming.consumer_rules import CONCURRENCY_RULES, PUSH_RULES, TAKE_RULES
 from turbopump.client.consuming.delivery import Delivery, Retry
 from turbopump.client.consuming.handling import Handler
 from turbopump.client.consuming.message_stream import MessageStream
 from turbopump.client.consuming.offset_store import ConsumeFrom
+from turbopump.client.consuming.ordered_line import InOrder
 from turbopump.client.consuming.process_queue import BYTES_MAX, MESSAGES_MAX, SPAN_MAX, PullLimits
 from turbopump.client.consuming.ready_messages import ReadyMessages
 from turbopump.client.consuming.running_push import PushSettings, RunningPush

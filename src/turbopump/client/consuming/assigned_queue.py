@@ -10,13 +10,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import dataclass
 from threading import get_ident
 from typing import Final
 
 from turbopump.client.consuming.consumption import Consumption
 from turbopump.client.consuming.delivery import Delivery
-from turbopump.client.consuming.ordered_line import OrderedLine
+from turbopump.client.consuming.ordered_line import InOrder, OrderedLine
 from turbopump.client.consuming.process_queue import USUAL_LIMITS, ProcessQueue, PullLimits
 from turbopump.client.consuming.pulled_messages import pulled_messages, tell_of
 from turbopump.client.consuming.queue_locks import HeldLock
@@ -49,14 +48,6 @@ RETRY_DELAYS_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Seconds before a failed message that no broker takes back is delivered again, by its attempt; the last one stays."""
 
 _UNKNOWN_TO_BROKER: Final = (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST)
-
-
-@dataclass(frozen=True, slots=True)
-class InOrder:
-    """How a message that failed is retried in place: after so many seconds, and how often (None: until it succeeds)."""
-
-    suspend_s: float
-    retries_max: int | None
 
 
 class AssignedQueue:
@@ -189,8 +180,7 @@ class AssignedQueue:
         if get_ident() != self._thread:  # said by a plain handler in its own thread
             self._loop.call_soon_threadsafe(self.delivery_done, message)
             return
-        self._consumption.ended(message, self._statistics, ok=True)
-        self._done_at = self._loop.time()
+        self._done_at = self._consumption.ended(message, self._statistics, ok=True)
         self._process_queue.done(message.queue_offset)  # as _settle, in place: once for every message
         if self._line is not None:
             self._line.done(message)

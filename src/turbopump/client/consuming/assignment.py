@@ -13,10 +13,11 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
-from turbopump.client.consuming.assigned_queue import PULL_BATCH, AssignedQueue, InOrder
+from turbopump.client.consuming.assigned_queue import PULL_BATCH, AssignedQueue
 from turbopump.client.consuming.consumption import Consumption
 from turbopump.client.consuming.local_offsets import LocalOffsets
 from turbopump.client.consuming.offset_store import ConsumeFrom, OffsetStore
+from turbopump.client.consuming.ordered_line import InOrder
 from turbopump.client.consuming.process_queue import USUAL_LIMITS, PullLimits
 from turbopump.client.consuming.queue_locks import HeldLock, QueueLocks
 from turbopump.client.consuming.ready_messages import ReadyMessages
@@ -144,6 +145,7 @@ class Assignment:
             order=self._order,
             lock=lock,
             consumption=self._consumption,
+            limits=self._limits,
             batch=self._batch,
         )
         assigned.sent_offset = known_offset
@@ -153,6 +155,8 @@ class Assignment:
 
     def _share(self, topic: str) -> None:
         """Our queues of ``topic`` are more or fewer now."""
+        if not self._limits.has_topic:
+            return
         ours = self.of_topic(topic)
         for queue in ours:
             self._assigned[queue].limit(self._limits.shared(len(ours)))

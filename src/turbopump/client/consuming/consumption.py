@@ -50,11 +50,12 @@ class Consumption:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._traces.began_at, message)
 
-    def ended(self, message: Delivery, statistics: TopicStatistics, *, ok: bool) -> None:
-        """It is dealt with, or has failed. Says nothing of a message that nobody had taken."""
+    def ended(self, message: Delivery, statistics: TopicStatistics, *, ok: bool) -> float:
+        """It is dealt with, or has failed; when that is. Notes nothing of a message that nobody had taken."""
+        now = self._now()
         if message.taken:
-            now = self._now()
             seconds = now - message.taken_at if message.handled_s is None else message.handled_s
             statistics.handled(seconds, now, ok=ok)
             if self._traces is not None:
                 self._traces.ended(message, ok=ok, seconds=seconds)
+        return now

@@ -10,9 +10,18 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable
 from copy import copy
+from dataclasses import dataclass
 
 from turbopump.client.consuming.delivery import Delivery
 from turbopump.client.consuming.ready_messages import ReadyMessages
+
+
+@dataclass(frozen=True, slots=True)
+class InOrder:
+    """How a message that failed is retried in place: after so many seconds, and how often (None: until it succeeds)."""
+
+    suspend_s: float
+    retries_max: int | None
 
 
 class OrderedLine:

@@ -32,6 +32,11 @@ class PullLimits(NamedTuple):
     topic_messages: int | None = None
     topic_bytes: int | None = None
 
+    @property
+    def has_topic(self) -> bool:
+        """Whether a topic's queues share anything."""
+        return self.topic_messages is not None or self.topic_bytes is not None
+
     def shared(self, queues: int) -> PullLimits:
         """Those of one queue when so many of its topic are ours."""
         return PullLimits(

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from turbopump.client.allocation import Strategy
-from turbopump.client.consuming.assigned_queue import InOrder
 from turbopump.client.consuming.assignment import Assignment
 from turbopump.client.consuming.broker_division import BrokerDivision
 from turbopump.client.consuming.consumption import Consumption
@@ -22,6 +21,7 @@ from turbopump.client.consuming.handling import Handler, HandlerPool, is_corouti
 from turbopump.client.consuming.late_handlers import give_back_late
 from turbopump.client.consuming.local_offsets import LocalOffsets, default_directory
 from turbopump.client.consuming.offset_store import ConsumeFrom, OffsetStore
+from turbopump.client.consuming.ordered_line import InOrder
 from turbopump.client.consuming.process_queue import PullLimits
 from turbopump.client.consuming.ready_messages import ReadyMessages
 from turbopump.client.consuming.rebalance import Balancer

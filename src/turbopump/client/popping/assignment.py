@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from datetime import datetime
 
-from turbopump.client.consuming.assigned_queue import InOrder
 from turbopump.client.consuming.consumption import Consumption
 from turbopump.client.consuming.offset_store import ConsumeFrom
+from turbopump.client.consuming.ordered_line import InOrder
 from turbopump.client.consuming.ready_messages import ReadyMessages
 from turbopump.client.consuming.rebalance import Change
 from turbopump.client.consuming.send_back import SendBack

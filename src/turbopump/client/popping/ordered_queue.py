@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from turbopump.client.consuming.assigned_queue import InOrder
+from turbopump.client.consuming.ordered_line import InOrder
 from turbopump.client.popping.pop import PopResult
 from turbopump.client.popping.popped import PoppedDelivery
 from turbopump.client.popping.queue import PopQueue
