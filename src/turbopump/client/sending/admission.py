@@ -37,9 +37,7 @@ class Admission:
         """Wait for room; the seconds that are left. Raises SendError if there is none in time."""
         if self._bound is None:
             return timeout
-        if timeout is not None and timeout <= 0:
-            raise no_time(outgoing.msg_id, outgoing.topic, timeout)
-        return await self._bound.enter_within(len(outgoing.body), self._timeout if timeout is None else timeout)
+        return await self._enter(self._bound, outgoing, len(outgoing.body), self._timeout if timeout is None else timeout)
 
     async def deliver_entered(self, sender: Sender, outgoing: Outgoing, target: Target, timeout: float | None) -> SendResult:
         """Send what has entered; its room is free then, whatever became of it."""
@@ -65,10 +63,14 @@ class Admission:
         bound = self._bound
         if bound is None:
             return accumulator.add(message, piece, queue, timeout)
-        if timeout <= 0:
-            raise no_time(piece.msg_id, piece.topic, timeout)
         size = len(message.body)
-        timeout = await bound.enter_within(size, timeout)
+        timeout = await self._enter(bound, piece, size, timeout)
         future = accumulator.add(message, piece, queue, timeout)
         future.add_done_callback(lambda _: bound.leave(size))
         return future
+
+    async def _enter(self, bound: InFlightBound, of: Outgoing | Piece, size: int, timeout: float) -> float:
+        """Wait for room for ``size`` bytes; the seconds that are left."""
+        if timeout <= 0:
+            raise no_time(of.msg_id, of.topic, timeout)
+        return await bound.enter_within(size, timeout)

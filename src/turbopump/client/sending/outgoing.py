@@ -76,9 +76,8 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
     sys_flag: int
     flag: int
     msg_id: str
-    batch: bool = False
     batch_ids: tuple[str, ...] = ()
-    """Of a batch, the ids of its messages; ``msg_id`` is all of them in one text."""
+    """Of a batch, the ids of its messages; ``msg_id`` is all of them in one text. Nothing else has any."""
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):
@@ -190,7 +189,7 @@ class Packer:
         # RocketMQ 5: the batch has a UNIQ_KEY too. Brokers 4.8 to 5.3.3 append it to each message's own, and there it wins: all messages
         # of the batch have one id then, which nobody was told.
         wait = "" if wait_store_ok else f"{WAIT_STORE_MSG_OK}\x01false\x02"
-        return Outgoing(pieces[0].topic, body, f"{wait}{self._suffix}", 0, 0, ",".join(ids), True, ids)
+        return Outgoing(pieces[0].topic, body, f"{wait}{self._suffix}", 0, 0, ",".join(ids), ids)
 
     def _checked_topic(self, topic: str) -> str:
         fault = topic_fault(topic)

@@ -184,10 +184,10 @@ class Attempts:
             kind_of(properties),
             sender.now_ms(),
             oneway,
-            outgoing.body if outgoing.batch else None,
+            outgoing.body if outgoing.batch_ids else None,
         )
         sender.hooks.before(context)
-        if context.properties != properties and not outgoing.batch:
+        if context.properties != properties and not outgoing.batch_ids:
             self._outgoing = with_properties(outgoing, context.properties)
         return context
 

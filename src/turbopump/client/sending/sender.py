@@ -174,7 +174,7 @@ class Sender:
             outgoing.flag,
             outgoing.properties,
             outgoing.body,
-            outgoing.batch,
+            bool(outgoing.batch_ids),
             oneway,
         )
 
