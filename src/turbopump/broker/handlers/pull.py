@@ -9,19 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 from turbopump.broker.cold_flow import ColdFlow
-from turbopump.broker.consumers import TAG, ClientTable, Subscription, no_property_filter, read_subscription
+from turbopump.broker.consumers import ClientTable
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.held_pulls import HeldPulls
 from turbopump.broker.offsets import ConsumerOffsets
+from turbopump.broker.pull_checks import PullChecks, Wants
 from turbopump.broker.statistics import Statistics
 from turbopump.broker.topics import TopicTable
 from turbopump.config.broker_config import BrokerConfig
-from turbopump.filtering.tag import code_filter
-from turbopump.protocol.bodies.heartbeat import ConsumeType, MessageModel, SubscriptionData
-from turbopump.protocol.bodies.topics import PERM_READ
+from turbopump.protocol.bodies.heartbeat import ConsumeType
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.frame import JSON, Frame
 from turbopump.protocol.requests.pull import PullMessage, PullMessageReply, PullSysFlag
@@ -29,14 +28,8 @@ from turbopump.remoting.answers import failure
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Outcome, RequestContext, Response
 from turbopump.store.cold_reads import Later
-from turbopump.store.matching import Wanted
 from turbopump.store.message_store import MessageStore
-from turbopump.store.queue_reader import Accept, GetResult, GetStatus
-
-FORBIDDEN_BROKER: Final = 1
-FORBIDDEN_GROUP: Final = 2
-FORBIDDEN_TOPIC: Final = 3
-FORBIDDEN_BROADCAST: Final = 4
+from turbopump.store.queue_reader import GetResult, GetStatus
 
 SUSPEND_MAX_S: Final = 120.0
 """Longest that a pull is held, whatever it asks for."""
@@ -60,13 +53,6 @@ _CODES: Final = {
 
 _READ: Final = Frame(JSON, b"", b"")
 """Stands for the frame of a pull that was decoded and is held."""
-
-
-class Wants(NamedTuple):
-    """Which messages a pull is to be given: judges of tag codes and of properties, None where everything will do."""
-
-    accept: Accept
-    matches: Wanted | None
 
 
 class _Waiting:
@@ -111,8 +97,7 @@ class PullHandler:
     ) -> None:
         self._config = config
         self._store = store
-        self._topics = topics
-        self._groups = groups
+        self._checks = PullChecks(config, topics, groups, clients)
         self._offsets = offsets
         self._clients = clients
         self._held = held
@@ -122,10 +107,10 @@ class PullHandler:
 
     def pull(self, request: PullMessage, context: RequestContext) -> Outcome:
         """Answer with messages, or hold."""
-        refused = self._refusal(request)
+        refused = self._checks.refusal(request)
         if refused is not None:
             return refused
-        wants = self._wants_of(request)
+        wants = self._checks.wants(request)
         if isinstance(wants, Response):
             return wants
         if self._offsets.any_reset:
@@ -288,11 +273,11 @@ class PullHandler:
         context = waiting.context
         if context.peer.closed:
             return
-        wants = self._wants_of(waiting.request)
-        if not isinstance(
-            wants, Response
-        ):  # the group may want others by now. RocketMQ: ``executeRequestWhenWakeup`` asks anew
-            waiting.wants = wants
+        if not waiting.request.sys_flag & PullSysFlag.SUBSCRIPTION:
+            # The group may want others by now. RocketMQ: ``executeRequestWhenWakeup`` asks anew.
+            wants = self._checks.wants(waiting.request)
+            if not isinstance(wants, Response):
+                waiting.wants = wants
         response = self._read(
             waiting.request,
             context,
@@ -315,85 +300,6 @@ class PullHandler:
         ms = request.suspend_timeout_millis if self._config.long_polling_enable else self._config.short_polling_time_mills
         return min(max(ms, 0) / 1000, SUSPEND_MAX_S)
 
-    # --- what is asked for ---------------------------------------------------------------------------------------------------
-
-    def _refusal(self, request: PullMessage) -> Response | None:
-        """Why this pull may not be, or None."""
-        config = self._config
-        if not config.broker_permission & PERM_READ:
-            return _forbidden(FORBIDDEN_BROKER, f"the broker[{config.broker_ip1}] pulling message is forbidden")
-        if request.sys_flag & PullSysFlag.LITE_PULL and not config.lite_pull_message_enable:
-            return _forbidden(FORBIDDEN_BROKER, f"the broker[{config.broker_ip1}] for lite pull consumer is forbidden")
-        group = self._groups.find(request.consumer_group)
-        if group is None:
-            return Response(
-                code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                remark=f"subscription group [{request.consumer_group[:128]}] does not exist; create it, use a legal name, "
-                "or set autoCreateSubscriptionGroup=true on the broker",
-            )
-        if not group.consume_enable:
-            return _forbidden(FORBIDDEN_GROUP, f"subscription group no permission, {request.consumer_group}")
-        topic = self._topics.find(request.topic)
-        if topic is None:
-            return Response(
-                code=ResponseCode.TOPIC_NOT_EXIST,
-                remark=f"topic[{request.topic[:128]}] not exist, apply first please! Create it (turbopump topic create)",
-            )
-        if not topic.readable:
-            return _forbidden(FORBIDDEN_TOPIC, f"the topic[{request.topic}] pulling message is forbidden")
-        if not 0 <= request.queue_id < topic.read_queue_nums:
-            return Response(
-                code=ResponseCode.INVALID_PARAMETER,
-                remark=f"queueId[{request.queue_id}] is illegal, topic:[{request.topic}] "
-                f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{request.consumer_group}]",
-            )
-        return None
-
-    def _wants_of(self, request: PullMessage) -> Wants | Response:
-        """What this pull is to be given: from the request itself, or from the group's heartbeat."""
-        if request.sys_flag & PullSysFlag.SUBSCRIPTION:
-            data = SubscriptionData(
-                topic=request.topic, sub_string=request.subscription, expression_type=request.expression_type
-            )
-            try:
-                subscription = read_subscription(data)
-            except ValueError as error:
-                return Response(
-                    code=ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark=f"parse the consumer's subscription failed: {error}"
-                )
-            return self._wants(subscription, ResponseCode.SUBSCRIPTION_PARSE_FAILED)
-        group = self._clients.groups.get(request.consumer_group)
-        if group is None:
-            return Response(
-                code=ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                remark=f"the consumer's group info not exist: {request.consumer_group}; send a heartbeat first",
-            )
-        config = self._groups.find(request.consumer_group)
-        if config is not None and not config.consume_broadcast_enable and group.message_model is MessageModel.BROADCASTING:
-            return _forbidden(
-                FORBIDDEN_BROADCAST, f"the consumer group[{request.consumer_group}] can not consume by broadcast way"
-            )
-        known = group.subscriptions.get(request.topic)
-        if known is None:
-            return Response(
-                code=ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                remark=f"the consumer's subscription not exist: group {request.consumer_group}, topic {request.topic}",
-            )
-        if known.data.sub_version < request.sub_version:
-            return Response(code=ResponseCode.SUBSCRIPTION_NOT_LATEST, remark="the consumer's subscription not latest")
-        return self._wants(known, ResponseCode.FILTER_DATA_NOT_EXIST)
-
-    def _wants(self, subscription: Subscription, fault_code: int) -> Wants | Response:
-        kind = subscription.data.expression_type
-        if kind not in (None, "", TAG) and not self._config.enable_property_filter:
-            return no_property_filter(kind)
-        if subscription.fault is not None:
-            return Response(
-                code=fault_code,
-                remark=f"parse the consumer's subscription failed, your expression may be wrong: {subscription.fault}",
-            )
-        return Wants(code_filter(subscription.codes), subscription.matches)
-
 
 def _code_of(result: GetResult, offset: int) -> int:
     if result.status in (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE):
@@ -411,8 +317,3 @@ def _response(result: GetResult, code: int) -> Response:
         group_sys_flag=0,
     )
     return Response(header, code=code, remark=result.status.value, body=result.data)
-
-
-def _forbidden(kind: int, remark: str) -> Response:
-    header = PullMessageReply(next_begin_offset=0, min_offset=0, max_offset=0, forbidden_type=kind)
-    return Response(header, code=ResponseCode.NO_PERMISSION, remark=remark)

@@ -82,9 +82,8 @@ class SendBackHandler:
                     remark += f": it is damaged ({entry.fault})"
                 return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
             message = entry.message
-            if (
-                message.sys_flag & SysFlag.INNER_BATCH
-            ):  # RocketMQ: the retry topic does not take it, the client sends the message itself
+            if message.sys_flag & SysFlag.INNER_BATCH:
+                # RocketMQ: the retry topic does not take it, the client sends the message itself.
                 remark = f"what is at {request.offset} is an inner batch; send the one message to the retry topic"
                 return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
             parcel = self._parcel(request, group, message)
