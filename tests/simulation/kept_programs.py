@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+import random
+from collections.abc import Awaitable, Callable, Collection, Iterable
 
 from turbopump.config.namesrv_config import NamesrvConfig
 from turbopump.errors import TurbopumpError
@@ -45,6 +46,16 @@ class KeptPrograms:
         """A program: a name server that goes on until it is killed."""
         await NameServer(NamesrvConfig(bind_address=host), clock=self.simulation.clock(host)).start()
         await asyncio.Event().wait()
+
+    def source(self, host: str) -> random.Random:
+        """A random source for one life of the program on a host: from now on."""
+        return self.simulation.source(f"{host} from {self.simulation.loop.time()}")
+
+    def cut(self, ways: Iterable[tuple[str, str]], *, longest_s: float) -> None:
+        """Nothing goes these ways (from a host to a host) any longer, each for a second or up to so many."""
+        for way in ways:
+            self.simulation.network.cut(*way)
+            self.simulation.loop.call_later(self.simulation.random.uniform(1, longest_s), self.simulation.network.heal, *way)
 
     async def _supervise(self, host: str, program: Callable[[str], Awaitable[None]]) -> None:
         async def main() -> None:

@@ -54,7 +54,7 @@ class World(KeptPrograms):
             self.keep(host, program)
 
     async def fail(self, times: int) -> None:
-        network, rng = self.simulation.network, self.simulation.random
+        rng = self.simulation.random
         for _ in range(times):
             await asyncio.sleep(rng.uniform(3, 40))
             self.check_alive()
@@ -64,11 +64,9 @@ class World(KeptPrograms):
             elif deed < 0.6:
                 self.simulation.end(host, power_cut=False)
             elif deed < 0.75:
-                network.reset(BROKER, host)
+                self.simulation.network.reset(BROKER, host)
             else:
-                way = rng.choice(((BROKER, host), (host, BROKER)))
-                network.cut(*way)
-                self.simulation.loop.call_later(rng.uniform(1, 60), network.heal, *way)
+                self.cut([rng.choice(((BROKER, host), (host, BROKER)))], longest_s=60)
 
     async def drain(self) -> None:
         """Until both groups have everything, an hour at most."""
@@ -98,11 +96,11 @@ class World(KeptPrograms):
             default_message_request_mode=DefaultRequestMode.POP,
         )
         disk, clock = self.simulation.disk(host).mount(), self.simulation.clock(host)
-        await Broker(config, clock=clock, disk=disk, source=self._source(host)).start()
+        await Broker(config, clock=clock, disk=disk, source=self.source(host)).start()
         await asyncio.Event().wait()
 
     async def _producer(self, host: str) -> None:
-        rng = self._source(host)
+        rng = self.source(host)
         async with Producer(f"{NAMESRV}:9876", group="sellers", **self._surroundings(host)) as producer:
             for number in count():
                 await asyncio.sleep(rng.uniform(0, 2))
@@ -115,7 +113,7 @@ class World(KeptPrograms):
                     self.sent.add(body)
 
     async def _push_consumer(self, host: str) -> None:
-        rng = self._source(host)
+        rng = self.source(host)
 
         async def handle(message: Delivery) -> Retry | None:
             assert isinstance(message, PoppedDelivery), "the broker has it pop"
@@ -130,7 +128,7 @@ class World(KeptPrograms):
             await consumer.wait_closed()
 
     async def _simple_consumer(self, host: str) -> None:
-        rng = self._source(host)
+        rng = self.source(host)
         async with SimpleConsumer(f"{NAMESRV}:9876", **self._common(host, "asked")) as consumer:
             while True:
                 try:
@@ -149,10 +147,7 @@ class World(KeptPrograms):
         return {"group": group, "topic": TOPIC, "consume_from": ConsumeFrom.FIRST, **self._surroundings(host)}
 
     def _surroundings(self, host: str) -> dict[str, Any]:
-        return {"clock": self.simulation.clock(host), "random": self._source(host), "local_ip": host}
-
-    def _source(self, host: str):  # type: ignore[no-untyped-def]
-        return self.simulation.source(f"{host} from {self.simulation.loop.time()}")
+        return {"clock": self.simulation.clock(host), "random": self.source(host), "local_ip": host}
 
 
 def test_through_every_failure_both_kinds_of_consumers_get_every_message(seed: int, figures: Figures) -> None:

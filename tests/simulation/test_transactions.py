@@ -108,7 +108,7 @@ class World(KeptPrograms):
             transaction_check_interval=10_000,
         )
         broker = Broker(
-            config, clock=self.simulation.clock(host), disk=self.simulation.disk(host).mount(), source=self._source(host)
+            config, clock=self.simulation.clock(host), disk=self.simulation.disk(host).mount(), source=self.source(host)
         )
         await broker.start()
         self.broker = broker
@@ -118,7 +118,7 @@ class World(KeptPrograms):
         await broker.close()
 
     async def _producer(self, host: str) -> None:
-        rng = self._source(host)
+        rng = self.source(host)
 
         async def execute(_message: Message, number: object) -> TransactionState:
             assert isinstance(number, int)
@@ -182,9 +182,6 @@ class World(KeptPrograms):
                         self.too_early.append(number)
                     self.delivered[number] += 1
                     self._read[queue_id] = index + 1
-
-    def _source(self, host: str):  # type: ignore[no-untyped-def]
-        return self.simulation.source(f"{host} from {self.simulation.loop.time()}")
 
 
 async def peace(simulation: Simulation) -> World:

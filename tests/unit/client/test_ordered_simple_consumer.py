@@ -91,7 +91,7 @@ def test_two_members_receive_every_message_of_our_broker_in_order() -> None:
         got: dict[int, list[bytes]] = {n: [] for n in range(4)}
 
         async def member(host: str) -> None:
-            rng = world._source(host)
+            rng = world.source(host)
             settings = {"clock": simulation.clock(host), "random": rng, "local_ip": host, "consume_from": ConsumeFrom.FIRST}
             async with SimpleConsumer(f"{NAMESRV}:9876", group="g", topic=TOPIC, ordered=True, **settings) as consumer:
                 while sum(map(len, got.values())) < 80:
@@ -103,7 +103,7 @@ def test_two_members_receive_every_message_of_our_broker_in_order() -> None:
 
         host = "10.0.9.1"
         async with Producer(
-            f"{NAMESRV}:9876", group="p", clock=simulation.clock(host), random=world._source(host), local_ip=host
+            f"{NAMESRV}:9876", group="p", clock=simulation.clock(host), random=world.source(host), local_ip=host
         ) as producer:
             for i in range(80):
                 await producer.send(TOPIC, b"%d" % i, queue=MessageQueue(TOPIC, "broker-a", i % 4))
