@@ -174,7 +174,9 @@ class ScriptedBroker:
         """Every request of this type, in order."""
         return [request for request, _ in self.received if type(request) is type_]
 
-    def store(self, topic: str, queue_id: int, body: bytes, properties: str = "", *, with_crc: bool = False) -> None:
+    def store(
+        self, topic: str, queue_id: int, body: bytes, properties: str = "", *, sys_flag: int = 0, with_crc: bool = False
+    ) -> None:
         """A message comes from somewhere."""
         entries = self.entries[topic, queue_id]
         entries.append(
@@ -183,7 +185,7 @@ class ScriptedBroker:
                 flag=0,
                 queue_offset=self.min_offset[topic, queue_id] + len(entries),
                 physical_offset=sum(map(len, entries)),
-                sys_flag=0,
+                sys_flag=sys_flag,
                 born_timestamp=1,
                 born_host=encode_host(HOST, 1),
                 store_timestamp=1,

@@ -51,6 +51,7 @@ from turbopump.protocol.requests.pop import (
     PopMessageReply,
 )
 from turbopump.remoting.router import RequestContext, Response
+from turbopump.testing.simulated_network import SimulatedNetwork
 
 Place = tuple[str, int, int]
 """Topic as stored, queue id, queue offset."""
@@ -92,10 +93,19 @@ class ScriptedPops:
         """What is in somebody's hands."""
         return [place for _, place in self._out]
 
-    def store(self, topic: str, queue_id: int, body: bytes, properties: str = "") -> None:
+    def store(self, topic: str, queue_id: int, body: bytes, properties: str = "", *, sys_flag: int = 0) -> None:
         """A message comes from somewhere; whoever waits hears of it."""
-        self.broker.store(topic, queue_id, body, properties)
+        self.broker.store(topic, queue_id, body, properties, sys_flag=sys_flag)
         self._arrived()
+
+    def lose_next_answer(self, network: SimulatedNetwork) -> None:
+        """Every connection (all are of one host) ends when the next messages are about to go out."""
+
+        def lose() -> None:
+            self.on_pop = lambda: None
+            network.reset(HOST, HOST)
+
+        self.on_pop = lose
 
     def _arrived(self) -> None:
         self._held = [held for held in self._held if not held[1].peer.closed]

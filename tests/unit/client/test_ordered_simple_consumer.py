@@ -69,12 +69,7 @@ def test_the_time_of_what_was_received_can_be_changed_more_than_once() -> None:
 def test_what_a_lost_answer_brought_comes_without_waiting_for_its_time() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with popping(simulation) as (cluster, (pops,)), consumer_of(cluster, ordered=True) as consumer:
-
-            def lose() -> None:
-                pops.on_pop = lambda: None
-                simulation.network.reset(cluster.broker.address.split(":")[0], cluster.settings["local_ip"])
-
-            pops.on_pop = lose
+            pops.lose_next_answer(simulation.network)
             pops.store("orders", 0, b"a")
             (message,) = await consumer.receive(1, 300, timeout=60)
             assert (message.body, message.attempt) == (b"a", 1)

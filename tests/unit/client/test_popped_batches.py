@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.unit.client.scripted_cluster import HOST, until
+from tests.unit.client.scripted_cluster import until
 from tests.unit.client.scripted_pops import ScriptedPops
 from tests.unit.client.test_inner_batches import BODIES, make_batches
 from tests.unit.client.test_push_over_pop import Handled
@@ -15,7 +15,6 @@ from tests.unit.client.test_simple_consumer import bodies, consumer_of, popping
 
 from turbopump import ConsumeFrom, Retry, SimpleConsumer
 from turbopump.message.batch import encode_batch
-from turbopump.message.codec import encode_entry, encode_host
 from turbopump.message.message import Message
 from turbopump.message.sysflag import SysFlag
 from turbopump.protocol.requests.pop import ChangeInvisibleTime
@@ -29,24 +28,13 @@ BATCH = ("orders", 0, 0)
 def store_batch(pops: ScriptedPops, count: int, *, body: bytes | None = None) -> None:
     """A batch of so many messages arrives, as brokers have it in topics with queue.type=BatchCQ."""
     messages = (Message("orders", b"%d" % number, properties={"UNIQ_KEY": f"ID{number}"}) for number in range(count))
-    entry = encode_entry(
-        queue_id=0,
-        flag=0,
-        queue_offset=0,
-        physical_offset=0,
+    pops.store(
+        "orders",
+        0,
+        encode_batch(messages) if body is None else body,
+        f"UNIQ_KEY\x01BATCH\x02INNER_NUM\x01{count}\x02INNER_BASE\x010\x02",
         sys_flag=int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP),
-        born_timestamp=1,
-        born_host=encode_host(HOST, 1),
-        store_timestamp=1,
-        store_host=encode_host(HOST, 1),
-        reconsume_times=0,
-        prepared_transaction_offset=0,
-        body=encode_batch(messages) if body is None else body,
-        topic=b"orders",
-        properties=b"UNIQ_KEY\x01BATCH\x02INNER_NUM\x01%d\x02INNER_BASE\x010\x02" % count,
     )
-    pops.broker.entries["orders", 0].append(entry)
-    pops._arrived()
 
 
 def test_a_batch_is_received_as_its_messages_and_acknowledged_with_the_last_of_them() -> None:

@@ -131,13 +131,7 @@ def test_what_a_lost_answer_brought_is_asked_for_again_at_once() -> None:
     async def scenario(simulation: Simulation) -> None:
         handled = Handled()
         async with popping(simulation) as (cluster, pops):
-
-            def lose() -> None:
-                pops.on_pop = lambda: None
-                address = cluster.broker.address.split(":")[0]
-                simulation.network.reset(address, cluster.settings["local_ip"])
-
-            pops.on_pop = lose
+            pops.lose_next_answer(simulation.network)
             for body in (b"a", b"b"):
                 pops.store("orders", 0, body)
             async with consumer_of(cluster, handler=handled, ordered=True):
