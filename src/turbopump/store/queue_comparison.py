@@ -17,9 +17,8 @@ from turbopump.message.sysflag import SysFlag
 from turbopump.store.commit_log import CommitLog
 from turbopump.store.consume_queue_table import ConsumeQueueTable
 from turbopump.store.entry_mark import EntryMark
+from turbopump.store.good_entries import good_entries
 
-PROGRESS_STEP: Final = 8 * 1024 * 1024
-"""Bytes of log between two calls of ``on_progress``."""
 _PREPARED: Final = int(SysFlag.TRANSACTION_PREPARED)
 _INNER_BATCH: Final = int(SysFlag.INNER_BATCH)
 
@@ -31,7 +30,7 @@ def outermost_messages(
     end: int,
     deleted: Mapping[str, int],
     begun: Mapping[tuple[str, int], tuple[int, int]],
-    on_progress: Callable[[int, int], None] = lambda _offset, _end: None,
+    on_progress: Callable[[int, int], None],
 ) -> tuple[Messages, Messages, Messages]:
     """The first and the last good message of each queue before the offset ``end`` of the log, and the last before the one with which the
     queue begins, of those for which ``begun`` has its offset. ``deleted`` says up to which offset those of a topic are no queue's any
@@ -40,25 +39,15 @@ def outermost_messages(
     last: Messages = {}
     old: Messages = {}
     nowhere = 0, 0
-    on_progress(log.start, end)
-    position, progress_at = log.start, log.start + PROGRESS_STEP
-    while True:
-        for mark in log.walk(position, end):
-            if not mark.sys_flag & _PREPARED and not (deleted and mark.offset < deleted.get(mark.topic, 0)):
-                key = mark.topic, mark.queue_id
-                last[key] = mark
-                if key not in first:
-                    first[key] = mark
-                if mark.offset < begun.get(key, nowhere)[0]:
-                    old[key] = mark
-            if mark.offset >= progress_at:
-                progress_at = mark.offset + PROGRESS_STEP
-                on_progress(mark.offset, end)
-        following = log.next_good(log.walked_to) if log.fault is not None else None
-        if following is None or following >= end:
-            on_progress(end, end)
-            return first, last, old
-        position = following
+    for mark in good_entries(log, log.start, on_progress, end=end):
+        if not mark.sys_flag & _PREPARED and not (deleted and mark.offset < deleted.get(mark.topic, 0)):
+            key = mark.topic, mark.queue_id
+            last[key] = mark
+            if key not in first:
+                first[key] = mark
+            if mark.offset < begun.get(key, nowhere)[0]:
+                old[key] = mark
+    return first, last, old
 
 
 def late_queue(first: Messages, queues: ConsumeQueueTable) -> str | None:
