@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
-from tests.interop.apache import NEWEST, NEWEST_4, ApacheCluster
-from tests.interop.conftest import skipping_without_tools
+from tests.interop.apache import NEWEST, NEWEST_4
 from tests.interop.our_servers import patient_turbopump
+from tests.interop.patient_apache import patient_apache
 
 OURS = "turbopump"
-PATIENT_BROKER = {"waitTimeMillsInSendQueue": 60_000, "waitTimeMillsInPullQueue": 60_000, "osPageCacheBusyTimeOutMills": 60_000}
 
 
 class Servers(NamedTuple):
@@ -30,10 +29,5 @@ def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         with patient_turbopump(directory) as ours:
             yield Servers(OURS, ours.namesrv, ours.broker)
         return
-    cluster = ApacheCluster(request.param, directory=directory, heap="384m", broker_config=PATIENT_BROKER)
-    try:
-        with skipping_without_tools():
-            cluster.start()
+    with patient_apache(request.param, directory) as cluster:
         yield Servers(f"apache-{request.param}", cluster.namesrv, cluster.broker)
-    finally:
-        cluster.kill()

@@ -7,7 +7,6 @@ The one rule: nothing is judged while they run but whether all is done; what the
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
@@ -15,14 +14,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.interop.foreign import CACHE, CLIENTS, cpp_client, go_client, java_client, node_client
-from tests.interop.our_clients import CALL_SECONDS, PATIENCE_SECONDS
+from tests.interop.our_clients import PATIENCE_SECONDS
 
 from turbopump import ConsumeFrom, PushConsumer
 from turbopump.client.consuming.delivery import Delivery, Retry
-from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.groups import SubscriptionGroupConfig
-from turbopump.protocol.requests.groups import CreateGroup
-from turbopump.remoting.client import RemotingClient
 
 BALANCE_EACH_SECOND = "-Drocketmq.client.rebalance.waitInterval=1000"
 """Java 5.x now and then has its queues only with its second rebalance, 20 s later."""
@@ -105,15 +100,6 @@ def our_member(deliveries: Deliveries, name: str, namesrv: str, topic: str, grou
     )
 
 
-async def make_groups(broker: str, *groups: SubscriptionGroupConfig) -> None:
-    client = RemotingClient()
-    try:
-        for group in groups:
-            await client.call(broker, CreateGroup(), fastjson.encode(group), timeout=CALL_SECONDS)
-    finally:
-        await client.close()
-
-
 @asynccontextmanager
 async def foreign_member(
     name: str, command: Sequence[str], *arguments: str, directory: Path, said: Callable[[list[str]], None]
@@ -156,10 +142,3 @@ async def foreign_member(
                 await process.wait()
         if reading is not None:
             reading.cancel()
-
-
-async def until(condition: Callable[[], bool], what: Callable[[], str] | str) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, what if isinstance(what, str) else what()
-        await asyncio.sleep(0.02)

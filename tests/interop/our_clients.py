@@ -13,7 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 from turbopump import Message, MessageQueue, Producer, PullConsumer, PushConsumer, ReceivedMessage, SendResult, SendStatus
 from turbopump.errors import RemotingError, ResponseError, RouteNotFoundError
+from turbopump.protocol import fastjson
+from turbopump.protocol.bodies.groups import SubscriptionGroupConfig
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.groups import CreateGroup
 from turbopump.protocol.requests.namesrv import GetRouteInfo
 from turbopump.protocol.requests.offsets import QueryConsumerOffset
 from turbopump.protocol.requests.topics import CreateTopic
@@ -102,6 +105,15 @@ async def make_topics(namesrv: str, broker: str, *topics: str) -> None:
         await client.close()
 
 
+async def make_groups(broker: str, *groups: SubscriptionGroupConfig) -> None:
+    client = RemotingClient()
+    try:
+        for group in groups:
+            await client.call(broker, CreateGroup(), fastjson.encode(group), timeout=CALL_SECONDS)
+    finally:
+        await client.close()
+
+
 async def read_all(consumer: PullConsumer, topic: str, wanted: int) -> list[ReceivedMessage]:
     """Every message of a topic, by pulls from the beginning of each queue to its end; asked again until `wanted` are there.
 
@@ -171,9 +183,9 @@ async def committed(client: RemotingClient, broker: str, group: str, topic: str,
         return 0
 
 
-async def eventually(what: str, question: Callable[[], bool]) -> None:
-    """Ask until it is true: for what another process does in its own time."""
+async def eventually(what: str | Callable[[], str], question: Callable[[], bool]) -> None:
+    """Ask until it is true: for what another process does in its own time. ``what`` is that in words, or says it when it never came."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not question():
-        assert time.monotonic() < deadline, f"never came true: {what}"
+        assert time.monotonic() < deadline, f"never came true: {what if isinstance(what, str) else what()}"
         await asyncio.sleep(0.02)

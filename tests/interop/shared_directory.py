@@ -18,6 +18,14 @@ from tests.interop.our_servers import turbopump_broker
 
 Work = Callable[[str], Coroutine[Any, Any, None]]
 Who = Literal["ours", "apache"]
+SMALL_FILES: dict[str, str | int | bool] = {
+    "mappedFileSizeCommitLog": 4 << 20,
+    "mappedFileSizeConsumeQueue": 20 * 1000,
+    "maxMessageSize": 1 << 20,
+    "maxHashSlotNum": 1000,
+    "maxIndexNum": 4000,
+    "diskFreeSpaceMin": 64 << 20,  # ours alone: judge this and not the host's percentage
+}
 
 
 def the_other(who: Who) -> Who:

@@ -20,11 +20,6 @@ SEGMENT = 512 * 1024
 QUEUE_UNITS = 16
 BLANK = 8  # the least that is left at the end of a segment
 FIRST_NUMBER = 1000  # so that all have four digits, and entries of equal bodies and tags equal sizes
-PATIENT: dict[str, str | int | bool] = {
-    "waitTimeMillsInSendQueue": 60_000,
-    "waitTimeMillsInPullQueue": 60_000,
-    "osPageCacheBusyTimeOutMills": 60_000,
-}
 GROUP = "keeper"
 QUEUES = 4
 

@@ -30,6 +30,7 @@ from tests.interop.our_clients import (
     send_all,
     settled,
 )
+from tests.interop.patient_apache import PATIENT
 
 from turbopump import PullConsumer, PushConsumer, ReceivedMessage
 from turbopump.client.consuming.offset_store import ConsumeFrom
@@ -44,15 +45,13 @@ from turbopump.remoting.client import RemotingClient
 
 VERSIONS = (NEWEST, NEWEST_4)
 COUNT = 60
-# On a busy machine Apache's broker refuses what waited 200 ms, and everything for a while after an append that took a second.
-PATIENT_BROKER = {"waitTimeMillsInSendQueue": 60_000, "waitTimeMillsInPullQueue": 60_000, "osPageCacheBusyTimeOutMills": 60_000}
 
 
 @pytest.fixture(scope="module")
 def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, ApacheCluster]]:
     """One name server and broker of each version, started side by side and killed at the end: nobody reads their stores."""
     made = {
-        version: ApacheCluster(version, directory=tmp_path_factory.mktemp("apache"), heap="384m", broker_config=PATIENT_BROKER)
+        version: ApacheCluster(version, directory=tmp_path_factory.mktemp("apache"), heap="384m", broker_config=PATIENT)
         for version in VERSIONS
     }
     with ExitStack() as stack, skipping_without_tools():

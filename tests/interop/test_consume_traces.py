@@ -16,7 +16,7 @@ from tests.interop.conftest import skipping_without_tools
 from tests.interop.foreign import ForeignClient, java_client, run
 from tests.interop.our_clients import PATIENCE_SECONDS, patient_producer
 from tests.interop.our_servers import patient_turbopump
-from tests.interop.test_delay_and_send_back import APACHE_PATIENT
+from tests.interop.patient_apache import patient_apache
 from tests.interop.test_our_kinds_of_sends import traces_by_mqadmin
 
 from turbopump import ConsumeFrom, PushConsumer, SendResult
@@ -47,16 +47,8 @@ async def reasons(namesrv: str, group: str) -> dict[str, str | None]:
 
 @pytest.fixture(scope="module", params=[NEWEST, NEWEST_4])
 def apache(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheCluster]:
-    settings = {**APACHE_PATIENT, "traceTopicEnable": True}
-    cluster = ApacheCluster(
-        request.param, directory=tmp_path_factory.mktemp(request.param), heap="384m", broker_config=settings
-    )
-    try:
-        with skipping_without_tools():
-            cluster.start()
+    with patient_apache(request.param, tmp_path_factory.mktemp(request.param), traceTopicEnable=True) as cluster:
         yield cluster
-    finally:
-        cluster.kill()
 
 
 @pytest.mark.parametrize("version", [NEWEST, "4.9.8"])

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from tests.interop.apache import NEWEST, NEWEST_4, ApacheCluster
-from tests.interop.conftest import skipping_without_tools
 from tests.interop.our_clients import PATIENCE_SECONDS, make_topics, patient_producer, read_once
+from tests.interop.patient_apache import patient_apache
 
 from turbopump import ConsumeFrom, Message, PullConsumer, PushConsumer
 from turbopump.client.consuming.delivery import Delivery, Retry
@@ -21,20 +21,12 @@ from turbopump.message.message_queue import MessageQueue
 
 GROUP = "dead-billing"
 COUNT = 120
-APACHE_PATIENT = {"waitTimeMillsInSendQueue": 60_000, "waitTimeMillsInPullQueue": 60_000, "osPageCacheBusyTimeOutMills": 60_000}
 
 
 @pytest.fixture(scope="module", params=[NEWEST, NEWEST_4])
 def apache(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheCluster]:
-    cluster = ApacheCluster(
-        request.param, directory=tmp_path_factory.mktemp(request.param), heap="384m", broker_config=APACHE_PATIENT
-    )
-    try:
-        with skipping_without_tools():
-            cluster.start()
+    with patient_apache(request.param, tmp_path_factory.mktemp(request.param)) as cluster:
         yield cluster
-    finally:
-        cluster.kill()
 
 
 def test_dead_letters_of_apache_s_broker_are_listed_and_resent_once(

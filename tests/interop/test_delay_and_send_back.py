@@ -17,6 +17,7 @@ from tests.interop.conftest import skipping_without_tools
 from tests.interop.foreign import MESSAGES, ForeignClient, go_client, java_client, run
 from tests.interop.our_clients import (
     PATIENCE_SECONDS,
+    eventually,
     letter,
     letters,
     numbers,
@@ -25,7 +26,8 @@ from tests.interop.our_clients import (
     read_all,
 )
 from tests.interop.our_servers import PATIENT_BROKER, OurServers, turbopump_broker
-from tests.interop.shared_directory import SharedDirectory, Who, the_other
+from tests.interop.patient_apache import PATIENT, patient_apache
+from tests.interop.shared_directory import SMALL_FILES, SharedDirectory, Who, the_other
 
 from turbopump import ConsumeFrom, Message, PullConsumer, PushConsumer, ReceivedMessage
 from turbopump.client.consuming.delivery import Delivery
@@ -39,7 +41,6 @@ CLIENTS = (
 LEVELS = "1s 2s 3s 1s 1s 10s"
 RETRIES = 2
 COUNT = 40
-APACHE_PATIENT = {"waitTimeMillsInSendQueue": 60_000, "waitTimeMillsInPullQueue": 60_000, "osPageCacheBusyTimeOutMills": 60_000}
 EARLY_MS = 20
 """A message's birth is written on one clock and its delivery judged on another."""
 
@@ -61,16 +62,8 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OurServers]:
 
 @pytest.fixture(scope="module", params=[NEWEST, NEWEST_4])
 def apache(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheCluster]:
-    settings = {**APACHE_PATIENT, "messageDelayLevel": LEVELS}
-    cluster = ApacheCluster(
-        request.param, directory=tmp_path_factory.mktemp(request.param), heap="384m", broker_config=settings
-    )
-    try:
-        with skipping_without_tools():
-            cluster.start()
+    with patient_apache(request.param, tmp_path_factory.mktemp(request.param), messageDelayLevel=LEVELS) as cluster:
         yield cluster
-    finally:
-        cluster.kill()
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=[client.name for client in CLIENTS])
@@ -116,7 +109,7 @@ async def delayed_story(namesrv: str) -> None:
     async with patient_producer(namesrv) as producer:
         results = [await producer.send(message) for message in sent]
         async with PushConsumer(namesrv, group="waiting", topic="delayed", handler=handle, consume_from=ConsumeFrom.FIRST):
-            await asyncio.wait_for(until(lambda: len(arrived) == COUNT), PATIENCE_SECONDS)
+            await eventually("all came", lambda: len(arrived) == COUNT)
     for number, (message, result) in enumerate(zip(sent, results, strict=True)):
         at, got = arrived[number]
         assert at - got.born_timestamp >= 1000 * (number % 4) - EARLY_MS
@@ -145,8 +138,9 @@ async def returned_story(namesrv: str) -> None:
             consume_from=ConsumeFrom.FIRST,
             max_reconsume_times=RETRIES,
         ):
-            await asyncio.wait_for(
-                until(lambda: len(attempts) == 8 and all(len(one) > RETRIES for one in attempts.values())), PATIENCE_SECONDS
+            await eventually(
+                "all came for the last time",
+                lambda: len(attempts) == 8 and all(len(one) > RETRIES for one in attempts.values()),
             )
         dead = await check_dead_letters(namesrv, "returning", sent)
     assert [attempts[number] for number in range(8)] == [
@@ -175,11 +169,6 @@ def delayed(topic: str, number: int, level: int) -> Message:
     return Message(topic, plain.body, properties=plain.properties, delay_level=level)
 
 
-async def until(condition: object) -> None:
-    while not condition():  # type: ignore[operator]
-        await asyncio.sleep(0.02)
-
-
 # --- a directory with messages that wait ----------------------------------------------------------------------------------------
 
 
@@ -197,14 +186,9 @@ def test_delayed_messages_of_a_directory_are_delivered_by_whoever_has_it_when_th
 ) -> None:
     started = time.monotonic()
     settings = {
-        **APACHE_PATIENT,
+        **PATIENT,
+        **SMALL_FILES,
         "messageDelayLevel": LEVELS,
-        "mappedFileSizeCommitLog": 4 << 20,
-        "mappedFileSizeConsumeQueue": 20 * 1000,
-        "maxMessageSize": 1 << 20,
-        "maxHashSlotNum": 1000,
-        "maxIndexNum": 4000,
-        "diskFreeSpaceMin": 64 << 20,
         "flushDelayOffsetInterval": 500,
     }
     born: dict[int, int] = {}

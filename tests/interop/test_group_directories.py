@@ -14,10 +14,21 @@ from pathlib import Path
 import pytest
 from tests.interop.apache import NEWEST, NEWEST_4
 from tests.interop.conftest import skipping_without_tools
-from tests.interop.members import BESIDE, Deliveries, foreign_member, make_groups, our_member, until
-from tests.interop.our_clients import CALL_SECONDS, PATIENCE_SECONDS, letter, make_topics, patient_producer, read_all, settled
-from tests.interop.shared_directory import SharedDirectory
-from tests.interop.store_ledger import PATIENT, offset_of
+from tests.interop.members import BESIDE, Deliveries, foreign_member, our_member
+from tests.interop.our_clients import (
+    CALL_SECONDS,
+    PATIENCE_SECONDS,
+    eventually,
+    letter,
+    make_groups,
+    make_topics,
+    patient_producer,
+    read_all,
+    settled,
+)
+from tests.interop.patient_apache import PATIENT
+from tests.interop.shared_directory import SMALL_FILES, SharedDirectory
+from tests.interop.store_ledger import offset_of
 
 from turbopump import Producer, PullConsumer, SendResult
 from turbopump.errors import ResponseError
@@ -34,12 +45,7 @@ QUEUES = 4  # as make_topics makes them
 ROUND = 20
 SETTINGS = {
     **PATIENT,
-    "mappedFileSizeCommitLog": 4 << 20,
-    "mappedFileSizeConsumeQueue": 20 * 1000,
-    "maxMessageSize": 1 << 20,
-    "maxHashSlotNum": 1000,
-    "maxIndexNum": 4000,
-    "diskFreeSpaceMin": 64 << 20,
+    **SMALL_FILES,
     "flushConsumerOffsetInterval": 500,
 }
 JAVA = {NEWEST: "java-5.3.3", NEWEST_4: "java-4.9.8"}
@@ -101,7 +107,7 @@ class Turns:
             await self._make_groups()
             await self._consume(namesrv, producer)
             await self._send(producer)  # for the next one
-        await until(self.persisted, "the offsets are never saved")
+        await eventually("the offsets are saved", self.persisted)
         self.count += 1
 
     # --- places ------------------------------------------------------------------------------------------------------------------
@@ -119,21 +125,21 @@ class Turns:
             )
             if self.count % 2:
                 await stack.enter_async_context(ours)
-                await until(lambda: deliveries.done() == waiting, "what was left is never consumed by ours")
+                await eventually("ours consumes what was left", lambda: deliveries.done() == waiting)
                 stop_theirs = await stack.enter_async_context(theirs)
             else:
                 stop_theirs = await stack.enter_async_context(theirs)
-                await until(lambda: deliveries.done() == waiting, "what was left is never consumed by Java's")
+                await eventually("Java's consumes what was left", lambda: deliveries.done() == waiting)
                 await stack.enter_async_context(ours)
             deadline = time.monotonic() + PATIENCE_SECONDS
             while True:
                 last = await self._send(producer)
-                await until(lambda: deliveries.done() == set(range(self._consumed, len(self.sent))), "some never come")
+                await eventually("all come", lambda: deliveries.done() == set(range(self._consumed, len(self.sent))))
                 if deliveries.shared(last, ("0.0.0.1", "java")):
                     break
                 assert time.monotonic() < deadline, "they never share the queues"
             await stop_theirs()
-            await until(lambda: len(ours.queues) >= QUEUES, "the queues of Java's")
+            await eventually("ours has the queues of Java's", lambda: len(ours.queues) >= QUEUES)
             await settled(self._broker, TOPIC, len(self.sent), ours)
         assert min(one.number for one in deliveries.all) == self._consumed, "nothing comes that was consumed before"
         self._consumed = len(self.sent)

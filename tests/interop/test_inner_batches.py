@@ -9,7 +9,7 @@ import asyncio
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -43,6 +43,7 @@ from turbopump.remoting.client import RemotingClient
 from turbopump.store.batch_consume_queue import BATCH_UNIT_SIZE, batch_units
 
 TOPIC = "inner-batches"
+BATCHED = "+queue.type=BatchCQ"
 UNITS_A_FILE = 7
 SETTINGS = {
     "mappedFileSizeCommitLog": 1 << 14,
@@ -56,6 +57,37 @@ SETTINGS = {
     "waitTimeMillsInSendQueue": 30_000,
     "osPageCacheBusyTimeOutMills": 30_000,
 }
+
+
+async def create(
+    remoting: RemotingClient, broker: str, topic: str, *, queues: int = 1, attributes: str | None = BATCHED
+) -> None:
+    request = CreateTopic(topic=topic, read_queue_nums=queues, write_queue_nums=queues, attributes=attributes)
+    answer = await remoting.exchange(broker, request, timeout=60)
+    assert answer.code == ResponseCode.SUCCESS, answer
+
+
+async def send_inner(
+    remoting: RemotingClient, broker: str, topic: str, messages: Iterable[Message], unique_id: str
+) -> SendMessageReply:
+    """As one batch with this id, to the first queue."""
+    request = SendBatchMessage(topic=topic, queue_id=0, batch=True, properties=f"UNIQ_KEY\x01{unique_id}\x02")
+    answer = await remoting.exchange(broker, request, encode_batch(messages), timeout=60)
+    assert answer.code == ResponseCode.SUCCESS, answer
+    return answer.header(SendMessageReply)
+
+
+async def pull_raw(remoting: RemotingClient, broker: str, topic: str, queue_id: int, offset: int) -> list[ReceivedMessage]:
+    """The entries as they are stored, batches whole."""
+    request = PullMessage(
+        consumer_group="raw",
+        topic=topic,
+        queue_id=queue_id,
+        queue_offset=offset,
+        sys_flag=int(PullSysFlag.SUBSCRIPTION),
+        subscription="*",
+    )
+    return list(decode_entries((await remoting.exchange(broker, request, timeout=60)).body))
 
 
 class Hands:
@@ -96,10 +128,7 @@ class Hands:
         self.shared.turn(who, work, end)
 
     async def _create(self, remoting: RemotingClient) -> None:
-        attributes = None if self.bodies else "+queue.type=BatchCQ"
-        request = CreateTopic(topic=TOPIC, read_queue_nums=1, write_queue_nums=1, attributes=attributes)
-        answer = await remoting.exchange(self.shared.cluster.broker, request, timeout=60)
-        assert answer.code == ResponseCode.SUCCESS, answer
+        await create(remoting, self.shared.cluster.broker, TOPIC, attributes=None if self.bodies else BATCHED)
 
     async def _write(self, remoting: RemotingClient, namesrv: str) -> None:
         for size in (1, 3, 2, 5, 4, 1, 7, 2, 6):
@@ -109,10 +138,7 @@ class Hands:
                 Message(TOPIC, body, tags="ab"[number % 2], properties={"UNIQ_KEY": f"ID-{self._batches}-{number}"})
                 for number, body in enumerate(bodies)
             ]
-            request = SendBatchMessage(topic=TOPIC, queue_id=0, batch=True, properties=f"UNIQ_KEY\x01BATCH{self._batches}\x02")
-            answer = await remoting.exchange(self.shared.cluster.broker, request, encode_batch(messages), timeout=60)
-            assert answer.code == ResponseCode.SUCCESS, answer
-            reply = answer.header(SendMessageReply)
+            reply = await send_inner(remoting, self.shared.cluster.broker, TOPIC, messages, f"BATCH{self._batches}")
             assert (reply.queue_offset, reply.batch_uniq_id) == (len(self.bodies), f"BATCH{self._batches}")
             self.bodies += bodies
         async with Producer(namesrv, group="inner-batches", send_timeout=60) as producer:
@@ -141,16 +167,7 @@ class Hands:
         assert found == dict(enumerate(self.bodies))
 
     async def _check_raw(self, remoting: RemotingClient) -> None:
-        request = PullMessage(
-            consumer_group="raw",
-            topic=TOPIC,
-            queue_id=0,
-            queue_offset=1,
-            sys_flag=int(PullSysFlag.SUBSCRIPTION),
-            subscription="*",
-        )
-        answer = await remoting.exchange(self.shared.cluster.broker, request, timeout=60)
-        entry = next(iter(decode_entries(answer.body)))
+        entry = (await pull_raw(remoting, self.shared.cluster.broker, TOPIC, 0, 1))[0]
         assert (entry.queue_offset, entry.sys_flag & 0xC0, entry.properties["INNER_NUM"]) == (1, 0xC0, "3")
         assert entry.properties["INNER_BASE"] == "1"
 
@@ -185,10 +202,7 @@ def test_batches_of_java_to_our_broker_are_read_by_java_and_by_ours(tmp_path: Pa
     async def prepare(broker: str) -> None:
         remoting = RemotingClient()
         try:
-            attributes = "+queue.type=BatchCQ"
-            request = CreateTopic(topic=topic, read_queue_nums=2, write_queue_nums=2, attributes=attributes)
-            answer = await remoting.exchange(broker, request, timeout=60)
-            assert answer.code == ResponseCode.SUCCESS, answer
+            await create(remoting, broker, topic, queues=2)
         finally:
             await remoting.close()
 
@@ -201,16 +215,8 @@ def test_batches_of_java_to_our_broker_are_read_by_java_and_by_ours(tmp_path: Pa
                 for queue in await consumer.queues(topic):
                     offset = 0
                     while offset < await consumer.max_offset(queue):
-                        request = PullMessage(
-                            consumer_group="raw",
-                            topic=topic,
-                            queue_id=queue.queue_id,
-                            queue_offset=offset,
-                            sys_flag=int(PullSysFlag.SUBSCRIPTION),
-                            subscription="*",
-                        )
-                        raw = await remoting.exchange(servers.broker, request, timeout=60)
-                        entries += sum(entry.sys_flag & 0xC0 == 0xC0 for entry in decode_entries(raw.body))
+                        raw = await pull_raw(remoting, servers.broker, topic, queue.queue_id, offset)
+                        entries += sum(entry.sys_flag & 0xC0 == 0xC0 for entry in raw)
                         result = await consumer.pull(queue, offset)
                         found += result.messages
                         offset = result.next_offset
@@ -239,13 +245,10 @@ def test_a_popped_batch_is_taken_apart_and_the_broker_takes_what_is_said_of_it(s
     bodies = [b"batch %d, message %d" % (batch, number) for batch in range(3) for number in range(4)]
 
     async def send(remoting: RemotingClient) -> None:
-        topic = CreateTopic(topic="popped", read_queue_nums=1, write_queue_nums=1, attributes="+queue.type=BatchCQ")
-        assert (await remoting.exchange(servers.broker, topic, timeout=60)).code == ResponseCode.SUCCESS
+        await create(remoting, servers.broker, "popped")
         for first in range(0, len(bodies), 4):
-            batch = encode_batch(Message("popped", body, tags="a") for body in bodies[first : first + 4])
-            request = SendBatchMessage(topic="popped", queue_id=0, batch=True, properties=f"UNIQ_KEY\x01POPPED{first}\x02")
-            answer = await remoting.exchange(servers.broker, request, batch, timeout=60)
-            assert answer.code == ResponseCode.SUCCESS, answer
+            batch = (Message("popped", body, tags="a") for body in bodies[first : first + 4])
+            await send_inner(remoting, servers.broker, "popped", batch, f"POPPED{first}")
 
     async def story() -> None:
         remoting = RemotingClient()

@@ -15,8 +15,17 @@ from pathlib import Path
 import pytest
 from tests.interop.apache import free_ports, properties_text
 from tests.interop.conftest import skipping_without_tools
-from tests.interop.members import BESIDE, Deliveries, foreign_member, make_groups, our_member, until
-from tests.interop.our_clients import PATIENCE_SECONDS, letter, make_topics, numbers, patient_producer, read_all
+from tests.interop.members import BESIDE, Deliveries, foreign_member, our_member
+from tests.interop.our_clients import (
+    PATIENCE_SECONDS,
+    eventually,
+    letter,
+    make_groups,
+    make_topics,
+    numbers,
+    patient_producer,
+    read_all,
+)
 from tests.interop.our_servers import PATIENT_BROKER, turbopump_broker
 
 from turbopump import Message, Producer, PullConsumer
@@ -138,9 +147,9 @@ class Rounds:
         return {1: 1, 3: 2}.get(number % 5, 0)
 
     async def _all_handled(self) -> None:
-        await until(
+        await eventually(
+            lambda: f"also handled are {sorted(set(range(len(self.sent))) - self._deliveries.done())}",
             lambda: len(self._deliveries.done()) == len(self.sent),
-            lambda: f"never handled: {sorted(set(range(len(self.sent))) - self._deliveries.done())}",
         )
 
 

@@ -18,9 +18,9 @@ from tests.interop.apache import NEWEST, NEWEST_4, ApacheCluster
 from tests.interop.conftest import skipping_without_tools
 from tests.interop.foreign import go_client, java_client
 from tests.interop.members import foreign_member
-from tests.interop.our_clients import PATIENCE_SECONDS, make_topics, patient_producer
+from tests.interop.our_clients import eventually, make_topics, patient_producer
 from tests.interop.our_servers import OurServers, patient_turbopump
-from tests.interop.test_delay_and_send_back import APACHE_PATIENT
+from tests.interop.patient_apache import patient_apache
 
 from turbopump import ConsumeFrom, MessageQueue, PushConsumer
 from turbopump.client.consuming.delivery import Delivery, Retry
@@ -40,14 +40,8 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OurServers]:
 
 @pytest.fixture(scope="module", params=[NEWEST, NEWEST_4])
 def apache(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheCluster]:
-    directory = tmp_path_factory.mktemp(request.param)
-    cluster = ApacheCluster(request.param, directory=directory, heap="384m", broker_config=APACHE_PATIENT)
-    try:
-        with skipping_without_tools():
-            cluster.start()
+    with patient_apache(request.param, tmp_path_factory.mktemp(request.param)) as cluster:
         yield cluster
-    finally:
-        cluster.kill()
 
 
 class Record:
@@ -129,13 +123,6 @@ def our_member(record: Record, name: str, namesrv: str, topic: str, group: str) 
     )
 
 
-async def until(condition: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < end, what
-        await asyncio.sleep(0.05)
-
-
 async def send(namesrv: str, topic: str, record: Record, *, first: int = 0, count: int = 60, pause: float = 0.05) -> None:
     """``count`` messages to each queue, one after the other; returns when all have been handled."""
     async with patient_producer(namesrv) as producer:
@@ -146,7 +133,9 @@ async def send(namesrv: str, topic: str, record: Record, *, first: int = 0, coun
                 await producer.send(topic, f"{queue.queue_id}-{number}", queue=queue)
             await asyncio.sleep(pause)
     wanted = {(queue, n) for queue in range(QUEUES) for n in range(first + count)}
-    await until(lambda: record.succeeded() >= wanted, f"{len(wanted - record.succeeded())} messages are missing")
+    await eventually(
+        lambda: f"{len(wanted - record.succeeded())} more messages are handled", lambda: record.succeeded() >= wanted
+    )
 
 
 @pytest.mark.parametrize("peer", ["java-5.3.3", "java-4.9.8", "go-2.1.2"])
@@ -166,13 +155,13 @@ def test_an_ordered_group_of_theirs_and_ours_on_our_broker(
             await send(ours.namesrv, topic, record, count=20)
             assert record.members() == {peer}
             async with our_member(record, "ours", ours.namesrv, topic, group) as member:  # queues go over to us
-                await until(lambda: len(member.queues) == QUEUES // 2, "our share of the queues")
+                await eventually("our share of the queues", lambda: len(member.queues) == QUEUES // 2)
                 await send(ours.namesrv, topic, record, first=20, count=40)
                 await stop_theirs()  # and all of them
                 await send(ours.namesrv, topic, record, first=60, count=20)
                 assert len(member.queues) == QUEUES
                 async with foreign(record, f"{peer}-again", command, *arguments, directory=tmp_path):
-                    await until(lambda: len(member.queues) == QUEUES // 2, "their share of the queues")
+                    await eventually("their share of the queues", lambda: len(member.queues) == QUEUES // 2)
                     await member.close()
                     await send(ours.namesrv, topic, record, first=80, count=20)
 
@@ -192,7 +181,7 @@ def test_an_ordered_group_of_ours_on_apaches_broker(apache: ApacheCluster) -> No
         async with our_member(record, "one", apache.namesrv, topic, group) as one:
             await send(apache.namesrv, topic, record, count=20)
             async with our_member(record, "two", apache.namesrv, topic, group) as two:
-                await until(lambda: len(one.queues) == len(two.queues) == QUEUES // 2, "both have their share")
+                await eventually("both have their share", lambda: len(one.queues) == len(two.queues) == QUEUES // 2)
                 await send(apache.namesrv, topic, record, first=20, count=40)
             await send(apache.namesrv, topic, record, first=60, count=20)
 
@@ -214,7 +203,7 @@ def test_an_ordered_group_of_java_s_and_ours_on_apaches_broker(apache: ApacheClu
             foreign(record, "java", command, *arguments, directory=tmp_path) as stop_theirs,
             our_member(record, "ours", apache.namesrv, topic, group) as member,
         ):
-            await until(lambda: len(member.queues) == QUEUES // 2, "our share of the queues")
+            await eventually("our share of the queues", lambda: len(member.queues) == QUEUES // 2)
             await send(apache.namesrv, topic, record, count=40)
             await stop_theirs()
             await send(apache.namesrv, topic, record, first=40, count=20)
@@ -274,7 +263,7 @@ async def broadcast_story(version: str, namesrv: str, broker: str, directory: Pa
     ):
         first = await send_to_all(namesrv, topic, range(100))
         for name in ("java", "one", "two"):
-            await until(lambda name=name: record.succeeded(name) >= first, f"{name} has not all")
+            await eventually(f"{name} has all", lambda name=name: record.succeeded(name) >= first)
     # One after the other under the same client id, each with its file of offsets where the one before left it.
     second = await send_to_all(namesrv, topic, range(100, 150))
     (file,) = (directory / "shared").glob("*/*/offsets.json")
@@ -282,9 +271,9 @@ async def broadcast_story(version: str, namesrv: str, broker: str, directory: Pa
     async with broadcasting(record, "heir", namesrv, topic, group, directory / "shared", local_ip=ip) as heir:
         assert heir.client_id == f"{ip}@DEFAULT"
         assert heir.queues == [MessageQueue(topic, heir.queues[0].broker_name, queue) for queue in range(QUEUES)]
-        await until(lambda: record.succeeded("heir") >= second, "the heir has not all")
+        await eventually("the heir has all", lambda: record.succeeded("heir") >= second)
     third = await send_to_all(namesrv, topic, range(150, 200))
     async with foreign(record, "java-again", java, *arguments, directory=directory):
-        await until(lambda: record.succeeded("java-again") >= third, "java has not all")
+        await eventually("java has all", lambda: record.succeeded("java-again") >= third)
     assert record.succeeded("heir") == second
     assert record.succeeded("java-again") == third

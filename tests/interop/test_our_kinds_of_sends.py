@@ -24,6 +24,7 @@ from tests.interop.conftest import skipping_without_tools
 from tests.interop.java_consumer import Arrived, check_read, read_by_java
 from tests.interop.our_clients import CALL_SECONDS, PATIENCE_SECONDS, letter, letters, numbers, read_all
 from tests.interop.our_servers import patient_turbopump
+from tests.interop.patient_apache import PATIENT
 
 from turbopump import (
     AutoBatch,
@@ -41,9 +42,7 @@ LARGEST = (4 << 20) - 1024
 EARLY_MS = 20
 """A message's birth is written on one clock and its arrival on another."""
 SETTINGS: dict[str, str | int | bool] = {
-    "waitTimeMillsInSendQueue": 60_000,
-    "waitTimeMillsInPullQueue": 60_000,
-    "osPageCacheBusyTimeOutMills": 60_000,
+    **PATIENT,
     "messageDelayLevel": "1s 2s 3s 1s 1s 20s",
     "transactionTimeOut": 1000,
     "transactionCheckInterval": 1000,

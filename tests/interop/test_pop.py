@@ -22,6 +22,7 @@ from tests.interop.our_clients import (
     check_queues,
     eventually,
     letters,
+    make_groups,
     make_topics,
     numbers,
     patient_producer,
@@ -35,7 +36,6 @@ from turbopump.protocol import fastjson
 from turbopump.protocol.bodies.assignment import MessageRequestMode, SetMessageRequestModeRequestBody
 from turbopump.protocol.bodies.groups import SubscriptionGroupConfig
 from turbopump.protocol.requests.assignment import SetMessageRequestMode
-from turbopump.protocol.requests.groups import CreateGroup
 from turbopump.remoting.client import RemotingClient
 
 with_pop = pytest.mark.parametrize("servers", [OURS, NEWEST], indirect=True)
@@ -47,11 +47,10 @@ INVISIBLE_SECONDS = 120.0  # nothing comes again by itself while a test runs, ho
 
 
 async def set_mode(servers: Servers, topic: str, group: str, mode: MessageRequestMode) -> None:
+    await make_groups(servers.broker, SubscriptionGroupConfig(group_name=group))
     client = RemotingClient()
-    config = fastjson.encode(SubscriptionGroupConfig(group_name=group))
     body = fastjson.encode(SetMessageRequestModeRequestBody(topic=topic, consumer_group=group, mode=mode))
     try:
-        await client.call(servers.broker, CreateGroup(), config, timeout=CALL_SECONDS)
         await client.call(servers.broker, SetMessageRequestMode(), body, timeout=CALL_SECONDS)
     finally:
         await client.close()

@@ -29,6 +29,7 @@ from tests.interop.our_clients import (
     send_all,
 )
 from tests.interop.our_servers import patient_turbopump
+from tests.interop.patient_apache import PATIENT
 
 from turbopump import Message, MessageFinder, PullConsumer, ReceivedMessage, SendResult
 from turbopump.cli.message import INCOMPLETE
@@ -37,14 +38,13 @@ from turbopump.errors import MessageNotFoundError
 
 VERSIONS = (NEWEST, NEWEST_4)
 COUNT = 100
-PATIENT_BROKER = {"waitTimeMillsInSendQueue": 60_000, "waitTimeMillsInPullQueue": 60_000, "osPageCacheBusyTimeOutMills": 60_000}
 
 
 @pytest.fixture(scope="module")
 def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, ApacheCluster]]:
     """One name server and broker of each version, started side by side and killed at the end: nobody reads their stores."""
     made = {
-        version: ApacheCluster(version, directory=tmp_path_factory.mktemp("apache"), heap="384m", broker_config=PATIENT_BROKER)
+        version: ApacheCluster(version, directory=tmp_path_factory.mktemp("apache"), heap="384m", broker_config=PATIENT)
         for version in VERSIONS
     }
     with ExitStack() as stack, skipping_without_tools():

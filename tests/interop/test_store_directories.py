@@ -16,8 +16,9 @@ from typing import NamedTuple
 import pytest
 from tests.interop.apache import LOOPBACK, NEWEST, NEWEST_4
 from tests.interop.conftest import skipping_without_tools
+from tests.interop.patient_apache import PATIENT
 from tests.interop.shared_directory import SharedDirectory, Who
-from tests.interop.store_ledger import PATIENT, QUEUE_UNITS, SEGMENT, Ledger
+from tests.interop.store_ledger import QUEUE_UNITS, SEGMENT, Ledger
 
 SMALL_FILES = {
     "mappedFileSizeCommitLog": SEGMENT,

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tests.interop.apache import NEWEST, NEWEST_4, ApacheCluster, free_ports, properties_text
+from tests.interop.apache import NEWEST, NEWEST_4, free_ports, properties_text
 from tests.interop.conftest import skipping_without_tools
 from tests.interop.foreign import MESSAGES, ForeignClient, go_client, java_client, run
 from tests.interop.our_clients import CALL_SECONDS, PATIENCE_SECONDS, check, eventually, letters, numbers, once, read_all
 from tests.interop.our_servers import PATIENT_BROKER, turbopump_broker
-from tests.interop.shared_directory import SharedDirectory, Who, the_other
+from tests.interop.patient_apache import PATIENT, patient_apache
+from tests.interop.shared_directory import SMALL_FILES, SharedDirectory, Who, the_other
 
 from turbopump import Message, PullConsumer, ReceivedMessage, TransactionProducer, TransactionState
 
@@ -36,7 +37,6 @@ QUICK = {
     "transactionCheckMax": 1000,
     "transactionOpBatchInterval": 200,  # until then Apache's broker asks about what has ended
 }
-APACHE_PATIENT = {"waitTimeMillsInSendQueue": 60_000, "waitTimeMillsInPullQueue": 60_000, "osPageCacheBusyTimeOutMills": 60_000}
 NEEDLESS = 5
 """How many questions our broker may ask about what has ended: it asks when the machine stands still between a send and its end."""
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
@@ -63,13 +63,8 @@ def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             yield Servers(OURS, ours.namesrv)
         assert " ERROR " not in ours.log(), ours.log()[-3000:]
         return
-    cluster = ApacheCluster(request.param, directory=directory, heap="384m", broker_config={**APACHE_PATIENT, **QUICK})
-    try:
-        with skipping_without_tools():
-            cluster.start()
+    with patient_apache(request.param, directory, **QUICK) as cluster:
         yield Servers(f"apache-{request.param}", cluster.namesrv)
-    finally:
-        cluster.kill()
 
 
 def our_producer(namesrv: str, topic: str, checker: object, executor: object = None) -> TransactionProducer:
@@ -195,14 +190,9 @@ def test_half_messages_of_a_directory_are_asked_about_by_whoever_has_it(
 ) -> None:
     started = time.monotonic()
     settings = {
-        **APACHE_PATIENT,
+        **PATIENT,
+        **SMALL_FILES,
         **QUICK,
-        "mappedFileSizeCommitLog": 4 << 20,
-        "mappedFileSizeConsumeQueue": 20 * 1000,
-        "maxMessageSize": 1 << 20,
-        "maxHashSlotNum": 1000,
-        "maxIndexNum": 4000,
-        "diskFreeSpaceMin": 64 << 20,
     }
     sent = letters("handed-over", HANDED_OVER)
 

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"strconv"
 	"sync"
@@ -55,13 +54,5 @@ func beside(namesrv, topic, group string) error {
 		}
 		return consumer.ConsumeSuccess, nil
 	}
-	if err = c.Subscribe(topic, consumer.MessageSelector{}, handle); err != nil {
-		return err
-	}
-	if err = c.Start(); err != nil {
-		return err
-	}
-	fmt.Println("ready")
-	_, _ = io.Copy(io.Discard, os.Stdin)
-	return c.Shutdown()
+	return live(c, topic, handle)
 }

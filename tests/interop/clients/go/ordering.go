@@ -79,15 +79,20 @@ func ordering(namesrv, topic, group string, ordered bool) error {
 		}
 		return consumer.ConsumeSuccess, nil
 	}
-	if err = c.Subscribe(topic, consumer.MessageSelector{}, handle); err != nil {
+	return live(c, topic, handle)
+}
+
+type handler = func(context.Context, ...*primitive.MessageExt) (consumer.ConsumeResult, error)
+
+// live: c consumes the topic, and says that it is ready, until the standard input ends.
+func live(c rocketmq.PushConsumer, topic string, handle handler) error {
+	if err := c.Subscribe(topic, consumer.MessageSelector{}, handle); err != nil {
 		return err
 	}
-	if err = c.Start(); err != nil {
+	if err := c.Start(); err != nil {
 		return err
 	}
 	fmt.Println("ready")
 	_, _ = io.Copy(io.Discard, os.Stdin)
-	err = c.Shutdown()
-	fmt.Println("closed")
-	return err
+	return c.Shutdown()
 }
