@@ -136,13 +136,16 @@ class Broker:
 
         tables = self._tables = Tables(config, store, settings.paths, disk, clock, _report, _tell)
         self._topics, self._groups, self._offsets = tables.topics, tables.groups, tables.offsets
+        request_modes = RequestModes(config, tables.request_modes)
+        request_modes.load()
+        tables.save_too(request_modes)
 
         self._sends = sends = SendQueue(config)
         store.latency.on_slow = sends.append_took
         self.statistics = Statistics(store.queues, clock, config.broker_cluster_name, detail=config.enable_detail_stat)
         self.runtime_info = RuntimeInfo(config, settings.paths, store, self.statistics, sends, clock)
         clients: ClientTable[Connection] = ClientTable()
-        self._clients_handler = ClientsHandler(config, clients, self._topics, self._groups)
+        self._clients_handler = ClientsHandler(config, clients, self._topics, self._groups, request_modes)
         self._server = RemotingServer(
             Router(),
             on_close=self._clients_handler.connection_lost,
@@ -189,9 +192,6 @@ class Broker:
             *(config.namesrv_addresses, self._topics, config.broker_name, clock),
             config.load_balance_poll_name_server_interval / 1000,
         )
-        request_modes = RequestModes(config, tables.request_modes)
-        request_modes.load()
-        tables.save_too(request_modes)
         parts = Parts(
             config=config,
             clock=clock,

@@ -32,7 +32,22 @@ SQL92: Final = "SQL92"
 Wants = frozenset[tuple[str, str, str]]
 """What one member subscribes: topic, kind and expression, in a form that is equal for equal meanings."""
 
+LOCKS_TELL_S: Final = 60.0
+"""For so long after it asked for a lock a member is taken to consume in order: three times as often does it renew."""
+
 PeerT = TypeVar("PeerT", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a member says of itself; None: nothing. ``consume_from`` is one of first, last and timestamp; what pulls by itself has none
+    (Java's lite pull consumer says "last", whatever it is set to). ``ordered`` is said by our clients alone."""
+
+    wants: Wants = frozenset()
+    consume_type: ConsumeType | None = None
+    message_model: MessageModel | None = None
+    consume_from: ConsumeFromWhere | None = None
+    ordered: bool | None = None
 
 
 @dataclass(slots=True)
@@ -53,17 +68,27 @@ class Subscription:
 @dataclass(slots=True)
 class Member:
     """One client in a group. ``seen`` last and known ``since``, on the monotonic clock, seconds; ``language`` by its number
-    (``LanguageCode``); ``wants``: its own subscriptions; ``retries_max``: its own maximum, if it has told one, and ``started_at`` when it
-    was started (ms since 1970)."""
+    (``LanguageCode``); ``told``: what it says of itself, in a heartbeat with this ``fingerprint`` (0: it has none); ``retries_max``: its
+    own maximum, if it has told one, and ``started_at`` when it was started (ms since 1970); ``locking``: when it last asked for a lock.
+    """
 
     client_id: str
     version: int
     seen: float
     language: int = 0
     since: float = 0.0
-    wants: Wants = frozenset()
+    told: Told = Told()
+    fingerprint: int = 0
     retries_max: int | None = None
     started_at: int = 0
+    locking: float | None = None
+
+    @property
+    def ordered(self) -> bool | None:
+        """Whether it consumes in order. Who asks for locks does; who does not may have no queue, or not consume in order."""
+        if self.told.ordered is None and self.locking is not None and self.seen - self.locking < LOCKS_TELL_S:
+            return True
+        return self.told.ordered
 
 
 @dataclass(slots=True)
@@ -89,7 +114,14 @@ class ClientTable(Generic[PeerT]):
         """By client id, the connection of its last heartbeat as a producer."""
 
     def add_consumer(
-        self, peer: PeerT, client_id: str, version: int, data: ConsumerData, now: float, language: int = 0
+        self,
+        peer: PeerT,
+        client_id: str,
+        version: int,
+        data: ConsumerData,
+        now: float,
+        language: int = 0,
+        fingerprint: int = 0,
     ) -> bool:
         """Note a heartbeat of a consumer; True if the group's members or subscriptions have changed by it.
 
@@ -105,9 +137,11 @@ class ClientTable(Generic[PeerT]):
         changed = self._note_member(group, peer, client_id, version, now)
         member = group.members[peer]
         member.language = language
-        member.wants = wants(data)
+        member.told = told(data)
+        member.fingerprint = fingerprint
         member.retries_max = data.max_reconsume_times
         member.started_at = data.started_at or 0
+        group.fingerprint = fingerprint
         group.consume_from_where = data.consume_from_where or group.consume_from_where
         group.consume_type = data.consume_type or group.consume_type
         group.message_model = data.message_model or group.message_model
@@ -129,10 +163,30 @@ class ClientTable(Generic[PeerT]):
         telling = [member for member in group.members.values() if member.retries_max is not None] if group is not None else []
         return max(telling, key=lambda member: member.started_at).retries_max if telling else None
 
-    def keep_consumer(self, peer: PeerT, client_id: str, version: int, group_name: str, now: float) -> bool:
-        """Note a heartbeat that repeats no subscriptions; True if the group's members have changed by it."""
-        group = self.groups.setdefault(group_name, ConsumerGroup(group_name))
-        return self._note_member(group, peer, client_id, version, now)
+    def keep_consumer(
+        self, peer: PeerT, client_id: str, version: int, group_name: str, now: float, fingerprint: int
+    ) -> bool | None:
+        """Note a heartbeat that says: as in the last one with this ``fingerprint``, whichever member sent it. True if the group's members
+        have changed by it; None if it is not known, and must be said again."""
+        group = self.groups.get(group_name)
+        if group is None or group.fingerprint != fingerprint:
+            return None
+        twin = next((member for member in group.members.values() if member.fingerprint == fingerprint), None)
+        if twin is None:
+            return None
+        changed = self._note_member(group, peer, client_id, version, now)
+        member = group.members[peer]
+        if member.fingerprint != fingerprint:
+            member.told, member.fingerprint = twin.told, fingerprint
+            member.retries_max, member.started_at = twin.retries_max, twin.started_at
+        return changed
+
+    def note_lock(self, peer: PeerT, client_id: str, group_name: str, now: float) -> None:
+        """A client has asked for locks of a group."""
+        group = self.groups.get(group_name)
+        member = group.members.get(peer) if group is not None else None
+        if member is not None and member.client_id == client_id:
+            member.locking = now
 
     def add_producer(self, peer: PeerT, client_id: str, version: int, group: str, now: float, language: int = 0) -> None:
         members = self.producers.setdefault(group, {})
@@ -211,11 +265,28 @@ class ClientTable(Generic[PeerT]):
         return False
 
 
-def wants(data: ConsumerData) -> Wants:
+def told(data: ConsumerData) -> Told:
+    """What a heartbeat says of a consumer."""
+    return Told(
+        wants=wants(data.subscription_data_set),
+        consume_type=data.consume_type,
+        message_model=data.message_model,
+        consume_from=None if data.consume_type is ConsumeType.CONSUME_ACTIVELY else _beginning(data.consume_from_where),
+        ordered=data.ordered,
+    )
+
+
+def _beginning(where: ConsumeFromWhere | None) -> ConsumeFromWhere | None:
+    """The deprecated ones mean the last offset: apache/rocketmq ``RebalancePushImpl.computePullFromWhere``."""
+    plain = (None, ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET, ConsumeFromWhere.CONSUME_FROM_TIMESTAMP)
+    return where if where in plain else ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+
+
+def wants(subscriptions: Iterable[SubscriptionData]) -> Wants:
     """What a consumer subscribes, the retry topic aside, which every member has or, to some brokers, has not."""
     return frozenset(
         (one.topic, one.expression_type or TAG, _expression(one))
-        for one in data.subscription_data_set
+        for one in subscriptions
         if one.topic and not one.topic.startswith(RETRY_PREFIX)
     )
 

@@ -176,7 +176,7 @@ def add_handlers(router: Router, parts: Parts, *, pulls: bool) -> None:
     router.add(GetMaxOffset, offsets.maximum)
     router.add(GetMinOffset, offsets.minimum)
     router.add(SearchOffset, offsets.at_time)
-    locks = LocksHandler(tables.locks, clock)
+    locks = LocksHandler(tables.locks, parts.clients, clock)
     router.add(LockBatchMq, locks.lock)
     router.add(UnlockBatchMq, locks.unlock)
     queries = QueriesHandler(config, store.lookup, questions)
@@ -222,7 +222,8 @@ def _add_operators(router: Router, parts: Parts, questions: Questions) -> None:
     router.add(CloneGroupOffset, control.clone)
     router.add(QueryCorrectionOffset, control.correction)
     consumers = ConsumersHandler(
-        *(config.broker_name, store, tables.topics, tables.offsets, clients, parts.statistics, questions, parts.clock)
+        *(config.broker_name, store, tables.topics, tables.offsets, clients, parts.clients_handler.conflicts),
+        *(parts.statistics, questions, parts.clock),
     )
     router.add(GetConsumerConnectionList, consumers.consumers)
     router.add(GetProducerConnectionList, consumers.producers)

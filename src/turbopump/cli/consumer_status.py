@@ -1,6 +1,6 @@
 """How the consumers of a group do: what each of them tells (307), and what is wrong among them, by their brokers' word and by their own.
 
-Works with Apache's brokers, which say nothing of conflicts: subscriptions are compared here, as ``mqadmin consumerStatus`` does.
+Works with Apache's brokers, which say nothing of conflicts: what the consumers say is compared here, by the rules of our broker.
 """
 
 from __future__ import annotations
@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from turbopump.broker.consumer_conflicts import conflicts as found_among
+from turbopump.broker.consumers import Member, Told, told
 from turbopump.cli.cluster import ask_each
 from turbopump.errors import BodyError, RemotingError
-from turbopump.filtering.tag import parse_tags
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol import fastjson
 from turbopump.protocol.bodies.connections import ConsumerConnection
-from turbopump.protocol.bodies.heartbeat import ConsumeType, MessageModel
+from turbopump.protocol.bodies.heartbeat import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel
 from turbopump.protocol.bodies.running import ConsumerRunningInfo
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.consumers import GetConsumerConnectionList, GetConsumerRunningInfo
@@ -29,6 +30,7 @@ async def consumer_status(client: RemotingClient, addresses: list[str], group: s
     asked = GetConsumerConnectionList(consumer_group=group)
     answers = await ask_each(client, addresses, asked, ConsumerConnection, ResponseCode.CONSUMER_NOT_ONLINE)
     found: dict[str, dict[str, Any]] = {}
+    members: list[Member] = []
     conflicts: dict[str, None] = {}
     for address, body in answers.items():
         conflicts |= dict.fromkeys(body.conflicts or ())
@@ -45,12 +47,12 @@ async def consumer_status(client: RemotingClient, addresses: list[str], group: s
                     "version": one.version,
                     **_row(info),
                 }
+                if not isinstance(info, str):
+                    members.append(Member(client_id, one.version, 0.0, told=_told(info)))
             if ids.count(client_id) > 1 and not body.conflicts and body.message_model is not MessageModel.BROADCASTING:
                 conflicts[f"client id {client_id} is used by {ids.count(client_id)} connections to {address}"] = None
-    first = next(iter(answers.values()), ConsumerConnection())
+    conflicts |= dict.fromkeys(found_among(group, members))
     clients = [found[client_id] for client_id in sorted(found)]
-    if first.consume_type is not ConsumeType.CONSUME_ACTIVELY and not conflicts:
-        conflicts |= dict.fromkeys(_different(clients))
     return {"group": group, "clients": clients, "conflicts": list(conflicts)}
 
 
@@ -106,17 +108,17 @@ def _row(info: ConsumerRunningInfo | str) -> dict[str, Any]:
     return {"fault": None, "properties": info.properties, "topics": topics}
 
 
-def _different(clients: list[dict[str, Any]]) -> Iterator[str]:
-    first: tuple[str, object] | None = None
-    for row in clients:
-        if row["fault"]:
-            continue
-        wants = {
-            (one["topic"], one["kind"], frozenset(parse_tags(one["expression"])) if one["kind"] == "TAG" else one["expression"])
-            for one in row["topics"]
-            if not one["topic"].startswith(RETRY_PREFIX)
-        }
-        if first is None:
-            first = row["client_id"], wants
-        elif wants != first[1]:
-            yield f"{row['client_id']} and {first[0]} subscribe differently, so messages are missed"
+def _told(info: ConsumerRunningInfo) -> Told:
+    """What a consumer says of itself. Java's and ours tell all; Go's not where it begins, nor whether it is broadcasting. A push consumer
+    may pop where its broker tells it to: that it pulls is taken from its queues."""
+    said = info.properties
+    kind = ConsumeType.__members__.get(said.get("PROP_CONSUME_TYPE", ""))
+    pulls = any(not queue.topic.startswith(RETRY_PREFIX) for queue in info.mq_table)
+    data = ConsumerData(
+        subscription_data_set=tuple(info.subscription_set),
+        consume_type=None if kind is ConsumeType.CONSUME_PASSIVELY and not pulls else kind,
+        message_model=MessageModel.__members__.get(said.get("messageModel", "")),
+        consume_from_where=ConsumeFromWhere.__members__.get(said.get("consumeFromWhere", "")),
+        ordered={"true": True, "false": False}.get(said.get("PROP_CONSUMEORDERLY", "")),
+    )
+    return told(data)

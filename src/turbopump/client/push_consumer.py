@@ -331,6 +331,7 @@ class PushConsumer(InContext):
             subscription_data_set=tuple(subscription.data() for subscription in self._subscriptions.values()),
             max_reconsume_times=self._push_settings.max_reconsume_times,
             started_at=self._started_ms if self._push_settings.max_reconsume_times is not None else None,
+            ordered=self._push_settings.order is not None,
         )
 
     # --- committing ----------------------------------------------------------------------------------------------------------

@@ -197,6 +197,7 @@ class SimpleConsumer(InContext):
             message_model=MessageModel.CLUSTERING,
             consume_from_where=ConsumeFromWhere(self._consume_from.value),
             subscription_data_set=tuple(subscription.data() for subscription in self._subscriptions.values()),
+            ordered=self._ordered,
         )
 
 

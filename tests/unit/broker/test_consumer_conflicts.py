@@ -33,7 +33,7 @@ def found(*heartbeats: tuple[str, str, ConsumerData, float]) -> tuple[str, ...]:
     clients: ClientTable[str] = ClientTable()
     for peer, client_id, told, now in heartbeats:
         clients.add_consumer(peer, client_id, 0, told, now)
-    return conflicts(clients.groups["g"])
+    return conflicts("g", clients.groups["g"].members.values())
 
 
 def test_the_same_subscription_may_be_written_in_several_ways() -> None:

@@ -108,5 +108,9 @@ def test_consumers_of_a_group_tell_how_they_do_and_whether_they_get_along(broker
             assert sentence.startswith("consumers of group together subscribe differently")
             text = run("consumer", "status", "together", "-n", broker.namesrv)
             assert (text.returncode, f"conflict: {sentence}" in text.stdout) == (1, True)
+        with PushConsumer(broker.namesrv, group="together", ordered=True, **settings) as three:
+            (sentence,) = json.loads(run("consumer", "status", "together", *server).stdout)["conflicts"]
+            assert f"{three.client_id} in order" in sentence
+            assert f"{one.client_id} not in order" in sentence
     text = run("consumer", "status", "together", "-n", broker.namesrv)
     assert (text.returncode, text.stdout) == (0, "group together has no consumers now\n")

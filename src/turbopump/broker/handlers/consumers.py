@@ -5,7 +5,8 @@ Source: apache/rocketmq ``AdminBrokerProcessor.getConsumeStats`` and its neighbo
 
 from __future__ import annotations
 
-from turbopump.broker.consumer_conflicts import conflicts
+from collections.abc import Callable
+
 from turbopump.broker.consumers import ClientTable, Member
 from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.questions import Questions
@@ -41,6 +42,7 @@ class ConsumersHandler:
         topics: TopicTable,
         offsets: ConsumerOffsets,
         clients: ClientTable[Connection],
+        conflicts: Callable[[str], tuple[str, ...]],
         statistics: Statistics,
         questions: Questions,
         clock: Clock,
@@ -50,6 +52,7 @@ class ConsumersHandler:
         self._topics = topics
         self._offsets = offsets
         self._clients = clients
+        self._conflicts = conflicts
         self._statistics = statistics
         self._questions = questions
         self._clock = clock
@@ -67,7 +70,7 @@ class ConsumersHandler:
             consume_type=group.consume_type,
             message_model=group.message_model,
             consume_from_where=group.consume_from_where,
-            conflicts=conflicts(group) or None,
+            conflicts=self._conflicts(group.name) or None,
         )
         return Response(body=fastjson.encode(body))
 

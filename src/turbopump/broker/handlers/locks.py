@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Final
 
+from turbopump.broker.consumers import ClientTable
 from turbopump.broker.saved_locks import SavedLocks
 from turbopump.clock import Clock
 from turbopump.errors import BodyError, ProtocolError
@@ -18,6 +19,7 @@ from turbopump.protocol import fastjson
 from turbopump.protocol.bodies.locks import LockBatchRequestBody, LockBatchResponseBody
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.locks import LockBatchMq, UnlockBatchMq
+from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import RequestContext, Response
 
 SAVE_PATIENCE_S: Final = 0.7
@@ -30,8 +32,9 @@ NAME_MAX: Final = 255
 class LocksHandler:
     """Grants, renews and frees locks. RocketMQ: ``lockInStrictMode`` asks the replicas; with one there is none to ask."""
 
-    def __init__(self, saved_locks: SavedLocks, clock: Clock) -> None:
+    def __init__(self, saved_locks: SavedLocks, clients: ClientTable[Connection], clock: Clock) -> None:
         self._saved_locks = saved_locks
+        self._clients = clients
         self._clock = clock
 
     def lock(self, _request: LockBatchMq, context: RequestContext) -> Response | Awaitable[Response]:
@@ -43,6 +46,7 @@ class LocksHandler:
             return Response(
                 code=ResponseCode.SYSTEM_ERROR, remark=fault or f"a clientId is at most {CLIENT_ID_MAX} characters long"
             )
+        self._clients.note_lock(context.peer, body.client_id, body.consumer_group, context.peer.now())
         kept = self._saved_locks
         queues = [queue for queue in body.mq_set if max(len(queue.topic), len(queue.broker_name)) <= NAME_MAX]
         granted = kept.locks.lock(body.consumer_group, queues, body.client_id, self._clock.monotonic())

@@ -22,7 +22,7 @@ from turbopump.errors import BodyError, ProtocolError, StoredMessageError
 from turbopump.message.codec import decode_entry
 from turbopump.message.message_queue import MessageQueue
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.heartbeat import ConsumerData, ConsumeType
+from turbopump.protocol.bodies.heartbeat import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel
 from turbopump.protocol.bodies.offsets import GetConsumerStatusBody, ResetOffsetBody
 from turbopump.protocol.bodies.running import ConsumerRunningInfo, ConsumeStatus, PopProcessQueueInfo, ProcessQueueInfo
 from turbopump.protocol.codes import CURRENT_VERSION, ResponseCode
@@ -102,7 +102,9 @@ def running_info(
         properties={
             "PROP_NAMESERVER_ADDR": ";".join(name_servers),
             "PROP_CONSUME_TYPE": (consumer.consume_type or ConsumeType.CONSUME_PASSIVELY).value,
-            "PROP_CONSUME_ORDERLY": "true" if ordered else "false",
+            "PROP_CONSUMEORDERLY": "true" if ordered else "false",
+            "messageModel": (consumer.message_model or MessageModel.CLUSTERING).value,
+            "consumeFromWhere": (consumer.consume_from_where or ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET).value,
             "PROP_THREADPOOL_CORE_SIZE": str(concurrency),
             "PROP_CONSUMER_START_TIMESTAMP": str(started_ms),
             "PROP_CLIENT_VERSION": str(CURRENT_VERSION),

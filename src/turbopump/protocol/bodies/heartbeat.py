@@ -65,7 +65,8 @@ class ConsumerData(msgspec.Struct, kw_only=True, rename="camel"):
     """A consumer group that the client belongs to, with all its subscriptions.
 
     Ours, which Apache's brokers pass over: ``max_reconsume_times``, so many retries before a message is a dead letter (None: as the
-    group is set), and ``started_at``, when this member was started (ms since 1970), by which the last started one is known.
+    group is set), and ``started_at``, when this member was started (ms since 1970), by which the last started one is known;
+    ``ordered``, whether it consumes in order (None: it does not say).
     """
 
     group_name: str | None = None
@@ -76,6 +77,7 @@ class ConsumerData(msgspec.Struct, kw_only=True, rename="camel"):
     unit_mode: bool = False
     max_reconsume_times: Int32 | None = None
     started_at: Int64 | None = None
+    ordered: bool | None = None
 
 
 class HeartbeatData(msgspec.Struct, kw_only=True, rename="camel"):
