@@ -4,8 +4,10 @@ none begins with a message before the one ahead of it succeeded. What comes twic
 
 import asyncio
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from random import Random
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 from tests.handlers_in_order import HandlersInOrder
@@ -159,42 +161,54 @@ class World(KeptPrograms):
                     except TurbopumpError:
                         continue
 
-    async def _consumer(self, host: str) -> None:
-        rng, process = self.source(host), self.simulation.process(host)
+    def handler(self, rng: Random, process: SimulatedProcess) -> Callable[[Any], object]:
+        """What the consumer of this process is given."""
 
         async def handle(message: Delivery) -> Retry | None:
             assert message.topic == TOPIC
-            queue, offset = message.queue_id, message.queue_offset
-            self.watch.begin(queue, offset, process)
-            good = False
-            try:
-                await asyncio.sleep(rng.choice((0.0, 0.1, rng.uniform(0, self.longest))))
-                good = rng.random() >= self.failing
-            finally:
-                self.watch.end(queue, offset, process, good=good)
-            return None if good else Retry()
+            return None if await self.handle(message.queue_id, message.queue_offset, rng, process) else Retry()
+
+        return handle
+
+    async def handle(self, queue: int, offset: int, rng: Random, process: SimulatedProcess) -> bool:
+        """Whether it succeeded."""
+        self.watch.begin(queue, offset, process)
+        good = False
+        try:
+            await asyncio.sleep(rng.choice((0.0, 0.1, rng.uniform(0, self.longest))))
+            good = rng.random() >= self.failing
+        finally:
+            self.watch.end(queue, offset, process, good=good)
+        return good
+
+    async def _consumer(self, host: str) -> None:
+        rng, process = self.source(host), self.simulation.process(host)
+
+        handle = self.handler(rng, process)
 
         consumer = PushConsumer(
             f"{NAMESRV}:9876",
             group=GROUP,
             topic=TOPIC,
-            ordered=True,
             handler=handle,
             consume_from=ConsumeFrom.FIRST,
             clock=self.simulation.clock(host),
             random=rng,
             local_ip=host,
-            **self.consumer_settings,
+            **{"ordered": True, **self.consumer_settings},
         )
         async with consumer:
             stop = self._stops[host] = asyncio.Event()
             await stop.wait()
 
 
-def war(kind: type[World], seed: int, failures: int) -> World:
+WorldT = TypeVar("WorldT", bound=World)
+
+
+def war(kind: type[WorldT], seed: int, failures: int) -> WorldT:
     """Such a world after so many failures, and an hour at most in which the rest was handled."""
 
-    async def story(simulation: Simulation) -> World:
+    async def story(simulation: Simulation) -> WorldT:
         world = kind(simulation, failing=0.1)
         world.start()
         await asyncio.sleep(20)

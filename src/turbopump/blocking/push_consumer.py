@@ -13,6 +13,7 @@ from turbopump.blocking.on_loop_thread import OnLoopThread
 from turbopump.client import push_consumer as asyncio_push_consumer
 from turbopump.client.allocation import Strategy
 from turbopump.client.consuming.delivery import Delivery
+from turbopump.client.consuming.delivery_batch import BatchHandler
 from turbopump.client.consuming.handling import Handler
 from turbopump.client.consuming.offset_store import ConsumeFrom
 from turbopump.client.consuming.ready_messages import NoMoreMessages
@@ -34,7 +35,8 @@ SETTLE_INTERVAL_S: Final = 0.05
 class PushConsumerSettings(Surrounding, total=False):
     """The further settings of ``turbopump.client.push_consumer.PushConsumer``."""
 
-    handler: Handler | None
+    handler: Handler | BatchHandler | None
+    handler_batch: int | None
     consume_from: ConsumeFrom | datetime
     concurrency: int
     ordered: bool

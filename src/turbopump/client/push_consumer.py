@@ -16,8 +16,9 @@ from typing import Final
 
 from turbopump.client.allocation import Strategy, strategy_of
 from turbopump.client.consuming.assigned_queue import PULL_BATCH
-from turbopump.client.consuming.consumer_rules import CONCURRENCY_RULES, PUSH_RULES, TAKE_RULES
+from turbopump.client.consuming.consumer_rules import CONCURRENCY_RULES, PUSH_RULES, TAKE_RULES, check_batches
 from turbopump.client.consuming.delivery import Delivery, Retry
+from turbopump.client.consuming.delivery_batch import BatchHandler
 from turbopump.client.consuming.handling import Handler
 from turbopump.client.consuming.message_stream import MessageStream
 from turbopump.client.consuming.offset_store import ConsumeFrom
@@ -67,20 +68,22 @@ class PushConsumer(InContext):
     """Consumes as a member of ``group``. Use it as ``async with PushConsumer("127.0.0.1:9876", group="g", topic="t") as consumer:``
     and then ``async for message in consumer:``, or give a ``handler``.
 
-    ``namesrv``: ``"host:port"``, several separated by ``;``, or a list. ``topic`` and ``tags`` (``*``, ``A || B``, or ``Sql(…)``): what
-    to consume; ``subscribe`` adds more. ``handler``: called with each message, ``concurrency`` at once; a coroutine function runs on the
-    loop, a plain function in a thread. ``consume_from``: where a group that is new to a queue begins; a datetime means what was stored
-    from then on. ``max_reconsume_times``: a message that failed comes again so often, then it is a dead letter (None: as the group is set
-    at the broker, usually 16). ``instance_name`` and ``unit_name`` as for ``Producer``; two consumers of a group must not be given the
-    same. ``ordered``: of each queue one message at a time, the next when it is done; one that fails is handled again after
-    ``suspend_time`` seconds, without limit unless ``max_reconsume_times`` is set. ``consume_timeout``: a message that its handler has had
-    for so many seconds is sent back, unless ``ordered``. ``broadcast``: every consumer gets every message, and
-    keeps its offsets in a file below ``offsets_directory`` (``~/.rocketmq_offsets``). ``trace``: records before and after each handling, on
-    ``RMQ_SYS_TRACE_TOPIC`` or the topic you name (docs/tracing.md). ``client_rebalance`` False: brokers divide the queues and say
-    whether they are pulled or popped, ordered or not; ``pop_invisible_time`` (seconds), ``pop_batch`` and ``pop_threshold`` then count
-    (docs/consuming.md). ``pull_batch`` messages come with one pull; pulling waits while more than ``queue_messages_max`` messages,
-    ``queue_bytes_max`` bytes or ``queue_span_max`` offsets of a queue are in hand; ``topic_messages_max`` and ``topic_bytes_max`` are
-    shared by the queues of a topic that are ours. ``clock``, ``random``, ``local_ip`` and ``disk`` replace the system's.
+    ``namesrv``: ``"host:port"``, several separated by ``;``, or a list. ``topic`` and ``tags`` (``*``, ``A || B``, or ``Sql(…)``): what to
+    consume; ``subscribe`` adds more. ``handler``: called with each message, ``concurrency`` at once; a coroutine function runs on the loop,
+    a plain function in a thread. ``handler_batch``: it is called with a list instead, of up to so many messages (1 to 1024) of one queue,
+    what is there at the time; all are done when it returns but those it has settled otherwise (docs/consuming.md). ``consume_from``: where
+    a group that is new to a queue begins; a datetime means what was stored from then on. ``max_reconsume_times``: a message that failed
+    comes again so often, then it is a dead letter (None: as the group is set at the broker, usually 16). ``instance_name`` and
+    ``unit_name`` as for ``Producer``; two consumers of a group must not be given the same. ``ordered``: of each queue one message at a
+    time, the next when it is done; one that fails is handled again after ``suspend_time`` seconds, without limit unless
+    ``max_reconsume_times`` is set. ``consume_timeout``: a message that its handler has had for so many seconds is sent back, unless
+    ``ordered``. ``broadcast``: every consumer gets every message, and keeps its offsets in a file below ``offsets_directory``
+    (``~/.rocketmq_offsets``). ``trace``: records before and after each handling, on ``RMQ_SYS_TRACE_TOPIC`` or the topic you name
+    (docs/tracing.md). ``client_rebalance`` False: brokers divide the queues and say whether they are pulled or popped, ordered or not;
+    ``pop_invisible_time`` (seconds), ``pop_batch`` and ``pop_threshold`` then count (docs/consuming.md). ``pull_batch`` messages come with
+    one pull; pulling waits while more than ``queue_messages_max`` messages, ``queue_bytes_max`` bytes or ``queue_span_max`` offsets of a
+    queue are in hand; ``topic_messages_max`` and ``topic_bytes_max`` are shared by the queues of a topic that are ours. ``clock``,
+    ``random``, ``local_ip`` and ``disk`` replace the system's.
     Raises ConfigError for unusable settings.
 
     A message is done when its handler returns (None included) or, in ``async for``, when the next one is asked for; see docs/client.md.
@@ -93,7 +96,8 @@ class PushConsumer(InContext):
         group: str,
         topic: str | None = None,
         tags: str | Sql = ALL,
-        handler: Handler | None = None,
+        handler: Handler | BatchHandler | None = None,
+        handler_batch: int | None = None,
         consume_from: ConsumeFrom | datetime = ConsumeFrom.LAST,
         concurrency: int = 20,
         ordered: bool = False,
@@ -129,6 +133,7 @@ class PushConsumer(InContext):
         check(PUSH_RULES, locals())
         if offsets_directory is not None and not broadcast:
             raise ConfigError("offsets_directory is for broadcast=True; the offsets of a group are kept by the brokers")
+        check_batches(handler, handler_batch)
         self.group = group
         self._namespace = namespace
         if broadcast:
@@ -138,8 +143,9 @@ class PushConsumer(InContext):
         pop = pop_settings(allocation, pop_invisible_time, pop_batch, pop_threshold, max_reconsume_times)
         self._push_settings = PushSettings(
             handler,
+            handler_batch,
             consume_from,
-            InOrder(suspend_time, max_reconsume_times) if ordered else None,
+            InOrder(suspend_time, max_reconsume_times, handler_batch) if ordered else None,
             broadcast=broadcast,
             offsets_directory=Path(offsets_directory) if offsets_directory is not None else None,
             disk=disk,
@@ -254,7 +260,7 @@ class PushConsumer(InContext):
         """As ``take(1)``, but from any thread and without waiting: None if no message is ready, or nobody may take any. For the blocking
         face."""
         running = self._life.running
-        return None if running is None or self._push_settings.handler is not None else running.ready.begin()
+        return None if running is None or self._push_settings.handler is not None else running.messages.begin()
 
     def give_back(self, messages: Sequence[Delivery]) -> None:
         """Messages that were taken and are not dealt with: they are the next ones again."""
@@ -262,7 +268,7 @@ class PushConsumer(InContext):
         if running is not None:
             for message in reversed(messages):
                 if not message.settled:
-                    running.ready.give_back(message)
+                    running.ready.put_back(message)
 
     def set_concurrency(self, concurrency: int) -> None:
         """So many handler calls at once from now on; what is being handled is not disturbed. Raises ConfigError, also without a handler."""
@@ -310,7 +316,7 @@ class PushConsumer(InContext):
             self._life.ready()
         if self._push_settings.handler is not None:
             raise ConfigError("this PushConsumer has a handler, which gets the messages; iterate over one without")
-        return running.ready
+        return running.messages
 
     # --- joining -------------------------------------------------------------------------------------------------------------
 

@@ -55,9 +55,15 @@ def run(
     return printed
 
 
+def test_the_example_of_lists(broker: BrokerThread) -> None:
+    broker.create_topic("readings", queues=4)
+    printed = run(EXAMPLES[0], broker, 4)
+    assert sorted(printed) == [(queue_id, list(range(25))) for queue_id in range(4)]
+
+
 def test_the_example_of_ordered_consumption(broker: BrokerThread) -> None:
     broker.create_topic("orders", queues=4)
-    printed = run(EXAMPLES[0], broker, 3)
+    printed = run(EXAMPLES[1], broker, 3)
     assert [words[1:] for words in printed] == [(0, b"ordered"), (1, b"paid"), (2, b"sent")]
 
 
@@ -69,14 +75,14 @@ def test_the_example_of_broadcasting(broker: BrokerThread, monkeypatch: pytest.M
         with blocking.Producer(broker.namesrv) as producer:
             producer.send("prices", "tea")
 
-    assert run(EXAMPLES[1], broker, 1, send) == [("forget", b"tea")]
+    assert run(EXAMPLES[2], broker, 1, send) == [("forget", b"tea")]
     (file,) = tmp_path.glob(".rocketmq_offsets/*@DEFAULT/caches/offsets.json")
     assert b":1" in file.read_bytes()
 
 
 def test_the_example_of_messages_one_by_one(broker: BrokerThread) -> None:
     broker.create_topic("jobs", queues=2)
-    assert run(EXAMPLES[2], broker, 1, wait=False) == [(1, b"a long one")]
+    assert run(EXAMPLES[3], broker, 1, wait=False) == [(1, b"a long one")]
     with blocking.SimpleConsumer(broker.namesrv, group="workers", topic="jobs") as consumer:
         assert consumer.receive(timeout=0) == [], "it was acknowledged"
 

@@ -42,6 +42,7 @@ USABLE: Final[dict[str, tuple[object, ...]]] = {
     "topics": ([],),
     "tags": ("1", ""),
     "handler": (None,),
+    "handler_batch": (None,),
     "checker": (),
     "executor": (None,),
     "threads": (),
@@ -121,6 +122,7 @@ BESIDE: Final[dict[str, dict[str, object]]] = {
     "tags": {"topic": "orders"},
     "offsets_directory": {"broadcast": True},
     "suspend_time": {"ordered": True},
+    "handler_batch": {"handler": print},
 }
 """What must be given for a setting to count."""
 

@@ -69,6 +69,32 @@ def test_a_message_that_fails_is_handled_again_in_place_and_what_follows_waits()
     simulate(1, scenario)
 
 
+def test_a_handler_that_goes_on_after_it_has_asked_for_its_message_again_says_nothing_of_the_next_delivery() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        go_on = asyncio.Event()
+        attempts: list[int] = []
+
+        async def handle(message: Delivery) -> Retry | None:
+            attempts.append(message.attempt)
+            if len(attempts) == 1:
+                message.retry()
+                await go_on.wait()
+                message.done()
+            elif len(attempts) == 2:
+                go_on.set()
+                await asyncio.sleep(5)
+                return Retry()
+            return None
+
+        async with popping(simulation) as (cluster, pops):
+            pops.store("orders", 0, b"a")
+            async with consumer_of(cluster, handler=handle, ordered=True):
+                await until(lambda: len(pops.acked) == 1)
+            assert attempts == [1, 2, 3], "it was not done before the third"
+
+    simulate(1, scenario)
+
+
 def test_after_its_retries_or_on_request_a_message_becomes_a_dead_letter_and_the_next_goes_on() -> None:
     async def scenario(simulation: Simulation) -> None:
         fates = {b"poison": Retry(level=-1), b"hopeless": Retry()}

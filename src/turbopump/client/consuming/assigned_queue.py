@@ -15,11 +15,12 @@ from typing import Final
 
 from turbopump.client.consuming.consumption import Consumption
 from turbopump.client.consuming.delivery import Delivery
+from turbopump.client.consuming.ordered_batches import line_of
 from turbopump.client.consuming.ordered_line import InOrder, OrderedLine
 from turbopump.client.consuming.process_queue import USUAL_LIMITS, ProcessQueue, PullLimits
 from turbopump.client.consuming.pulled_messages import pulled_messages, tell_of
 from turbopump.client.consuming.queue_locks import HeldLock
-from turbopump.client.consuming.ready_messages import ReadyMessages
+from turbopump.client.consuming.ready_messages import AnyReady
 from turbopump.client.consuming.send_back import SendBack
 from turbopump.client.consuming.subscription import Subscription
 from turbopump.client.instance import ClientInstance
@@ -64,7 +65,7 @@ class AssignedQueue:
         instance: ClientInstance,
         group: str,
         subscriptions: Mapping[str, Subscription],
-        ready: ReadyMessages,
+        ready: AnyReady,
         backs: SendBack | None,
         queue: MessageQueue,
         offset: int,
@@ -98,7 +99,7 @@ class AssignedQueue:
         self._statistics = consumption.of(queue.topic)
         self._namespace = namespace
         self._order = order
-        self._line = OrderedLine(ready) if order is not None else None
+        self._line = line_of(ready, order)
         self._dropped = False
         self._room: asyncio.Future[None] | None = None
         self._broker_id = MASTER_ID

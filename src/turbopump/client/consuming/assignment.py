@@ -20,7 +20,7 @@ from turbopump.client.consuming.offset_store import ConsumeFrom, OffsetStore
 from turbopump.client.consuming.ordered_line import InOrder
 from turbopump.client.consuming.process_queue import USUAL_LIMITS, PullLimits
 from turbopump.client.consuming.queue_locks import HeldLock, QueueLocks
-from turbopump.client.consuming.ready_messages import ReadyMessages
+from turbopump.client.consuming.ready_messages import AnyReady
 from turbopump.client.consuming.rebalance import Change
 from turbopump.client.consuming.send_back import SendBack
 from turbopump.client.consuming.subscription import Subscription
@@ -44,7 +44,7 @@ class Assignment:
         group: str,
         subscriptions: Mapping[str, Subscription],
         consume_from: ConsumeFrom | datetime,
-        ready: ReadyMessages,
+        ready: AnyReady,
         offsets: OffsetStore | LocalOffsets,
         backs: SendBack | None,
         *,

@@ -19,6 +19,7 @@ from turbopump.client.setting_rules import (
     is_whole,
     whole_from,
 )
+from turbopump.errors import ConfigError
 
 
 def _is_disk(value: object) -> bool:
@@ -34,6 +35,9 @@ _ALLOCATION: Final = Rule(
 )
 _BYTES: Final = Rule(lambda value: is_whole(value) and value > 0, "must be a number of bytes above 0")
 
+ONE_BY_ONE: Final = "handles_one_by_one"
+"""An attribute of handlers that can do nothing with a list of messages."""
+
 CONCURRENCY_RULES: Final[Mapping[str, Rule]] = {"concurrency": whole_from(1, " of calls at once")}
 _RETRIES: Final = whole_from(0, " of retries").or_none()
 
@@ -41,6 +45,9 @@ PUSH_RULES: Final[Mapping[str, Rule]] = {
     **CONCURRENCY_RULES,
     "max_reconsume_times": _RETRIES,
     "handler": FUNCTION.or_none(),
+    "handler_batch": Rule(
+        lambda value: is_whole(value) and 1 <= value <= 1024, "must be a whole number of messages from 1 to 1024"
+    ).or_none(),
     "consume_from": _CONSUME_FROM,
     "ordered": SWITCH,
     "suspend_time": SECONDS,
@@ -95,3 +102,18 @@ LITE_PULL_RULES: Final[Mapping[str, Rule]] = {
     "allocation": _ALLOCATION,
 }
 """``group``, ``topic``, ``tags``, ``trace``, where it lives and how it pops are checked where they are used."""
+
+
+def check_batches(handler: object, handler_batch: int | None) -> None:
+    """Raises ConfigError if nobody could be given lists of messages."""
+    if handler_batch is None:
+        return
+    if handler is None:
+        raise ConfigError(
+            f"handler_batch={handler_batch} without handler=… is of no use: give a handler, or take(count) messages yourself"
+        )
+    if getattr(handler, ONE_BY_ONE, False):
+        raise ConfigError(
+            f"handler_batch={handler_batch} gives lists, and an IdempotentConsumer wraps handlers of single messages: leave "
+            "handler_batch out, or go through the list in a handler of your own, each with idempotent.handling(message)"
+        )

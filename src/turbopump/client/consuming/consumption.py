@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import get_ident
 
 from turbopump.client.consuming.consume_statistics import TopicStatistics
@@ -49,6 +49,22 @@ class Consumption:
             message.trace = self._traces.now_ms()
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._traces.began_at, message)
+
+    def began_together(self, messages: Sequence[Delivery]) -> None:
+        """Somebody has taken these, for one call of a handler; from any thread."""
+        now = self._now()
+        for message in messages:
+            message.taken_at = now
+        if self._traces is None:
+            return
+        together = self._traces.together(len(messages))
+        for message in messages:
+            message.trace = together
+        if get_ident() == self._thread:
+            self._traces.began_all(messages)
+        else:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._traces.began_all, messages)
 
     def ended(self, message: Delivery, statistics: TopicStatistics, *, ok: bool) -> float:
         """It is dealt with, or has failed; when that is. Notes nothing of a message that nobody had taken."""

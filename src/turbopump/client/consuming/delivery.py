@@ -80,6 +80,10 @@ class Delivery(ReceivedMessage):
         self.taken = False
         self._owner.delivery_left(self)
 
+    def goes_with(self, other: Delivery) -> bool:
+        """Whether one call of a handler may be about both: they are of one queue, and were sent to one topic."""
+        return self._owner is other._owner and self.queue_id == other.queue_id and self.topic == other.topic
+
     @property
     def failure(self) -> str | None:
         """Why it is wanted again, in one line; None if nobody said."""

@@ -11,13 +11,15 @@ import contextlib
 import inspect
 import logging
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from turbopump.client.consuming.delivery import Delivery
-from turbopump.client.consuming.handling import COMES_AGAIN, Handler, failed, settle
+from turbopump.client.consuming.delivery_batch import Handled
+from turbopump.client.consuming.handling import COMES_AGAIN, failed, settle
+from turbopump.client.consuming.ready_batches import ReadyBatches
 from turbopump.client.consuming.ready_messages import TURN_MAX_S, ReadyMessages
 from turbopump.client.function_failure import awaited, failure_of, meant
 from turbopump.client.user_function import in_pool
@@ -37,7 +39,7 @@ RUN_MAX_S: Final = 0.1
 
 
 class _Outcome(NamedTuple):
-    message: Delivery
+    message: Handled
     result: object
     error: Exception | None
     seconds: float
@@ -50,13 +52,21 @@ class _Run:
 
     def __init__(self) -> None:
         self.begun = False
-        self.message: Delivery | None = None
+        self.message: Handled | None = None
 
 
 class HandlerThreads:
-    """``concurrency`` calls of ``handler`` at once, or as many as ``resize`` says since. ``fate``: what becomes of messages that fail."""
+    """``concurrency`` calls of ``handler`` at once, or as many as ``resize`` says since, each with what ``ready`` hands out: a message, or
+    a batch. ``fate``: what becomes of messages that fail."""
 
-    def __init__(self, handler: Handler, ready: ReadyMessages, *, concurrency: int, fate: str | None = None) -> None:
+    def __init__(
+        self,
+        handler: Callable[[Any], object],
+        ready: ReadyMessages | ReadyBatches,
+        *,
+        concurrency: int,
+        fate: str | None = None,
+    ) -> None:
         self.concurrency = concurrency
         self._handler = handler
         self._ready = ready
@@ -88,7 +98,7 @@ class HandlerThreads:
         self.concurrency = concurrency
         self._look()
 
-    def in_hand(self) -> list[Delivery]:
+    def in_hand(self) -> list[Handled]:
         """What is being handled."""
         return [message for run in self._runs if (message := run.message) is not None]
 
@@ -199,7 +209,7 @@ class HandlerThreads:
         now = monotonic()
         end = now + RUN_MAX_S
         while now < end and len(runs) <= self.concurrency and not self._abandoned:
-            message = ready.begin()
+            message: Handled | None = ready.begin()
             run.begun = True
             if message is None:
                 break

@@ -11,9 +11,11 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 from turbopump.client.consuming.delivery import Delivery, Retry, is_retry
+from turbopump.client.consuming.delivery_batch import Handled, keys_of
+from turbopump.client.consuming.ready_batches import ReadyBatches
 from turbopump.client.consuming.ready_messages import NoMoreMessages, ReadyMessages
 from turbopump.client.function_failure import awaited, failure_of, meant
 
@@ -28,16 +30,24 @@ REPLACE_S: Final = 1.0
 
 
 class HandlerPool:
-    """``concurrency`` workers, or as many as ``resize`` says since. ``fate``: what becomes of messages that fail."""
+    """``concurrency`` workers, or as many as ``resize`` says since. ``handler`` is called with what ``ready`` hands out: a message, or a
+    batch. ``fate``: what becomes of messages that fail."""
 
-    def __init__(self, handler: Handler, ready: ReadyMessages, *, concurrency: int, fate: str | None = None) -> None:
+    def __init__(
+        self,
+        handler: Callable[[Any], object],
+        ready: ReadyMessages | ReadyBatches,
+        *,
+        concurrency: int,
+        fate: str | None = None,
+    ) -> None:
         self.concurrency = concurrency
-        self._call: Callable[[Delivery], Awaitable[object]] = handler  # type: ignore[assignment]
+        self._call: Callable[[Handled], Awaitable[object]] = handler  # type: ignore[assignment]
         self._ready = ready
         self._fate = fate or COMES_AGAIN
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle: set[asyncio.Task[None]] = set()
-        self._in_hand: dict[asyncio.Task[None], Delivery] = {}
+        self._in_hand: dict[asyncio.Task[None], Handled] = {}
         """What each busy worker handles, or has handled a moment ago."""
         self._started = self._stopping = False
 
@@ -62,7 +72,7 @@ class HandlerPool:
             task.add_done_callback(self._ended)
             self._tasks.add(task)
 
-    def in_hand(self) -> list[Delivery]:
+    def in_hand(self) -> list[Handled]:
         """What is being handled, and perhaps some that is settled."""
         return list(self._in_hand.values())
 
@@ -91,7 +101,7 @@ class HandlerPool:
         assert this is not None
         ready, call, in_hand = self._ready, self._call, self._in_hand
         while len(self._tasks) <= self.concurrency or self._stopping:
-            message = ready.now()
+            message: Handled | None = ready.now()
             if message is None:
                 self._idle.add(this)
                 in_hand.pop(this, None)
@@ -132,7 +142,7 @@ class HandlerPool:
         elif message is not None:
             message.left()
 
-    def _replace(self, message: Delivery | None, error: BaseException) -> None:
+    def _replace(self, message: Handled | None, error: BaseException) -> None:
         """A worker has ended that nobody here has told to."""
         if self._stopping:
             if message is not None:
@@ -144,19 +154,14 @@ class HandlerPool:
         self._fill()
 
 
-def failed(message: Delivery, error: BaseException, fate: str) -> None:
+def failed(message: Handled, error: BaseException, fate: str) -> None:
     """Its handler raised ``error``."""
-    if message.settled:
-        return
-    log.warning(
-        "handler failed, the message %s msg_id=%s topic=%s queue=%s:%d offset=%d attempt=%d",
-        *(fate, message.msg_id, message.topic, message.broker_name, message.queue_id, message.queue_offset, message.attempt),
-        exc_info=error,
-    )
-    message.retry(reason=error)
+    if not message.settled:
+        log.warning("handler failed, the message %s %s", fate, keys_of(message), exc_info=error)
+        message.retry(reason=error)
 
 
-def settle(message: Delivery, result: object, fate: str) -> None:
+def settle(message: Handled, result: object, fate: str) -> None:
     """By what the handler returned; what it cannot have meant is a failure."""
     try:
         if isinstance(result, Retry):
@@ -170,6 +175,6 @@ def settle(message: Delivery, result: object, fate: str) -> None:
         failed(message, error, fate)
 
 
-def is_coroutine_function(handler: Handler) -> bool:
+def is_coroutine_function(handler: Callable[..., object]) -> bool:
     """Whether calling it gives a coroutine: an ``async def``, a partial of one, or an object with an ``async def __call__``."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from turbopump.client.consuming.delivery import Delivery
+from turbopump.client.consuming.delivery_batch import Handled, keys_of
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +19,7 @@ LEVEL: Final = 3
 """The delay level after which such a message comes again: 10 s by Apache's table."""
 
 
-async def give_back_late(in_hand: Callable[[], Iterable[Delivery]], timeout: float) -> None:
+async def give_back_late(in_hand: Callable[[], Iterable[Handled]], timeout: float) -> None:
     """For ever: of what handlers have ``in_hand``, give back what has been there for ``timeout`` seconds."""
     loop = asyncio.get_running_loop()
     while True:
@@ -36,10 +36,9 @@ async def give_back_late(in_hand: Callable[[], Iterable[Delivery]], timeout: flo
         await asyncio.sleep(max(next_due - now, 0.001))
 
 
-def _give_back(message: Delivery, seconds: float) -> None:
+def _give_back(message: Handled, seconds: float) -> None:
     log.warning(
-        "handler has not ended for %.0f s, its message is given back, what it says later does not count "
-        "msg_id=%s topic=%s queue=%s:%d offset=%d attempt=%d",
-        *(seconds, message.msg_id, message.topic, message.broker_name, message.queue_id, message.queue_offset, message.attempt),
+        "handler has not ended for %.0f s, its message is given back, what it says later does not count %s",
+        *(seconds, keys_of(message)),
     )
     message.retry(level=LEVEL, reason=TimeoutError(f"its handler had not ended after {seconds:.0f} s"))

@@ -13,21 +13,23 @@ from copy import copy
 from dataclasses import dataclass
 
 from turbopump.client.consuming.delivery import Delivery
-from turbopump.client.consuming.ready_messages import ReadyMessages
+from turbopump.client.consuming.ready_messages import AnyReady
 
 
 @dataclass(frozen=True, slots=True)
 class InOrder:
-    """How a message that failed is retried in place: after so many seconds, and how often (None: until it succeeds)."""
+    """How a message that failed is retried in place: after so many seconds, and how often (None: until it succeeds). ``batch``: so many
+    messages of a queue at a time, for a handler that takes several at once; None: one."""
 
     suspend_s: float
     retries_max: int | None
+    batch: int | None = None
 
 
 class OrderedLine:
     """Hands messages to ``ready``, one at a time, until it is stopped."""
 
-    def __init__(self, ready: ReadyMessages) -> None:
+    def __init__(self, ready: AnyReady) -> None:
         self._loop = asyncio.get_running_loop()
         self._ready = ready
         self._waiting: deque[Delivery] = deque()

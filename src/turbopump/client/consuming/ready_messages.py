@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from turbopump.client.consuming.delivery import Delivery
+from turbopump.client.consuming.delivery_batch import DeliveryBatch
 
 TURN_MAX_S: Final = 0.01
 """A taker that never has to wait lets the loop do other things this often: heartbeats must go out whatever the handlers do."""
@@ -22,12 +24,13 @@ class NoMoreMessages(Exception):  # noqa: N818 - an end, not an error
     """The consumer is closed."""
 
 
-class ReadyMessages:
-    """A queue with many takers. Bounded by what the pulls may put into it. ``on_take`` is told of each message that is handed out, also by
-    threads that take one."""
+HandedT = TypeVar("HandedT", Delivery, DeliveryBatch)
 
-    def __init__(self, on_take: Callable[[Delivery], None] | None = None) -> None:
-        self._on_take = on_take
+
+class Ready(ABC, Generic[HandedT]):
+    """A queue with many takers, who get ``HandedT`` each. Bounded by what the pulls may put into it."""
+
+    def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._ready: deque[Delivery] = deque()
         self._waiters: deque[asyncio.Future[None]] = deque()
@@ -54,8 +57,12 @@ class ReadyMessages:
         if self._listener is not None:
             self._listener()
 
-    def give_back(self, message: Delivery) -> None:
+    @abstractmethod
+    def give_back(self, message: HandedT) -> None:
         """It was taken and nothing was done with it: it is the next again, if it is still wanted."""
+
+    def put_back(self, message: Delivery) -> None:
+        """One message, as ``give_back``."""
         if self._closed or not message.wanted:
             message.left()
             return
@@ -88,11 +95,11 @@ class ReadyMessages:
         self._ready.clear()
         self._wake(len(self._waiters))
 
-    def now(self) -> Delivery | None:
+    def now(self) -> HandedT | None:
         """The next message if there is one and the loop need not do other things first; else ``take`` waits for it."""
         return None if self._loop.time() - self._turn_started > TURN_MAX_S else self._next()
 
-    async def take(self) -> Delivery:
+    async def take(self) -> HandedT:
         """The next message, when there is one. Raises NoMoreMessages once closed."""
         while True:
             message = self._next()
@@ -119,8 +126,59 @@ class ReadyMessages:
         """How many could be taken now, and perhaps some that are not wanted any more."""
         return 0 if self.paused else len(self._ready)
 
-    def begin(self) -> Delivery | None:
+    @abstractmethod
+    def begin(self) -> HandedT | None:
         """From any thread: the next message if there is one."""
+
+    @abstractmethod
+    def _next(self) -> HandedT | None: ...
+
+    async def _more(self) -> None:
+        waiter = self._loop.create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                self._wake(1)  # it was for somebody who is gone now
+            else:
+                with contextlib.suppress(ValueError):  # who was to be woken in the turn of the cancellation was passed over
+                    self._waiters.remove(waiter)
+            raise
+        self._turn_started = self._loop.time()
+
+    def _wake_more(self) -> None:
+        """Wake one who waits, and, while he and those after him leave messages behind, twice as many in each turn of the loop: where
+        handlers wait for nothing, one is enough for all messages."""
+        if self._ready and self._waiters and not self.paused:
+            self._wake(self._waking)
+            self._waking *= 2
+            self._loop.call_soon(self._wake_more)
+        else:
+            self._waking = 0
+
+    def _wake(self, count: int) -> None:
+        while count and self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                count -= 1
+
+
+AnyReady = Ready[Delivery] | Ready[DeliveryBatch]
+
+
+class ReadyMessages(Ready[Delivery]):
+    """Messages one by one. ``on_take`` is told of each that is handed out, also by threads that take one."""
+
+    def __init__(self, on_take: Callable[[Delivery], None] | None = None) -> None:
+        super().__init__()
+        self._on_take = on_take
+
+    def give_back(self, message: Delivery) -> None:
+        self.put_back(message)
+
+    def begin(self) -> Delivery | None:
         while not self.paused:
             try:
                 message = self._ready.popleft()
@@ -157,34 +215,3 @@ class ReadyMessages:
         if self._on_take is not None:
             self._on_take(message)
         return True
-
-    async def _more(self) -> None:
-        waiter = self._loop.create_future()
-        self._waiters.append(waiter)
-        try:
-            await waiter
-        except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():
-                self._wake(1)  # it was for somebody who is gone now
-            else:
-                with contextlib.suppress(ValueError):  # who was to be woken in the turn of the cancellation was passed over
-                    self._waiters.remove(waiter)
-            raise
-        self._turn_started = self._loop.time()
-
-    def _wake_more(self) -> None:
-        """Wake one who waits, and, while he and those after him leave messages behind, twice as many in each turn of the loop: where
-        handlers wait for nothing, one is enough for all messages."""
-        if self._ready and self._waiters and not self.paused:
-            self._wake(self._waking)
-            self._waking *= 2
-            self._loop.call_soon(self._wake_more)
-        else:
-            self._waking = 0
-
-    def _wake(self, count: int) -> None:
-        while count and self._waiters:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                count -= 1

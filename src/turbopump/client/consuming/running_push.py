@@ -10,12 +10,13 @@ from collections.abc import Collection, MutableMapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from turbopump.client.allocation import Strategy
 from turbopump.client.consuming.assignment import Assignment
 from turbopump.client.consuming.broker_division import BrokerDivision
 from turbopump.client.consuming.consumption import Consumption
+from turbopump.client.consuming.delivery_batch import BatchHandler, called_with_lists
 from turbopump.client.consuming.handler_threads import HandlerThreads
 from turbopump.client.consuming.handling import Handler, HandlerPool, is_coroutine_function
 from turbopump.client.consuming.late_handlers import give_back_late
@@ -23,6 +24,7 @@ from turbopump.client.consuming.local_offsets import LocalOffsets, default_direc
 from turbopump.client.consuming.offset_store import ConsumeFrom, OffsetStore
 from turbopump.client.consuming.ordered_line import InOrder
 from turbopump.client.consuming.process_queue import PullLimits
+from turbopump.client.consuming.ready_batches import ReadyBatches
 from turbopump.client.consuming.ready_messages import ReadyMessages
 from turbopump.client.consuming.rebalance import Balancer
 from turbopump.client.consuming.send_back import SendBack
@@ -41,9 +43,10 @@ from turbopump.store.disk import Disk
 @dataclass(frozen=True, slots=True)
 class PushSettings:
     """As its user gave them, checked: see ``PushConsumer``. ``order``: in order, and how; ``asks_brokers``: brokers divide the queues;
-    ``limits`` and ``batch``: how much is pulled ahead, and in one pull."""
+    ``limits`` and ``batch``: how much is pulled ahead, and in one pull; ``handler_batch`` None: a handler gets one message at a time."""
 
-    handler: Handler | None
+    handler: Handler | BatchHandler | None
+    handler_batch: int | None
     consume_from: ConsumeFrom | datetime
     order: InOrder | None
     broadcast: bool
@@ -60,7 +63,8 @@ class PushSettings:
 
 
 class RunningPush:
-    """``subscriptions``: by topic, as they are at any time. ``tracing`` None: nothing is traced. ``concurrency``: handler calls at once."""
+    """``ready``: what waits to be handled; ``messages``: the same for who takes it without a handler. ``subscriptions``: by topic, as they
+    are at any time. ``tracing`` None: nothing is traced. ``concurrency``: handler calls at once."""
 
     def __init__(
         self,
@@ -83,7 +87,11 @@ class RunningPush:
         self._tracing = tracing
         self._tasks: list[asyncio.Task[None]] = []
         self.consumption = Consumption(asyncio.get_running_loop().time, tracing.of_consumer() if tracing is not None else None)
-        self.ready = ReadyMessages(self.consumption.began)
+        self.ready: ReadyMessages | ReadyBatches
+        self.ready = self.messages = ReadyMessages(self.consumption.began)
+        if settings.handler_batch is not None:
+            began, ordered = self.consumption.began_together, settings.order is not None
+            self.ready = ReadyBatches(settings.handler_batch, began, ordered=ordered)
         self._offsets: OffsetStore | LocalOffsets = OffsetStore(instance, group)
         self._backs: SendBack | None = None
         if settings.broadcast:
@@ -131,7 +139,8 @@ class RunningPush:
             return None
         fate = "is not delivered again (broadcasting)" if settings.broadcast and settings.order is None else None
         kind: type[HandlerPool | HandlerThreads] = HandlerPool if is_coroutine_function(handler) else HandlerThreads
-        return kind(handler, self.ready, concurrency=concurrency, fate=fate)
+        call = handler if settings.handler_batch is None else called_with_lists(cast(BatchHandler, handler))
+        return kind(call, self.ready, concurrency=concurrency, fate=fate)
 
     @property
     def queues(self) -> Collection[MessageQueue]:

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from turbopump.client.consuming.consumer_rules import ONE_BY_ONE
 from turbopump.client.consuming.delivery import Delivery, Retry, is_retry
 from turbopump.client.consuming.handling import Handler, is_coroutine_function
 from turbopump.client.idempotence.idempotence_rules import HANDLER_RULES, IDEMPOTENCE_RULES
@@ -118,8 +119,13 @@ class IdempotentConsumer:
             return result
 
         async def always(message: Delivery) -> object:
+            if not isinstance(message, ReceivedMessage):
+                raise TypeError(
+                    "an IdempotentConsumer wraps handlers of single messages, and was given several: see docs/idempotence.md"
+                )
             return await (function.call(message) if self.key_of(message) is None else handle(message))
 
+        setattr(always, ONE_BY_ONE, True)
         return always
 
     @asynccontextmanager

@@ -12,7 +12,7 @@ from datetime import datetime
 from turbopump.client.consuming.consumption import Consumption
 from turbopump.client.consuming.offset_store import ConsumeFrom
 from turbopump.client.consuming.ordered_line import InOrder
-from turbopump.client.consuming.ready_messages import ReadyMessages
+from turbopump.client.consuming.ready_messages import AnyReady
 from turbopump.client.consuming.rebalance import Change
 from turbopump.client.consuming.send_back import SendBack
 from turbopump.client.consuming.subscription import Subscription
@@ -37,7 +37,7 @@ class PopAssignment:
         group: str,
         subscriptions: Mapping[str, Subscription],
         consume_from: ConsumeFrom | datetime,
-        ready: ReadyMessages,
+        ready: AnyReady,
         settings: PopSettings,
         backs: SendBack | None,
         consumption: Consumption,

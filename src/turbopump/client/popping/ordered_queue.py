@@ -1,4 +1,5 @@
-"""A queue that is popped in order: of each queue behind it one message at a time is in somebody's hands, the next when it is done.
+"""A queue that is popped in order: of each queue behind it one message (or batch) at a time is in somebody's hands, the next
+when it is done.
 
 One rule: what failed is handled again in place, and what comes after it waits. The broker gives nobody more of a queue while something
 that was taken of it is neither acknowledged nor visible again. So a line is kept invisible while it moves: whenever a message is handed
@@ -11,8 +12,10 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from copy import copy
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from turbopump.client.consuming.ordered_line import InOrder
@@ -26,11 +29,23 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Line:
-    """Messages of one queue that are not done, the next one first. ``out`` is the one that was handed out, or soon will be."""
+    """Messages of one queue that are not done, the next one first. ``out`` are those that were handed out, or soon will be: mostly one, or
+    a batch. ``failed``: of these, which come again, and after how many seconds."""
 
     left: deque[PoppedDelivery] = field(default_factory=deque)
     unwanted: set[PoppedDelivery] = field(default_factory=set)
-    out: PoppedDelivery | None = None
+    out: list[PoppedDelivery] = field(default_factory=list)
+    failed: dict[PoppedDelivery, float] = field(default_factory=dict)
+
+    def next(self, count: int) -> list[PoppedDelivery]:
+        """What is to be handed out, up to so many."""
+        return list(islice((message for message in self.left if message not in self.unwanted), count))
+
+    def forget(self) -> None:
+        """Nothing is left of it but what somebody has in hand."""
+        self.left.clear()
+        self.out = [message for message in self.out if message.taken]
+        self.failed.clear()
 
 
 class OrderedPopQueue(PopQueue):
@@ -76,77 +91,101 @@ class OrderedPopQueue(PopQueue):
         """Of a line, what nobody has in hand: if one message is late, they all are."""
         for line in {id(line): line for message in late if (line := self._lines[message.queue_id]).left}.values():
             for message in line.left:
-                if not (message is line.out and message.taken):
+                if not (message in line.out and message.taken):
                     self._held.pop(message, None)
-            line.left.clear()
-            if line.out is not None and not line.out.taken:
-                line.out = None
+            line.forget()
         self._look_for_room()
 
-    # --- the next one --------------------------------------------------------------------------------------------------------
+    # --- the next ones -------------------------------------------------------------------------------------------------------
 
     def _advance(self, line: _Line) -> None:
-        """Hand out the next message, unless one is out."""
-        while line.out is None and line.left and line.left[0] in line.unwanted:
+        """Hand out what is next, unless something is out."""
+        if not line.out:
+            self._pass_over_unwanted(line)
+            if line.left and not self._dropped:
+                self._hand_out(line, 0.0, ())
+
+    def _pass_over_unwanted(self, line: _Line) -> None:
+        while line.left and line.left[0] in line.unwanted:
             message = line.left.popleft()
             line.unwanted.discard(message)
             self._release(message)
             self._acks.begin(message, message.broker_name, message.deadline)
-        if line.out is None and line.left and not self._dropped:
-            line.out = line.left[0]
-            self._hand_out(line, line.out, 0.0, again=False)
 
-    def _hand_out(self, line: _Line, message: PoppedDelivery, delay: float, *, again: bool) -> None:
-        """After ``delay`` seconds; with half of the invisible time left then, or more is asked for before."""
-        if message.overdue:
-            self._forget([message])
-        elif message.deadline - self._loop.time() - delay < self._settings.invisible_s / 2:
-            self._acks.spawn(
-                self._keep(line, message, line.left[-1], delay, again=again), name=f"keep invisible {message.msg_id}"
-            )
+    def _hand_out(self, line: _Line, delay: float, again: Collection[PoppedDelivery]) -> None:
+        """After ``delay`` seconds, what is next then; with half of the invisible time left then, or more is asked for before. ``again``:
+        those that have failed."""
+        out = line.out = line.next(self._order.batch or 1)
+        if out[0].overdue:
+            self._forget(out)
+        elif out[0].deadline - self._loop.time() - delay < self._settings.invisible_s / 2:
+            self._acks.spawn(self._keep(line, out, line.left[-1], delay, again), name=f"keep invisible {out[0].msg_id}")
         elif delay > 0:
-            self._loop.call_later(delay, self._offer, line, message, again)
+            self._loop.call_later(delay, self._offer, line, out, again)
         else:
-            self._offer(line, message, again)
+            self._offer(line, out, again)
 
-    async def _keep(self, line: _Line, message: PoppedDelivery, last: PoppedDelivery, delay: float, *, again: bool) -> None:
+    async def _keep(
+        self, line: _Line, out: list[PoppedDelivery], last: PoppedDelivery, delay: float, again: Collection[PoppedDelivery]
+    ) -> None:
         """Have more time for the whole line: it is blocked for others as long as its last message is invisible."""
         asked, seconds = self._loop.time(), delay + self._settings.invisible_s
         try:
             await self._receipts.change_invisible_time(last, seconds)
         except (RemotingError, MessageError) as error:
             log.warning("queue in order not kept, comes again queue=%s cause=%s", self.queue, error)
-            if line.out is message:
-                self._forget([message])
+            if line.out is out:
+                self._forget(out)
             return
-        if line.out is message and not self._dropped:
+        if line.out is out and not self._dropped:
             for other in line.left:
                 other.invisible_until(asked + seconds, self._loop.time)
-            self._hand_out(line, message, delay, again=again)
+            self._hand_out(line, delay, again)
 
-    def _offer(self, line: _Line, message: PoppedDelivery, again: bool) -> None:
-        if line.out is not message or self._dropped or not line.left or line.left[0] is not message:
+    def _offer(self, line: _Line, out: list[PoppedDelivery], again: Collection[PoppedDelivery]) -> None:
+        if line.out is not out or self._dropped or not line.left or line.left[0] is not out[0]:
             return
-        if again:
-            message.deliver_again()
-        self._ready.put([message])
+        out[:] = [self._once_more(line, message) if message in again else message for message in out]
+        self._ready.put(list(out))
+
+    def _once_more(self, line: _Line, before: PoppedDelivery) -> PoppedDelivery:
+        """A new delivery of it: a handler that has asked for it again may still say something, of the one before."""
+        message = copy(before)
+        message.deliver_again()
+        line.left[line.left.index(before)] = message
+        self._held.pop(before, None)
+        self._held[message] = None
+        if message.batch is not None:
+            message.batch.replace(before, message)
+        return message
 
     # --- what becomes of it --------------------------------------------------------------------------------------------------
 
     def _after(self, message: PoppedDelivery) -> None:
         line = self._lines[message.queue_id]
-        if line.out is not message:
+        if message not in line.out:
             return
-        line.out = None
-        if line.left and line.left[0] is message:
-            line.left.popleft()
+        line.out.remove(message)
+        if message in line.left:
+            line.left.remove(message)
             if message.overdue:
                 self._forget(list(line.left))
-        self._advance(line)
+        self._go_on(line)
+
+    def _go_on(self, line: _Line) -> None:
+        """If nobody has any more of what is out: what failed is next, together, or else what follows."""
+        if any(message not in line.failed for message in line.out):
+            return
+        failed, line.failed, line.out = line.failed, {}, []
+        if failed and not self._dropped:
+            self._pass_over_unwanted(line)
+            self._hand_out(line, max(failed.values()), failed)
+        else:
+            self._advance(line)
 
     def _retry(self, message: PoppedDelivery, delay: float | None, level: int) -> None:
         line, retries_max = self._lines[message.queue_id], self._order.retries_max
-        if line.out is not message or not line.left or line.left[0] is not message or message.overdue or self._dropped:
+        if message not in line.out or message not in line.left or message.overdue or self._dropped:
             self._put_down(message)
         elif level < 0 or (retries_max is not None and message.reconsume_times >= retries_max):
             self._backs.begin_plain(message, level, lambda taken: self._given_up(line, message, taken=taken))
@@ -160,26 +199,31 @@ class OrderedPopQueue(PopQueue):
             if not self._closed:
                 self._acks.begin(message, message.broker_name, message.deadline)
             self._after(message)
-        elif line.left and line.left[0] is message:
+        elif message in line.out and message in line.left:
             self._again(line, message, self._order.suspend_s)
         else:
             self._put_down(message)
 
     def _again(self, line: _Line, message: PoppedDelivery, delay: float) -> None:
         message.taken = False
-        self._hand_out(line, message, delay, again=True)
+        line.failed[message] = delay
+        self._go_on(line)
 
     def _put_down(self, message: PoppedDelivery) -> None:
         """Nobody handles it: the line comes again from there, soon if it is still ours, and what others have not got of it."""
         line = self._lines[message.queue_id]
         message.taken = False
         given_back = [message]
-        if line.left and line.left[0] is message:
-            given_back = list(line.left)
-            line.left.clear()
-        if line.out is message:
-            line.out = None
+        if message in line.out:
+            line.out.remove(message)
+            if message in line.left:
+                at = line.left.index(message)
+                given_back = [other for other in islice(line.left, at, None) if not (other in line.out and other.taken)]
+                line.left = deque(islice(line.left, at))
         for other in given_back:
+            if other in line.out:
+                line.out.remove(other)
+            line.failed.pop(other, None)
             if other in self._held:
                 self._give_back(other)
-        self._advance(line)
+        self._go_on(line)

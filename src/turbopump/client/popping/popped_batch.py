@@ -26,7 +26,7 @@ class PoppedBatch:
     __slots__ = ("_left", "_moved", "messages", "turn")
 
     def __init__(self, messages: Sequence[Popped]) -> None:
-        self.messages = messages
+        self.messages = list(messages)
         self.turn = asyncio.Lock()
         self._left = {message.queue_offset for message in messages}
         self._moved = (0.0, -1.0)
@@ -35,6 +35,10 @@ class PoppedBatch:
         """``message`` is done; whether all are now."""
         self._left.discard(message.queue_offset)
         return not self._left
+
+    def replace(self, before: Popped, message: Popped) -> None:
+        """``message`` is another delivery of the same, and has the handle from now on."""
+        self.messages = [message if other is before else other for other in self.messages]
 
     def moved(self, handle: str, seconds: float, now: float) -> None:
         """It comes again after so many seconds from ``now``, and has another handle from now on."""

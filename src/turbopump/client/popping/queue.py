@@ -16,7 +16,7 @@ from typing import Final
 
 from turbopump.client.consuming.consumption import Consumption
 from turbopump.client.consuming.delivery import Delivery
-from turbopump.client.consuming.ready_messages import ReadyMessages
+from turbopump.client.consuming.ready_messages import AnyReady
 from turbopump.client.consuming.send_back import SendBack
 from turbopump.client.consuming.subscription import Subscription
 from turbopump.client.instance import ClientInstance
@@ -53,7 +53,7 @@ class PopQueue:
         instance: ClientInstance,
         group: str,
         subscriptions: Mapping[str, Subscription],
-        ready: ReadyMessages,
+        ready: AnyReady,
         queue: MessageQueue,
         settings: PopSettings,
         init_mode: InitMode,

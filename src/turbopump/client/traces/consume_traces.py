@@ -24,6 +24,18 @@ class _Begun(NamedTuple):
     traced: Traced
     request_id: str
     time_ms: int
+    shared_by: int = 1
+
+
+class Together:
+    """Messages that one call of a handler is about: ``count`` of them, since ``time_ms``."""
+
+    __slots__ = ("count", "request_id", "time_ms")
+
+    def __init__(self, count: int, time_ms: int) -> None:
+        self.count = count
+        self.time_ms = time_ms
+        self.request_id = ""
 
 
 class ConsumeTraces:
@@ -49,10 +61,23 @@ class ConsumeTraces:
         message.trace = self._before(message, self._next_id(), self.now_ms()) if _wanted(message) else None
 
     def began_at(self, message: Delivery) -> None:
-        """It was about to be handled when ``message.trace`` became the time, in ms; a second word is ignored."""
-        now_ms = message.trace
-        if isinstance(now_ms, int):
-            message.trace = self._before(message, self._next_id(), now_ms) if _wanted(message) else None
+        """It was about to be handled when ``message.trace`` became the time, in ms, or what it shares with others; a second word is
+        ignored."""
+        began = message.trace
+        if isinstance(began, int):
+            message.trace = self._before(message, self._next_id(), began) if _wanted(message) else None
+        elif isinstance(began, Together):
+            began.request_id = began.request_id or self._next_id()
+            message.trace = self._before(message, began.request_id, began.time_ms, began.count) if _wanted(message) else None
+
+    def together(self, count: int) -> Together:
+        """What messages share that are about to be handled together: a record each, all with one request id. From any thread."""
+        return Together(count, self.now_ms())
+
+    def began_all(self, messages: Iterable[Delivery]) -> None:
+        """``began_at`` of each."""
+        for message in messages:
+            self.began_at(message)
 
     def ended(self, message: Delivery, *, ok: bool, seconds: float) -> None:
         """It was handled for so long, and ``message.cause`` says why not."""
@@ -68,7 +93,7 @@ class ConsumeTraces:
         for begun in [self._before(message, request_id, now_ms) for message in messages if _wanted(message)]:
             self._after(begun, 0, ContextCode.SUCCESS, ok=True, error=None)
 
-    def _before(self, message: ReceivedMessage, request_id: str, now_ms: int) -> _Begun:
+    def _before(self, message: ReceivedMessage, request_id: str, now_ms: int, count: int = 1) -> _Begun:
         properties = message.properties
         traced = Traced(unwrap(self._namespace, message.topic), message.msg_id, properties.get(TAGS), properties.get(KEYS))
         record = sub_before_record(
@@ -80,7 +105,7 @@ class ConsumeTraces:
             retry_times=message.reconsume_times,
         )
         self._append(traced, record)
-        return _Begun(traced, request_id, now_ms)
+        return _Begun(traced, request_id, now_ms, count)
 
     def _after(self, begun: _Begun, cost_ms: int, code: ContextCode, *, ok: bool, error: str | None) -> None:
         if cost_ms >= CONSUME_TIMEOUT_MS and code is not ContextCode.EXCEPTION:
@@ -88,7 +113,7 @@ class ConsumeTraces:
         record = sub_after_record(
             begun.traced,
             request_id=begun.request_id,
-            cost_ms=cost_ms,
+            cost_ms=cost_ms // begun.shared_by,  # as Apache's: each has its share of the call
             code=code,
             success=ok,
             time_ms=self.now_ms(),

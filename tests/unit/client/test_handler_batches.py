@@ -1,0 +1,410 @@
+"""A handler that takes several messages at once: which ones it gets together, and what its end means for each of them; against a scripted
+cluster, in virtual time. (In order: ``test_ordered_batches.py``; in threads: ``test_handler_batches_in_threads.py``.)"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
+from tests.unit.client.test_broadcasting import broadcasting
+from tests.unit.client.test_push_consumer import committed, consumer_of, fill
+from tests.unit.client.test_push_over_pop import consumer_of as popping_consumer_of
+from tests.unit.client.test_push_over_pop import popping
+from tests.unit.client.test_trace import TRACE_TOPIC, by_message, store
+
+from turbopump import IdempotentConsumer, MemoryStore, blocking
+from turbopump.client.consuming.delivery import Delivery, Retry
+from turbopump.client.consuming.direct_consumption import consume_directly
+from turbopump.client.push_consumer import PushConsumer
+from turbopump.errors import ConfigError
+from turbopump.protocol.bodies.running import ConsumeResult
+from turbopump.protocol.requests.pop import ChangeInvisibleTime
+from turbopump.protocol.requests.send_back import ConsumerSendMsgBack
+from turbopump.testing.simulation import Simulation, simulate
+
+
+class Lists:
+    """A handler that notes the lists it gets; ``fate`` says what it does with one, ``seconds`` how long it takes."""
+
+    def __init__(self, fate: Callable[[list[Delivery]], object] = lambda _: None, *, seconds: float = 0.0) -> None:
+        self.got: list[list[bytes]] = []
+        self.queues: list[set[int]] = []
+        self._fate = fate
+        self._seconds = seconds
+
+    async def __call__(self, messages: list[Delivery]) -> object:
+        self.got.append([message.body for message in messages])
+        self.queues.append({message.queue_id for message in messages})
+        if self._seconds:
+            await asyncio.sleep(self._seconds)
+        return self._fate(messages)
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [body for bodies in self.got for body in bodies]
+
+
+def bodies(first: int, end: int) -> list[bytes]:
+    return [b"m%d" % i for i in range(first, end)]
+
+
+def sent_back(cluster: ScriptedCluster) -> list[tuple[int, int]]:
+    """Offset in the only queue, and delay level, of each."""
+    entries = cluster.broker.entries["orders", 0]
+    places = {sum(map(len, entries[:i])): i for i in range(len(entries))}
+    return [(places[one.offset], one.delay_level) for one in cluster.broker.requests(ConsumerSendMsgBack)]
+
+
+# --- what goes together ------------------------------------------------------------------------------------------------------
+
+
+def test_a_handler_gets_lists_of_one_queue_in_its_order_and_all_are_done_when_it_returns() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=3) as cluster:
+            for queue_id in range(3):
+                fill(cluster, 10, queue_id=queue_id)
+            lists = Lists(lambda messages: messages.clear(), seconds=1)  # the list is its own
+            async with consumer_of(cluster, handler=lists, handler_batch=4):
+                await until(lambda: len(lists.bodies) == 30)
+            assert all(len(queues) == 1 for queues in lists.queues)
+            for queue_id in range(3):
+                of_queue = [got for got, queues in zip(lists.got, lists.queues, strict=True) if queues == {queue_id}]
+                assert of_queue == [bodies(0, 4), bodies(4, 8), bodies(8, 10)]
+                assert committed(cluster, queue_id) == 10
+
+    simulate(1, scenario)
+
+
+def test_nobody_waits_for_a_list_to_fill_and_what_came_meanwhile_goes_together() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            lists = Lists(seconds=1)
+            async with consumer_of(cluster, handler=lists, handler_batch=50, concurrency=1):
+                for i in range(10):
+                    cluster.broker.store("orders", 0, b"m%d" % i)
+                    await asyncio.sleep(0.05)  # a pull each
+                await until(lambda: len(lists.bodies) == 10)
+            assert lists.got == [bodies(0, 1), bodies(1, 10)]
+            assert committed(cluster) == 10
+
+    simulate(1, scenario)
+
+
+def test_a_batch_of_one_is_a_list_too() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            fill(cluster, 3)
+            lists = Lists()
+            async with consumer_of(cluster, handler=lists, handler_batch=1):
+                await until(lambda: len(lists.got) == 3)
+            assert lists.got == [[b"m0"], [b"m1"], [b"m2"]]
+
+    simulate(1, scenario)
+
+
+def test_what_was_sent_to_different_topics_does_not_come_together_by_way_of_the_retry_topic() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            cluster.name_server.route("%RETRY%readers", cluster.broker, queues=1)
+            topics: list[set[str]] = []
+
+            async def handle(messages: list[Delivery]) -> None:
+                topics.append({message.topic for message in messages})
+
+            for topic in ("orders", "orders", "bills", "bills"):
+                cluster.broker.store("%RETRY%readers", 0, b"x", f"RETRY_TOPIC\x01{topic}\x02")
+            async with consumer_of(cluster, handler=handle, handler_batch=10):
+                await until(lambda: cluster.broker.committed.get(("readers", "%RETRY%readers", 0)) == 4)
+            assert topics == [{"orders"}, {"bills"}]
+
+    simulate(1, scenario)
+
+
+# --- what its end means ------------------------------------------------------------------------------------------------------
+
+
+def fails(messages: list[Delivery]) -> object:
+    raise ZeroDivisionError
+
+
+def some_then_fails(messages: list[Delivery]) -> object:
+    for message in messages[:2]:
+        message.done()
+    raise ZeroDivisionError
+
+
+def one_by_itself(messages: list[Delivery]) -> object:
+    messages[1].retry(level=5)
+    return None
+
+
+def from_there_on(messages: list[Delivery]) -> object:
+    """Java's ``context.setAckIndex(1)``."""
+    for message in messages[2:]:
+        message.retry()
+    return None
+
+
+@pytest.mark.parametrize(
+    ("fate", "again"),
+    [
+        (lambda _: None, []),
+        (lambda _: "whatever", []),
+        (fails, [(0, 0), (1, 0), (2, 0), (3, 0)]),
+        (lambda _: Retry, [(0, 0), (1, 0), (2, 0), (3, 0)]),
+        (lambda _: Retry(level=4), [(0, 4), (1, 4), (2, 4), (3, 4)]),
+        (some_then_fails, [(2, 0), (3, 0)]),
+        (one_by_itself, [(1, 5)]),
+        (from_there_on, [(2, 0), (3, 0)]),
+    ],
+)
+def test_what_the_end_says_is_for_those_that_were_not_settled_by_themselves(
+    fate: Callable[[list[Delivery]], object], again: list[tuple[int, int]]
+) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            cluster.broker.takes_back = True
+            fill(cluster, 4)
+            lists = Lists(fate)
+            async with consumer_of(cluster, handler=lists, handler_batch=10) as consumer:
+                await until(lambda: bool(lists.got))
+                await until(lambda: sum(info.cached_msg_count for info in infos(consumer)) == 0)
+                statistics = consumer.statistics()["orders"]
+            assert lists.got == [bodies(0, 4)]
+            assert sorted(sent_back(cluster)) == again
+            assert committed(cluster) == 4, "what was sent back holds no offset"
+            assert statistics.consume_failed_msgs == len(again)
+            assert statistics.consume_ok_tps * 60 == pytest.approx((4 - len(again)) * 60)
+
+    simulate(1, scenario)
+
+
+def infos(consumer: PushConsumer) -> list[Any]:
+    return list(consumer._life.started().assignment.infos().values())
+
+
+def test_what_is_kept_here_holds_the_offset_and_comes_again_without_those_that_are_done() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            fill(cluster, 5)
+
+            def once(messages: list[Delivery]) -> object:
+                for message in messages[2:4]:
+                    if message.attempt == 1:
+                        message.retry(delay=30)
+                return None
+
+            lists = Lists(once)
+            async with consumer_of(cluster, handler=lists, handler_batch=10):
+                await until(lambda: bool(lists.got))
+                await asyncio.sleep(10)
+                assert committed(cluster) == 2
+                await until(lambda: len(lists.got) == 2)
+            assert lists.got == [bodies(0, 5), bodies(2, 4)]
+            assert committed(cluster) == 5
+
+    simulate(1, scenario)
+
+
+def test_one_line_is_logged_for_a_list_that_failed(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            cluster.broker.takes_back = True
+            fill(cluster, 4)
+            async with consumer_of(cluster, handler=Lists(some_then_fails), handler_batch=10):
+                await until(lambda: committed(cluster) == 4)
+
+    with caplog.at_level(logging.WARNING):
+        simulate(1, scenario)
+    (line,) = [record.getMessage() for record in caplog.records if "handler failed" in record.getMessage()]
+    assert "will be delivered again count=2 first: msg_id=" in line
+    assert "offset=2 attempt=1" in line
+
+
+def test_by_broadcast_nothing_is_retried() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            fill(cluster, 5)
+            lists = Lists(fails)
+            async with broadcasting(cluster, simulation, handler=lists, handler_batch=3) as consumer:
+                await until(lambda: len(lists.got) == 2)
+                await until(lambda: sum(info.cached_msg_count for info in infos(consumer)) == 0)
+                cluster.broker.store("orders", 0, b"m5")
+                await until(lambda: len(lists.got) == 3)
+            assert lists.got == [bodies(0, 3), bodies(3, 5), bodies(5, 6)]
+            assert sent_back(cluster) == []
+
+    simulate(1, scenario)
+
+
+def test_where_it_pops_each_message_is_acknowledged_or_put_off_by_itself() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        lists = Lists(lambda messages: [m.retry(delay=40) for m in messages if m.body == b"m1" and m.attempt == 1])
+        async with popping(simulation) as (cluster, pops):
+            for i in range(6):
+                pops.store("orders", i // 3, b"m%d" % i)
+            async with popping_consumer_of(cluster, handler=lists, handler_batch=10):
+                await until(lambda: len(pops.acked) == 6)
+            assert sorted(lists.got[:2]) == [bodies(0, 3), bodies(3, 6)], "each of one queue"
+            assert lists.got[2:] == [[b"m1"]]
+            assert [one.invisible_time for one in cluster.broker.requests(ChangeInvisibleTime)] == [40_000]
+
+    simulate(1, scenario)
+
+
+def test_a_list_whose_handler_hangs_is_given_back_and_its_queue_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            cluster.broker.takes_back = True
+            fill(cluster, 3)
+            never = asyncio.Event()
+
+            async def hangs(messages: list[Delivery]) -> None:
+                messages[0].done()
+                await never.wait()
+
+            async with consumer_of(cluster, handler=hangs, handler_batch=3, consume_timeout=20, close_timeout=0):
+                await until(lambda: committed(cluster) == 3)
+            assert sent_back(cluster) == [(1, 3), (2, 3)]
+
+    with caplog.at_level(logging.WARNING):
+        simulate(1, scenario)
+    (line,) = [record.getMessage() for record in caplog.records if "is given back" in record.getMessage()]
+    assert "count=2 first: msg_id=" in line
+
+
+def test_what_a_handler_has_when_it_is_cancelled_at_the_close_comes_to_the_next_member() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            fill(cluster, 5)
+
+            async def hangs(messages: list[Delivery]) -> None:
+                messages[0].done()
+                await asyncio.Event().wait()
+
+            async with consumer_of(cluster, handler=hangs, handler_batch=3, concurrency=1, close_timeout=1):
+                await asyncio.sleep(1)
+            assert committed(cluster) == 1
+            lists = Lists()
+            async with consumer_of(cluster, handler=lists, handler_batch=10):
+                await until(lambda: committed(cluster) == 5)
+            assert lists.got == [bodies(1, 5)]
+
+    simulate(1, scenario)
+
+
+def test_a_paused_consumer_hands_out_no_list() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            lists = Lists()
+            async with consumer_of(cluster, handler=lists, handler_batch=3) as consumer:
+                consumer.pause()
+                fill(cluster, 5)
+                await asyncio.sleep(60)
+                assert lists.got == []
+                consumer.resume()
+                await until(lambda: committed(cluster) == 5)
+            assert lists.bodies == bodies(0, 5)
+
+    simulate(1, scenario)
+
+
+# --- what is told of it ------------------------------------------------------------------------------------------------------
+
+
+def test_each_message_of_a_list_has_a_trace_all_with_one_request_id_and_a_share_of_the_time() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            cluster.name_server.route(TRACE_TOPIC, cluster.broker)
+            cluster.broker.takes_back = True
+            for i in range(4):
+                store(cluster, b"x", f"M{i}", TRACE_ON="false" if i == 3 else "true")
+
+            def second_again(messages: list[Delivery]) -> None:
+                messages[1].retry(reason="no stock")
+
+            lists = Lists(second_again, seconds=2)
+            async with consumer_of(cluster, handler=lists, handler_batch=4, trace=True):
+                await until(lambda: committed(cluster) == 4)
+            told = {name: by_message(cluster, name) for name in ("M0", "M1", "M2")}
+            assert len({record[4 if record[0] == "SubBefore" else 1] for both in told.values() for record in both}) == 1
+            assert {name: (after[3], after[4], after[6]) for name, (_, after) in told.items()} == {
+                "M0": ("500", "true", "0"),
+                "M1": ("500", "false", "4"),
+                "M2": ("500", "true", "0"),
+            }, "as Apache's: the time of the call, shared by its messages"
+            assert by_message(cluster, "M3") == []
+
+    simulate(1, scenario)
+
+
+@pytest.mark.parametrize(
+    ("fate", "result"),
+    [
+        (lambda _: None, ConsumeResult.CR_SUCCESS),
+        (lambda _: Retry, ConsumeResult.CR_LATER),
+        (lambda messages: messages[0].retry(), ConsumeResult.CR_LATER),
+        (fails, ConsumeResult.CR_THROW_EXCEPTION),
+    ],
+)
+def test_an_operator_s_message_comes_as_a_list_of_one(fate: Callable[[list[Delivery]], object], result: ConsumeResult) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            cluster.broker.takes_back = True
+            fill(cluster, 1)
+            kept: list[Delivery] = []
+            lists = Lists(lambda messages: kept.extend(messages) if not kept else fate(messages))
+            async with consumer_of(cluster, handler=lists, handler_batch=5) as consumer:
+                await until(lambda: bool(kept))
+                handlers = consumer._life.started().handlers
+                assert handlers is not None
+                clock = simulation.clock("client")
+                told = await consume_directly(kept[0], handlers.call, clock, ordered=False)
+            assert told.consume_result is result
+            assert lists.got == [[b"m0"], [b"m0"]]
+
+    simulate(1, scenario)
+
+
+# --- what is refused ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_without_a_handler_is_refused_with_what_to_do() -> None:
+    for kind in (PushConsumer, blocking.PushConsumer):
+        with pytest.raises(ConfigError, match=r"handler_batch=5 without handler=… is of no use: .*take\(count\)"):
+            kind("127.0.0.1:9876", group="g", topic="t", handler_batch=5)
+
+
+async def one(message: Delivery) -> None: ...
+
+
+def test_a_handler_of_single_messages_with_keys_is_refused_with_what_to_do() -> None:
+    idempotent = IdempotentConsumer(key="order_id", store=MemoryStore())
+    with pytest.raises(ConfigError, match=r"handler_batch=5 gives lists, .*idempotent.handling\(message\)"):
+        PushConsumer("127.0.0.1:9876", group="g", topic="t", handler=idempotent(one), handler_batch=5)
+    PushConsumer("127.0.0.1:9876", group="g", topic="t", handler=idempotent(one))
+
+
+def test_going_through_the_list_a_handler_can_be_idempotent_by_message() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            for key in ("a", "b", "a", "a"):
+                cluster.broker.store("orders", 0, b"x", f"order_id\x01{key}\x02")
+            idempotent = IdempotentConsumer(key="order_id", store=MemoryStore(clock=simulation.clock("client")))
+            firsts: list[str] = []
+
+            async def handle(messages: list[Delivery]) -> None:
+                for message in messages:
+                    async with idempotent.handling(message) as first:
+                        if first:
+                            firsts.append(message.properties["order_id"])
+
+            async with consumer_of(cluster, handler=handle, handler_batch=10):
+                await until(lambda: committed(cluster) == 4)
+            assert firsts == ["a", "b"]
+
+    simulate(1, scenario)
