@@ -2,21 +2,24 @@
 
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
 from turbopump.cli.serving import run_client
-from turbopump.errors import ConfigError, RemotingError
+from turbopump.errors import RemotingError
 from turbopump.protocol import fastjson
 from turbopump.protocol.bodies.cluster import ClusterInfo
 from turbopump.protocol.bodies.route import MASTER_ID
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.command import Command
 from turbopump.protocol.request import Request
 from turbopump.protocol.requests.namesrv import GetBrokerClusterInfo
 from turbopump.remoting.client import RemotingClient
 
 BodyT = TypeVar("BodyT")
+NOT_FOUND: Final = 3
+"""Exit code: what was asked for is not there."""
 
 
 def with_client(work: Callable[[RemotingClient], Awaitable[None]]) -> None:
@@ -41,23 +44,38 @@ async def ask_name_servers(client: RemotingClient, addresses: list[str], request
         except RemotingError as error:
             failures.append(str(error))
             continue
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise RemotingError(
+                f"{address} is no name server ({answer.remark}); look at -n and NAMESRV_ADDR: is it a broker's address?"
+            )
         if answer.code != ResponseCode.SUCCESS:
             raise RemotingError(answer.remark or f"the name server {address} answered with code {answer.code}")
         return fastjson.decode(answer.body, body)
-    raise RemotingError("no name server can be reached: " + "; ".join(failures))
+    raise RemotingError(
+        f"no name server can be reached: {'; '.join(failures)}. "
+        "Look at -n and NAMESRV_ADDR, and whether it runs (`turbopump dev` starts one)"
+    )
 
 
 async def masters(client: RemotingClient, namesrv: list[str], cluster: str | None = None) -> list[str]:
-    """The masters' addresses, of one ``cluster`` or of all. Raises ConfigError if there is none."""
+    """The masters' addresses, of one ``cluster`` or of all. Raises ClickException if there is none."""
     info = await ask_name_servers(client, namesrv, GetBrokerClusterInfo(), ClusterInfo)
-    if cluster is not None and cluster not in info.cluster_addr_table:
-        known = ", ".join(sorted(info.cluster_addr_table)) or "none"
-        raise ConfigError(f"there is no cluster {cluster}; the name server knows: {known}")
+    if cluster is not None:
+        refuse_unknown_cluster(info, cluster)
     brokers = [broker for broker in info.broker_addr_table.values() if cluster is None or broker.cluster == cluster]
     found = [broker.broker_addrs[MASTER_ID] for broker in brokers if MASTER_ID in broker.broker_addrs]
     if not found:
-        raise ConfigError("no broker is registered with the name server: start one with this address in its namesrvAddr")
+        raise click.ClickException(
+            "no broker is registered with the name server: start one with this address in its namesrvAddr"
+        )
     return sorted(found)
+
+
+def refuse_unknown_cluster(info: ClusterInfo, cluster: str) -> None:
+    """Raise ClickException that names those there are."""
+    if cluster not in info.cluster_addr_table:
+        known = ", ".join(sorted(info.cluster_addr_table)) or "none"
+        raise click.ClickException(f"there is no cluster {cluster}; the name server knows: {known}")
 
 
 async def ask_each(
@@ -67,11 +85,20 @@ async def ask_each(
     found: dict[str, BodyT] = {}
     for address in addresses:
         answer = await client.exchange(address, request)
+        refuse_other_server(address, answer)
         if answer.code == ResponseCode.SUCCESS:
             found[address] = fastjson.decode(answer.body, body)
         elif answer.code not in without:
             raise RemotingError(f"broker {address}: {answer.remark or f'code {answer.code}'}")
     return found
+
+
+def refuse_other_server(address: str, answer: Command) -> None:
+    """Raise RemotingError if what answers does not know what brokers are asked."""
+    if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        raise RemotingError(
+            f"{address} does not know this request ({answer.remark}): is it a name server's address, or an older broker?"
+        )
 
 
 def show(output: str, value: object, lines: list[str]) -> None:

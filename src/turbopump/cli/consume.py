@@ -5,10 +5,12 @@ import sys
 from typing import Final
 
 import click
+from click.core import ParameterSource
 
 from turbopump.cli.json_lines import write_message
 from turbopump.cli.log_output import log_options, start_log
 from turbopump.cli.name_servers import name_server_option
+from turbopump.cli.names import checked_number, checked_topic
 from turbopump.cli.serving import run_client
 from turbopump.client.consuming.subscription import Sql
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
@@ -18,7 +20,7 @@ AT_ONCE: Final = 256
 
 
 @click.command(name="consume")
-@click.argument("topic")
+@click.argument("topic", callback=checked_topic)
 @name_server_option
 @click.option("--group", default="turbopump-consume", show_default=True, help="Consumer group, whose place is kept.")
 @click.option("--tags", default="*", show_default=True, help="Tags wanted: 'A || B'.")
@@ -32,7 +34,13 @@ AT_ONCE: Final = 256
     help="Where a group that is new to the topic begins.",
 )
 @click.option("--count", type=click.IntRange(1), help="End after so many messages.  [default: never]")
-@click.option("--idle", metavar="SECONDS", type=click.FloatRange(0, min_open=True), help="End when nothing came for so long.")
+@click.option(
+    "--idle",
+    metavar="SECONDS",
+    type=click.FloatRange(0, min_open=True),
+    callback=checked_number,
+    help="End when nothing came for so long.",
+)
 @click.option("--raw", is_flag=True, help="Write bodies alone.")
 @log_options("warning")
 def command(
@@ -52,6 +60,10 @@ def command(
 
     A message counts as consumed when its line has been written. What is written, `turbopump produce` reads.
     """
+    if sql is not None and click.get_current_context().get_parameter_source("tags") is ParameterSource.COMMANDLINE:
+        raise click.UsageError(
+            "--tags and --sql do not go together: tags are the property TAGS, as in \"TAGS = 'A' AND price > 5\""
+        )
     start_log(log_level, log_file)
 
     async def work() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from turbopump.cli.cluster import ask_each, masters, show, with_client
+from turbopump.cli.cluster import NOT_FOUND, ask_each, masters, show, with_client
 from turbopump.cli.consumer_status import consumer_status, status_lines
 from turbopump.cli.log_output import log_options, start_log
 from turbopump.cli.name_servers import name_server_option
@@ -27,7 +27,7 @@ def command(context: click.Context) -> None:
         context.exit(2)
 
 
-@command.command(name="list")
+@command.command(name="list", short_help="Groups, how many consumers they have, how far behind.")
 @name_server_option
 @output_option
 @log_options("warning")
@@ -50,30 +50,36 @@ def list_groups(namesrv: list[str], output: str, log_level: str, log_file: str |
     with_client(work)
 
 
-@command.command(name="show")
+@command.command(name="show", short_help="Who is in a group, what it subscribes, how far behind.")
 @click.argument("group")
 @name_server_option
 @output_option
 @log_options("warning")
 def show_group(group: str, namesrv: list[str], output: str, log_level: str, log_file: str | None) -> None:
-    """Show the consumers of a group, what they subscribe, and how far behind they are."""
+    """Show the consumers of a group, what they subscribe, and how far behind they are. Exit code 3 if there is nothing of it."""
     start_log(log_level, log_file)
 
     async def work(client: RemotingClient) -> None:
         addresses = await masters(client, namesrv)
         found = await _group(client, addresses, group)
-        behind = sum(row["behind"] for row in await places(client, addresses, group))
+        queues = await places(client, addresses, group)
+        behind = sum(row["behind"] for row in queues)
         lines = [
             *(f"{row['client_id']}  {row['address']}  {row['language']}  {row['version']}" for row in found["clients"]),
             *(f"subscribes {row['topic']}  {row['kind']}  {row['expression']}" for row in found["subscriptions"]),
             f"behind by {behind} in all",
         ]
-        show(output, {"group": group, **found, "behind": behind}, lines)
+        nothing = not queues and not found["clients"]
+        show(output, {"group": group, **found, "behind": behind}, [] if nothing else lines)
+        if nothing:
+            what = f"the group {group} has no consumers and no place in any topic; turbopump consumer list shows the groups"
+            click.echo(f"turbopump: {what}", err=True)
+            raise SystemExit(NOT_FOUND)
 
     with_client(work)
 
 
-@command.command(name="status")
+@command.command(name="status", short_help="Ask every consumer of a group how it does.")
 @click.argument("group")
 @name_server_option
 @output_option

@@ -20,6 +20,7 @@ from turbopump.cli.dlq_text import group_lines, letter_lines, letter_row, report
 from turbopump.cli.log_output import log_options, start_log
 from turbopump.cli.message import INCOMPLETE, NOT_FOUND
 from turbopump.cli.name_servers import name_server_option
+from turbopump.cli.names import checked_number
 from turbopump.cli.serving import run_client
 from turbopump.cli.topic import output_option
 from turbopump.client.dead_letters import DeadLetter, DeadLetters, ResendReport, ResendTo, resend, would_resend
@@ -57,7 +58,7 @@ def command(context: click.Context) -> None:
         context.exit(2)
 
 
-@command.command(name="list")
+@command.command(name="list", short_help="Groups that have dead letters.")
 @name_server_option
 @output_option
 @log_options("warning")
@@ -81,7 +82,7 @@ def list_groups(namesrv: list[str], output: str, log_level: str, log_file: str |
     _run(namesrv, work)
 
 
-@command.command(name="show")
+@command.command(name="show", short_help="What dead letters of a group are, and why they died.")
 @click.argument("group")
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @name_server_option
@@ -124,7 +125,7 @@ def show(
     _run(namesrv, work)
 
 
-@command.command(name="resend")
+@command.command(name="resend", short_help="Send dead letters again, each once.")
 @click.argument("group")
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @name_server_option
@@ -138,7 +139,11 @@ def show(
     help="The topic they came from (every group of it gets them), or the group's own retry topic.",
 )
 @click.option(
-    "--rate", metavar="N", type=click.FloatRange(0, min_open=True), help="At most so many a second.  [default: no limit]"
+    "--rate",
+    metavar="N",
+    type=click.FloatRange(0, min_open=True),
+    callback=checked_number,
+    help="At most so many a second.  [default: no limit]",
 )
 @click.option("--dry-run", is_flag=True, help="Send nothing, say what would be sent.")
 @click.option(
@@ -196,7 +201,7 @@ EXPORTED = {"": "jsonl", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"
 """Endings of names, and the form of the file."""
 
 
-@command.command(name="export")
+@command.command(name="export", short_help="Write dead letters to a file.")
 @click.argument("group")
 @click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True))
 @name_server_option

@@ -23,11 +23,39 @@ Write = Callable[[DeadLetter], None]
 
 @contextmanager
 def open_export(file: Path, kind: str) -> Iterator[Write]:
-    """A function that writes a letter; the file is whole when the block has ended."""
-    if kind == "parquet":
-        with _parquet(file) as write:
+    """A function that writes a letter; the file is whole when the block has ended, and as it was if that ends with an error."""
+    with _in_place_of(file) as part:
+        if kind == "parquet":
+            with _parquet(part) as write:
+                yield write
+            return
+        with _json_lines(part) as write:
             yield write
+
+
+@contextmanager
+def _in_place_of(file: Path) -> Iterator[Path]:
+    """Where to write what is to become ``file``: beside it, or into it where it is standard output, a pipe or a device."""
+    if str(file) == "-" or (file.exists() and not file.is_file()):
+        yield file
         return
+    whole = file.resolve()
+    part = whole.with_name(f"{whole.name}.part")
+    try:
+        yield part
+        part.replace(whole)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        if error.filename == str(part):
+            error.filename = str(file)
+        raise
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def _json_lines(file: Path) -> Iterator[Write]:
     with click.open_file(str(file), "wb") as lines:
 
         def write_line(letter: DeadLetter) -> None:

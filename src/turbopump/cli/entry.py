@@ -13,7 +13,7 @@ from typing import Final
 import click
 
 from turbopump import __version__
-from turbopump.errors import TurbopumpError
+from turbopump.errors import ConfigError, TurbopumpError
 
 COMMANDS: Final = {
     "dev": "A name server and a broker in one process, for development.",
@@ -70,6 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx is not None else "turbopump"
         return _failed(f"{where}: {_sentence(error.format_message())}; see {where} --help", 2)
+    except ConfigError as error:
+        return _failed(f"turbopump: {_sentence(str(error))}", 2)
     except click.ClickException as error:
         return _failed(f"turbopump: {_sentence(error.format_message())}", 1)
     except (KeyboardInterrupt, click.Abort):
@@ -77,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return _reader_left()
     except (TurbopumpError, OSError) as error:
-        return _failed(f"turbopump: {_sentence(_cause(error))}", 1)
+        return _failed(f"turbopump: {_sentence(cause(error))}", 1)
     return 0
 
 
@@ -86,13 +88,17 @@ def _failed(sentence: str, code: int) -> int:
     return code
 
 
-def _cause(error: Exception) -> str:
+def cause(error: Exception) -> str:
+    """What went wrong, without the numbers and classes of Python."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error) or type(error).__name__
 
 
 def _sentence(text: str) -> str:
+    text = text.replace("is not a valid integer range", "is no whole number").replace(
+        "is not a valid float range", "is no number"
+    )
     return " ".join(text.split()).removesuffix(".")
 
 

@@ -29,6 +29,8 @@ INCOMPLETE: Final = 1
 NOT_FOUND: Final = 3
 HEX_SHOWN: Final = 1024
 """Bytes of a body that is no text, shown in hex."""
+MS_DIGITS: Final = 15
+"""Of a time in ms since 1970: to the year 33658."""
 
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGO: Final = re.compile(r"(\d+)([smhd])")
@@ -49,10 +51,10 @@ class TimeOption(click.ParamType):  # type: ignore[type-arg]
 
     def convert(self, value: object, parameter: click.Parameter | None, context: click.Context | None) -> int:
         text = str(value)
-        if text.isascii() and text.isdigit():
+        if text.isascii() and text.isdigit() and len(text) <= MS_DIGITS:
             return int(text)
         if found := _AGO.fullmatch(text):
-            return SystemClock().now_ms() - int(found[1]) * _UNITS_MS[found[2]]
+            return max(SystemClock().now_ms() - int(found[1]) * _UNITS_MS[found[2]], 0)
         try:
             return int(datetime.fromisoformat(text).timestamp() * 1000)
         except (ValueError, OverflowError):
@@ -72,7 +74,7 @@ def command(context: click.Context) -> None:
         context.exit(2)
 
 
-@command.command(name="by-id")
+@command.command(name="by-id", short_help="The message with an id.")
 @click.argument("topic")
 @click.argument("msg_id", metavar="ID")
 @name_server_option
@@ -84,7 +86,7 @@ def by_id(topic: str, msg_id: str, namesrv: list[str], output: str, log_level: s
     _find(namesrv, output, lambda finder: _one(finder.view(topic, msg_id)))
 
 
-@command.command(name="by-key")
+@command.command(name="by-key", short_help="Messages with a key.")
 @click.argument("topic")
 @click.argument("key")
 @name_server_option
@@ -105,11 +107,12 @@ def by_key(
     log_file: str | None,
 ) -> None:
     """Show the messages of TOPIC that have this KEY, oldest first."""
+    _refuse_nothing_between(begin, end)
     start_log(log_level, log_file)
     _find(namesrv, output, lambda finder: finder.by_key(topic, key, count, begin=begin, end=end))
 
 
-@command.command(name="by-offset")
+@command.command(name="by-offset", short_help="The message at a place in a queue.")
 @click.argument("topic")
 @click.argument("queue_id", metavar="QUEUE", type=click.IntRange(0))
 @click.argument("offset", type=click.IntRange(0))
@@ -147,7 +150,7 @@ def by_offset(
     _find(namesrv, output, find)
 
 
-@command.command(name="by-time")
+@command.command(name="by-time", short_help="The first messages from a time on.")
 @click.argument("topic")
 @name_server_option
 @click.option("--begin", metavar="TIME", type=TimeOption(), required=True, help="Stored at this time or later.")
@@ -166,8 +169,14 @@ def by_time(
     log_file: str | None,
 ) -> None:
     """Show the first messages of TOPIC, over all of its queues, that were stored from a time on."""
+    _refuse_nothing_between(begin, end)
     start_log(log_level, log_file)
     _find(namesrv, output, lambda finder: finder.by_time(topic, begin, end, count))
+
+
+def _refuse_nothing_between(begin: int | None, end: int | None) -> None:
+    if begin is not None and end is not None and begin > end:
+        raise click.UsageError(f"--begin {time_text(begin)} is after --end {time_text(end)}: nothing lies between them")
 
 
 def _find(namesrv: list[str], output: str, ask: Callable[[MessageFinder], Awaitable[FoundMessages]]) -> None:

@@ -1,10 +1,10 @@
 """`turbopump offset show|reset|clone`: where groups stand, and putting them elsewhere."""
 
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
-from turbopump.cli.cluster import ask_each, masters, show, with_client
+from turbopump.cli.cluster import NOT_FOUND, ask_each, masters, show, with_client
 from turbopump.cli.log_output import log_options, start_log
 from turbopump.cli.message import TimeOption
 from turbopump.cli.name_servers import name_server_option
@@ -29,14 +29,14 @@ def command(context: click.Context) -> None:
         context.exit(2)
 
 
-@command.command(name="show")
+@command.command(name="show", short_help="Where a group stands in each queue.")
 @click.argument("group")
 @name_server_option
 @click.option("--topic", metavar="NAME", help="Only in this topic.")
 @output_option
 @log_options("warning")
 def show_offsets(group: str, namesrv: list[str], topic: str | None, output: str, log_level: str, log_file: str | None) -> None:
-    """Show where a group stands in each queue, and how far behind it is."""
+    """Show where a group stands in each queue, and how far behind it is. Exit code 3 if it stands nowhere."""
     start_log(log_level, log_file)
 
     async def work(client: RemotingClient) -> None:
@@ -46,12 +46,14 @@ def show_offsets(group: str, namesrv: list[str], topic: str | None, output: str,
             f"{row['topic']}  {row['broker']}:{row['queue']}  at {row['offset']}  end {row['end']}  behind {row['behind']}"
             for row in rows
         ]
-        show(output, {"group": group, "behind": behind, "queues": rows}, [*lines, f"behind by {behind} in all"])
+        show(output, {"group": group, "behind": behind, "queues": rows}, [*lines, f"behind by {behind} in all"] if rows else [])
+        if not rows:
+            stands_nowhere(group, topic)
 
     with_client(work)
 
 
-@command.command(name="reset")
+@command.command(name="reset", short_help="Put a group elsewhere in a topic.")
 @click.argument("group")
 @click.argument("topic")
 @name_server_option
@@ -100,7 +102,10 @@ def reset_offsets(
         absent = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST) if broker is None else ()
         answers = await ask_each(client, addresses, wanted, ResetOffsetBody, *absent)
         if not answers:
-            raise RemotingError(f"no broker has both the group {group} and the topic {topic}")
+            raise RemotingError(
+                f"no broker has both the group {group} and the topic {topic}; "
+                "see turbopump consumer list and turbopump topic list, and start a consumer of a new group once"
+            )
         rows = [
             {"topic": topic, "broker": at.broker_name, "queue": at.queue_id, "offset": place}
             for body in answers.values()
@@ -112,7 +117,7 @@ def reset_offsets(
     with_client(work)
 
 
-@command.command(name="clone")
+@command.command(name="clone", short_help="Put a group where another one stands.")
 @click.argument("source")
 @click.argument("target")
 @name_server_option
@@ -129,11 +134,15 @@ def clone_offsets(
     log_file: str | None,
 ) -> None:
     """Put the group TARGET, which must exist, where the group SOURCE stands."""
+    if source == target:
+        raise click.UsageError(f"SOURCE and TARGET are both {source}")
     start_log(log_level, log_file)
     wanted = CloneGroupOffset(src_group=source, dest_group=target, topic=topic, offline=True)
 
     async def work(client: RemotingClient) -> None:
         addresses = await masters(client, namesrv)
+        if not await places(client, addresses, source, topic):
+            stands_nowhere(source, topic)
         for address in addresses:
             await client.call(address, wanted)
         rows = await places(client, addresses, target, topic)
@@ -141,6 +150,13 @@ def clone_offsets(
         show(output, {"group": target, "queues": rows}, lines)
 
     with_client(work)
+
+
+def stands_nowhere(group: str, topic: str | None = None) -> NoReturn:
+    """Say that a group has no place anywhere, or in a topic, and end with the exit code for it: its name may be mistyped."""
+    where = "in any topic" if topic is None else f"in the topic {topic}"
+    click.echo(f"turbopump: the group {group} has no place {where}; turbopump consumer list shows the groups", err=True)
+    raise SystemExit(NOT_FOUND)
 
 
 async def places(client: RemotingClient, addresses: list[str], group: str, topic: str | None = None) -> list[dict[str, Any]]:

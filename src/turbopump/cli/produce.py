@@ -10,6 +10,7 @@ import click
 from turbopump.cli.json_lines import read_message
 from turbopump.cli.log_output import log_options, start_log
 from turbopump.cli.name_servers import name_server_option
+from turbopump.cli.names import checked_topic
 from turbopump.cli.serving import run_client
 from turbopump.cli.standard_input import lines_as_they_arrive
 from turbopump.cli.standard_output import drop_output
@@ -23,7 +24,7 @@ OUTSTANDING: Final = 64
 
 
 @click.command(name="produce")
-@click.argument("topic")
+@click.argument("topic", callback=checked_topic)
 @name_server_option
 @click.option("--raw", is_flag=True, help="Each line is a body, not JSON.")
 @click.option("--tags", metavar="TAG", help="Tag of the messages that name none.")
@@ -35,8 +36,8 @@ def command(
 ) -> None:
     """Send messages to TOPIC from JSON lines on standard input.
 
-    A line is `{"body": "text"}`, with "tags", "keys" and "properties" if wanted; a body that is not text is "body_base64", and any
-    other JSON value is sent as that JSON. The first line that cannot be sent ends the command.
+    A line is `{"body": "text"}`, with "tags", "keys" and "properties" if wanted. A body that is another JSON value is sent as that
+    JSON; bytes that are no text go as "body_base64". The first line that cannot be sent ends the command.
     """
     start_log(log_level, log_file)
 
@@ -57,7 +58,7 @@ def command(
                         unsure[result.status.value] += 1
                     if results:
                         _write(_result_line(number, result), sent)
-        click.echo(f"sent {sent} messages to {topic}", err=True)
+        click.echo(f"sent {sent} message{'' if sent == 1 else 's'} to {topic}", err=True)
         if unsure:
             counts = ", ".join(f"{count} with {status}" for status, count in sorted(unsure.items()))
             raise click.ClickException(

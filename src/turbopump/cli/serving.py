@@ -32,7 +32,12 @@ def serve(servers: Callable[[], AbstractAsyncContextManager[None]]) -> None:
     """Enter the servers' context, wait for SIGINT or SIGTERM, leave it. A later second signal ends the process at once."""
     _keep_freed_memory()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(_until_signal(servers))
+        try:
+            runner.run(_until_signal(servers))
+        except (
+            ConfigError
+        ) as error:  # the settings were read and taken: it is the machine that has not got them, as a port in use
+            raise click.ClickException(str(error)) from None
 
 
 def run_client(work: Coroutine[Any, Any, None]) -> None:
@@ -101,6 +106,12 @@ def refuse_open_bind(host: str, *, insecure: bool) -> None:
             f"{host or 'an empty address'} can be reached from other machines and there is no access control yet: "
             f"bind {LOOPBACK}, or add --insecure"
         )
+
+
+def refuse_empty_directory(data: str | None) -> None:
+    """Raise ConfigError for `--data ""`, which a shell makes of a variable that is not set: it would mean this directory."""
+    if data is not None and not data.strip():
+        raise ConfigError("--data is empty: the name of a directory is expected; . is this one")
 
 
 def advertised(text: str | None) -> Mapping[str, object]:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import click
 
+from turbopump.cli.entry import cause
 from turbopump.cli.json_lines import write_message
 from turbopump.errors import StoredMessageError, StoreError
 from turbopump.message.message import ReceivedMessage
@@ -68,12 +69,13 @@ def _store_options(run: Callable[..., int], form: str = "text") -> Callable[...,
     ) -> None:
         roots = tuple(Path(part.strip()) for part in commit_log.split(",") if part.strip())
         try:
+            if not directory.is_dir():
+                raise StoreError(f"{directory} is not a directory")
             code = run(StorePaths(directory, roots, (), consume_queue, index, checkpoint, abort), **more)
         except BrokenPipeError:
             raise
         except (StoreError, OSError) as error:
-            about = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
-            click.echo(f"turbopump: {about}", err=True)
+            click.echo(f"turbopump: {cause(error)}", err=True)
             code = UNREADABLE
         click.get_current_context().exit(code)
 
@@ -102,7 +104,7 @@ def _store_options(run: Callable[..., int], form: str = "text") -> Callable[...,
     return click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))(command)
 
 
-@command.command(name="inspect")
+@command.command(name="inspect", short_help="What a store directory holds.")
 @_store_options
 def inspect_directory(paths: StorePaths, output: str) -> int:
     """Show what the store at DIR holds: segments, queues, indexes, checkpoint, tables."""
@@ -115,7 +117,7 @@ def inspect_directory(paths: StorePaths, output: str) -> int:
     return DAMAGED if summary.findings.damaged else 0
 
 
-@command.command(name="verify")
+@command.command(name="verify", short_help="Check every message, queue and index.")
 @click.option(
     "--findings", "findings_max", type=click.IntRange(0), default=1000, show_default=True, help="Show at most so many."
 )
@@ -138,7 +140,7 @@ def verify_directory(paths: StorePaths, output: str, findings_max: int) -> int:
     return 0 if result.clean else DAMAGED
 
 
-@command.command(name="dump")
+@command.command(name="dump", short_help="Write messages as JSON lines.")
 @click.option("--topic", metavar="NAME", help="Only messages of this topic.")
 @click.option("--queue", "queue_id", type=click.IntRange(0), help="Only messages of this queue.")
 @click.option(

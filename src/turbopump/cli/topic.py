@@ -4,13 +4,17 @@ from typing import Any
 
 import click
 
-from turbopump.cli.cluster import ask_name_servers, masters, show, with_client
+from turbopump.cli.cluster import ask_name_servers, masters, refuse_other_server, refuse_unknown_cluster, show, with_client
 from turbopump.cli.log_output import log_options, start_log
 from turbopump.cli.name_servers import name_server_option
+from turbopump.cli.names import checked_topic
+from turbopump.errors import RemotingError
+from turbopump.protocol.bodies.cluster import ClusterInfo
 from turbopump.protocol.bodies.route import TopicRouteData
 from turbopump.protocol.bodies.topics import TopicList
+from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.request import Request
-from turbopump.protocol.requests.namesrv import GetAllTopicList, GetRouteInfo, GetTopicsByCluster
+from turbopump.protocol.requests.namesrv import GetAllTopicList, GetBrokerClusterInfo, GetRouteInfo, GetTopicsByCluster
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient
 
@@ -40,13 +44,15 @@ def list_topics(namesrv: list[str], cluster: str | None, output: str, log_level:
 
     async def work(client: RemotingClient) -> None:
         topics = sorted((await ask_name_servers(client, namesrv, asked, TopicList)).topic_list)
+        if cluster is not None and not topics:
+            refuse_unknown_cluster(await ask_name_servers(client, namesrv, GetBrokerClusterInfo(), ClusterInfo), cluster)
         show(output, {"topics": topics}, topics)
 
     with_client(work)
 
 
 @command.command(name="create")
-@click.argument("name")
+@click.argument("name", callback=checked_topic)
 @name_server_option
 @click.option("--queues", type=click.IntRange(1, 65535), default=8, show_default=True, help="Queues on each broker.")
 @click.option("--perm", type=click.IntRange(0, 7), default=6, show_default=True, help="4 read + 2 write.")
@@ -72,7 +78,10 @@ def create_topic(
     async def work(client: RemotingClient) -> None:
         addresses = [broker] if broker is not None else await masters(client, namesrv, cluster)
         for address in addresses:
-            await client.call(address, wanted)
+            answer = await client.exchange(address, wanted)
+            refuse_other_server(address, answer)
+            if answer.code != ResponseCode.SUCCESS:
+                raise RemotingError(f"{address} does not create {name}: {answer.remark or f'code {answer.code}'}")
         show(output, {"topic": name, "brokers": addresses}, [f"created {name} on {address}" for address in addresses])
 
     with_client(work)

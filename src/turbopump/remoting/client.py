@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -147,7 +149,7 @@ class RemotingClient:
         except TimeoutError:
             raise ConnectError(f"no connection to {address} within {self._connect_timeout:.1f} s") from None
         except OSError as error:
-            raise ConnectError(f"cannot connect to {address}: {error.strerror or error}") from None
+            raise ConnectError(f"cannot connect to {address}: {_reason(error)}") from None
         return connection
 
     def _connected(self, address: str, task: asyncio.Task[Connection]) -> None:
@@ -160,6 +162,13 @@ class RemotingClient:
             del self._connections[address]
         if self._on_close is not None:
             self._on_close(address)
+
+
+def _reason(error: OSError) -> str:
+    """The system's own words: asyncio's are "Connect call failed" and the address once more."""
+    if error.errno is None or isinstance(error, socket.gaierror):
+        return error.strerror or str(error)
+    return os.strerror(error.errno)
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -107,4 +107,6 @@ def _bind_failure(host: str, port: int, error: OSError) -> str:
         return f"port {port} on {host} is taken by another process; stop it or choose another port (0 picks a free one)"
     if error.errno == errno.EACCES:
         return f"no permission to listen on {host}:{port}; choose a port above 1023"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"cannot listen on {host}:{port}: this machine has no such address; take one of its own, or 0.0.0.0 for all"
     return f"cannot listen on {host}:{port}: {error.strerror or error}"

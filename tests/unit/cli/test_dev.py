@@ -128,7 +128,6 @@ def test_what_cannot_be_done_is_one_sentence(run: Run, namesrv: str) -> None:
     for arguments, words in (
         (("topic", "route", "nowhere"), "No topic route info in name server for the topic: nowhere"),
         (("topic", "create", "T", "--cluster", "nowhere"), "there is no cluster nowhere; the name server knows: Default"),
-        (("topic", "create", "bad/name"), "bad/name"),
         (("topic", "create", "T", "--broker", "127.0.0.1:1"), "cannot connect to 127.0.0.1:1"),
     ):
         done = run(*arguments, "-n", namesrv)
@@ -156,7 +155,7 @@ def test_a_bad_line_ends_produce_with_its_number(run: Run, namesrv: str, topic: 
     assert done.returncode == 1
     assert done.stderr.startswith("turbopump: line 2 is no message: ")
     assert done.stderr.count("\n") == 1
-    done = run("produce", "bad/name", "-n", namesrv, text='{"body": "x"}\n')
+    done = run("produce", "TBW102", "-n", namesrv, text='{"body": ""}\n')
     assert done.returncode == 1
     assert done.stderr.startswith("turbopump: line 1 was not sent: ")
     assert done.stderr.count("\n") == 1

@@ -60,14 +60,14 @@ def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None
         (["namesrv", "--qqq"], 2, "turbopump namesrv: No such option"),
         (["topic", "create"], 2, "turbopump topic create: Missing argument 'NAME'; see turbopump topic create --help"),
         (["dev", "--broker-port", "x"], 2, "turbopump dev: Invalid value for '--broker-port': "),
-        (["dev", "--host", "0.0.0.0"], 1, "turbopump: 0.0.0.0 can be reached from other machines and there is no access"),
-        (["namesrv", "--host", "10.0.0.1"], 1, "turbopump: 10.0.0.1 can be reached from other machines"),
-        (["broker", "--host", "::"], 1, "turbopump: :: can be reached from other machines"),
-        (["broker", "--advertise", "a:b"], 1, "turbopump: --advertise 'a:b' has no usable port"),
-        (["broker", "-n", "nowhere"], 1, "turbopump: namesrvAddr 'nowhere' has no port"),
-        (["broker", "-c", "/no/such/file"], 1, "turbopump: the configuration file /no/such/file cannot be read: No such"),
-        (["namesrv", "--log-file", "/no/such/dir/log"], 1, "turbopump: the log file /no/such/dir/log cannot be opened"),
-        (["topic", "list", "-n", "host"], 1, "turbopump: name server address 'host' has no port"),
+        (["dev", "--host", "0.0.0.0"], 2, "turbopump: 0.0.0.0 can be reached from other machines and there is no access"),
+        (["namesrv", "--host", "10.0.0.1"], 2, "turbopump: 10.0.0.1 can be reached from other machines"),
+        (["broker", "--host", "::"], 2, "turbopump: :: can be reached from other machines"),
+        (["broker", "--advertise", "a:b"], 2, "turbopump: --advertise 'a:b' has no usable port"),
+        (["broker", "-n", "nowhere"], 2, "turbopump: namesrvAddr 'nowhere' has no port"),
+        (["broker", "-c", "/no/such/file"], 2, "turbopump: the configuration file /no/such/file cannot be read: No such"),
+        (["namesrv", "--log-file", "/no/such/dir/log"], 2, "turbopump: the log file /no/such/dir/log cannot be opened"),
+        (["topic", "list", "-n", "host"], 2, "turbopump: name server address 'host' has no port"),
         (["topic", "list", "-n", "127.0.0.1:1"], 1, "turbopump: no name server can be reached: cannot connect to 127.0"),
     ],
 )
@@ -84,7 +84,7 @@ def test_a_bind_address_from_a_file_needs_insecure_too(run: Run, tmp_path: Path)
     conf.write_text("bindAddress=0.0.0.0\n")
     for command in ("namesrv", "broker"):
         done = run(command, "-c", str(conf))
-        assert done.returncode == 1
+        assert done.returncode == 2
         assert done.stderr.endswith("add --insecure\n")
 
 

@@ -114,7 +114,9 @@ class DeadLetters(InContext):
                 failures.append(f"{address}: code {answer.code}: {answer.remark}")
             except (RemotingError, BodyError) as error:
                 failures.append(str(error))
-        raise RemotingError("no name server can be asked for the topics: " + "; ".join(failures))
+        raise RemotingError(
+            f"no name server can be asked for the topics: {'; '.join(failures)}. Check the name server address, and that it runs"
+        )
 
     async def _group(self, topic: str) -> DeadGroup:
         group = topic.removeprefix(DLQ_PREFIX)

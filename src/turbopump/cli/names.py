@@ -1,0 +1,22 @@
+"""Names and numbers of the command line that are checked before anything else happens; what is wrong is a mistake of whoever asked."""
+
+import math
+
+import click
+
+from turbopump.message.rules import topic_fault
+
+
+def checked_topic(_context: click.Context, _parameter: click.Parameter, topic: str) -> str:
+    """A topic whose name may be. Raises BadParameter."""
+    fault = topic_fault(topic)
+    if fault is not None:
+        raise click.BadParameter(fault)
+    return topic
+
+
+def checked_number(_context: click.Context, _parameter: click.Parameter, number: float | None) -> float | None:
+    """Not `nan`, which is in every range of click. Raises BadParameter."""
+    if number is not None and math.isnan(number):
+        raise click.BadParameter("nan is no number")
+    return number
