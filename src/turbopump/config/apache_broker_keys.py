@@ -198,7 +198,7 @@ BROKER: Final = {
         rmqAddressServerDomain           String   jmenv.tbsite.net  =
         rmqAddressServerSubGroup         String   nsaddr            =
     """,
-    "metrics and statistics come with a later release": """
+    "metrics, and counts by account, come with a later release": """
         commercialBaseCount                   int      1        =
         commercialSizePerMsg                  int      4096     -
         accountStatsEnable                    boolean  true     -

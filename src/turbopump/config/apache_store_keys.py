@@ -109,7 +109,7 @@ STORE: Final = {
     "no thread pool, so no queue before it; only sends wait, in the send queue": """
         maxAsyncPutMessageRequests   int   5000  -
     """,
-    "metrics and statistics come with a later release": """
+    "metrics, and counts by account, come with a later release": """
         diskFallRecorded  boolean  true  =
     """,
     "mapped files are opened and warmed by this store's own rules": """
@@ -150,7 +150,7 @@ STORE: Final = {
         batchDispatchRequestThreadPoolNums   int      16     -
         topicQueueLockNum                    int      32     -
     """,
-    "property filters come with a later release": """
+    "property filters look at the messages themselves: nothing is kept beside the queues for them": """
         enableConsumeQueueExt          boolean  false     =
         mappedFileSizeConsumeQueueExt  int      50331648  =
         bitMapLengthConsumeQueueExt    int      64        =
