@@ -140,6 +140,14 @@ class PushConsumer(OnLoopThread[asyncio_push_consumer.PushConsumer]):
         else:
             self._call(client.subscribe, topic, tags)
 
+    def unsubscribe(self, topic: str) -> None:
+        """Consume ``topic`` no longer; before ``start`` or after, and from a handler in its thread. See the asyncio ``unsubscribe``."""
+        client = self._ready()
+        if self._thread is None:
+            the_loop_thread().call(client.unsubscribe, topic)
+        else:
+            self._call(client.unsubscribe, topic)
+
     def commit(self, *, acknowledged: bool = False) -> None:
         """Tell the brokers what is done, now."""
         self._call(self._ready().commit, acknowledged=acknowledged)

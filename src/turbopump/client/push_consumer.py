@@ -32,7 +32,7 @@ from turbopump.client.heartbeat import Member
 from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.in_context import InContext
 from turbopump.client.life import Life
-from turbopump.client.namespace import unwrap, unwrapped
+from turbopump.client.namespace import unwrap, unwrapped, wrap
 from turbopump.client.popping.pop import BATCH_MAX
 from turbopump.client.popping.settings import INVISIBLE_S, THRESHOLD, pop_settings
 from turbopump.client.producer import Producer
@@ -181,6 +181,21 @@ class PushConsumer(InContext):
             running = self._life.ready()
             await running.instance.introduce_all()
             running.balancer.wake()
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Consume ``topic`` no longer; says nothing if it was not consumed. May be called before ``start`` and after, also in a handler.
+
+        Its queues are given up at once, as when another member gets them: what is done is committed, what a handler has in hand comes to
+        the next one that consumes them. In order, each is free when the handler that has a message of it has ended; that is not waited
+        for. What has failed before still comes by the group's retry topic. All members of a group should do the same.
+        """
+        topic = wrap(self._namespace, topic)
+        if self._life.running is None:
+            self._subscriptions.pop(topic, None)
+        elif topic in self._subscriptions:
+            running = self._life.ready()
+            await running.give_up(topic)
+            await running.instance.introduce_all()
 
     @property
     def queues(self) -> list[MessageQueue]:

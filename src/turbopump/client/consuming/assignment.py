@@ -99,11 +99,12 @@ class Assignment:
             begun = await asyncio.gather(*(self._gain(queue, held[queue]) for queue in gained if queue in held))
         return sum(begun) == len(change.gained)
 
-    def stop_pulling(self) -> None:
-        """Nothing new comes; what is in flight may still be done."""
-        self._closing = True
-        for assigned in self._assigned.values():
-            assigned.stop_pulling()
+    def stop_pulling(self, topic: str | None = None) -> None:
+        """Nothing new comes, of ``topic`` or at all; what is in flight may still be done."""
+        self._closing = self._closing or topic is None
+        for queue, assigned in self._assigned.items():
+            if topic in (None, queue.topic):
+                assigned.stop_pulling()
 
     async def close(self, patience: float) -> None:
         """Commit, and drop every queue. In order, each whose messages nobody handles any more, for which ``patience`` seconds are waited,
@@ -130,6 +131,9 @@ class Assignment:
             await self._free(queue)
             return False
         if queue in self._assigned:
+            return True
+        if queue.topic not in self._subscriptions:  # it was given up meanwhile
+            await self._free(queue)
             return True
         if self._closing or (lock is not None and not lock.valid):
             await self._free(queue)

@@ -67,6 +67,8 @@ class BrokerDivision:
             return await self._fallback(topic)
         if assignments is None:
             return False
+        if topic not in self._subscriptions:  # it was given up meanwhile
+            return True
         pops = {one.message_queue for one in assignments if one.mode is MessageRequestMode.POP}
         pulls = {one.message_queue for one in assignments if one.mode is not MessageRequestMode.POP}
         complete = await self._look_after_retries(topic, pulls=bool(pulls), pops=bool(pops))

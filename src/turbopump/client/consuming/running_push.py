@@ -26,7 +26,7 @@ from turbopump.client.consuming.ordered_line import InOrder
 from turbopump.client.consuming.process_queue import PullLimits
 from turbopump.client.consuming.ready_batches import ReadyBatches
 from turbopump.client.consuming.ready_messages import ReadyMessages
-from turbopump.client.consuming.rebalance import Balancer
+from turbopump.client.consuming.rebalance import Balancer, Change
 from turbopump.client.consuming.send_back import SendBack
 from turbopump.client.consuming.subscription import Subscription
 from turbopump.client.heartbeat import Member
@@ -37,6 +37,7 @@ from turbopump.client.popping.settings import PopSettings
 from turbopump.client.routes import TopicRoute
 from turbopump.client.traces.tracing import Tracing
 from turbopump.message.message_queue import MessageQueue
+from turbopump.message.pop_handle import pop_retry_topic
 from turbopump.store.disk import Disk
 
 
@@ -170,6 +171,16 @@ class RunningPush:
             if not self._ordered:
                 late = give_back_late(self.handlers.in_hand, self._consume_timeout)
                 self._tasks.append(spawn(late, name="late handlers"))
+
+    async def give_up(self, topic: str) -> None:
+        """It is not consumed any more: what is done of its queues is committed, and they are left to others. In order, they are free when
+        nobody handles a message of them, which is not waited for."""
+        for name in (topic, pop_retry_topic(topic, self.member.group)):
+            if name in self._subscriptions:
+                self.assignment.stop_pulling(name)
+                del self._subscriptions[name]
+                await self.pops.apply(Change((), list(self.pops.of_topic(name))))
+                await self.assignment.apply(Change((), list(self.assignment.of_topic(name))))
 
     def is_handling(self, task: asyncio.Task[Any] | None) -> bool:
         """Whether this task is one that calls the handler."""

@@ -83,7 +83,7 @@ class PopAssignment:
                 self._lost = [other for other in self._lost if other.info.wait_ack_count]
                 self._lost.append(popped)
         for queue in change.gained:
-            if queue not in self._popped and not self._closing:
+            if queue not in self._popped and queue.topic in self._subscriptions and not self._closing:
                 self._begin(queue)
         return True
 
