@@ -6,9 +6,11 @@ One rule: it does nothing by itself: no message is fetched and no offset committ
 from __future__ import annotations
 
 import random as random_module
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Final
 
-from turbopump.client.consuming.consumer_rules import COMMIT_RULES, PULL_RULES
+from turbopump.client.consuming.consumer_rules import COMMIT_RULES, PULL_RULES, QUEUE_RULES
 from turbopump.client.consuming.offset_store import OffsetStore
 from turbopump.client.consuming.pulled_messages import tell_of
 from turbopump.client.consuming.queue_pull import PULL_BATCH, PullResult, PullStatus, pull_queue
@@ -18,7 +20,7 @@ from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.in_context import InContext
 from turbopump.client.instance import ClientInstance
 from turbopump.client.namespace import unwrapped, wrap, wrapped
-from turbopump.client.setting_rules import check, group_in
+from turbopump.client.setting_rules import Rule, check, group_in, is_whole
 from turbopump.client.shared_instances import join_instance
 from turbopump.client.surroundings import name_server_addresses, surroundings_of
 from turbopump.clock import Clock
@@ -27,6 +29,10 @@ from turbopump.message.message_queue import MessageQueue
 from turbopump.protocol.bodies.heartbeat import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel
 
 __all__ = ["PULL_BATCH", "PullConsumer", "PullResult", "PullStatus"]
+
+_TIME_RULES: Final[Mapping[str, Rule]] = {
+    "when": Rule(lambda value: is_whole(value) or isinstance(value, datetime), "must be ms since 1970, or a datetime")
+}
 
 
 class PullConsumer(InContext):
@@ -103,6 +109,7 @@ class PullConsumer(InContext):
         ``tags``: ``*``, ``A || B`` or ``Sql(…)``. ``wait``: seconds that the broker may wait for a message if there is none now.
         ``timeout``: seconds for the answer, beyond ``wait``.
         """
+        check(QUEUE_RULES, locals())
         check(PULL_RULES, locals())
         instance = self._ready()
         queue = wrapped(self._namespace, queue)
@@ -134,6 +141,7 @@ class PullConsumer(InContext):
 
     async def offset_at(self, queue: MessageQueue, when: int | datetime) -> int:
         """The first message stored at or after ``when``: ms since 1970 UTC, or a datetime."""
+        check(_TIME_RULES, locals())
         timestamp_ms = int(when.timestamp() * 1000) if isinstance(when, datetime) else when
         store, queue = await self._offsets_of(queue)
         return await store.offset_at(queue, timestamp_ms)
@@ -173,6 +181,7 @@ class PullConsumer(InContext):
 
     async def _offsets_of(self, queue: MessageQueue) -> tuple[OffsetStore, MessageQueue]:
         """The offsets, and the queue as brokers know it."""
+        check(QUEUE_RULES, locals())
         queue = wrapped(self._namespace, queue)
         await self._address(queue)
         assert self._offsets is not None

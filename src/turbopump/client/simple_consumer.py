@@ -171,7 +171,9 @@ class SimpleConsumer(InContext):
         """
         check_timeout(timeout)
         running = self._life.ready()
-        several = [messages] if isinstance(messages, PoppedMessage) else messages
+        several = [messages] if isinstance(messages, PoppedMessage) else list(messages)
+        for message in several:
+            _refuse_others(message)
         await running.receipts.acknowledge(several, timeout=timeout)
 
     async def change_invisible_time(self, message: PoppedMessage, seconds: float, *, timeout: float = CALL_TIMEOUT_S) -> str:
@@ -181,6 +183,7 @@ class SimpleConsumer(InContext):
         """
         check(INVISIBLE_RULES, {"seconds": seconds})
         check_timeout(timeout)
+        _refuse_others(message)
         message.handle = await self._life.ready().receipts.change_invisible_time(message, seconds, timeout=timeout)
         return message.handle
 
@@ -237,3 +240,8 @@ class _Running:
             await self._acks.finish(CLOSE_PATIENCE_S)
         finally:
             await self.instance.leave(self.member)
+
+
+def _refuse_others(message: object) -> None:
+    if not isinstance(message, PoppedMessage):
+        raise TypeError(f"{message!r:.80} is no message of a SimpleConsumer: give what `receive` returned")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 import pytest
 from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster
 
 from turbopump.client.pull_consumer import PullConsumer, PullStatus
-from turbopump.errors import ConnectError, NotStartedError, ResponseError, RouteNotFoundError
+from turbopump.errors import ConfigError, ConnectError, NotStartedError, ResponseError, RouteNotFoundError
 from turbopump.message.message_queue import MessageQueue
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.offsets import UpdateConsumerOffset
@@ -160,5 +162,23 @@ def test_a_body_that_does_not_fit_its_crc_is_left_out_where_entries_have_no_crc_
             assert "bodyCRC does not fit the body" in result.damaged[0].fault
             alone = await consumer.pull(QUEUE, 1, 1)
             assert (alone.status, alone.messages, alone.next_offset) == (PullStatus.NO_MATCHED_MESSAGE, [], 2)
+
+    simulate(1, scenario)
+
+
+def test_what_is_no_queue_or_no_time_is_refused_with_what_to_give() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster, consumer_of(cluster) as consumer:
+            asked: list[Awaitable[object]] = [
+                consumer.pull("orders", 0),  # type: ignore[arg-type]
+                consumer.min_offset("orders"),  # type: ignore[arg-type]
+                consumer.committed(None),  # type: ignore[arg-type]
+                consumer.commit(0, 0),  # type: ignore[arg-type]
+            ]
+            for call in asked:
+                with pytest.raises(ConfigError, match=r"is no MessageQueue: take one of `await consumer.queues\(topic\)`"):
+                    await call
+            with pytest.raises(ConfigError, match="when='yesterday' must be ms since 1970, or a datetime"):
+                await consumer.offset_at(QUEUE, "yesterday")  # type: ignore[arg-type]
 
     simulate(1, scenario)

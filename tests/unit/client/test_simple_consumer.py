@@ -395,3 +395,15 @@ def test_calls_that_make_no_sense_are_refused() -> None:
                 await consumer.receive()
 
     simulate(1, scenario)
+
+
+def test_what_was_not_received_cannot_be_acknowledged_nor_put_off() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with popping(simulation) as (cluster, (_,)), consumer_of(cluster) as consumer:
+            for wrong in ("a message id", [b"a body"]):
+                with pytest.raises(TypeError, match="is no message of a SimpleConsumer: give what `receive` returned"):
+                    await consumer.ack(wrong)  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match="is no message of a SimpleConsumer"):
+                await consumer.change_invisible_time("a message id", 60)  # type: ignore[arg-type]
+
+    simulate(1, scenario)

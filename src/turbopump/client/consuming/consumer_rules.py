@@ -20,6 +20,7 @@ from turbopump.client.setting_rules import (
     whole_from,
 )
 from turbopump.errors import ConfigError
+from turbopump.message.message_queue import MessageQueue
 
 
 def _is_disk(value: object) -> bool:
@@ -79,6 +80,11 @@ COMMIT_RULES: Final[Mapping[str, Rule]] = {
     "offset": Rule(lambda value: is_whole(value) and 0 <= value < 2**63, "must be a whole number, a place in the queue")
 }
 TAKE_RULES: Final[Mapping[str, Rule]] = {"count": whole_from(1, " of messages")}
+QUEUE_RULES: Final[Mapping[str, Rule]] = {
+    "queue": Rule(
+        lambda value: isinstance(value, MessageQueue), "is no MessageQueue: take one of `await consumer.queues(topic)`"
+    )
+}
 PULL_RULES: Final[Mapping[str, Rule]] = {
     "offset": Rule(is_whole, "must be a whole number, a place in the queue"),
     "max_messages": whole_from(1),
