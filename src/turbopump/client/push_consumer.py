@@ -133,14 +133,20 @@ class PushConsumer(InContext):
         check(PUSH_RULES, locals())
         if offsets_directory is not None and not broadcast:
             raise ConfigError("offsets_directory is for broadcast=True; the offsets of a group are kept by the brokers")
+        if suspend_time != SUSPEND_S and not ordered:
+            raise ConfigError(
+                f"suspend_time={suspend_time!r:.80} is for ordered=True, where a message that failed is handled again in place; without, "
+                "Retry(delay=seconds) keeps one here for so long"
+            )
         check_batches(handler, handler_batch)
+        asks_brokers = not client_rebalance and not broadcast
         self.group = group
         self._namespace = namespace
         if broadcast:
             instance_name = instance_name or BROADCAST_INSTANCE
         self._settings = InstanceSettings(name_server_addresses(namesrv), instance_name, unit_name, credentials, namespace_v2)
         strategy = strategy_of(allocation)
-        pop = pop_settings(allocation, pop_invisible_time, pop_batch, pop_threshold, max_reconsume_times)
+        pop = pop_settings(allocation, pop_invisible_time, pop_batch, pop_threshold, max_reconsume_times, used=asks_brokers)
         self._push_settings = PushSettings(
             handler,
             handler_batch,
@@ -152,13 +158,13 @@ class PushConsumer(InContext):
             max_reconsume_times=max_reconsume_times,
             strategy=strategy,
             pop=pop,
-            asks_brokers=not client_rebalance and not broadcast,
+            asks_brokers=asks_brokers,
             namespace=namespace,
             limits=PullLimits(queue_messages_max, queue_bytes_max, queue_span_max, topic_messages_max, topic_bytes_max),
             batch=pull_batch,
             consume_timeout=consume_timeout,
         )
-        if self._push_settings.asks_brokers and pop.strategy is None:
+        if asks_brokers and pop.strategy is None:
             raise ConfigError(
                 f"allocation={allocation!r} is not known to brokers: with client_rebalance=False give AVG or AVG_BY_CIRCLE"
             )

@@ -315,6 +315,8 @@ def test_where_the_broker_moves_the_offset_the_message_in_hand_ends_first() -> N
 def test_unusable_settings_are_refused() -> None:
     with pytest.raises(ConfigError, match="suspend_time"):
         PushConsumer("127.0.0.1:9876", group="g", ordered=True, suspend_time=0)
+    with pytest.raises(ConfigError, match=r"suspend_time=5 is for ordered=True.* Retry\(delay=seconds\)"):
+        PushConsumer("127.0.0.1:9876", group="g", suspend_time=5)
 
 
 def test_who_comes_again_under_the_name_that_holds_the_lock_has_its_queues_at_once() -> None:

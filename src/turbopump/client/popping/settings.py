@@ -9,6 +9,7 @@ from typing import Final
 from turbopump.client.allocation import Strategy
 from turbopump.client.popping.pop import ATTEMPTS_MAX, BATCH_MAX
 from turbopump.client.setting_rules import Rule, check, is_number, is_whole, whole_from
+from turbopump.errors import ConfigError
 
 INVISIBLE_S: Final = 60.0
 INVISIBLE_RANGE_S: Final = (5, 300)
@@ -24,6 +25,7 @@ _RULES: Final[Mapping[str, Rule]] = {
     ),
     "pop_threshold": whole_from(1),
 }
+_USUAL: Final[Mapping[str, float]] = {"pop_invisible_time": INVISIBLE_S, "pop_batch": BATCH_MAX, "pop_threshold": THRESHOLD}
 BROKER_STRATEGIES: Final = ("AVG", "AVG_BY_CIRCLE")
 """The strategies that brokers know by name. RocketMQ: ``QueryAssignmentProcessor``."""
 
@@ -42,9 +44,17 @@ class PopSettings:
 
 
 def pop_settings(
-    allocation: str | Strategy, invisible_s: float, batch: int, threshold: int, retries_max: int | None
+    allocation: str | Strategy, invisible_s: float, batch: int, threshold: int, retries_max: int | None, *, used: bool
 ) -> PopSettings:
-    """Out of a push consumer's settings. Raises ConfigError for what Java's client refuses too."""
-    check(_RULES, {"pop_invisible_time": invisible_s, "pop_batch": batch, "pop_threshold": threshold})
+    """Out of a push consumer's settings; ``used``: brokers may have it pop. Raises ConfigError for what Java's client refuses too, and for
+    what was given in vain."""
+    given = {"pop_invisible_time": invisible_s, "pop_batch": batch, "pop_threshold": threshold}
+    check(_RULES, given)
+    for name, usual in _USUAL.items():
+        if given[name] != usual and not used:
+            raise ConfigError(
+                f"{name}={given[name]} is for client_rebalance=False without broadcast, where brokers may have queues popped; this "
+                "consumer pulls all of its queues: see pull_batch and queue_messages_max"
+            )
     strategy = allocation if isinstance(allocation, str) and allocation in BROKER_STRATEGIES else None
     return PopSettings(strategy, invisible_s, batch, threshold, ATTEMPTS_MAX if retries_max is None else retries_max)
