@@ -7,14 +7,26 @@ It must not know how sending or consuming works. Source: https://opentelemetry.i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+from opentelemetry.context import Context
 from opentelemetry.propagate import extract, inject
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider, get_tracer, set_span_in_context
+from opentelemetry.trace import (
+    Link,
+    Span,
+    SpanKind,
+    Status,
+    StatusCode,
+    TracerProvider,
+    get_current_span,
+    get_tracer,
+    set_span_in_context,
+)
 from opentelemetry.util.types import AttributeValue
 
+from turbopump.client.consuming.delivery_batch import BatchHandler
 from turbopump.client.consuming.handling import Handler, is_coroutine_function
 from turbopump.client.hooks import MessageKind, SendContext, SendHook
 from turbopump.client.namespace import INSTANCE_ID, unwrap
@@ -82,16 +94,18 @@ class OpenTelemetry(SendHook):
     # --- handling ------------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def processing(self, message: ReceivedMessage, *, group: str | None = None) -> Iterator[Span]:
+    def processing(self, message: ReceivedMessage | Sequence[ReceivedMessage], *, group: str | None = None) -> Iterator[Span]:
         """A span round the handling of a message, child of the one that sent it: ``with telemetry.processing(message):``. An exception
-        marks it as failed and goes on."""
+        marks it as failed and goes on. Of several messages of a queue, at least one, the span is linked to those that sent them."""
+        several = [] if isinstance(message, ReceivedMessage) else list(message)
+        if not isinstance(message, ReceivedMessage):
+            message = message[0]
         properties = message.properties
         attributes: dict[str, AttributeValue] = {
             "messaging.operation.name": "process",
             "messaging.operation.type": "process",
             "messaging.destination.partition.id": str(message.queue_id),
-            "messaging.message.body.size": len(message.stored_body),
-            **_message_attributes(message.topic, message.msg_id, properties, _type_of(MessageKind.NORMAL, properties)),
+            **(_several_attributes(several) if several else _single_attributes(message)),
             "server.address": message.store_host[0],
             "server.port": message.store_host[1],
         }
@@ -99,9 +113,14 @@ class OpenTelemetry(SendHook):
             attributes["messaging.consumer.group.name"] = group
         with self._tracer.start_as_current_span(
             f"process {message.topic}",
-            context=extract(properties),
+            context=None if several else extract(properties),
             kind=SpanKind.CONSUMER,
             attributes=attributes,
+            links=[
+                Link(sent)
+                for one in several
+                if (sent := get_current_span(extract(one.properties, Context())).get_span_context()).is_valid
+            ],
             record_exception=False,
             set_status_on_exception=False,
         ) as span:
@@ -111,8 +130,9 @@ class OpenTelemetry(SendHook):
                 _fail(span, error)
                 raise
 
-    def traced(self, handler: Handler, *, group: str | None = None) -> Handler:
-        """``handler`` with a span round each call; coroutine functions stay coroutine functions, plain ones plain."""
+    def traced(self, handler: Handler | BatchHandler, *, group: str | None = None) -> Callable[[Any], object]:
+        """``handler`` with a span round each call; coroutine functions stay coroutine functions, plain ones plain. It may be one that gets
+        lists of messages (``handler_batch``)."""
         if is_coroutine_function(handler):
 
             async def awaited(message: Any) -> object:
@@ -126,6 +146,22 @@ class OpenTelemetry(SendHook):
                 return handler(message)
 
         return called
+
+
+def _single_attributes(message: ReceivedMessage) -> dict[str, AttributeValue]:
+    properties = message.properties
+    return {
+        "messaging.message.body.size": len(message.stored_body),
+        **_message_attributes(message.topic, message.msg_id, properties, _type_of(MessageKind.NORMAL, properties)),
+    }
+
+
+def _several_attributes(messages: Sequence[ReceivedMessage]) -> dict[str, AttributeValue]:
+    return {
+        "messaging.system": "rocketmq",
+        "messaging.destination.name": messages[0].topic,
+        "messaging.batch.message_count": len(messages),
+    }
 
 
 def _message_attributes(topic: str, msg_id: str, properties: dict[str, str], type_: str) -> dict[str, AttributeValue]:

@@ -276,6 +276,42 @@ def test_handling_is_a_child_of_sending_wherever_it_happens(spans: Spans) -> Non
     with_producer(spans, scenario)
 
 
+def test_a_list_of_messages_has_one_span_linked_to_those_that_sent_them(spans: Spans) -> None:
+    async def scenario(cluster: ScriptedCluster, producer: Producer) -> None:
+        inside: list[Any] = []
+
+        async def handle(messages: list[ReceivedMessage]) -> None:
+            inside.append((len(messages), trace.get_current_span().get_span_context()))
+            handled.set()
+
+        handled = asyncio.Event()
+        queue = (await producer.publish_queues("orders"))[0]
+        for body in (b"a", b"b"):
+            await producer.send("orders", body, queue=queue)
+        cluster.broker.store("orders", queue.queue_id, b"not traced")
+        consumer = PushConsumer(
+            cluster.name_server.address,
+            group="g",
+            topic="orders",
+            consume_from=ConsumeFrom.FIRST,
+            handler=spans.telemetry.traced(handle, group="g"),  # type: ignore[arg-type]
+            handler_batch=10,
+            **cluster.settings,
+        )
+        async with consumer:
+            await handled.wait()
+        *sent, processed = spans.ended
+        assert (processed.name, processed.kind, processed.parent) == ("process orders", SpanKind.CONSUMER, None)
+        assert [link.context.span_id for link in processed.links] == [one.get_span_context().span_id for one in sent]  # type: ignore[union-attr]
+        assert inside == [(3, processed.get_span_context())]
+        attributes = dict(processed.attributes or {})
+        assert attributes["messaging.batch.message_count"] == 3
+        assert attributes["messaging.destination.partition.id"] == str(queue.queue_id)
+        assert "messaging.message.id" not in attributes
+
+    with_producer(spans, scenario)
+
+
 def test_what_a_handler_raises_marks_its_span_and_goes_on(spans: Spans) -> None:
     def plain(message: ReceivedMessage) -> object:
         if message.body == b"body":
