@@ -15,6 +15,7 @@ from turbopump.client.consuming.process_queue import ProcessQueue, PullLimits
 from turbopump.client.consuming.rebalance import decide
 from turbopump.client.consuming.subscription import tag_subscription
 from turbopump.client.routes import inherited_route, topic_route
+from turbopump.client.sending.fault_strategy import FaultStrategy, LatencyFaults
 from turbopump.client.sending.selection import RoundRobin
 from turbopump.client.sending.send_frame import SendFrames
 from turbopump.client.surroundings import Surroundings, name_server_addresses
@@ -105,8 +106,28 @@ def test_selection_skips_brokers_that_failed_unless_there_is_no_other() -> None:
     route = topic_route("t", data)
     choice = RoundRobin(random.Random(1))
     assert {choice.choose(route, ["a"]).broker_name for _ in range(8)} == {"b"}
-    assert {choice.choose(route, ["a", "b"]).broker_name for _ in range(8)} == {"a", "b"}
+    assert {choice.choose(route, ["a", "b"]).broker_name for _ in range(8)} == {"a"}
     assert len({RoundRobin(random.Random(seed)).choose(route) for seed in range(50)}) == 4
+
+
+def test_when_every_broker_has_failed_the_one_that_failed_longest_ago_is_next_and_isolation_counts() -> None:
+    data = TopicRouteData(
+        queue_datas=[QueueData(broker_name=n, read_queue_nums=2, write_queue_nums=2, perm=6) for n in "abc"],
+        broker_datas=[BrokerData(broker_name=n, broker_addrs={0: "h:1"}) for n in "abc"],
+    )
+    route = topic_route("t", data)
+    faults = FaultStrategy(LatencyFaults(detector=True))
+    choice = RoundRobin(random.Random(1), faults)
+    assert {choice.choose(route, "cab").broker_name for _ in range(12)} == {"c"}
+    assert {choice.choose(route, "cabc").broker_name for _ in range(12)} == {"a"}
+    assert {choice.choose(route, "aaa").broker_name for _ in range(12)} == {"b", "c"}
+    faults.failed("c", 0.0, connection=True)
+    assert {choice.choose(route, "cab").broker_name for _ in range(12)} == {"a"}
+    faults.failed("a", 0.0, connection=True)
+    faults.failed("b", 0.0, connection=True)
+    assert {choice.choose(route, "cab").broker_name for _ in range(12)} == {"c"}  # nobody is better
+    alone = topic_route("t", TopicRouteData(queue_datas=data.queue_datas[:1], broker_datas=data.broker_datas[:1]))
+    assert choice.choose(alone, "aa").broker_name == "a"
 
 
 @given(st.integers(0, 40), st.integers(1, 12))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from typing import Any
 
 import pytest
 from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster, until
@@ -110,6 +111,22 @@ def test_a_refusal_counts_only_if_latency_does() -> None:
                 await producer.send("orders", b"x")
                 await busy_once(producer, cluster)
                 assert len({(await producer.send("orders", b"y")).queue.broker_name for _ in range(8)}) == 2
+
+    simulate(1, scenario)
+
+
+@pytest.mark.parametrize("settings", [{}, {"latency_faults": LatencyFaults()}])
+def test_no_attempt_goes_to_the_broker_that_has_just_failed_while_there_is_another(settings: dict[str, Any]) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster, retries=4, **settings) as producer:
+            await producer.publish_queues("orders")
+            for broker in cluster.brokers:
+                broker.script[RequestCode.SEND_MESSAGE_V2].extend([refusal(ResponseCode.SYSTEM_BUSY)] * 100)
+            for _ in range(8):
+                with pytest.raises(SendError) as failed:
+                    await producer.send("orders", b"x")
+                way = "".join(name[-1] for name in failed.value.brokers)
+                assert way in ("ababa", "babab")
 
     simulate(1, scenario)
 

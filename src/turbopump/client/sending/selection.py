@@ -1,13 +1,14 @@
 """Which queue the next message goes to: round robin from a random start, past brokers that failed or are left alone.
 
 One rule: the decision is a pure function of the route, the counter, what failed before and what time it is. It must not know how sending
-works.
+works. Source: apache/rocketmq ``MQFaultStrategy.selectOneMessageQueue``, ``TopicPublishInfo``, which avoid the broker that failed last;
+here those not tried yet come first, then the one whose failure is longest ago.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from turbopump.client.routes import TopicRoute
@@ -18,7 +19,7 @@ from turbopump.message.message_queue import MessageQueue
 class Selection(Protocol):
     """A way to choose."""
 
-    def choose(self, route: TopicRoute, avoid: Collection[str] = (), now: float = 0.0) -> MessageQueue: ...
+    def choose(self, route: TopicRoute, avoid: Sequence[str] = (), now: float = 0.0) -> MessageQueue: ...
 
 
 class RoundRobin:
@@ -29,8 +30,9 @@ class RoundRobin:
         self._faults = faults or FaultStrategy()
         self._next: dict[str, int] = {}
 
-    def choose(self, route: TopicRoute, avoid: Collection[str] = (), now: float = 0.0) -> MessageQueue:
-        """The next queue, on a broker not in ``avoid`` if there is one, best on one that is available, or at least reachable.
+    def choose(self, route: TopicRoute, avoid: Sequence[str] = (), now: float = 0.0) -> MessageQueue:
+        """The next queue. ``avoid``: the brokers that failed, in order, the last one last. None of them if there is another, else the one
+        that failed longest ago, and the last one only if it is alone; all that among brokers that are available, or at least reachable.
 
         ``route`` has at least one publish queue.
         """
@@ -41,20 +43,21 @@ class RoundRobin:
         faults = self._faults
         if not faults.empty:
             faults.expire(now)
+        queue = route.publish_queues[start % len(route.publish_queues)]
         if faults.empty:
-            queue = route.publish_queues[start % len(route.publish_queues)]
             if not avoid or queue.broker_name not in avoid:
                 return queue
+            wanted: tuple[Callable[[str], bool], ...] = (_any,)
         else:
-            for usable in (lambda name: faults.available(name, now), faults.reachable):
-                found = self._look(route, start, avoid, usable)
+            wanted = (lambda name: faults.available(name, now), faults.reachable, _any)
+        for usable in wanted:
+            for forgiven in range(max(len(avoid), 1)):
+                found = self._look(route, start, avoid[forgiven:], usable)
                 if found is not None:
                     return found
-        return self._look(route, start, avoid, _any) or route.publish_queues[start % len(route.publish_queues)]
+        return queue
 
-    def _look(
-        self, route: TopicRoute, start: int, avoid: Collection[str], usable: Callable[[str], bool]
-    ) -> MessageQueue | None:
+    def _look(self, route: TopicRoute, start: int, avoid: Sequence[str], usable: Callable[[str], bool]) -> MessageQueue | None:
         queues = route.publish_queues
         for step in range(len(queues)):
             queue = queues[(start + step) % len(queues)]
@@ -71,7 +74,7 @@ class NearFirst:
         self._broker_name = broker_name
         self._others = others
 
-    def choose(self, route: TopicRoute, avoid: Collection[str] = (), now: float = 0.0) -> MessageQueue:
+    def choose(self, route: TopicRoute, avoid: Sequence[str] = (), now: float = 0.0) -> MessageQueue:
         near = self._broker_name
         if near not in avoid:
             for queue in route.publish_queues:

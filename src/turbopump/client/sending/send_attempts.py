@@ -153,8 +153,8 @@ class Attempts:
 
     def _choose(self, route: TopicRoute) -> MessageQueue:
         if self._target is None:
-            failed = {attempt.broker_name for attempt in self._tried}
-            return self._sender.selection.choose(route, failed, self._loop.time())
+            failed = dict.fromkeys(attempt.broker_name for attempt in reversed(self._tried))
+            return self._sender.selection.choose(route, tuple(reversed(failed)), self._loop.time())
         if isinstance(self._target, MessageQueue):
             return self._target
         return self._target(route.publish_queues)
