@@ -16,7 +16,7 @@ def __getattr__(name: str) -> object:
     try:
         from turbopump.spark import session
     except ModuleNotFoundError as error:
-        text = f"Spark support needs {error.name}, which is not installed: pip install 'turbopump[spark]'"
+        text = f"Spark support needs {error.name}, which is not installed: pip install '.[spark]' in a checkout of Turbopump"
         raise ModuleNotFoundError(text, name=error.name) from None
 
     return getattr(session, name)

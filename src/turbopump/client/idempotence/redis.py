@@ -66,7 +66,7 @@ class RedisStore:
         try:
             from redis import asyncio as redis
         except ImportError:
-            raise ConfigError("RedisStore needs the package redis: pip install 'turbopump[redis]'") from None
+            raise ConfigError("RedisStore needs the package redis: pip install redis") from None
         self._prefix = f"{{{prefix}}}"
         self._max_keys = max_keys
         try:
