@@ -44,9 +44,6 @@ def refuse_false_inner_batch(request: SendRequest, parcel: Parcel) -> Parcel | R
 def inner_batch(request: SendRequest, body: bytes, added: str, base: int) -> InnerBatch | Response:
     """The entry of a batch whose request has a UNIQ_KEY, or of a message that comes as an inner batch, from queue offset ``base`` on."""
     text = request.properties or ""
-    refused = kind_in_batch(text)
-    if refused is not None:
-        return refused
     if request.batch:
         counted = _count(body)
         count, flags = counted, request.sys_flag | INNER_FLAGS

@@ -12,6 +12,7 @@ import re
 from datetime import UTC, datetime
 from typing import Final
 
+from turbopump.broker.detours import kind_in_batch
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.topic_attributes import (
     CLEANUP_POLICY,
@@ -28,7 +29,7 @@ from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import MessageError, StoreClosedError
 from turbopump.message.properties import KEYS, decode_properties
 from turbopump.message.rules import DLQ_PREFIX, NOT_SENDABLE_TOPICS, RETRY_PREFIX, TOPIC_SIZE_MAX, topic_fault
-from turbopump.message.sysflag import SysFlag
+from turbopump.message.sysflag import TRANSACTION_MASK, SysFlag
 from turbopump.protocol.bodies.topics import PERM_WRITE, TopicConfig
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import SendRequest
@@ -174,6 +175,20 @@ def body_refusal(size: int, size_max: int, store: MessageStore) -> Response:
     if not size:  # RocketMQ: a NullPointerException, before every check
         return Response(code=ResponseCode.SYSTEM_ERROR, remark="the message body is empty; send at least one byte")
     return _illegal(f"the message body has {size} bytes; {size_max} are allowed (maxMessageSize of the broker)")
+
+
+def batch_refusal(request: SendRequest, store: MessageStore) -> Response | None:
+    """The answer to a batch whose request says of the whole that it is delayed or part of a transaction; None: it says nothing of it.
+
+    Source: apache/rocketmq ``CommitLog.asyncPutMessages``, which looks at the level only; a time is refused here as well.
+    """
+    refused = kind_in_batch(request.properties or "")
+    if request.sys_flag & TRANSACTION_MASK:
+        refused = _illegal(
+            f"sysFlag {request.sys_flag} says that it is part of a transaction, and a batch cannot be; leave 4 and 8 out"
+        )
+    closed = store.flushed.error or store.space.refusal
+    return refused if refused is None or closed is None else store_refusal(StoreClosedError(str(closed)))
 
 
 def store_refusal(error: Exception) -> Response:

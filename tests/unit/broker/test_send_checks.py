@@ -57,10 +57,25 @@ ORDER: list[tuple[dict[str, Any], dict[str, Any], bytes, int, str]] = [
     (FULL, {"topic": "compacted"}, TOO_LARGE, 13, "Required message key is missing"),
     (FULL, {"sys_flag": 128}, TOO_LARGE, 13, "the message is an inner batch"),
     (FULL, {"properties": "p\x01" + "v" * 32_767}, TOO_LARGE, 14, "service not available now: the disk is full"),
+    (FULL, {"batch": True, "sys_flag": 4}, BATCH, 14, "service not available now: the disk is full"),
     (FULL, {"batch": True}, TOO_LARGE, 14, "service not available now: the disk is full"),
     (FULL, {}, b"x", 14, "service not available now: the disk is full"),
     ({}, {"properties": "p\x01" + "v" * 32_767}, TOO_LARGE, 13, "the message is illegal, maybe msg body or properties length"),
     ({}, {"batch": True}, TOO_LARGE, 13, "the message is illegal, maybe msg body or properties length not matched"),
+    (
+        {},
+        {"batch": True, "sys_flag": 4},
+        b"no batch",
+        13,
+        "the message is illegal, maybe msg body or properties length not matched: sysFlag 4",
+    ),
+    (
+        {},
+        {"batch": True, "properties": "DELAY\x011\x02"},
+        b"no batch",
+        13,
+        "delayed messages (property DELAY) cannot be part of a batch",
+    ),
     ({}, {}, b"", 1, "the message body is empty"),
     ({}, {"properties": "p\x01" + "v" * 32_767}, b"x", 13, "the message is illegal, maybe msg body or properties length"),
 ]
@@ -89,6 +104,46 @@ def test_the_first_rule_that_a_send_breaks_answers_it(
         assert talk.broker.store.log.end == end
 
     converse(tmp_path, scene, max_message_size=5000, **config)
+
+
+@pytest.mark.parametrize("properties", ["", "UNIQ_KEY\x01U\x02"])
+@pytest.mark.parametrize("topic", ["T", "inner"])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"sys_flag": 4},
+        {"sys_flag": 8},
+        {"sys_flag": 12 | 1},
+        {"properties": "TRAN_MSG\x01true\x02PGROUP\x01p\x02"},
+        {"properties": "DELAY\x011\x02"},
+        {"properties": "TIMER_DELIVER_MS\x01" + "9" * 13 + "\x02"},
+    ],
+)
+def test_a_batch_that_would_be_delayed_or_part_of_a_transaction_is_refused_and_not_acknowledged_and_lost(
+    tmp_path: Path, odd: dict[str, Any], topic: str, properties: str
+) -> None:
+    async def scene(talk: Talk) -> None:
+        await talk.client.create()
+        await talk.client.create("inner", attributes="+queue.type=BatchCQ")
+        fields = {**odd, "properties": odd.get("properties", "") + properties}
+        code, remark = await talk.client.code(SendMessageV2(topic=topic, queue_id=0, batch=True, **fields), BATCH)
+        assert (code, "batch" in remark) == (ResponseCode.MESSAGE_ILLEGAL, True), remark
+        assert (await talk.client.send(topic=topic)).queue_offset == 0
+
+    converse(tmp_path, scene)
+
+
+def test_a_batch_is_taken_whose_properties_only_look_like_a_delay_or_a_transaction(tmp_path: Path) -> None:
+    async def scene(talk: Talk) -> None:
+        await talk.client.create()
+        for properties in ("DELAY\x010\x02", "MODEL\x01DEL-TRAN_MSG\x02", "TRAN_MSG\x01false\x02"):
+            assert await talk.client.code(SendMessageV2(topic="T", queue_id=0, batch=True, properties=properties), BATCH) == (
+                0,
+                "",
+            )
+        assert await talk.client.all_bodies() == [b"x"] * 3
+
+    converse(tmp_path, scene)
 
 
 KINDS = {

@@ -20,7 +20,7 @@ from turbopump.broker.flush_wait import FlushWait
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.held_answers import HeldAnswers
 from turbopump.broker.inner_batches import inner_batch, refuse_false_inner_batch
-from turbopump.broker.send_checks import SendChecks, body_refusal, store_refusal
+from turbopump.broker.send_checks import SendChecks, batch_refusal, body_refusal, store_refusal
 from turbopump.broker.send_reply import batch_msg_ids, batch_reply, reply_ends, send_reply
 from turbopump.broker.topic_attributes import is_batch_cq
 from turbopump.broker.topics import TopicTable
@@ -40,7 +40,7 @@ from turbopump.message.properties import (
     property_value,
     send_properties,
 )
-from turbopump.message.sysflag import SysFlag
+from turbopump.message.sysflag import TRANSACTION_MASK, SysFlag
 from turbopump.protocol.codes import FLAG_ONEWAY, ResponseCode
 from turbopump.protocol.requests.send import SendMessageReply, SendRequest
 from turbopump.remoting.answers import encode_response
@@ -189,6 +189,10 @@ class SendHandler:
             return body_refusal(len(context.body), self._body_size_max, self._store)
         header_text = request.properties or ""
         unique = property_value(header_text, UNIQ_KEY)
+        if request.sys_flag & TRANSACTION_MASK or "DEL" in header_text or "TRAN_MSG" in header_text:
+            refused = batch_refusal(request, self._store)
+            if refused is not None:
+                return refused
         if request.topic in self._watched and self._is_inner(request, unique):
             return self._send_inner_batch(request, queue_id, context)
         if INNER_NUM in header_text:
