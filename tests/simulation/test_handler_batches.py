@@ -10,8 +10,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, ClassVar
 
+import pytest
 from tests.simulation.figures import Figures
-from tests.simulation.test_ordered import FAILURES, QUEUES, TOPIC, World, war
+from tests.simulation.test_ordered import FAILURES, QUEUES, TOPIC, WHOLE, World, war
 from tests.simulation.test_ordered_pop import PoppingWorld
 
 from turbopump.client.consuming.delivery import Delivery, Retry
@@ -86,10 +87,16 @@ class UnorderedLists(Lists):
         return handle
 
 
+def failures_of(seed: int) -> int:
+    if WHOLE and seed > 20:
+        pytest.skip("so many such runs are enough")
+    return FAILURES if seed <= WHOLE_SEEDS else 8
+
+
 def test_through_every_failure_no_message_of_a_list_is_begun_before_the_one_ahead_succeeded(
     seed: int, figures: Figures
 ) -> None:
-    failures = FAILURES if seed <= WHOLE_SEEDS else 8
+    failures = failures_of(seed)
     world = war(Lists, seed, failures)
     assert world.watch.wrong == []
     assert world.missing == 0
@@ -100,7 +107,7 @@ def test_through_every_failure_no_message_of_a_list_is_begun_before_the_one_ahea
 
 
 def test_the_same_where_it_pops(seed: int, figures: Figures) -> None:
-    failures = FAILURES if seed <= WHOLE_SEEDS else 8
+    failures = failures_of(seed)
     world = war(PoppedLists, seed, failures)
     assert [wrong for wrong in world.watch.wrong if "succeeded" in wrong] == []
     assert world.missing == 0
@@ -110,7 +117,7 @@ def test_the_same_where_it_pops(seed: int, figures: Figures) -> None:
 
 
 def test_without_order_nothing_is_lost(seed: int, figures: Figures) -> None:
-    failures = FAILURES if seed <= WHOLE_SEEDS else 8
+    failures = failures_of(seed)
     world = war(UnorderedLists, seed, failures)
     assert world.missing == 0
     assert world.handled > 100

@@ -387,6 +387,8 @@ def test_a_handler_of_single_messages_with_keys_is_refused_with_what_to_do() -> 
     with pytest.raises(ConfigError, match=r"handler_batch=5 gives lists, .*idempotent.handling\(message\)"):
         PushConsumer("127.0.0.1:9876", group="g", topic="t", handler=idempotent(one), handler_batch=5)
     PushConsumer("127.0.0.1:9876", group="g", topic="t", handler=idempotent(one))
+    with pytest.raises(TypeError, match="wraps handlers of single messages"):  # behind a decorator it is found out late
+        asyncio.run(idempotent(one)([]))  # type: ignore[arg-type, func-returns-value]
 
 
 def test_going_through_the_list_a_handler_can_be_idempotent_by_message() -> None:
