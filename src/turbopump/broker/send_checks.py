@@ -114,9 +114,10 @@ class SendChecks:
         return None
 
     def _create(self, request: SendRequest) -> TopicConfig | None:
-        if request.topic.startswith(RETRY_PREFIX):
-            return self._topics.create_retry_topic(request.topic[len(RETRY_PREFIX) :], 1)
-        return self._topics.create_by_sending(request.topic, request.default_topic, request.default_topic_queue_nums)
+        made = self._topics.create_by_sending(request.topic, request.default_topic, request.default_topic_queue_nums)
+        if made is None and request.topic.startswith(RETRY_PREFIX):
+            made = self._topics.create_retry_topic(request.topic[len(RETRY_PREFIX) :], 1)
+        return made
 
     def _unfit_for_batch(self, request: SendRequest) -> Response | None:
         if len(request.topic) > TOPIC_SIZE_MAX:

@@ -146,6 +146,20 @@ def test_a_batch_is_taken_whose_properties_only_look_like_a_delay_or_a_transacti
     converse(tmp_path, scene)
 
 
+def test_a_send_makes_a_new_retry_topic_with_the_queues_that_any_new_topic_gets(tmp_path: Path) -> None:
+    async def scene(talk: Talk) -> None:
+        sent = await talk.client.send(topic="%RETRY%new", queue_id=2)
+        assert (sent.queue_id, sent.queue_offset) == (2, 0), "Java's producer has chosen from the default topic's queues"
+        no_model = SendMessageV2(topic="%RETRY%other", default_topic="none", queue_id=1)
+        code, remark = await talk.client.code(no_model, b"x")
+        assert (code, "has 1 queues" in remark) == (ResponseCode.INVALID_PARAMETER, True), (
+            "without one to copy it has one queue"
+        )
+        await talk.client.send(topic="%RETRY%other")
+
+    converse(tmp_path, scene)
+
+
 KINDS = {
     "NORMAL": "",
     "FIFO": "__SHARDINGKEY\x01k\x02",
