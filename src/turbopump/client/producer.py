@@ -150,21 +150,33 @@ class Producer(InContext):
             self._sender.tasks.append(instance.spawn(FaultDetector(instance, self._faults).run(), name="fault detector"))
 
     async def close(self) -> None:
-        """Wait for the sends in flight (``send_timeout`` at most), take leave of the brokers, close the connections that no other client
-        shares. May be called twice."""
+        """Wait for the sends in flight and those that wait for room (``send_timeout`` at most), take leave of the brokers, close the
+        connections that no other client shares. What has not ended by then ends with a SendError. May be called twice."""
         sender = self._sender
         if sender is None or self._member.left:
             return
         if self._requester is not None:
             self._requester.close()
-        if self._accumulator is not None:
-            await self._accumulator.flush()
-        await sender.wait_idle(self._rules.timeout)
+        try:
+            async with asyncio.timeout(self._rules.timeout):
+                await self._wait_idle(sender)
+        except TimeoutError:
+            pass
+        sender.closed = True
+        if self._bound is not None:
+            self._bound.close()
         if self._tracing is not None:
             await self._tracing.close()
         for task in sender.tasks:
             task.cancel()
         await sender.instance.leave(self._member)
+
+    async def _wait_idle(self, sender: Sender) -> None:
+        if self._accumulator is not None:
+            await self._accumulator.flush()
+        if self._bound is not None:
+            await self._bound.wait_idle()
+        await sender.wait_idle()
 
     def _started(self) -> Sender:
         if self._sender is None:

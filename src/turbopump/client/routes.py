@@ -159,7 +159,13 @@ class Routes:
             task = asyncio.get_running_loop().create_task(self._ask(topic, inherit), name=f"route of {topic}")
             self._asking[key] = task
             task.add_done_callback(lambda done: self._asked(key, done))
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if task.cancelled() and current is not None and not current.cancelling():  # by ``close``, not the caller
+                raise RouteNotFoundError(f"no route to topic {topic!r}: the client was closed") from None
+            raise
 
     async def refresh_all(self) -> None:
         """Ask for every route at hand; what cannot be had stays as it is."""

@@ -48,6 +48,7 @@ class RemotingClient:
         self._dress = dress
         self._connections: dict[str, Connection] = {}
         self._connecting: dict[str, asyncio.Task[Connection]] = {}
+        self._ended = False
 
     async def call(self, address: str, request: Request[ReplyT], body: bytes = b"", *, timeout: float = 3.0) -> ReplyT:
         """Send ``request`` and return its answer's header.
@@ -88,10 +89,12 @@ class RemotingClient:
         connection.send_frame(encode_command(command))
 
     async def connect(self, address: str, *, timeout: float | None = None) -> Connection:
-        """The open connection to ``address``, made now if there is none. Raises ConnectError."""
+        """The open connection to ``address``, made now if there is none. Raises ConnectError, also once the client is closed."""
         connection = self._connections.get(address)
         if connection is not None and not connection.closed:
             return connection
+        if self._ended:
+            raise ConnectError(f"no connection to {address}: the client was closed")
         task = self._connecting.get(address)
         if task is None:
             task = asyncio.ensure_future(self._open(address))
@@ -128,7 +131,8 @@ class RemotingClient:
             connection.close()
 
     async def close(self) -> None:
-        """Close every connection; calls that still wait fail with ConnectionLostError."""
+        """Close every connection, for good; calls that still wait fail with ConnectionLostError."""
+        self._ended = True
         for task in self._connecting.values():
             task.cancel()
         for connection in self._connections.values():
@@ -155,7 +159,10 @@ class RemotingClient:
     def _connected(self, address: str, task: asyncio.Task[Connection]) -> None:
         self._connecting.pop(address, None)
         if not task.cancelled() and task.exception() is None and not task.result().closed:
-            self._connections[address] = task.result()
+            if self._ended:  # it was made just before that
+                task.result().close()
+            else:
+                self._connections[address] = task.result()
 
     def _closed(self, address: str, connection: Connection) -> None:
         if self._connections.get(address) is connection:

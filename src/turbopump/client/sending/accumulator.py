@@ -164,9 +164,9 @@ class Accumulator:
 
     async def flush(self) -> None:
         """Send what is held, and wait for everything that is under way."""
-        for key in list(self._batches):
-            self._send(key)
-        if self._sending:
+        while self._batches or self._sending:
+            for key in list(self._batches):
+                self._send(key)
             await asyncio.wait(set(self._sending))
 
     def _send(self, key: BatchKey) -> None:

@@ -38,21 +38,26 @@ class InFlightBound:
         self._bound = bound
         self.messages = 0
         self.size = 0
-        self._line: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._line: deque[tuple[int, asyncio.Future[bool]]] = deque()
+        """Who waits, and the word for him: come in, or (False) it is closed."""
+        self._closed = False
+        self._idle: asyncio.Event | None = None
 
     async def enter(self, size: int, timeout: float) -> None:
-        """Wait for room. Raises SendError if there is none within ``timeout`` seconds."""
+        """Wait for room. Raises SendError if there is none within ``timeout`` seconds, or before it is closed."""
         if not self._line and self._fits(size):
             self._take(size)
             return
         messages, total = self.messages, self.size  # those that are in flight may all give up in the same moment
-        turn = asyncio.get_running_loop().create_future()
-        self._line.append((size, turn))
+        turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        let_in = False
+        if not self._closed:
+            self._line.append((size, turn))
         try:
             async with asyncio.timeout(timeout):
-                await turn
+                let_in = not self._closed and await turn
         except BaseException as error:
-            if turn.done() and not turn.cancelled():
+            if turn.done() and not turn.cancelled() and turn.result():
                 self.leave(size)  # let in at the very moment it gave up
             else:
                 with contextlib.suppress(ValueError):  # the line may have passed over it already
@@ -65,6 +70,26 @@ class InFlightBound:
                     "The brokers are slower than you send: send less at once, wait longer, or raise back_pressure"
                 ) from None
             raise
+        if not let_in:
+            raise SendError(
+                f"the message was not sent: the producer was closed while it waited for room among the {messages} messages "
+                f"({total} bytes) in flight. Nothing was stored"
+            )
+
+    async def wait_idle(self) -> None:
+        """Wait until nothing is in flight, and nobody waits."""
+        while self.messages or self._line:
+            self._idle = self._idle or asyncio.Event()
+            self._idle.clear()
+            await self._idle.wait()
+
+    def close(self) -> None:
+        """Whoever waits, or finds no room from now on, gets a SendError."""
+        self._closed = True
+        for _, turn in self._line:
+            if not turn.done():
+                turn.set_result(False)
+        self._line.clear()
 
     async def enter_within(self, size: int, timeout: float) -> float:
         """``enter``; the seconds that are left then."""
@@ -86,8 +111,10 @@ class InFlightBound:
                 if not self._fits(size):
                     return
                 self._take(size)
-                turn.set_result(None)
+                turn.set_result(True)
             self._line.popleft()
+        if self._idle is not None and not self.messages:
+            self._idle.set()
 
     def _fits(self, size: int) -> bool:
         if self.messages == 0:

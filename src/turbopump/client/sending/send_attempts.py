@@ -65,14 +65,14 @@ class Attempts:
         retries = self._sender.rules.retries if self._target is None else 0  # a chosen queue is not exchanged for another
         if first is not None:
             await self._failed(first, self._began)
-            if len(self._tried) > retries or self._is_final(first) or not await self._pause(route, first):
+            if not await self._goes_on(route, first, retries):
                 return self._give_up()
             route = await self._refreshed(route, first)
         while True:
             attempt = await self._attempt(route, may_retry=len(self._tried) < retries)
             if isinstance(attempt, SendResult):
                 return attempt
-            if len(self._tried) > retries or self._is_final(attempt) or not await self._pause(route, attempt):
+            if not await self._goes_on(route, attempt, retries):
                 return self._give_up()
             route = await self._refreshed(route, attempt)
 
@@ -212,6 +212,12 @@ class Attempts:
         if isinstance(attempt.error, CallTimeoutError):
             await self._sender.instance.abandon_if_silent(attempt.address, began)
 
+    async def _goes_on(self, route: TopicRoute, attempt: Attempt, retries: int) -> bool:
+        """Whether another attempt is to follow, now."""
+        if len(self._tried) > retries or self._is_final(attempt) or self._sender.closed:
+            return False
+        return await self._pause(route, attempt) and not self._sender.closed
+
     def _is_final(self, attempt: Attempt) -> bool:
         return isinstance(attempt.error, ResponseError) and attempt.error.code not in self._sender.rules.retry_codes
 
@@ -220,7 +226,7 @@ class Attempts:
             if attempt.result is not None:
                 return attempt.result  # stored, if not as safely as was wished
         spent_ms = (self._loop.time() - self._began) * 1000
-        raise failure(self._outgoing, self._tried, spent_ms) from self._tried[-1].error
+        raise failure(self._outgoing, self._tried, spent_ms, closed=self._sender.closed) from self._tried[-1].error
 
     async def _pause(self, route: TopicRoute, attempt: Attempt) -> bool:
         """Wait, if it would be the same broker again; False if there is no time left for another attempt."""

@@ -37,14 +37,14 @@ class Attempt:
     result: SendResult | None = None
 
 
-def failure(outgoing: Outgoing, tried: list[Attempt], spent_ms: float) -> SendError:
-    """The error of a send that nobody took."""
+def failure(outgoing: Outgoing, tried: list[Attempt], spent_ms: float, *, closed: bool = False) -> SendError:
+    """The error of a send that nobody took. ``closed``: nobody else was tried, for the producer has been closed."""
     attempts = "1 attempt" if len(tried) == 1 else f"{len(tried)} attempts"
     each = "; ".join(_told(tried))
     last = tried[-1].error
     head = f"message {outgoing.msg_id[:80]} to topic {outgoing.topic!r} was not acknowledged: {attempts} in {spent_ms:.0f} ms: {each}"
     return SendError(
-        f"{head}. {_remedy(last)}",
+        f"{head}. {'The producer was closed meanwhile. ' if closed else ''}{_remedy(last)}",
         topic=outgoing.topic,
         brokers=tuple(attempt.broker_name for attempt in tried),
         spent_ms=spent_ms,

@@ -89,6 +89,8 @@ class Sender:
         self._known = instance.routes.known
         self.connection = instance.remoting.connection
         self._short = not hooks and rules.attempt_timeout is None
+        self.closed = False
+        """What fails from now on is not tried again."""
         self.introduces = False
         """Whether a broker must know this client before it gets a message."""
 
@@ -147,15 +149,12 @@ class Sender:
         """One attempt, and no answer."""
         await Attempts(self, outgoing, target, self._time(), self.rules.timeout).oneway()
 
-    async def wait_idle(self, timeout: float) -> None:
-        """Wait for what is in flight, at most ``timeout`` seconds."""
-        if self.in_flight:
-            self._idle = asyncio.Event()
-            try:
-                async with asyncio.timeout(timeout):
-                    await self._idle.wait()
-            except TimeoutError:
-                pass
+    async def wait_idle(self) -> None:
+        """Wait for what is in flight."""
+        while self.in_flight:
+            self._idle = self._idle or asyncio.Event()
+            self._idle.clear()
+            await self._idle.wait()
 
     def ask(
         self, connection: Connection, outgoing: Outgoing, queue: MessageQueue, timeout: float
