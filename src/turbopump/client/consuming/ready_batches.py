@@ -27,7 +27,8 @@ class ReadyBatches(Ready[DeliveryBatch]):
         self._on_take = on_take
         self._ordered = ordered
         self._one_taker = Lock()
-        """Of several threads, one looks what goes together."""
+        """Of several threads, one looks what goes together. Others take nothing then: where they get in each other's way, fewer are quicker
+        (no-op handlers: 2.5 us a message in lists of four; 10 if they waited), and where handlers are slow they meet seldom."""
 
     @property
     def waiting(self) -> int:
@@ -39,8 +40,12 @@ class ReadyBatches(Ready[DeliveryBatch]):
 
     def begin(self) -> DeliveryBatch | None:
         while True:
-            with self._one_taker:
+            if not self._one_taker.acquire(blocking=False):
+                return None
+            try:
                 messages = [] if self.paused or self._closed else self._together()
+            finally:
+                self._one_taker.release()
             if not messages:
                 return None
             taken = [message for message in messages if self._begin(message)]
