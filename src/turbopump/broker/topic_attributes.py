@@ -43,10 +43,8 @@ ATTRIBUTES: Final[Mapping[str, Attribute]] = {
 def parse_changes(text: str | None) -> dict[str, str] | str:
     """``+name=value,-name`` as signed name to value ("" where one is taken away); a sentence if it cannot be read."""
     changes: dict[str, str] = {}
-    for change in (text or "").split(","):
-        change = change.strip()
-        if not change:
-            continue
+    given = (text or "").rstrip(",")
+    for change in given.split(",") if given else ():
         name, equals, value = change.partition("=")
         if equals and not name.startswith("+"):
             return f"add/alter attribute format is wrong: {name[:64]}; write +name=value"
@@ -89,7 +87,7 @@ def _fault(current: Mapping[str, str] | None, name: str, value: str, *, added: b
         return f"only add attribute is supported while creating topic. key: {name[:64]}; leave -{name[:64]} out"
     if current is not None and not added and name not in current:
         return f"attempt to delete a nonexistent key: {name[:64]}; the topic does not have it"
-    if name == RESERVE_TIME:
+    if name == RESERVE_TIME:  # RocketMQ 5.3 without tiered storage means to say this, takes it, and does nothing with it
         return "Update topic reserveTime not supported; a topic is kept as long as the log (fileReservedTime)"
     attribute = ATTRIBUTES.get(name)
     if attribute is None:

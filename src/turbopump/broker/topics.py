@@ -43,6 +43,8 @@ class TopicTable:
         """New topics that a crash could still take, and with them the way to their messages."""
         self.watched: set[str] = set()
         """Topics whose sends must pass ``send_checks.py`` one by one: new ones, those of the broker, those with certain attributes."""
+        self.system: frozenset[str] = frozenset()
+        """The topics that ``add_system_topics`` has made or found: those named as the broker and its cluster too."""
         self._waiting: list[asyncio.Future[bool]] = []
         table.on_settled = self._settled
 
@@ -75,6 +77,7 @@ class TopicTable:
             wanted.append((trace, 1, READ_WRITE))
         if self._auto_create:
             wanted.insert(1, (DEFAULT_TOPIC, default_queues, READ_WRITE | PERM_INHERIT))
+        self.system = frozenset(name for name, _, _ in wanted)
         changed = False
         for name, queues, perm in wanted:
             if name not in self._topics:

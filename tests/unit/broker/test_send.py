@@ -111,7 +111,8 @@ def send(topic: str = "T", queue_id: int = 0, **fields: Any) -> SendMessageV2:
         (send(properties="p\x01" + "v" * 32_700), b"x", ResponseCode.MESSAGE_ILLEGAL, "with those the broker adds"),
         (send(properties="DELAY\x01soon\x02"), b"x", ResponseCode.MESSAGE_ILLEGAL, "a number from 1 to 18"),
         (send(properties="TRAN_MSG\x01true\x02"), b"x", ResponseCode.MESSAGE_ILLEGAL, "names no producer group"),
-        (send(sys_flag=2**31), b"x", ResponseCode.SUCCESS, ""),
+        (send(sys_flag=2**31), b"x", ResponseCode.SYSTEM_ERROR, "field sys_flag (f) has the unusable value '2147483648'"),
+        (send(sys_flag=-1 << 31), b"x", ResponseCode.SUCCESS, ""),
     ],
 )  # fmt: skip
 def test_what_may_not_be_sent_is_refused_with_apache_s_code_and_leaves_nothing_behind(

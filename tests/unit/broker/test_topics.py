@@ -72,11 +72,13 @@ def test_a_created_topic_is_as_asked_and_a_change_takes_the_next_version(tmp_pat
         ({"topic": ""}, "empty"),
         ({"topic": "TBW102"}, "conflict with system topic"),
         ({"topic": "rmq_sys_x"}, "conflict with system topic"),
+        ({"topic": "DefaultCluster"}, "conflict with system topic"),
+        ({"topic": "DefaultCluster_REPLY_TOPIC"}, "conflict with system topic"),
+        ({"topic": "broker-a"}, "conflict with system topic"),
         ({"read_queue_nums": -1}, "readQueueNums is -1"),
         ({"write_queue_nums": 65536}, "writeQueueNums is 65536"),
         ({"perm": 16}, "perm is 16"),
         ({"perm": -1}, "perm is -1"),
-        ({"topic_filter_type": "X"}, "topicFilterType is 'X'"),
         ({"attributes": "+message.type=MIXED"}, "MIXED message type is not supported."),
     ],
 )
@@ -92,9 +94,37 @@ def test_a_topic_that_cannot_be_is_refused_with_the_reason(tmp_path: Path, field
 
 
 @pytest.mark.parametrize(
+    ("odd", "remark"),
+    [
+        ({"perm": None}, "field perm is missing"),
+        ({"perm": "x"}, "field perm has the unusable value 'x'"),
+        ({"readQueueNums": "2147483648"}, "field read_queue_nums (readQueueNums) has the unusable value '2147483648'"),
+        ({"writeQueueNums": None}, "field writeQueueNums is missing"),
+        ({"topicFilterType": "X"}, "topicFilterType is 'X'"),
+    ],
+)
+def test_a_request_for_a_topic_without_its_numbers_is_refused_and_not_filled_with_others(
+    tmp_path: Path, odd: dict[str, str | None], remark: str
+) -> None:
+    class Odd(CreateTopic):
+        def to_ext(self) -> dict[str, str]:
+            return {name: value for name, value in {**super().to_ext(), **odd}.items() if value is not None}
+
+    async def scene(talk: Talk) -> None:
+        before = await table(talk)
+        code, said = await talk.client.code(Odd(topic="T"))
+        assert (code, remark in said) == (ResponseCode.SYSTEM_ERROR, True), said
+        assert await table(talk) == before
+
+    converse(tmp_path, scene)
+
+
+@pytest.mark.parametrize(
     ("attributes", "remark"),
     [
         ("message.type=FIFO", "add/alter attribute format is wrong: message.type"),
+        (" +message.type=FIFO", "add/alter attribute format is wrong:  +message.type"),
+        (",+message.type=FIFO", "delete attribute format is wrong: "),
         ("+novalue", "delete attribute format is wrong: +novalue"),
         ("+message.type=", "kv string format wrong."),
         ("+a+b=c", "kv string format wrong."),
@@ -202,7 +232,7 @@ def test_a_deleted_topic_is_gone_with_its_queues_and_offsets_and_begins_anew(tmp
         assert (await talk.client.send(b"new")).queue_offset == 0
         assert await talk.client.all_bodies("T") == [b"new"]
         assert await talk.client.code(DeleteTopic(topic="none")) == (0, ""), "RocketMQ: what is not there is deleted"
-        for topic in ("TBW102", "", "a b"):
+        for topic in ("TBW102", "broker-a", "", "a b"):
             assert (await talk.client.code(DeleteTopic(topic=topic)))[0] == ResponseCode.INVALID_PARAMETER
 
     async def after_a_restart(talk: Talk) -> None:

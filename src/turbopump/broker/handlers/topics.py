@@ -50,6 +50,8 @@ from turbopump.store.question import Question
 QUEUES_MAX: Final = 65535
 ANNOUNCE_WAIT_S: Final = 2.0
 """How long the answer waits for name servers that do not take the topic."""
+_NEEDED: Final = ("readQueueNums", "writeQueueNums", "perm")
+"""Without one of these request 17 is no wish; RocketMQ: a NullPointerException."""
 LIST_MAX: Final = 10_000
 """Topics in one request."""
 
@@ -79,12 +81,16 @@ class TopicsHandler:
         self._questions = questions
         self._announce = announce
 
-    async def create(self, request: CreateTopic, _context: RequestContext) -> Response:
+    async def create(self, request: CreateTopic, context: RequestContext) -> Response:
         """Create a topic, or change it."""
+        missing = [name for name in _NEEDED if name not in (context.command.ext or {})]
+        if missing:
+            remark = f"CreateTopic (17) cannot be read: field {missing[0]} is missing"
+            return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
         changes = parse_changes(request.attributes)
         if request.topic_filter_type not in (kind.value for kind in TopicFilterType):
             remark = f"topicFilterType is {request.topic_filter_type[:32]!r}; give SINGLE_TAG or MULTI_TAG"
-            return Response(code=ResponseCode.INVALID_PARAMETER, remark=remark)
+            return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
         wanted = TopicConfig(
             topic_name=request.topic,
             read_queue_nums=request.read_queue_nums,
@@ -221,7 +227,9 @@ class TopicsHandler:
         return found
 
     def _system_fault(self, topic: str) -> str | None:
-        if self._config.validate_system_topic_when_update_topic and is_system_topic(topic):
+        if not self._config.validate_system_topic_when_update_topic:
+            return None
+        if is_system_topic(topic) or topic in self._topics.system:
             return f"The topic[{topic}] is conflict with system topic; choose another name"
         return None
 
