@@ -56,7 +56,7 @@ class Message:
         self.topic = topic
         self.body = body if type(body) is bytes else bytes_of_body(body)
         self.flag = checked_flag(flag) if flag or type(flag) is not int else 0
-        self.properties: dict[str, str] = {} if properties is None else _checked_properties(properties)
+        self.properties: dict[str, str] = {} if properties is None else checked_properties(properties)
         if tags is not None:
             if not isinstance(tags, str):
                 raise MessageError(f"tags={tags!r:.80} is no tag: one str is expected, as in tags='paid'")
@@ -125,7 +125,8 @@ def checked_flag(flag: object) -> int:
     return int(flag)
 
 
-def _checked_properties(properties: Mapping[str, str]) -> dict[str, str]:
+def checked_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """A copy. Raises MessageError if it is no mapping of text to text."""
     try:
         copied = dict(properties)
     except (TypeError, ValueError):

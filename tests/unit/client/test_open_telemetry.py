@@ -214,15 +214,15 @@ def test_a_batch_has_one_span_and_its_messages_carry_what_they_are_given(spans: 
 class Spoiler(SendHook):
     """Puts in what cannot travel."""
 
-    def __init__(self, name: str, value: str) -> None:
+    def __init__(self, name: str, value: Any) -> None:
         self._pair = name, value
 
     def before(self, context: SendContext) -> None:
         context.properties.update([self._pair])
 
 
-@pytest.mark.parametrize("value", ["a\x01b", "x" * 40_000, "\ud800"])
-def test_properties_of_a_hook_that_cannot_travel_do_not_fail_the_send(spans: Spans, value: str) -> None:
+@pytest.mark.parametrize("value", ["a\x01b", "x" * 40_000, "\ud800", 5, None])
+def test_properties_of_a_hook_that_cannot_travel_do_not_fail_the_send(spans: Spans, value: Any) -> None:
     async def scenario(cluster: ScriptedCluster, producer: Producer) -> None:
         await producer.send("orders", b"x", properties={"mine": "stays"})
         (message,) = stored(cluster)

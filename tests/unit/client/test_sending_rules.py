@@ -291,6 +291,37 @@ def test_a_hook_may_forbid_and_one_that_fails_changes_nothing(caplog: pytest.Log
     assert "a bug of mine" in caplog.text
 
 
+@pytest.mark.parametrize("odd", [None, 5, ["a"], {5: "x"}, {"x": b"y"}])
+def test_a_hook_that_makes_the_properties_something_else_changes_nothing(odd: Any, caplog: pytest.LogCaptureFixture) -> None:
+    class Odd(SendHook):
+        def before(self, context: SendContext) -> None:
+            context.properties = odd
+
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster, hooks=[Odd()]) as producer:
+            result = await producer.send("orders", b"x", properties={"mine": "stays"})
+            stored = decode_entry(cluster.broker.entries["orders", result.queue.queue_id][0])
+            assert (stored.properties["mine"], stored.msg_id) == ("stays", result.msg_id)
+
+    simulate(1, scenario)
+    assert "send hook's properties left out" in caplog.text
+
+
+@pytest.mark.parametrize("change", [{"UNIQ_KEY": "mine"}, {"UNIQ_KEY": ""}, {}])
+def test_a_hook_does_not_change_the_id_that_the_sender_is_told(change: dict[str, str]) -> None:
+    class Renaming(SendHook):
+        def before(self, context: SendContext) -> None:
+            context.properties = {"added": "yes", **change}
+
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster, hooks=[Renaming()]) as producer:
+            result = await producer.send("orders", b"x")
+            stored = decode_entry(cluster.broker.entries["orders", result.queue.queue_id][0])
+            assert (stored.properties["added"], stored.properties["UNIQ_KEY"]) == ("yes", result.msg_id)
+
+    simulate(1, scenario)
+
+
 # --- errors ------------------------------------------------------------------------------------------------------------------
 
 
