@@ -33,12 +33,12 @@ async def tasks(producer: Producer, topic: str, body: bytes, in_flight: int, sec
     until = clock() + seconds
 
     async def one() -> None:
-        before = clock()
-        while before < until:
+        after = clock()
+        while not trips or after < until:
+            before = after
             check(await producer.send(Message(topic, body)))
             after = clock()
             trips.append(after - before)
-            before = after
 
     async with asyncio.TaskGroup() as group:
         for _ in range(in_flight):
@@ -51,13 +51,13 @@ def blocking(namesrv: str, topic: str, body: bytes, seconds: float) -> Trips:
     clock = time.perf_counter
     with BlockingProducer(namesrv, group="bench-blocking") as producer:
         producer.send(Message(topic, body))
-        until = clock() + seconds
-        before = clock()
-        while before < until:
+        after = clock()
+        until = after + seconds
+        while not trips or after < until:
+            before = after
             check(producer.send(Message(topic, body)))
             after = clock()
             trips.append(after - before)
-            before = after
     return trips
 
 

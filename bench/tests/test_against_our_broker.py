@@ -1,4 +1,4 @@
-"""The benchmarks of consumers run against our broker alone, small: what they count is checked, not how fast it was."""
+"""The benchmarks of clients run against our broker alone, small: what they count is checked, not how fast it was."""
 
 import asyncio
 import shutil
@@ -13,10 +13,11 @@ from bench.clients.consuming import MODES, QUEUES, TOPIC, fill
 from bench.clients.programs import ClientError, Window, judged, running_client
 from bench.cores import Cores
 from bench.held_polls import hold
-from bench.remote import create_topic
+from bench.remote import call, create_topic
 from bench.sql_pulls import PullError, Reader
 from bench.sql_pulls import fill as fill_with_properties
 
+GET_MAX_OFFSET = 30
 MESSAGES = 256
 needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="the load generator is compiled by gcc")
 
@@ -44,6 +45,17 @@ def test_a_program_that_fails_is_told_of(broker: RunningBroker) -> None:
         pytest.raises(ClientError, match="coroutine 5: the program ended with 0"),
     ):
         client.measure("coroutine", 5)
+
+
+@pytest.mark.parametrize("mode", ["async-64", "blocking-1", "no-batch", "auto-batch"])
+def test_a_producer_s_sends_are_counted_and_each_has_its_own_result(broker: RunningBroker, mode: str) -> None:
+    create_topic(broker.port, mode, QUEUES)
+    with running_client(sys.executable, "-m", "bench.clients.program", broker.namesrv, mode) as client:
+        window = client.measure(mode, 128, 0.3)
+    queues = [{"topic": mode, "queueId": str(queue_id)} for queue_id in range(QUEUES)]
+    stored = sum(int(call(broker.port, GET_MAX_OFFSET, queue)["offset"]) for queue in queues)
+    assert stored == window.messages + 1, "one more before the window"
+    assert 0 < window.p50_us <= window.p99_us
 
 
 def test_paced_messages_reach_their_handler(broker: RunningBroker) -> None:
