@@ -351,6 +351,31 @@ def test_an_error_says_what_was_tried_how_long_it_took_what_was_answered_and_wha
     simulate(1, scenario)
 
 
+@pytest.mark.parametrize("ext", [{}, {"msgId": "x", "queueId": "zz", "queueOffset": "5"}, {"queueId": "0", "queueOffset": "5"}])
+@pytest.mark.parametrize("hooked", [True, False])
+def test_a_good_answer_that_cannot_be_read_is_a_send_error_and_nothing_is_sent_twice(ext: dict[str, str], hooked: bool) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        notes = Notes()
+        settings = {"hooks": [notes]} if hooked else {}
+        async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster, **settings) as producer:
+            for broker in cluster.brokers:
+                answer = refusal(ResponseCode.SUCCESS)
+                answer.ext = ext
+                broker.script[RequestCode.SEND_MESSAGE_V2].extend([answer] * 2)
+            for _ in range(2):  # the first makes the connection, the second finds it
+                with pytest.raises(SendError, match=r"cannot be read: .*\. The message is most likely stored") as caught:
+                    await producer.send("orders", b"x", queue=MessageQueue("orders", "broker-a", 0))
+                assert (caught.value.topic, caught.value.brokers, caught.value.code) == ("orders", ("broker-a",), None)
+            with pytest.raises(SendError) as caught:
+                await producer.send("orders", b"x")
+            assert len(caught.value.brokers) == 1
+            assert sum(len(broker.requests(SendMessageV2)) for broker in cluster.brokers) == 3
+            assert [context.error is None for context in notes.contexts] == [False] * (3 if hooked else 0)
+            assert producer.statistics.given_up == 3
+
+    simulate(1, scenario)
+
+
 @pytest.mark.parametrize("settings", [{}, {"auto_batch": AutoBatch()}, {"back_pressure": BackPressure()}])
 def test_what_is_no_queue_selector_or_batch_is_said_to_be_none(settings: dict[str, Any]) -> None:
     async def scenario(simulation: Simulation) -> None:

@@ -19,7 +19,7 @@ from turbopump.client.hooks import MessageKind, SendContext
 from turbopump.client.routes import TopicRoute
 from turbopump.client.sending.outgoing import DELAYING, Outgoing
 from turbopump.client.sending.send_failure import Attempt, NotWrittenError, failure, no_queue
-from turbopump.client.sending.send_result import SendResult, SendStatus, result_of
+from turbopump.client.sending.send_result import AnswerUnreadError, SendResult, SendStatus, result_of
 from turbopump.errors import (
     CallTimeoutError,
     ConnectError,
@@ -220,7 +220,10 @@ class Attempts:
         return await self._pause(route, attempt) and not self._sender.closed
 
     def _is_final(self, attempt: Attempt) -> bool:
-        return isinstance(attempt.error, ResponseError) and attempt.error.code not in self._sender.rules.retry_codes
+        error = attempt.error
+        if isinstance(error, ResponseError):
+            return error.code not in self._sender.rules.retry_codes
+        return isinstance(error, AnswerUnreadError)
 
     def _give_up(self) -> SendResult:
         for attempt in reversed(self._tried):

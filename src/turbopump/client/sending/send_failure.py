@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from turbopump.client.sending.outgoing import Outgoing
-from turbopump.client.sending.send_result import SendResult
+from turbopump.client.sending.send_result import AnswerUnreadError, SendResult
 from turbopump.errors import CallTimeoutError, ConnectError, RemotingError, ResponseError, SendError
 from turbopump.protocol.codes import ResponseCode
 
@@ -74,6 +74,8 @@ def _remedy(last: RemotingError | None) -> str:
         return "The message may be stored all the same. Check the broker's load and disk, or give a longer send_timeout"
     if isinstance(last, ResponseError):
         return _REMEDIES.get(last.code, "The broker's log has the details")
+    if isinstance(last, AnswerUnreadError):
+        return "The message is most likely stored: sent again, it would be there twice. Check what it is that answers at this address"
     return "The message may be stored all the same. Check the network and the broker's log"
 
 

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from turbopump.client.sending.outgoing import Outgoing
-from turbopump.errors import ResponseError
+from turbopump.errors import HeaderError, RemotingError, ResponseError
 from turbopump.message.message_queue import MessageQueue
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command, TypedJsonHeader
@@ -87,15 +87,22 @@ RETRYABLE_CODES: Final = frozenset(
 """Answers after which another broker is tried (apache/rocketmq ``DefaultMQProducer.retryResponseCodes``)."""
 
 
+class AnswerUnreadError(RemotingError):
+    """The broker says that it has stored the message, but not where: trying again would store it twice."""
+
+
 def result_of(
     answer: TypedJsonHeader[SendAnswer] | Command, outgoing: Outgoing, queue: MessageQueue, address: str
 ) -> SendResult:
-    """What an answer says. Raises ResponseError if the message is not stored."""
+    """What an answer says. Raises ResponseError if the message is not stored, AnswerUnreadError if nobody can tell where it is."""
     status = STATUS_BY_CODE.get(answer.code)
     if isinstance(answer, Command):
         if status is None:
             raise ResponseError(answer.code, answer.remark, request="SendMessage", address=address)
-        reply = header_from_ext(SendAnswer, answer.ext or {})
+        try:
+            reply = header_from_ext(SendAnswer, answer.ext or {})
+        except HeaderError as error:
+            raise AnswerUnreadError(f"answered that it is stored, in a header that cannot be read: {error}") from None
     elif status is None:
         raise ResponseError(answer.code, answer.remark, request="SendMessage", address=address)
     else:
