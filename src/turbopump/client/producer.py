@@ -28,7 +28,7 @@ from turbopump.client.sending.fault_strategy import FaultStrategy, LatencyFaults
 from turbopump.client.sending.outgoing import COMPRESS_FROM, Compression, Packer, as_message
 from turbopump.client.sending.producer_rules import PRODUCER_RULES
 from turbopump.client.sending.selection import RoundRobin
-from turbopump.client.sending.send_frame import SendFrames
+from turbopump.client.sending.send_frame import NotedFrames, SendFrames
 from turbopump.client.sending.send_result import RETRYABLE_CODES, SendResult
 from turbopump.client.sending.send_statistics import SendStatistics
 from turbopump.client.sending.sender import Sender, SendRules
@@ -136,10 +136,11 @@ class Producer(InContext):
             await tracing.start()
             hooks.append(tracing.dispatcher)
             self._tracing = tracing
+        frames = SendFrames if self._accumulator is None else NotedFrames
         self._sender = Sender(
             instance,
             self._rules,
-            SendFrames(self._member.group, instance.dress),
+            frames(self._member.group, instance.dress),
             RoundRobin(surroundings.random, self._faults),
             self._faults,
             SendHooks(hooks),

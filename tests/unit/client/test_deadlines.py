@@ -12,7 +12,7 @@ from tests.unit.client.test_producer import producer_of
 from turbopump.client.sending.accumulator import AutoBatch
 from turbopump.client.sending.back_pressure import BackPressure
 from turbopump.client.sending.send_result import SendResult, SendStatus
-from turbopump.errors import ConfigError, SendError
+from turbopump.errors import ConfigError, RouteNotFoundError, SendError
 from turbopump.message.message import Message
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.requests.send import SendBatchMessage, SendMessageV2
@@ -59,6 +59,56 @@ def test_a_number_of_seconds_beyond_all_numbers_is_refused() -> None:
                 await producer.send("orders", b"x", timeout=10**400)
             with pytest.raises(ConfigError, match="must be a number of seconds"):
                 producer_of(cluster, send_timeout=10**400)
+
+    simulate(1, scenario)
+
+
+@pytest.mark.parametrize("settings", [{}, {"auto_batch": AutoBatch()}])
+def test_the_error_of_who_found_no_room_names_the_message_and_how_long_it_waited(settings: dict[str, Any]) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        settings["back_pressure"] = BackPressure(messages=1)
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster, **settings) as producer:
+            await producer.send("orders", b"x")
+            cluster.broker.script[RequestCode.SEND_MESSAGE_V2].append(None)
+            stuck = asyncio.create_task(producer.send("orders", b"x"))
+            await asyncio.sleep(0)
+            with pytest.raises(SendError, match=r"message mine to topic 'orders' was not sent: within 0\.4 s") as caught:
+                await producer.send("orders", b"x", properties={"UNIQ_KEY": "mine"}, timeout=0.4)
+            assert (caught.value.topic, caught.value.brokers) == ("orders", ())
+            assert 400 <= caught.value.spent_ms < 500
+            stuck.cancel()
+
+    simulate(1, scenario)
+
+
+def test_the_error_of_who_was_overdue_in_a_batch_names_the_brokers_asked_and_the_time_spent() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        settings: dict[str, Any] = {"auto_batch": AutoBatch(hold=1.0), "attempt_timeout": 0.2}
+        async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster, **settings) as producer:
+            for broker in cluster.brokers:
+                broker.script[RequestCode.SEND_BATCH_MESSAGE].append(None)
+            patient = asyncio.create_task(producer.send("orders", b"x", timeout=10))
+            with pytest.raises(SendError, match=r"within its time, .* ms") as caught:
+                await producer.send("orders", b"y", timeout=0.3)
+            assert sorted(caught.value.brokers) == ["broker-a", "broker-b"]
+            assert 300 <= caught.value.spent_ms < 400
+            assert caught.value.topic == "orders"
+            with pytest.raises(SendError, match="held for a batch") as caught:
+                await producer.send("orders", b"z", timeout=0.1)
+            assert caught.value.brokers == ()
+            assert 100 <= caught.value.spent_ms < 200
+            await patient
+
+    simulate(1, scenario)
+
+
+def test_a_send_with_hardly_any_time_for_its_route_is_told_to_take_more_and_not_that_name_servers_are_down() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
+            cluster.name_server.silent = True
+            with pytest.raises(RouteNotFoundError, match=r"in 0\.001 s .*little time .* more seconds") as caught:
+                await producer.send("orders", b"x", timeout=1e-6)
+            assert "Check the name server" not in str(caught.value)
 
     simulate(1, scenario)
 

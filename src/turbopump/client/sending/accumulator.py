@@ -16,6 +16,7 @@ from typing import Final
 
 from turbopump.client.sending.outgoing import DELAYING, Piece
 from turbopump.client.sending.send_failure import no_queue, no_time
+from turbopump.client.sending.send_frame import NotedFrames
 from turbopump.client.sending.send_result import SendResult
 from turbopump.client.sending.send_statistics import SendStatistics
 from turbopump.client.setting_rules import Rule, check, is_seconds, is_whole
@@ -67,6 +68,9 @@ class _Batch:
     messages: list[Held] = field(default_factory=list)
     waiting: list[asyncio.Future[SendResult]] = field(default_factory=list)
     deadlines: list[float] = field(default_factory=list)
+    timeouts: list[float] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    """The brokers it was sent to so far."""
     size: int = 0
     timer: asyncio.Handle | None = None
     deadline: float = inf
@@ -146,6 +150,7 @@ class Accumulator:
         batch.waiting.append(future)
         deadline = loop.time() + timeout
         batch.deadlines.append(deadline)
+        batch.timeouts.append(timeout)
         batch.size += size
         if timeout <= self._settings.hold and deadline < batch.expiry_at:
             self._look_again(batch, key, deadline)  # it may run out of time while it is held
@@ -184,6 +189,7 @@ class Accumulator:
         task.add_done_callback(self._sending.discard)
 
     async def _deliver(self, batch: _Batch, key: BatchKey) -> None:
+        NotedFrames.notes.set(batch.asked)
         try:
             timeout = max(batch.deadline - asyncio.get_running_loop().time(), 0.001)
             results = each_result(await self._send_batch(batch.messages, key[1], timeout), len(batch.messages))
@@ -211,11 +217,13 @@ class Accumulator:
         """Fail those whose time is up, and only them. What is still held is not sent then."""
         now = asyncio.get_running_loop().time()
         held = batch.deadline == inf
-        kept: list[tuple[Held, asyncio.Future[SendResult], float]] = []
+        kept: list[tuple[Held, asyncio.Future[SendResult], float, float]] = []
         following = inf
-        for message, future, deadline in zip(batch.messages, batch.waiting, batch.deadlines, strict=True):
+        for message, future, deadline, timeout in zip(
+            batch.messages, batch.waiting, batch.deadlines, batch.timeouts, strict=True
+        ):
             if deadline > now or deadline >= batch.deadline:
-                kept.append((message, future, deadline))
+                kept.append((message, future, deadline, timeout))
                 if not future.done() and deadline < min(following, batch.deadline):
                     following = deadline
                 continue
@@ -223,13 +231,14 @@ class Accumulator:
                 batch.size -= len(message[1].entry)
                 self._held -= len(message[1].entry)
             if not future.done():
-                future.set_exception(overdue(message[1], held=held))
+                future.set_exception(overdue(message[1], batch.asked, (now - deadline + timeout) * 1000, held=held))
                 self._statistics.given_up += 1
         batch.expiry, batch.expiry_at = None, inf
         if held:
-            batch.messages = [message for message, _, _ in kept]
-            batch.waiting = [future for _, future, _ in kept]
-            batch.deadlines = [deadline for _, _, deadline in kept]
+            batch.messages = [message for message, _, _, _ in kept]
+            batch.waiting = [future for _, future, _, _ in kept]
+            batch.deadlines = [deadline for _, _, deadline, _ in kept]
+            batch.timeouts = [timeout for _, _, _, timeout in kept]
             if not kept:
                 del self._batches[key]
                 if batch.timer is not None:
@@ -256,9 +265,9 @@ def shared_deadline(deadlines: Sequence[float], now: float) -> float:
     return earliest if earliest >= alike else min(deadline for deadline in deadlines if deadline >= alike)
 
 
-def overdue(piece: Piece, *, held: bool) -> SendError:
+def overdue(piece: Piece, asked: Sequence[str], spent_ms: float, *, held: bool) -> SendError:
     """The error of one whose time was up before its neighbours'."""
-    head = f"message {piece.msg_id} to topic {piece.topic!r} was not"
+    head = f"message {piece.msg_id[:80]} to topic {piece.topic!r} was not"
     if held:
         text = (
             f"{head} sent: its time was up while it was held for a batch. Nothing was stored; give it more seconds, or hold batches "
@@ -266,10 +275,10 @@ def overdue(piece: Piece, *, held: bool) -> SendError:
         )
     else:
         text = (
-            f"{head} acknowledged: no answer within its time. The batch it went with goes on, and it may be stored all the same. Check "
-            "the broker's load and disk, or give a longer send_timeout"
+            f"{head} acknowledged: no answer within its time, {spent_ms:.0f} ms (asked: {', '.join(asked) or 'nobody yet'}). The batch "
+            "it went with goes on, and it may be stored all the same. Check the broker's load and disk, or give a longer send_timeout"
         )
-    return SendError(text, topic=piece.topic)
+    return SendError(text, topic=piece.topic, brokers=tuple(asked), spent_ms=spent_ms)
 
 
 def each_result(whole: SendResult, count: int) -> list[SendResult]:

@@ -9,10 +9,10 @@ import asyncio
 
 from turbopump.client.sending.accumulator import Accumulator
 from turbopump.client.sending.aiming import Aiming
-from turbopump.client.sending.back_pressure import InFlightBound
+from turbopump.client.sending.back_pressure import InFlightBound, NoRoomError
 from turbopump.client.sending.outgoing import Outgoing, Piece
 from turbopump.client.sending.send_attempts import Target
-from turbopump.client.sending.send_failure import no_time
+from turbopump.client.sending.send_failure import no_room, no_time
 from turbopump.client.sending.send_result import SendResult
 from turbopump.client.sending.sender import Sender
 from turbopump.message.message import Message
@@ -73,4 +73,9 @@ class Admission:
         """Wait for room for ``size`` bytes; the seconds that are left."""
         if timeout <= 0:
             raise no_time(of.msg_id, of.topic, timeout)
-        return await bound.enter_within(size, timeout)
+        now = asyncio.get_running_loop().time
+        began = now()
+        try:
+            return await bound.enter_within(size, timeout)
+        except NoRoomError as error:
+            raise no_room(of.msg_id, of.topic, str(error), (now() - began) * 1000) from None

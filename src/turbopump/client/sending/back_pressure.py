@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from turbopump.client.setting_rules import Rule, check, is_whole
-from turbopump.errors import SendError
 
 _BOUND: Final = Rule(lambda value: is_whole(value) and value > 0, "lets nothing through: a whole number above 0 is expected")
 _RULES: Final[Mapping[str, Rule]] = {"messages": _BOUND, "size": _BOUND}
@@ -31,6 +30,10 @@ class BackPressure:
         check(_RULES, {"messages": self.messages, "size": self.size})
 
 
+class NoRoomError(Exception):
+    """Why there was no room; whoever knows the message makes a SendError of it."""
+
+
 class InFlightBound:
     """The bound and its line. A body larger than the whole bound goes alone."""
 
@@ -44,7 +47,7 @@ class InFlightBound:
         self._idle: asyncio.Event | None = None
 
     async def enter(self, size: int, timeout: float) -> None:
-        """Wait for room. Raises SendError if there is none within ``timeout`` seconds, or before it is closed."""
+        """Wait for room. Raises NoRoomError if there is none within ``timeout`` seconds, or before it is closed."""
         if not self._line and self._fits(size):
             self._take(size)
             return
@@ -64,16 +67,16 @@ class InFlightBound:
                     self._line.remove((size, turn))
                 self._let_in()
             if isinstance(error, TimeoutError):
-                raise SendError(
-                    f"the message was not sent: within {timeout:.1f} s there was no room among the {messages} messages "
-                    f"({total} bytes) in flight; at most {self._bound.messages} ({self._bound.size} bytes) are allowed. "
+                raise NoRoomError(
+                    f"within {timeout:.3g} s there was no room among the {messages} messages ({total} bytes) in flight; at most "
+                    f"{self._bound.messages} ({self._bound.size} bytes) are allowed. "
                     "The brokers are slower than you send: send less at once, wait longer, or raise back_pressure"
                 ) from None
             raise
         if not let_in:
-            raise SendError(
-                f"the message was not sent: the producer was closed while it waited for room among the {messages} messages "
-                f"({total} bytes) in flight. Nothing was stored"
+            raise NoRoomError(
+                f"the producer was closed while it waited for room among the {messages} messages ({total} bytes) in flight. "
+                "Nothing was stored"
             )
 
     async def wait_idle(self) -> None:
@@ -84,7 +87,7 @@ class InFlightBound:
             await self._idle.wait()
 
     def close(self) -> None:
-        """Whoever waits, or finds no room from now on, gets a SendError."""
+        """Whoever waits, or finds no room from now on, gets a NoRoomError."""
         self._closed = True
         for _, turn in self._line:
             if not turn.done():

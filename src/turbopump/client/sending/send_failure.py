@@ -21,6 +21,11 @@ def no_time(msg_id: str, topic: str, timeout: float) -> SendError:
     return SendError(f"{head}. Nothing was stored; give it more seconds", topic=topic)
 
 
+def no_room(msg_id: str, topic: str, why: str, spent_ms: float) -> SendError:
+    """The error of a message that waited in vain among too many."""
+    return SendError(f"message {msg_id[:80]} to topic {topic!r} was not sent: {why}", topic=topic, spent_ms=spent_ms)
+
+
 def no_queue(queue: object) -> TypeError:
     """The error of what was given as a queue and is none."""
     return TypeError(f"queue={queue!r:.80} is no MessageQueue; take one of `await producer.publish_queues(topic)`")

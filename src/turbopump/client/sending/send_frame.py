@@ -6,7 +6,8 @@ as ``identity.py`` says; tests compare them.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from contextvars import ContextVar
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -96,3 +97,15 @@ class SendFrames:
             "".join(fields[name] for name in names if name < "f"),
             "".join(fields[name] for name in names if name > "i"),
         )
+
+
+class NotedFrames(SendFrames):
+    """The same; the names of the brokers that they are for go to the notes of this context, if it has any."""
+
+    notes: Final[ContextVar[list[str] | None]] = ContextVar("brokers asked", default=None)
+
+    def encode(self, queue: MessageQueue, *values: Any, **switches: Any) -> bytes:
+        notes = self.notes.get()
+        if notes is not None:
+            notes.append(queue.broker_name)
+        return super().encode(queue, *values, **switches)

@@ -30,6 +30,8 @@ from turbopump.message.message_queue import MessageQueue
 from turbopump.protocol.command import Command, TypedJsonHeader
 from turbopump.remoting.connection import Connection
 
+LITTLE_S: Final = 0.1
+"""Whoever gives a name server less than this has himself to blame, most likely."""
 SILENCE_PAUSE_S: Final = 0.1
 """Wait before name servers that kept silent are asked again."""
 
@@ -189,9 +191,15 @@ class Sender:
             async with asyncio.timeout_at(deadline):
                 route = await self._found(topic)
         except TimeoutError:
+            asked = ", ".join(self.instance.routes.name_servers)
+            waited, remedy = f"{timeout:.1f}", "Check the name server address, and that it runs"
+            if timeout < LITTLE_S:
+                waited, remedy = (
+                    f"{timeout:.1g}",
+                    "That is little time for a question over the network: give the send more seconds",
+                )
             raise RouteNotFoundError(
-                f"no route to topic {topic!r}: no name server answered in {timeout:.1f} s "
-                f"(asked: {', '.join(self.instance.routes.name_servers)}). Check the name server address, and that it runs"
+                f"no route to topic {topic!r}: no name server answered in {waited} s (asked: {asked}). {remedy}"
             ) from None
         if self.creation.is_due(route):
             await self.creation.make(route, max(deadline - loop.time(), 0.001) / 2)  # the send itself needs time too
