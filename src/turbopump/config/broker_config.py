@@ -364,6 +364,8 @@ def _check_together(config: BrokerConfig) -> None:
     _ = config.delete_hours, config.commit_log_directories, config.read_only_commit_log_directories, config.delay_levels_ms
     if not config.broker_name:
         raise ConfigError("brokerName is empty: a name is expected")
+    if not config.store_path_root_dir.strip():
+        raise ConfigError("storePathRootDir is empty: the name of a directory is expected; . is the present one")
     if config.mapped_file_size_commit_log < config.max_message_size + 4096:
         raise ConfigError(
             f"mappedFileSizeCommitLog={config.mapped_file_size_commit_log}: a message of maxMessageSize="

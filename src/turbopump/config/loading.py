@@ -25,7 +25,10 @@ def read_properties(path: Path | str) -> dict[str, str]:
         raise ConfigError(f"the configuration file {path} cannot be read: {error.strerror}") from error
     if len(data) > _FILE_SIZE_MAX:
         raise ConfigError(f"the configuration file {path} is longer than {_FILE_SIZE_MAX} bytes: a properties file is expected")
-    return properties.decode(data)
+    try:
+        return properties.decode(data)
+    except ConfigError as error:
+        raise ConfigError(f"the configuration file {path}: {error}") from None
 
 
 def report(path: Path | str, texts: Mapping[str, str], *, broker: bool) -> None:

@@ -96,7 +96,7 @@ def _unescape(text: str) -> str:
 def _unicode_escape(text: str, at: int) -> str:
     digits = text[at : at + 4]
     if len(digits) < 4 or any(digit not in "0123456789abcdefABCDEF" for digit in digits):
-        raise ConfigError(f"malformed escape \\u{digits} in a properties file: four hexadecimal digits are expected")
+        raise ConfigError(f"malformed escape \\u{digits}: four hexadecimal digits are expected")
     return chr(int(digits, 16))
 
 
