@@ -29,5 +29,5 @@ def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         with patient_turbopump(directory) as ours:
             yield Servers(OURS, ours.namesrv, ours.broker)
         return
-    with patient_apache(request.param, directory) as cluster:
+    with patient_apache(request.param, directory, enablePropertyFilter=True) as cluster:
         yield Servers(f"apache-{request.param}", cluster.namesrv, cluster.broker)

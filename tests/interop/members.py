@@ -27,13 +27,14 @@ BESIDE: dict[str, Callable[[], list[str]]] = {
     "java-4.9.8": lambda: java_client("4.9.8", BALANCE_EACH_SECOND, program="Beside"),
     "go-2.1.2": lambda: go_client("beside"),
     "cpp-0.4.4": lambda: [cpp_client()[0], str(CLIENTS / "cpp" / "beside.py")],
-    "node-2.0.1": lambda: [
-        *("env", f"NODE_PATH={CACHE / 'node-2.0.1' / 'node_modules'}"),
-        *node_client()[:-1],
-        str(CLIENTS / "node" / "beside.js"),
-    ],
+    "node-2.0.1": lambda: node_program("beside.js"),
 }
 """Peer -> the command, without its arguments, of a member that does what clients/java/Beside.java says."""
+
+
+def node_program(name: str) -> list[str]:
+    """The command of a program of clients/node."""
+    return ["env", f"NODE_PATH={CACHE / 'node-2.0.1' / 'node_modules'}", *node_client()[:-1], str(CLIENTS / "node" / name)]
 
 
 class Handled(NamedTuple):

@@ -1,4 +1,4 @@
-"""Our LitePullConsumer over Apache's brokers, and in one group with Java's over our broker and theirs."""
+"""Our LitePullConsumer over Apache's brokers, and in one group with Java's over our broker and theirs, and with Go's over ours."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import asyncio
 import time
 from pathlib import Path
 
+import pytest
 from tests.interop.apache import NEWEST_4
 from tests.interop.conftest import skipping_without_tools
-from tests.interop.either_servers import Servers
+from tests.interop.either_servers import OURS, Servers
 from tests.interop.either_servers import servers as servers
-from tests.interop.foreign import MESSAGES, ForeignClient, java_client, run
-from tests.interop.our_clients import PATIENCE_SECONDS, check, letters, make_topics, numbers, patient_producer
+from tests.interop.foreign import MESSAGES, ForeignClient, go_client, java_client, run
+from tests.interop.members import foreign_member
+from tests.interop.our_clients import PATIENCE_SECONDS, check, eventually, letters, make_topics, numbers, patient_producer
 
 from turbopump import ConsumeFrom, LitePullConsumer, ReceivedMessage
 
@@ -87,3 +89,37 @@ def test_ours_and_javas_share_a_group(servers: Servers, tmp_path: Path, summary:
 
     asyncio.run(story())
     summary.append(f"lite pull of ours and Java's in one group, {servers.name}: {time.monotonic() - started:.1f} s")
+
+
+@pytest.mark.parametrize("servers", [OURS], indirect=True)
+def test_ours_and_gos_share_a_group(servers: Servers, tmp_path: Path, summary: list[str]) -> None:
+    with skipping_without_tools():
+        command = go_client("polling")
+    started = time.monotonic()
+    theirs: list[tuple[int, int]] = []
+
+    async def story() -> None:
+        topic = "lite-beside-go"
+        await make_topics(servers.namesrv, servers.broker, topic)
+        arguments = (servers.namesrv, topic, f"{topic}-group")
+        async with (
+            consumer_of(servers, topic) as consumer,
+            patient_producer(servers.namesrv) as producer,
+            foreign_member(
+                *("go", command, *arguments),
+                directory=tmp_path,
+                said=lambda words: theirs.append((int(words[1]), int(words[2]))),
+            ),
+        ):
+            await eventually("our half of the queues", lambda: len(consumer.assigned) == QUEUES // 2)
+            queues = await consumer.queues(topic)
+            for number, message in enumerate(letters(topic, MESSAGES)):
+                await producer.send(message, queue=queues[number % QUEUES])
+            ours = await receive(consumer, MESSAGES // 2)
+            await eventually("their half of the messages", lambda: len(theirs) >= MESSAGES // 2)
+            assert {message.queue_id for message in ours} == {queue.queue_id for queue in consumer.assigned}
+            both = [*theirs, *((message.queue_id, message.queue_offset) for message in ours)]
+            assert sorted(both) == [(queue, offset) for queue in range(QUEUES) for offset in range(MESSAGES // QUEUES)]
+
+    asyncio.run(story())
+    summary.append(f"lite pull of ours and Go's in one group, {servers.name}: {time.monotonic() - started:.1f} s")

@@ -1,5 +1,5 @@
-"""Ordered consumption in one group of Java's, Go's and our consumers on our broker, of ours on Apache's; broadcasting both ways, and the
-file of offsets that a broadcasting client of one language leaves to the other.
+"""Ordered consumption in one group of Java's, Go's, C++'s and our consumers on our broker, of ours on Apache's; broadcasting both ways, and
+the file of offsets that Java's broadcasting client leaves to ours, and ours to Java's.
 
 Every member says when a handler begins and ends, on the clock of this machine; what they say is judged together.
 """
@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from tests.interop.apache import NEWEST, NEWEST_4, ApacheCluster
 from tests.interop.conftest import skipping_without_tools
-from tests.interop.foreign import go_client, java_client
-from tests.interop.members import foreign_member
+from tests.interop.foreign import CLIENTS, cpp_client, go_client, java_client
+from tests.interop.members import foreign_member, node_program
 from tests.interop.our_clients import eventually, make_topics, patient_producer
 from tests.interop.our_servers import OurServers, patient_turbopump
 from tests.interop.patient_apache import patient_apache
@@ -30,6 +30,12 @@ Event = tuple[int, int, int, str, str]
 """Milliseconds; 0 for an end, 1 for a beginning; queue; what ("B", "E", "F") with its offset after it; who."""
 
 JAVA = {version: (lambda version=version: java_client(version, program="Ordering")) for version in ("5.3.3", "4.9.8")}
+CPP = "cpp-0.4.4"  # of its locks it gives one back when it ends; the others are free a minute later
+OTHERS: dict[str, Callable[[], list[str]]] = {
+    "go-2.1.2": lambda: go_client("ordering"),
+    CPP: lambda: [cpp_client()[0], str(CLIENTS / "cpp" / "ordering.py")],
+    "node-2.0.1": lambda: node_program("broadcast.js"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -138,12 +144,12 @@ async def send(namesrv: str, topic: str, record: Record, *, first: int = 0, coun
     )
 
 
-@pytest.mark.parametrize("peer", ["java-5.3.3", "java-4.9.8", "go-2.1.2"])
+@pytest.mark.parametrize("peer", ["java-5.3.3", "java-4.9.8", "go-2.1.2", CPP])
 def test_an_ordered_group_of_theirs_and_ours_on_our_broker(
     peer: str, ours: OurServers, tmp_path: Path, summary: list[str]
 ) -> None:
     with skipping_without_tools():
-        command = go_client("ordering") if peer.startswith("go") else JAVA[peer.removeprefix("java-")]()
+        command = OTHERS[peer]() if peer in OTHERS else JAVA[peer.removeprefix("java-")]()
     topic, group = f"ordered-{peer.replace('.', '-')}", f"ordering-{peer.replace('.', '-')}"
     record = Record()
     began = time.monotonic()
@@ -157,6 +163,10 @@ def test_an_ordered_group_of_theirs_and_ours_on_our_broker(
             async with our_member(record, "ours", ours.namesrv, topic, group) as member:  # queues go over to us
                 await eventually("our share of the queues", lambda: len(member.queues) == QUEUES // 2)
                 await send(ours.namesrv, topic, record, first=20, count=40)
+                if peer == CPP:
+                    await member.close()
+                    await send(ours.namesrv, topic, record, first=60, count=40)
+                    return
                 await stop_theirs()  # and all of them
                 await send(ours.namesrv, topic, record, first=60, count=20)
                 assert len(member.queues) == QUEUES
@@ -167,7 +177,7 @@ def test_an_ordered_group_of_theirs_and_ours_on_our_broker(
 
     asyncio.run(story())
     record.check_order()
-    assert record.members() == {peer, "ours", f"{peer}-again"}
+    assert record.members() == {peer, "ours"} | (set() if peer == CPP else {f"{peer}-again"})
     again = sum(what[0] == "E" for _, _, _, what, _ in record.events) - len(record.succeeded())
     summary.append(f"{peer:26} {'ordered, with ours':20} {time.monotonic() - began:6.1f} s  {again} handled twice")
 
@@ -247,6 +257,31 @@ def test_everybody_gets_what_is_broadcast_and_java_s_file_of_offsets_is_ours(
 
 def test_everybody_gets_what_is_broadcast_by_apaches_broker(apache: ApacheCluster, tmp_path: Path) -> None:
     asyncio.run(broadcast_story("5.3.3", apache.namesrv, apache.broker, tmp_path))
+
+
+@pytest.mark.parametrize("peer", list(OTHERS))
+def test_everybody_gets_what_is_broadcast_whoever_else_is_there(
+    peer: str, ours: OurServers, tmp_path: Path, summary: list[str]
+) -> None:
+    with skipping_without_tools():
+        command = ["env", f"HOME={tmp_path}", *OTHERS[peer]()]  # where it keeps its offsets
+    topic = group = f"broadcast-{peer.replace('.', '-')}"
+    record = Record()
+    began = time.monotonic()
+
+    async def story() -> None:
+        await make_topics(ours.namesrv, ours.broker, topic)
+        async with (
+            foreign(record, peer, command, ours.namesrv, topic, group, "broadcast", directory=tmp_path),
+            foreign(record, "twin", command, ours.namesrv, topic, group, "broadcast", directory=tmp_path),
+            broadcasting(record, "ours", ours.namesrv, topic, group, tmp_path / "ours"),
+        ):
+            sent = await send_to_all(ours.namesrv, topic, range(100))
+            for name in (peer, "twin", "ours"):
+                await eventually(f"{name} has all", lambda name=name: record.succeeded(name) >= sent)
+
+    asyncio.run(story())
+    summary.append(f"{peer:26} {'broadcast, with ours':20} {time.monotonic() - began:6.1f} s")
 
 
 async def broadcast_story(version: str, namesrv: str, broker: str, directory: Path) -> None:

@@ -34,6 +34,10 @@ func (b *inbox) all() []*primitive.MessageExt {
 }
 
 func (s *session) push(group, instance, topic, expression string, into *inbox) (rocketmq.PushConsumer, error) {
+	return s.pushSelected(group, instance, topic, consumer.MessageSelector{Type: consumer.TAG, Expression: expression}, into)
+}
+
+func (s *session) pushSelected(group, instance, topic string, selector consumer.MessageSelector, into *inbox) (rocketmq.PushConsumer, error) {
 	c, err := rocketmq.NewPushConsumer(
 		consumer.WithNameServer(primitive.NamesrvAddr{s.namesrv}),
 		consumer.WithGroupName(group),
@@ -43,7 +47,6 @@ func (s *session) push(group, instance, topic, expression string, into *inbox) (
 	if err != nil {
 		return nil, err
 	}
-	selector := consumer.MessageSelector{Type: consumer.TAG, Expression: expression}
 	if err = c.Subscribe(topic, selector, into.handle); err != nil {
 		return nil, err
 	}
@@ -97,6 +100,32 @@ func pushTagFilter(s *session, topic string) (string, error) {
 		return "", err
 	}
 	if err = eventually("red and blue", func() bool { return l.distinct(box.all()) >= len(wanted) }); err != nil {
+		return "", err
+	}
+	if err = c.Shutdown(); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%d of %d messages", len(wanted), s.count), l.check(wanted, box.all(), false)
+}
+
+func pushSQLFilter(s *session, topic string) (string, error) {
+	_, l, err := s.started(topic, s.count)
+	if err != nil {
+		return "", err
+	}
+	var wanted []*primitive.Message
+	for _, message := range l.tagged("red", "blue") {
+		if n := number(message); n >= 20 && n <= 79 {
+			wanted = append(wanted, message)
+		}
+	}
+	selector := consumer.MessageSelector{Type: consumer.SQL92, Expression: "n BETWEEN 20 AND 79 AND TAGS IN ('red', 'blue')"}
+	box := &inbox{}
+	c, err := s.pushSelected(topic+"-group", "a", topic, selector, box)
+	if err != nil {
+		return "", err
+	}
+	if err = eventually("what was selected", func() bool { return l.distinct(box.all()) >= len(wanted) }); err != nil {
 		return "", err
 	}
 	if err = c.Shutdown(); err != nil {

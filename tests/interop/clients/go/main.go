@@ -50,6 +50,7 @@ var scenarios = map[string]scenario{
 	"send_signed":      sendSigned,
 	"push_from_first":  pushFromFirst,
 	"push_tag_filter":  pushTagFilter,
+	"push_sql_filter":  pushSQLFilter,
 	"push_two_balance": pushTwoBalance,
 	"push_resume":      pushResume,
 	"pull_poll":        pullPoll,

@@ -10,6 +10,7 @@ import java.util.concurrent.ConcurrentLinkedQueue;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
@@ -33,6 +34,8 @@ final class Consuming {
         scenarios.put("push_from_first", consuming::fromFirst);
         scenarios.put("push_from_last", consuming::fromLast);
         scenarios.put("push_tag_filter", consuming::tagFilter);
+        scenarios.put("push_sql_filter", consuming::sqlFilter);
+        scenarios.put("pull_sql_filter", consuming::sqlFilterPulled);
         scenarios.put("push_two_balance", consuming::twoBalance);
         scenarios.put("push_resume", consuming::resume);
         scenarios.put("pull", consuming::pull);
@@ -105,6 +108,66 @@ final class Consuming {
         consumer.shutdown();
         letters.check(wanted, List.copyOf(received));
         return received.size() + " of " + session.count + " messages";
+    }
+
+    private static final MessageSelector SQL = MessageSelector.bySql("n BETWEEN 20 AND 79 AND TAGS IN ('red', 'blue')");
+
+    private static List<Message> selected(Letters letters) {
+        return letters.tagged("red", "blue").stream().filter(m -> Letters.number(m) >= 20 && Letters.number(m) <= 79).toList();
+    }
+
+    private String sqlFilter(String topic) throws Exception {
+        Letters letters = new Letters(topic, session.count);
+        send(letters, 0, session.count / 2);
+        Collection<MessageExt> received = new ConcurrentLinkedQueue<>();
+        DefaultMQPushConsumer consumer = session.pushConsumer(topic + "-group");
+        consumer.subscribe(topic, SQL);
+        consumer.setMessageListener(into(received));
+        consumer.start();
+        send(letters, session.count / 2, session.count);
+        List<Message> wanted = selected(letters);
+        Check.eventually("what was selected", () -> received.size() >= wanted.size());
+        consumer.shutdown();
+        letters.check(wanted, List.copyOf(received));
+        return received.size() + " of " + session.count + " messages";
+    }
+
+    /** By queue and offset, and by a lite pull consumer that subscribes. */
+    private String sqlFilterPulled(String topic) throws Exception {
+        Letters letters = new Letters(topic, session.count);
+        send(letters, 0, session.count);
+        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(topic + "-reader");
+        session.patient(consumer).setInstanceName("pull-sql");
+        consumer.setHeartbeatBrokerInterval(500); // by the answer to one it knows that a broker is new enough for filters
+        consumer.start();
+        Session.patientInAsking(consumer);
+        List<MessageExt> received = new ArrayList<>();
+        Collection<MessageQueue> queues = consumer.fetchSubscribeMessageQueues(topic);
+        MessageQueue any = queues.iterator().next();
+        Check.eventually("the broker's version is known", () -> consumer.pull(any, SQL, 0, 1) != null);
+        for (MessageQueue queue : queues) {
+            for (long offset = 0; offset < consumer.maxOffset(queue); ) {
+                PullResult result = consumer.pull(queue, SQL, offset, 5);
+                if (result.getPullStatus() == PullStatus.FOUND) {
+                    received.addAll(result.getMsgFoundList());
+                }
+                offset = result.getNextBeginOffset();
+            }
+        }
+        consumer.shutdown();
+        letters.check(selected(letters), received);
+
+        DefaultLitePullConsumer polls = lite(topic + "-group", "lite-sql");
+        polls.subscribe(topic, SQL);
+        polls.start();
+        List<MessageExt> polled = new ArrayList<>();
+        Check.eventually("what was selected", () -> {
+            polled.addAll(polls.poll(200));
+            return polled.size() >= selected(letters).size();
+        });
+        polls.shutdown();
+        letters.check(selected(letters), polled);
+        return received.size() + " of " + session.count + " messages, twice";
     }
 
     private static Set<Integer> assigned(DefaultMQPushConsumer consumer, String topic) {
