@@ -57,7 +57,8 @@ class OpenTelemetry(SendHook):
     def before(self, context: SendContext) -> None:
         """An attempt begins: its span is the parent of whatever the message brings about."""
         properties = context.properties
-        topic = unwrap(properties.get(INSTANCE_ID), context.topic)
+        namespace = properties.get(INSTANCE_ID)
+        topic = unwrap(namespace, context.topic)
         span = self._tracer.start_span(
             f"send {topic}",
             kind=SpanKind.PRODUCER,
@@ -66,7 +67,7 @@ class OpenTelemetry(SendHook):
                 "messaging.operation.type": "send",
                 "messaging.destination.partition.id": str(context.queue.queue_id),
                 "messaging.message.body.size": context.body_size,
-                "messaging.rocketmq.client_group": context.group,
+                "messaging.rocketmq.client_group": unwrap(namespace, context.group),
                 **_message_attributes(topic, context.msg_id, properties, _type_of(context.kind, properties)),
                 **_server(context.address),
             },

@@ -145,6 +145,7 @@ class Producer(InContext):
             self._faults,
             SendHooks(hooks),
             group=self._member.group,
+            namespace=self._namespace,
             statistics=self.statistics,
         )
         if self._faults.settings is not None and self._faults.settings.detector:

@@ -35,7 +35,7 @@ async def recall_message(sender: Sender, topic: str, handle: str | None, timeout
     if fault is not None:
         raise MessageError(fault)
     if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-        raise MessageError(f"messages of {topic} cannot be recalled: it is a retry or dead-letter topic")
+        raise MessageError(f"messages of {sender.shown(topic)} cannot be recalled: it is a retry or dead-letter topic")
     if handle is None:  # of a SendResult, whose type says that it may be
         raise MessageError(
             "there is no recall handle: only a message with a time that is still ahead has one (delay= or deliver_at=, not delay_level=), "
@@ -50,8 +50,8 @@ async def recall_message(sender: Sender, topic: str, handle: str | None, timeout
     address = route.master(decoded.broker_name) or sender.instance.routes.address_of(decoded.broker_name, topic=topic)
     if address is None:
         raise RouteNotFoundError(
-            f"the broker {decoded.broker_name[:100]} that the recall handle names is not among those of topic {topic}; is it up, "
-            "and registered with these name servers?"
+            f"the broker {decoded.broker_name[:100]} that the recall handle names is not among those of topic {sender.shown(topic)}; "
+            "is it up, and registered with these name servers?"
         )
     request = RecallMessage(producer_group=sender.group, topic=topic, recall_handle=handle)
     began_ms = sender.instance.surroundings.clock.now_ms()

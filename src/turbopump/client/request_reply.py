@@ -73,7 +73,7 @@ class Requester:
         correlation_id = str(uuid.UUID(int=self._random.getrandbits(128), version=4))
         outgoing = self._pack.pack(self._addressed(message, correlation_id, timeout))
         if timeout <= 0:
-            raise no_time(outgoing.msg_id, outgoing.topic, timeout)
+            raise no_time(outgoing.msg_id, self._sender.shown(outgoing.topic), timeout)
         if self._closed:
             raise RequestError(_CLOSED)
         requests = self._instance.requests
@@ -136,11 +136,12 @@ class Requester:
                 pass  # then replies come by the brokers of the topic
 
     def _too_late(self, outgoing: Outgoing, broker: str, spent_ms: float) -> RequestTimeoutError:
+        topic = self._sender.shown(outgoing.topic)
         return RequestTimeoutError(
-            f"no reply to message {outgoing.msg_id} of topic {outgoing.topic!r} within {spent_ms:.0f} ms; broker {broker} has the message. "
+            f"no reply to message {outgoing.msg_id} of topic {topic!r} within {spent_ms:.0f} ms; broker {broker} has the message. "
             "Check that a consumer of the topic is running, that it replies (consumer.reply) and needs no longer than that, "
             f"and its log; replies that came too late at this client so far: {self._instance.requests.late}",
-            topic=outgoing.topic,
+            topic=topic,
             broker=broker,
             spent_ms=spent_ms,
         )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any
 
+import pytest
 from tests.unit.client.scripted_cluster import scripted_cluster, until
 from tests.unit.client.test_producer import producer_of
 
@@ -13,6 +15,10 @@ from turbopump.client.consuming.offset_store import ConsumeFrom
 from turbopump.client.producer import Producer
 from turbopump.client.pull_consumer import PullConsumer
 from turbopump.client.push_consumer import PushConsumer
+from turbopump.client.sending.accumulator import AutoBatch
+from turbopump.client.sending.back_pressure import BackPressure
+from turbopump.errors import MessageError, RequestTimeoutError, RouteNotFoundError, SendError
+from turbopump.message.message import Message
 from turbopump.message.message_queue import MessageQueue
 from turbopump.message.properties import decode_properties
 from turbopump.protocol.codes import RequestCode
@@ -42,6 +48,40 @@ def test_a_push_consumer_s_names_are_wrapped_on_the_wire_and_its_messages_unwrap
             assert cluster.broker.committed["space%readers", "space%orders", 0] == 1
             assert cluster.broker.farewells[-1].consumer_group == "space%readers"
             assert {request.topic for request in cluster.broker.requests(PullMessage)} <= {"space%orders", WIRED_RETRY}
+
+    simulate(1, scenario)
+
+
+@pytest.mark.parametrize("settings", [{}, {"auto_batch": AutoBatch()}, {"back_pressure": BackPressure(messages=1)}])
+def test_what_goes_wrong_when_sending_is_told_with_the_names_that_the_user_knows(settings: dict[str, Any]) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        settings.update(namespace="space", send_timeout=0.5)
+        async with scripted_cluster(simulation, topic="space%orders") as cluster, producer_of(cluster, **settings) as producer:
+            message, batch = Message("orders", b"x"), [Message("orders", b"x"), Message("orders", b"y")]
+            for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
+                cluster.broker.script[code].extend([None] * 20)
+
+            async def fails(doing: Awaitable[object]) -> None:
+                with pytest.raises((SendError, MessageError, RouteNotFoundError, RequestTimeoutError)) as caught:
+                    await doing
+                assert "space%" not in str(caught.value).partition("turbopump topic create")[0]
+                assert "orders'" in str(caught.value)
+                assert getattr(caught.value, "topic", "orders") == "orders"
+
+            other = MessageQueue("other", "broker-a", 0)
+            await asyncio.gather(
+                fails(producer.send(message)),
+                fails(producer.send(message, timeout=0.2)),
+                fails(producer.send(message, timeout=0)),
+                fails(producer.send_batch(batch)),
+                fails(producer.send(message, queue=other)),
+            )
+            cluster.broker.script.clear()
+            await fails(producer.request(message))
+            await fails(producer.request(message, timeout=0))
+            await fails(producer.send("reorders", b"x"))
+            cluster.name_server.silent = True
+            await fails(producer.send("preorders", b"x"))
 
     simulate(1, scenario)
 

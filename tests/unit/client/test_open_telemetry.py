@@ -181,6 +181,7 @@ def test_a_namespace_is_told_apart_from_the_topic(spans: Spans) -> None:
         attributes = dict(span.attributes or {})
         assert (span.name, attributes["messaging.destination.name"]) == ("send orders", "orders")
         assert attributes["messaging.rocketmq.namespace"] == "ns"
+        assert attributes["messaging.rocketmq.client_group"] == "DEFAULT_PRODUCER"
 
     with_producer(spans, scenario, namespace="ns")
 

@@ -116,7 +116,7 @@ class Accumulator:
         """The future gets the message's own result, or the error of the whole batch, after ``timeout`` seconds at most. Raises SendError if
         that leaves no time."""
         if timeout <= 0:
-            raise no_time(piece.msg_id, piece.topic, timeout)
+            raise no_time(piece.msg_id, message.topic, timeout)
         size = len(piece.entry)
         properties = message.properties
         key: BatchKey = (
@@ -231,7 +231,7 @@ class Accumulator:
                 batch.size -= len(message[1].entry)
                 self._held -= len(message[1].entry)
             if not future.done():
-                future.set_exception(overdue(message[1], batch.asked, (now - deadline + timeout) * 1000, held=held))
+                future.set_exception(overdue(message, batch.asked, (now - deadline + timeout) * 1000, held=held))
                 self._statistics.given_up += 1
         batch.expiry, batch.expiry_at = None, inf
         if held:
@@ -265,9 +265,10 @@ def shared_deadline(deadlines: Sequence[float], now: float) -> float:
     return earliest if earliest >= alike else min(deadline for deadline in deadlines if deadline >= alike)
 
 
-def overdue(piece: Piece, asked: Sequence[str], spent_ms: float, *, held: bool) -> SendError:
+def overdue(late: Held, asked: Sequence[str], spent_ms: float, *, held: bool) -> SendError:
     """The error of one whose time was up before its neighbours'."""
-    head = f"message {piece.msg_id[:80]} to topic {piece.topic!r} was not"
+    message, piece = late
+    head = f"message {piece.msg_id[:80]} to topic {message.topic!r} was not"
     if held:
         text = (
             f"{head} sent: its time was up while it was held for a batch. Nothing was stored; give it more seconds, or hold batches "
@@ -278,7 +279,7 @@ def overdue(piece: Piece, asked: Sequence[str], spent_ms: float, *, held: bool) 
             f"{head} acknowledged: no answer within its time, {spent_ms:.0f} ms (asked: {', '.join(asked) or 'nobody yet'}). The batch "
             "it went with goes on, and it may be stored all the same. Check the broker's load and disk, or give a longer send_timeout"
         )
-    return SendError(text, topic=piece.topic, brokers=tuple(asked), spent_ms=spent_ms)
+    return SendError(text, topic=message.topic, brokers=tuple(asked), spent_ms=spent_ms)
 
 
 def each_result(whole: SendResult, count: int) -> list[SendResult]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
+from turbopump.client.namespace import unwrap
 from turbopump.client.sending.accumulator import Accumulator
 from turbopump.client.sending.aiming import Aiming
 from turbopump.client.sending.back_pressure import InFlightBound, NoRoomError
@@ -72,10 +73,11 @@ class Admission:
     async def _enter(self, bound: InFlightBound, of: Outgoing | Piece, size: int, timeout: float) -> float:
         """Wait for room for ``size`` bytes; the seconds that are left."""
         if timeout <= 0:
-            raise no_time(of.msg_id, of.topic, timeout)
+            raise no_time(of.msg_id, unwrap(self._aiming.namespace, of.topic), timeout)
         now = asyncio.get_running_loop().time
         began = now()
         try:
             return await bound.enter_within(size, timeout)
         except NoRoomError as error:
-            raise no_room(of.msg_id, of.topic, str(error), (now() - began) * 1000) from None
+            topic = unwrap(self._aiming.namespace, of.topic)
+            raise no_room(of.msg_id, topic, str(error), (now() - began) * 1000) from None

@@ -91,7 +91,7 @@ class Attempts:
             if isinstance(error, NotWrittenError):
                 await sender.instance.abandon_if_silent(address, self._began)
             attempt = Attempt(queue.broker_name, address, str(error), error)
-            raise failure(self._outgoing, [attempt], (now - self._began) * 1000) from error
+            raise self._failure([attempt], (now - self._began) * 1000) from error
         context = self._before(queue, address, oneway=True)
         connection.send_frame(sender.frame(self._outgoing, queue, connection.next_opaque, oneway=True))
         self._after(context, self._loop.time(), None)
@@ -230,7 +230,11 @@ class Attempts:
             if attempt.result is not None:
                 return attempt.result  # stored, if not as safely as was wished
         spent_ms = (self._loop.time() - self._began) * 1000
-        raise failure(self._outgoing, self._tried, spent_ms, closed=self._sender.closed) from self._tried[-1].error
+        raise self._failure(self._tried, spent_ms) from self._tried[-1].error
+
+    def _failure(self, tried: list[Attempt], spent_ms: float) -> SendError:
+        sender, outgoing = self._sender, self._outgoing
+        return failure(outgoing.msg_id, sender.shown(outgoing.topic), tried, spent_ms, closed=sender.closed)
 
     async def _pause(self, route: TopicRoute, attempt: Attempt) -> bool:
         """Wait, if it would be the same broker again; False if there is no time left for another attempt."""
@@ -247,8 +251,9 @@ class Attempts:
     async def _route(self) -> TopicRoute:
         queue = self._target
         if isinstance(queue, MessageQueue) and queue.topic != self._outgoing.topic:
+            shown = self._sender.shown
             raise MessageError(
-                f"the message is for topic {self._outgoing.topic!r}, the chosen queue is of topic {queue.topic!r}"
+                f"the message is for topic {shown(self._outgoing.topic)!r}, the chosen queue is of topic {shown(queue.topic)!r}"
             )
         if queue is not None and not callable(queue) and not isinstance(queue, MessageQueue):
             raise no_queue(queue)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from turbopump.client.sending.outgoing import Outgoing
 from turbopump.client.sending.send_result import AnswerUnreadError, SendResult
 from turbopump.errors import CallTimeoutError, ConnectError, RemotingError, ResponseError, SendError
 from turbopump.protocol.codes import ResponseCode
@@ -42,15 +41,15 @@ class Attempt:
     result: SendResult | None = None
 
 
-def failure(outgoing: Outgoing, tried: list[Attempt], spent_ms: float, *, closed: bool = False) -> SendError:
+def failure(msg_id: str, topic: str, tried: list[Attempt], spent_ms: float, *, closed: bool = False) -> SendError:
     """The error of a send that nobody took. ``closed``: nobody else was tried, for the producer has been closed."""
     attempts = "1 attempt" if len(tried) == 1 else f"{len(tried)} attempts"
     each = "; ".join(_told(tried))
     last = tried[-1].error
-    head = f"message {outgoing.msg_id[:80]} to topic {outgoing.topic!r} was not acknowledged: {attempts} in {spent_ms:.0f} ms: {each}"
+    head = f"message {msg_id[:80]} to topic {topic!r} was not acknowledged: {attempts} in {spent_ms:.0f} ms: {each}"
     return SendError(
         f"{head}. {'The producer was closed meanwhile. ' if closed else ''}{_remedy(last)}",
-        topic=outgoing.topic,
+        topic=topic,
         brokers=tuple(attempt.broker_name for attempt in tried),
         spent_ms=spent_ms,
         code=last.code if isinstance(last, ResponseError) else None,

@@ -14,6 +14,7 @@ from typing import Final
 
 from turbopump.client.hooks import SendHooks
 from turbopump.client.instance import ClientInstance
+from turbopump.client.namespace import unwrap
 from turbopump.client.routes import NameServersSilentError, TopicRoute
 from turbopump.client.sending.fault_strategy import FaultStrategy
 from turbopump.client.sending.outgoing import Outgoing
@@ -71,6 +72,7 @@ class Sender:
         hooks: SendHooks,
         *,
         group: str,
+        namespace: str | None = None,
         statistics: SendStatistics | None = None,
     ) -> None:
         self.instance = instance
@@ -81,6 +83,7 @@ class Sender:
         self.faults = faults
         self.hooks = hooks
         self.group = group
+        self._namespace = namespace
         self.creation = TopicCreation(instance)
         self.now_ms = instance.surroundings.clock.now_ms
         self.in_flight = 0
@@ -115,7 +118,7 @@ class Sender:
         if timeout is None:
             timeout = self.rules.timeout
         elif timeout <= 0:
-            raise no_time(outgoing.msg_id, outgoing.topic, timeout)
+            raise no_time(outgoing.msg_id, self.shown(outgoing.topic), timeout)
         began = self._time()
         first: Attempt | None = None
         self.in_flight += 1
@@ -146,6 +149,10 @@ class Sender:
             self.in_flight -= 1
             if self._idle is not None and not self.in_flight:
                 self._idle.set()
+
+    def shown(self, topic: str) -> str:
+        """The topic as the user knows it, for what he reads."""
+        return unwrap(self._namespace, topic)
 
     async def send_oneway(self, outgoing: Outgoing, target: Target) -> None:
         """One attempt, and no answer."""
@@ -199,15 +206,15 @@ class Sender:
                     "That is little time for a question over the network: give the send more seconds",
                 )
             raise RouteNotFoundError(
-                f"no route to topic {topic!r}: no name server answered in {waited} s (asked: {asked}). {remedy}"
+                f"no route to topic {self.shown(topic)!r}: no name server answered in {waited} s (asked: {asked}). {remedy}"
             ) from None
         if self.creation.is_due(route):
             await self.creation.make(route, max(deadline - loop.time(), 0.001) / 2)  # the send itself needs time too
             route = self._known.get(topic, route)
         if not route.publish_queues:
             raise RouteNotFoundError(
-                f"no route to topic {topic!r}: it has no writable queue. Check its permission (perm 6 allows reading and writing) "
-                "and that the master of its broker is up"
+                f"no route to topic {self.shown(topic)!r}: it has no writable queue. Check its permission (perm 6 allows reading and "
+                "writing) and that the master of its broker is up"
             )
         return route
 
@@ -220,6 +227,10 @@ class Sender:
                 return route if route.publish_queues else await routes.refresh(topic, inherit=True)
             except NameServersSilentError:
                 await asyncio.sleep(SILENCE_PAUSE_S)
+            except RouteNotFoundError as error:
+                if self._namespace is None:
+                    raise
+                raise RouteNotFoundError(str(error).replace(repr(topic), repr(self.shown(topic)), 1)) from None
 
 
 def is_usual(route: TopicRoute) -> bool:
