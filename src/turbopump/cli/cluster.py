@@ -46,7 +46,7 @@ async def ask_name_servers(client: RemotingClient, addresses: list[str], request
             continue
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise RemotingError(
-                f"{address} is no name server ({answer.remark}); look at -n and NAMESRV_ADDR: is it a broker's address?"
+                f"{address} is no name server ({(answer.remark or '').strip()}); look at -n and NAMESRV_ADDR: is it a broker's address?"
             )
         if answer.code != ResponseCode.SUCCESS:
             raise RemotingError(answer.remark or f"the name server {address} answered with code {answer.code}")
@@ -97,7 +97,7 @@ def refuse_other_server(address: str, answer: Command) -> None:
     """Raise RemotingError if what answers does not know what brokers are asked."""
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         raise RemotingError(
-            f"{address} does not know this request ({answer.remark}): is it a name server's address, or an older broker?"
+            f"{address} does not know this request ({(answer.remark or '').strip()}): is it a name server's address, or an older broker?"
         )
 
 

@@ -4,6 +4,8 @@ import math
 
 import click
 
+from turbopump.config.addresses import parse_address
+from turbopump.errors import ConfigError
 from turbopump.message.rules import topic_fault
 
 
@@ -13,6 +15,17 @@ def checked_topic(_context: click.Context, _parameter: click.Parameter, topic: s
     if fault is not None:
         raise click.BadParameter(fault)
     return topic
+
+
+def checked_address(_context: click.Context, _parameter: click.Parameter, address: str | None) -> str | None:
+    """HOST:PORT. Raises BadParameter."""
+    if address is None:
+        return None
+    try:
+        parse_address(address)
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from None
+    return address
 
 
 def checked_number(_context: click.Context, _parameter: click.Parameter, number: float | None) -> float | None:

@@ -8,6 +8,7 @@ from turbopump.cli.cluster import NOT_FOUND, ask_each, masters, show, with_clien
 from turbopump.cli.log_output import log_options, start_log
 from turbopump.cli.message import TimeOption
 from turbopump.cli.name_servers import name_server_option
+from turbopump.cli.names import checked_address
 from turbopump.cli.topic import output_option
 from turbopump.errors import RemotingError
 from turbopump.protocol.bodies.offsets import ResetOffsetBody
@@ -62,7 +63,7 @@ def show_offsets(group: str, namesrv: list[str], topic: str | None, output: str,
 @click.option("--time", "time_ms", metavar="TIME", type=TimeOption(), help="Go to the first message from this time on.")
 @click.option("--offset", type=click.IntRange(0), help="Go there; with --queue and --broker.")
 @click.option("--queue", type=click.IntRange(0), help="Only the queue with this id.")
-@click.option("--broker", metavar="ADDR", help="Only on this broker.")
+@click.option("--broker", metavar="ADDR", callback=checked_address, help="Only on this broker.")
 @click.option("--only-back", is_flag=True, help="Leave alone what stands further back already.")
 @output_option
 @log_options("warning")
@@ -144,7 +145,9 @@ def clone_offsets(
         if not await places(client, addresses, source, topic):
             stands_nowhere(source, topic)
         for address in addresses:
-            await client.call(address, wanted)
+            answer = await client.exchange(address, wanted)
+            if answer.code != ResponseCode.SUCCESS:
+                raise RemotingError(f"broker {address}: {(answer.remark or f'code {answer.code}').strip()}")
         rows = await places(client, addresses, target, topic)
         lines = [f"{row['topic']}  {row['broker']}:{row['queue']}  at {row['offset']}" for row in rows]
         show(output, {"group": target, "queues": rows}, lines)

@@ -7,7 +7,7 @@ import click
 from turbopump.cli.cluster import ask_name_servers, masters, refuse_other_server, refuse_unknown_cluster, show, with_client
 from turbopump.cli.log_output import log_options, start_log
 from turbopump.cli.name_servers import name_server_option
-from turbopump.cli.names import checked_topic
+from turbopump.cli.names import checked_address, checked_topic
 from turbopump.errors import RemotingError
 from turbopump.protocol.bodies.cluster import ClusterInfo
 from turbopump.protocol.bodies.route import TopicRouteData
@@ -56,7 +56,7 @@ def list_topics(namesrv: list[str], cluster: str | None, output: str, log_level:
 @name_server_option
 @click.option("--queues", type=click.IntRange(1, 65535), default=8, show_default=True, help="Queues on each broker.")
 @click.option("--perm", type=click.IntRange(0, 7), default=6, show_default=True, help="4 read + 2 write.")
-@click.option("--broker", metavar="ADDR", help="Create it on this broker alone.")
+@click.option("--broker", metavar="ADDR", callback=checked_address, help="Create it on this broker alone.")
 @click.option("--cluster", metavar="NAME", help="Create it on the brokers of this cluster.  [default: on every broker]")
 @output_option
 @log_options("warning")
