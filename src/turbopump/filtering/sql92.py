@@ -11,15 +11,19 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Final, NamedTuple, Protocol
 
 from turbopump.filtering.sql_error import NoVerdictError as NoVerdictError
 from turbopump.filtering.sql_error import SqlError as SqlError
 from turbopump.filtering.sql_tokens import Tokens
-from turbopump.filtering.sql_values import INT_MAX, LONG_MAX, Long, Value, double_of, order
+from turbopump.filtering.sql_values import INT_MAX, LONG_MAX, Long, Value, double_of, order, whole_number
 
 DEPTH_MAX: Final = 60
-"""Brackets, signs and NOTs that may stand inside each other. RocketMQ has no number for it: there a stack overflow refuses."""
+"""Brackets, signs and NOTs that may stand inside each other, and conditions of conditions in a row (``a = b = c``, ``a IS NULL IS NULL``).
+RocketMQ has no number for it: there a stack overflow refuses."""
+KEPT_MAX: Final = 256
+"""Compiled filters that are kept, for the next pull or heartbeat with the same expression."""
 
 
 class Properties(Protocol):
@@ -47,8 +51,12 @@ class Node(NamedTuple):
         return self.kind == "truth" or (self.kind == "constant" and (self.value is None or isinstance(self.value, bool)))
 
 
+@lru_cache(KEPT_MAX)
 def compile_sql(expression: str) -> Filter:
-    """Whether a message's properties match; a message that cannot be judged does not. Raises SqlError if it is no SQL92 filter."""
+    """Whether a message's properties match; a message that cannot be judged does not. Raises SqlError if it is no SQL92 filter.
+
+    The same expression is compiled once.
+    """
     judge = compile_judge(expression)
 
     def matches(properties: Properties) -> bool:
@@ -72,6 +80,7 @@ class _Parser:
     def __init__(self, expression: str) -> None:
         self.tokens = Tokens(expression)
         self._depth = 0
+        self._in_a_row = 0
 
     def disjunction(self) -> Node:
         return self._chain("OR", self.conjunction, until=True)
@@ -105,6 +114,8 @@ class _Parser:
         tokens, left = self.tokens, self.comparison()
         while True:
             kind = tokens.next.kind
+            if left.kind == "truth" and kind in ("=", "<>", "IS"):
+                self._goes_on()
             if kind == "=" or kind == "<>":
                 tokens.take()
                 left = _equal(left, self.comparison(), tokens)
@@ -131,6 +142,8 @@ class _Parser:
             negated = kind == "NOT"
             if not negated and kind not in _WORDS:
                 return left
+            if left.kind == "truth":
+                self._goes_on()
             if negated:
                 tokens.take()
                 kind = tokens.next.kind
@@ -147,6 +160,14 @@ class _Parser:
                 left = _searched(left, _SEARCHES[kind], self._string(), negated)
             else:
                 raise tokens.unexpected("BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH")
+
+    def _goes_on(self) -> None:
+        """Counts a condition of a condition: to judge it goes one deeper."""
+        self._in_a_row += 1
+        if self._in_a_row > DEPTH_MAX:
+            raise SqlError(
+                f"more than {DEPTH_MAX} conditions are themselves compared or searched; join conditions with AND and OR"
+            )
 
     def unary(self) -> Node:
         tokens = self.tokens
@@ -202,9 +223,11 @@ def _constant(value: Value | None) -> Node:
 
 
 def _decimal(text: str) -> int:
-    value = int(text.rstrip("lL"))
-    if value > LONG_MAX:
-        raise SqlError(f"{text} is greater than {LONG_MAX}; write it with a point to compare it as a floating-point number")
+    value = whole_number(text.rstrip("lL"))
+    if value is None or value > LONG_MAX:
+        raise SqlError(
+            f"{text[:40]} is greater than {LONG_MAX}; write it with a point to compare it as a floating-point number"
+        )
     return value if value <= INT_MAX else Long(value)
 
 

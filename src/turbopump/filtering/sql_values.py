@@ -18,9 +18,12 @@ Value = str | int | float | bool
 INT_MIN, INT_MAX = -(2**31), 2**31 - 1
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 
+DIGITS_MAX: Final = 100
+"""More than any of Java's numbers has, and few enough to be made a number of."""
 _WHOLE: Final = re.compile(r"[+-]?\d+")
-_DECIMAL: Final = re.compile(r"[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?)")
-_HEX: Final = re.compile(r"[+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+[fFdD]?")
+# possessive (``++``): a property of 32 KiB of digits with a letter behind them is judged in one pass
+_DECIMAL: Final = re.compile(r"[+-]?(?:NaN|Infinity|(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?[fFdD]?)")
+_HEX: Final = re.compile(r"[+-]?0[xX](?:[0-9a-fA-F]++(?:\.[0-9a-fA-F]*+)?|\.[0-9a-fA-F]++)[pP][+-]?[0-9]++[fFdD]?")
 _TRIMMED: Final = "".join(map(chr, range(33)))
 """What ``String.trim`` takes off."""
 
@@ -74,11 +77,19 @@ def number_like(model: float, text: str) -> float:
         return double_of(text)
     low, high = (LONG_MIN, LONG_MAX) if isinstance(model, Long) else (INT_MIN, INT_MAX)
     if not _WHOLE.fullmatch(text):
-        raise NoVerdictError(f"{text!r} is no whole number")
-    value = int(text)
-    if not low <= value <= high:
-        raise NoVerdictError(f"{text!r} is beyond {low} to {high}")
+        raise NoVerdictError(f"{text[:40]!r} is no whole number")
+    value = whole_number(text)
+    if value is None or not low <= value <= high:
+        raise NoVerdictError(f"{text[:40]!r} is beyond {low} to {high}")
     return value
+
+
+def whole_number(text: str) -> int | None:
+    """Digits, a sign before them, as a number; None if there are too many for one. (Python itself makes none of more than 4,300 digits.)"""
+    digits = text.lstrip("+-").lstrip("0")
+    if len(digits) > DIGITS_MAX:
+        return None
+    return -int(digits or "0") if text.startswith("-") else int(digits or "0")
 
 
 def double_of(text: str) -> float:
@@ -91,4 +102,4 @@ def double_of(text: str) -> float:
             return float.fromhex(trimmed.rstrip("fFdD"))
         except OverflowError:
             return math.copysign(math.inf, -1 if trimmed[0] == "-" else 1)
-    raise NoVerdictError(f"{text!r} is no number")
+    raise NoVerdictError(f"{text[:40]!r} is no number")

@@ -1,6 +1,7 @@
 """Reading a queue for somebody who wants only messages with certain properties: the others are read, looked at and passed over.
 
-Goes through at most ``UNITS_MAX`` units, ``TURN_UNITS`` a turn, so that nobody waits for a filter. It must not know what a filter is.
+Goes through at most ``UNITS_MAX`` units; after ``TURN_S``, or ``TURN_UNITS``, others have their turn, so that nobody waits for a filter,
+however slow it is. It must not know what a filter is.
 Source of the window: apache/rocketmq ``DefaultMessageStore.getMessage`` (``maxFilterMessageSize``).
 """
 
@@ -19,7 +20,9 @@ from turbopump.store.get_result import GetResult, GetStatus
 UNITS_MAX: Final = 800
 """Queue offsets that one filtered read passes at most."""
 TURN_UNITS: Final = 64
-"""So many are looked at before others have their turn: about 0.15 ms, 2 ms with a filter of thirty terms."""
+"""So many are looked at before others have their turn: about 0.15 ms with a short filter."""
+TURN_S: Final = 0.001
+"""A filter of many terms has so long, and one message more, before others have their turn."""
 BYTES_MAX: Final = 256 * 1024
 """Bytes of messages that one filtered read gives at most, but always one message."""
 
@@ -39,7 +42,9 @@ class PropertyText:
 Wanted = Callable[[PropertyText], bool]
 
 
-def read_matching(read: Callable[[int], Steps[GetResult]], offset: int, count_max: int, wanted: Wanted) -> Steps[GetResult]:
+def read_matching(
+    read: Callable[[int], Steps[GetResult]], offset: int, count_max: int, wanted: Wanted, monotonic: Callable[[], float]
+) -> Steps[GetResult]:
     """Messages from queue offset ``offset`` on that are ``wanted``. ``read`` gives a piece of the queue from an offset on.
 
     A read that finds none says NO_MATCHED_MESSAGE and where it stopped; damages and gaps on the way are told of.
@@ -47,7 +52,7 @@ def read_matching(read: Callable[[int], Steps[GetResult]], offset: int, count_ma
     whole: GetResult | None = None
     pieces: list[bytes] = []
     count = taken = 0
-    at, turn_ends = offset, offset + TURN_UNITS
+    at, turn_ends, late = offset, offset + TURN_UNITS, monotonic() + TURN_S
     properties = PropertyText("")  # one for all: nobody keeps it
     while at - offset < UNITS_MAX:
         part = yield from read(at)
@@ -63,19 +68,21 @@ def read_matching(read: Callable[[int], Steps[GetResult]], offset: int, count_ma
         at = part.next_offset
         data = part.data
         for begin, end, properties._text in property_texts(data):
-            if not wanted(properties):
-                continue
-            if count and (count >= count_max or taken + end - begin > BYTES_MAX):
-                at = int.from_bytes(data[begin + 20 : begin + 28])  # it begins the next read
-                break
-            pieces.append(data[begin:end])
-            count += 1
-            taken += end - begin
+            if wanted(properties):
+                if count and (count >= count_max or taken + end - begin > BYTES_MAX):
+                    at = int.from_bytes(data[begin + 20 : begin + 28])  # it begins the next read
+                    break
+                pieces.append(data[begin:end])
+                count += 1
+                taken += end - begin
+            if monotonic() >= late:
+                yield []  # let others have their turn
+                late = monotonic() + TURN_S
         else:
             if count < count_max and at < part.max_offset:
                 if at >= turn_ends:
-                    turn_ends = at + TURN_UNITS
-                    yield []  # let others have their turn
+                    yield []
+                    turn_ends, late = at + TURN_UNITS, monotonic() + TURN_S
                 continue
         break
     assert whole is not None

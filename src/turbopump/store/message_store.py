@@ -28,6 +28,7 @@ from turbopump.store.flusher import Flusher
 from turbopump.store.index_file import index_file_size
 from turbopump.store.key_index import KeyIndex
 from turbopump.store.lookup import Lookup
+from turbopump.store.lost_end import KnownEnd
 from turbopump.store.new_message import NewMessage as NewMessage
 from turbopump.store.new_message import Placed as Placed
 from turbopump.store.packed_batch import PackedBatch, write_batch
@@ -77,7 +78,7 @@ class MessageStore:
         self.latency = AppendLatency(lambda: self.queues.units)
         self._dispatcher = Dispatcher(self.index, self.flushed if config.flushed_only else None, config.delay_levels)
         self.unit_repair = UnitRepair(self.log, self._dispatcher.unit_tags, on_failure)
-        self.reader = QueueReader(self.log, self.queues, config.limits, self.cold_reads, self.unit_repair)
+        self.reader = QueueReader(self.log, self.queues, config.limits, self.cold_reads, self.unit_repair, clock.monotonic)
         visible_end = (lambda: self.flushed.value) if config.flushed_only else (lambda: self.log.end)
         self.lookup = Lookup(self.log, self.queues, self.index, visible_end, self.unit_repair)
         self._provenance = Provenance(disk, config.paths.provenance)
@@ -128,14 +129,18 @@ class MessageStore:
             store._provenance.load(crashed_here=crashed_here, clean=clean)
             store.log.load()
             store.roots.check()
-            disk.write_file(paths.abort, str(os.getpid()).encode() + ABORT_MARK)
             known = store.queue_ends.load(trusted=not lock.found.startswith(APACHE_LOCK_MARK))
+            known_end = KnownEnd.of(store._checkpoint, known, clean=clean, ours=lock.found == LOCK_MARK)
+            known_end.refuse_missing(store.log)
+            disk.write_file(paths.abort, str(os.getpid()).encode() + ABORT_MARK)
             store.queues.load()
             stopped_here = clean and lock.found == LOCK_MARK
-            store.recovery = store._recover(clean=clean, stopped_here=stopped_here, known=known, on_progress=on_progress)
+            store.recovery = store._recover(
+                clean=clean, stopped_here=stopped_here, known=known, known_end=known_end, on_progress=on_progress
+            )
             # Not before: if another broker has had the store, what we had noted is true again only now.
             lock.mark(LOCK_MARK)
-            if not clean:
+            if not clean or store.log.end < known_end.synced:
                 store.flusher.flush_all_now()
             elif not store.recovery.entries:
                 store.flusher.queues_synced = store.log.end  # nothing was written since the clean stop
@@ -154,7 +159,13 @@ class MessageStore:
         return store
 
     def _recover(
-        self, *, clean: bool, stopped_here: bool, known: KnownEnds, on_progress: Callable[[int, int], None]
+        self,
+        *,
+        clean: bool,
+        stopped_here: bool,
+        known: KnownEnds,
+        known_end: KnownEnd,
+        on_progress: Callable[[int, int], None],
     ) -> RecoveryReport:
         index, provenance = self.index, self._provenance
         complete = True
@@ -180,6 +191,9 @@ class MessageStore:
             known=known,
         )
         report = recovery.run()
+        lost = known_end.lost(self.log, report.log_end, report.torn)
+        if lost is not None:
+            self.on_failure(lost)
         if report.misfit is not None:
             part = f"queues are written again from {report.begun_at} on"
             again = "all queues and indexes are written again" if report.rebuilt else part

@@ -50,13 +50,20 @@ class QueueReader:
     """Reads the queues of one store. What lies before ``opened_at`` in the log was not written by this process."""
 
     def __init__(
-        self, log: CommitLog, queues: ConsumeQueueTable, limits: ReadLimits, reads: ColdReads, repair: UnitRepair
+        self,
+        log: CommitLog,
+        queues: ConsumeQueueTable,
+        limits: ReadLimits,
+        reads: ColdReads,
+        repair: UnitRepair,
+        monotonic: Callable[[], float],
     ) -> None:
         self._log = log
         self._queues = queues
         self._limits = limits
         self._reads = reads
         self._repair = repair
+        self._monotonic = monotonic
         self.opened_at = 0
         self._after_crash = False
 
@@ -82,14 +89,15 @@ class QueueReader:
         matches: Wanted | None = None,
     ) -> GetResult | Literal[Later.PENDING, Later.REFUSED]:
         """The same without waiting: what is not in memory is read in a thread, and ``done`` gets the result if it is still ``wanted``.
-        ``matches`` judges properties, a few messages a turn."""
+        ``matches`` judges properties, about a millisecond a turn."""
         if matches is None:
             return self._reads.run(self._steps(topic, queue_id, offset, count_max, accept), done, wanted)
 
         def part(at: int) -> Steps[GetResult]:
             return self._steps(topic, queue_id, at, self._limits.count_hot, accept)
 
-        return self._reads.run(read_matching(part, offset, min(count_max, self._limits.count_hot), matches), done, wanted)
+        count_max = min(count_max, self._limits.count_hot)
+        return self._reads.run(read_matching(part, offset, count_max, matches, self._monotonic), done, wanted)
 
     def is_cold(self, offset: int) -> bool:
         """Whether to expect that what lies at this offset of the log is not in memory."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
 from tests.unit.broker.talking import Talk, converse, pull, subscription
 
 from turbopump.message.properties import encode_properties
@@ -133,28 +134,32 @@ def test_a_broker_may_do_without_property_filters(tmp_path: Path) -> None:
     converse(tmp_path, scene, enable_property_filter=False)
 
 
-def test_a_filter_over_many_messages_leaves_the_loop_to_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("message_s", "most"), [(0.0, TURN_UNITS), (0.0004, 3), (0.005, 1)])
+def test_a_filter_over_many_messages_leaves_the_loop_to_others(tmp_path: Path, message_s: float, most: int) -> None:
+    """``message_s``: what judging one message takes; a turn is over with the message that makes it a millisecond."""
+
     async def scene(talk: Talk) -> None:
         await send_prices(talk, UNITS_MAX)
         reader = talk.broker.store.reader
-        judged = 0
+        judged, now = 0, 0.0
         in_one_go: list[int] = []
 
         def none(_properties: PropertyText) -> bool:
-            nonlocal judged
+            nonlocal judged, now
             judged += 1
+            now += message_s
             return False
 
         found: list[GetResult] = []
 
         def steps() -> Steps[None]:
-            found.append((yield from read_matching(lambda at: reader._steps("T", 0, at, 32, None), 0, 32, none)))
+            found.append((yield from read_matching(lambda at: reader._steps("T", 0, at, 32, None), 0, 32, none, lambda: now)))
 
         for pieces in steps():
             assert pieces == []  # nothing to read: a pause
             in_one_go.append(judged)
             judged = 0
         assert found[0].next_offset == UNITS_MAX
-        assert max(in_one_go) <= TURN_UNITS
+        assert max(in_one_go) == most
 
     converse(tmp_path, scene)

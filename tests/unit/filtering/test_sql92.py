@@ -90,3 +90,36 @@ def test_whatever_is_written_is_a_filter_or_an_sql_error(expression: str, messag
     except SqlError:
         return
     assert matches(message) in (True, False)
+
+
+@pytest.mark.parametrize(
+    ("expression", "price", "matches"),
+    [
+        ("price > 5", "1" * 5000, False),  # beyond an int: cannot be judged
+        ("price > 5000000000", "1" * 5000, False),
+        ("price > 5", "0" * 5000 + "7", True),
+        ("price < 5", "-" + "0" * 5000 + "7", True),
+        ("price > 5.5", "1" * 5000, True),  # infinite
+        ("price > 5.5", "1" * 30_000 + "x", False),
+        ("price > 5", "0x" + "f" * 30_000, False),
+    ],
+)
+def test_a_property_of_any_length_is_judged(expression: str, price: str, matches: bool) -> None:
+    assert compile_sql(expression)({"price": price}) is matches
+
+
+def test_a_literal_of_any_length_is_refused_in_a_short_sentence() -> None:
+    with pytest.raises(SqlError, match="is greater than 9223372036854775807") as caught:
+        compile_sql("price > " + "1" * 5000)
+    assert len(str(caught.value)) < 200
+
+
+def test_conditions_of_conditions_have_a_depth_that_python_can_bear() -> None:
+    assert not compile_sql("a IS NULL" + " IS NULL" * DEPTH_MAX)({"a": "1"})
+    for deep in ("a IS NULL" + " IS NULL" * 1500, "a" + " = b" * 1500, "a" + " CONTAINS 'x'" * 1500):
+        with pytest.raises(SqlError, match="join conditions with AND and OR"):
+            compile_sql(deep)
+
+
+def test_a_filter_is_compiled_once() -> None:
+    assert compile_sql("price > 41") is compile_sql("price > 41")
