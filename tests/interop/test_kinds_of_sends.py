@@ -1,4 +1,5 @@
-"""Every kind of send that Java's and Go's producers have, to our broker, read by our consumer; docs/interop.md has the matrix.
+"""Every kind of send that Java's and Go's producers have, and delayed sends of C++'s and Node's, to our broker, read by our consumer;
+docs/interop.md has the matrix.
 
 Each client's program sends all its kinds at once, each on a topic of its own; one consumer of ours then reads them all.
 """
@@ -16,7 +17,9 @@ from dataclasses import dataclass, field
 import pytest
 from tests.interop.apache import free_ports, properties_text
 from tests.interop.conftest import skipping_without_tools
-from tests.interop.foreign import MESSAGES, ClientRun, ForeignClient, go_client, java_client, run
+from tests.interop.foreign import CLIENTS as PROGRAMS
+from tests.interop.foreign import MESSAGES, ClientRun, ForeignClient, cpp_client, go_client, java_client, run
+from tests.interop.members import node_program
 from tests.interop.our_clients import PATIENCE_SECONDS, check, check_queues, letter, letters, numbers, once
 from tests.interop.our_servers import PATIENT_BROKER, OurServers, turbopump_broker
 
@@ -65,6 +68,15 @@ class Kind:
     compressed: int = 0
     kept: Callable[[Message], bool] = lambda message: True
     placed: bool = True  # the send result told where it would be read
+    queue: Callable[[int], int] | None = None  # to which each went but the first, which made the topic
+
+
+def third(_number: int) -> int:
+    return 2
+
+
+def by_number(number: int) -> int:
+    return number % 4
 
 
 KINDS = {
@@ -74,6 +86,13 @@ KINDS = {
     "send_batch": Kind(many),
     "send_by_selector": Kind(many),
     "send_to_queue": Kind(many),
+    "async_to_queue": Kind(many, in_order=False, queue=third),
+    "async_by_selector": Kind(many, in_order=False, queue=by_number),
+    "oneway_to_queue": Kind(many, in_order=False, queue=third),
+    "oneway_by_selector": Kind(many, in_order=False, queue=by_number),
+    "batch_to_queue": Kind(many, queue=third),
+    "batch_async": Kind(many, in_order=False),
+    "batch_async_to_queue": Kind(many, in_order=False, queue=third),
     "send_signed": Kind(lambda topic: letters(topic, 8)),
     "sharded": Kind(sharded),
     "zlib": Kind(compressible, compressed=ZLIB),
@@ -82,22 +101,38 @@ KINDS = {
     "largest": Kind(largest),
     "auto_batch": Kind(many, in_order=False),
     "levels": Kind(some, in_order=False, placed=False),
+    "levels_oneway": Kind(some, in_order=False),
     "timers": Kind(some, in_order=False, placed=False),
+    "timers_sec": Kind(some, in_order=False, placed=False),
+    "timers_ms": Kind(some, in_order=False, placed=False),
+    "timers_oneway": Kind(some, in_order=False),
     "recalled": Kind(some, in_order=False, placed=False, kept=lambda message: int(message.properties["n"]) % 2 == 1),
     "namespace": Kind(some, space="v1"),
     "namespace_v2": Kind(some, space="v2"),
+    "namespace_transactions": Kind(
+        some, in_order=False, space="v1", placed=False, kept=lambda message: int(message.properties["n"]) % 3 != 1
+    ),
     "traced": Kind(some),
 }
-ONLY_JAVA_5 = {"auto_batch", "timers", "recalled", "namespace_v2"}
-NOT_GO = {"send_by_selector", "lz4", "zstd"}
+TIMERS = ("timers", "timers_sec", "timers_ms", "timers_oneway", "recalled")
+ONLY_JAVA_5 = {"auto_batch", "namespace_v2", *TIMERS}
+ONLY_JAVA = {
+    *("send_by_selector", "lz4", "zstd", "levels_oneway", "namespace_transactions"),
+    *(name for name in KINDS if name.startswith(("async_", "oneway_", "batch_"))),
+}
 ALSO = ("send_large", "send_vip")  # read back by the client itself, and nothing new to our consumer
 JAVA_4_KINDS = tuple(kind for kind in KINDS if kind not in ONLY_JAVA_5)
-GO_KINDS = tuple(kind for kind in JAVA_4_KINDS if kind not in NOT_GO)
+GO_KINDS = tuple(kind for kind in JAVA_4_KINDS if kind not in ONLY_JAVA)
 CLIENTS = (
     ForeignClient("java-5.3.3", tuple(KINDS), lambda: java_client("5.3.3", program="Producing")),
     ForeignClient("java-4.9.8", JAVA_4_KINDS, lambda: java_client("4.9.8", program="Producing")),
     ForeignClient("go-2.1.2", GO_KINDS, lambda: go_client("producing")),
 )
+DELAYING = (
+    ForeignClient("cpp-0.4.4", ("levels", "timers"), lambda: [cpp_client()[0], str(PROGRAMS / "cpp" / "delaying.py")]),
+    ForeignClient("node-2.0.1", ("levels", "timers"), lambda: node_program("delaying.js")),
+)
+"""Who has no more than the other kinds that test_foreign_clients.py reads back with their own consumers."""
 
 
 @dataclass(slots=True)
@@ -119,6 +154,8 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OurServers]:
         "listenPort": free_ports(-2, 0),
         "storePathRootDir": str(directory / "store"),
         "messageDelayLevel": LEVELS,
+        "transactionTimeOut": 1000,
+        "transactionCheckInterval": 1000,
     }
     conf.write_text(properties_text(settings))
     with turbopump_broker(directory, conf) as servers:
@@ -133,7 +170,7 @@ def stories(servers: OurServers, tmp_path_factory: pytest.TempPathFactory) -> di
     with skipping_without_tools(), ThreadPoolExecutor() as pool:
         runs = {
             client.name: pool.submit(run, client, servers.namesrv, prefix(client), directory / client.name)
-            for client in CLIENTS
+            for client in (*CLIENTS, *DELAYING)
         }
         made = {name: Story(future.result()) for name, future in runs.items()}
     for name, story in made.items():
@@ -153,7 +190,7 @@ async def read(namesrv: str, stories: dict[str, Story]) -> None:
     wanted: dict[str, int] = {TRACE_TOPIC: 0}
     spaces: dict[tuple[str, str], list[str]] = {("", ""): [TRACE_TOPIC]}
     owner: dict[str, Story] = {TRACE_TOPIC: stories["java-5.3.3"]}
-    for client in CLIENTS:
+    for client in (*CLIENTS, *DELAYING):
         for name in client.scenarios:
             topic, kind = f"{prefix(client)}-{name}", KINDS[name]
             wanted[topic] = sum(map(kind.kept, kind.sent(topic)))
@@ -203,7 +240,9 @@ def published(traces: list[ReceivedMessage]) -> defaultdict[str, dict[str, list[
     return records
 
 
-CASES = [(client, kind) for client in CLIENTS for kind in client.scenarios]
+CASES = [(client, kind) for client in (*CLIENTS, *DELAYING) for kind in client.scenarios]
+LEVELLED = [case for case in CASES if case[1].startswith("levels")]
+TIMED = [case for case in CASES if case[1] in TIMERS]
 
 
 @pytest.mark.parametrize(("client", "name"), CASES, ids=[f"{c.name}-{k}" for c, k in CASES])
@@ -230,6 +269,8 @@ def test_our_consumer_reads_every_kind_of_send_right(
             assert (message.queue_id, message.queue_offset, message.msg_id) == place
         elif place is not None:
             assert message.msg_id == place[2]
+        if kind.queue is not None and numbers([message]) != [0]:
+            assert message.queue_id == kind.queue(numbers([message])[0])
     summary.append(f"{client.name:14} {name:18} {report['seconds']:>6} s  {len(received)} messages, read by ours")
 
 
@@ -246,25 +287,25 @@ def test_messages_of_one_key_are_in_one_queue(client: ForeignClient, stories: di
             assert ids == {by_hash(key)(all_queues, Message(topic, b"")).queue_id}
 
 
-@pytest.mark.parametrize("client", CLIENTS, ids=[client.name for client in CLIENTS])
-def test_no_level_comes_early(client: ForeignClient, stories: dict[str, Story]) -> None:
-    topic = f"{prefix(client)}-levels"
-    for message in stories[client.name].received[topic]:
+@pytest.mark.parametrize(("client", "name"), LEVELLED, ids=[f"{c.name}-{k}" for c, k in LEVELLED])
+def test_no_level_comes_early(client: ForeignClient, name: str, stories: dict[str, Story]) -> None:
+    for message in stories[client.name].received[f"{prefix(client)}-{name}"]:
         level = numbers([message])[0] % 4
         assert message.store_timestamp - message.born_timestamp >= 1000 * level
         assert message.properties.get("DELAY", "0") == str(level)
 
 
-@pytest.mark.parametrize("name", ["timers", "recalled"])
-def test_timer_messages_come_at_their_time(name: str, stories: dict[str, Story], summary: list[str]) -> None:
-    topic = f"java-5-3-3-{name}"
-    received = stories["java-5.3.3"].received[topic]
+@pytest.mark.parametrize(("client", "name"), TIMED, ids=[f"{c.name}-{k}" for c, k in TIMED])
+def test_timer_messages_come_at_their_time(
+    client: ForeignClient, name: str, stories: dict[str, Story], summary: list[str]
+) -> None:
+    received = stories[client.name].received[f"{prefix(client)}-{name}"]
     late = [message.store_timestamp - int(message.properties["due"]) for message in received]
     # on a busy machine one or the other may come to the broker when it is due already
     assert any("TIMER_OUT_MS" in message.properties for message in received)
     assert min(late) >= 0
     assert max(late) <= LATE_MS
-    summary.append(f"java-5.3.3     {name:18} {len(late)} timer messages, late by {min(late)} to {max(late)} ms")
+    summary.append(f"{client.name:14} {name:18} {len(late)} timer messages, late by {min(late)} to {max(late)} ms")
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=[client.name for client in CLIENTS])

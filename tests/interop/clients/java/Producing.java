@@ -5,15 +5,20 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
 import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
@@ -36,6 +41,7 @@ final class Producing {
         Producing producing = new Producing(session);
         Map<String, Main.Scenario> scenarios = new LinkedHashMap<>();
         Sending.addTo(scenarios, session);
+        Ways.addTo(scenarios, session);
         scenarios.put("sharded", producing::sharded);
         for (String type : new String[] {"zlib", "lz4", "zstd"}) {
             System.setProperty("rocketmq.message.compressType", type.toUpperCase());
@@ -45,12 +51,17 @@ final class Producing {
         System.clearProperty("rocketmq.message.compressType");
         scenarios.put("largest", producing::largest);
         scenarios.put("levels", producing::levels);
+        scenarios.put("levels_oneway", producing::levelsOneway);
         scenarios.put("namespace", topic -> producing.namespace(topic, "setNamespace"));
+        scenarios.put("namespace_transactions", producing::transactions);
         scenarios.put("traced", producing::traced);
         if (has(DefaultMQProducer.class, "recallMessage")) {
             scenarios.put("namespace_v2", topic -> producing.namespace(topic, "setNamespaceV2"));
             scenarios.put("auto_batch", producing::autoBatch);
-            scenarios.put("timers", producing::timers);
+            scenarios.put("timers", topic -> producing.timers(topic, "setDeliverTimeMs", false));
+            scenarios.put("timers_sec", topic -> producing.timers(topic, "setDelayTimeSec", false));
+            scenarios.put("timers_ms", topic -> producing.timers(topic, "setDelayTimeMs", false));
+            scenarios.put("timers_oneway", topic -> producing.timers(topic, "setDeliverTimeMs", true));
             scenarios.put("recalled", producing::recalled);
         }
         CountDownLatch ended = new CountDownLatch(scenarios.size());
@@ -138,6 +149,53 @@ final class Producing {
         return send(producer("levels"), letters);
     }
 
+    private String levelsOneway(String topic) throws Exception {
+        for (Message message : letters(topic, FEW).sent) {
+            message.setDelayTimeLevel(Letters.number(message) % 4);
+            oneway(message);
+        }
+        return FEW + " messages";
+    }
+
+    private SendResult oneway(Message message) throws Exception {
+        return Session.routed(() -> {
+            session.producer().sendOneway(message);
+            return null;
+        });
+    }
+
+    /** By n mod 3: committed, rolled back, and committed when the broker asks. Everything is called as without a namespace. */
+    private String transactions(String topic) throws Exception {
+        Letters letters = letters(topic, FEW);
+        Set<Integer> asked = ConcurrentHashMap.newKeySet();
+        TransactionMQProducer producer = new TransactionMQProducer(topic + "-group");
+        session.patient(producer).setInstanceName("transactions");
+        producer.setNamespace(session.prefix + "-space");
+        producer.setTransactionListener(new TransactionListener() {
+            @Override
+            public LocalTransactionState executeLocalTransaction(Message message, Object n) {
+                return new LocalTransactionState[] {LocalTransactionState.COMMIT_MESSAGE, LocalTransactionState.ROLLBACK_MESSAGE,
+                    LocalTransactionState.UNKNOW}[(Integer) n % 3];
+            }
+
+            @Override
+            public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                Check.equal(topic, message.getTopic(), "topic of a question");
+                asked.add(Letters.number(message));
+                return Letters.number(message) % 3 == 1 ? LocalTransactionState.ROLLBACK_MESSAGE : LocalTransactionState.COMMIT_MESSAGE;
+            }
+        });
+        producer.start();
+        for (Message message : letters.sent) {
+            int n = Letters.number(message);
+            letters.acknowledged(message, Session.routed(() -> producer.sendMessageInTransaction(message, n)));
+        }
+        Check.eventually("every question of " + topic, () -> asked.stream().filter(n -> n % 3 == 2).count() == FEW / 3);
+        session.readWhenComplete(producer.getNamespace() + "%" + topic, FEW / 3 * 2); // the answers go one-way
+        producer.shutdown();
+        return FEW + " transactions, " + asked.size() + " questions";
+    }
+
     private String namespace(String topic, String setter) throws Exception {
         DefaultMQProducer producer = producer(setter);
         producer.getClass().getMethod(setter, String.class).invoke(producer, session.prefix + "-space");
@@ -188,19 +246,32 @@ final class Producing {
         Check.eventually("route of " + topic, () -> !session.producer().fetchPublishMessageQueues(topic).isEmpty());
     }
 
-    private SendResult timer(Message message, long ahead) throws Exception {
+    /** Due so many ms from now, by one of Message's three ways to say so. */
+    private static void due(Message message, String setter, long ahead) throws Exception {
+        long due = System.currentTimeMillis() + ahead;
+        message.putUserProperty("due", Long.toString(due));
+        long said = setter.equals("setDeliverTimeMs") ? due : setter.equals("setDelayTimeSec") ? ahead / 1000 : ahead;
+        Message.class.getMethod(setter, long.class).invoke(message, said);
+    }
+
+    private SendResult timer(Message message, String setter, long ahead) throws Exception {
         return Session.routed(() -> {
-            long due = System.currentTimeMillis() + ahead;
-            message.putUserProperty("due", Long.toString(due));
-            Message.class.getMethod("setDeliverTimeMs", long.class).invoke(message, due);
+            due(message, setter, ahead);
             return session.producer().send(message);
         });
     }
 
-    private String timers(String topic) throws Exception {
+    private String timers(String topic, String setter, boolean oneway) throws Exception {
         make(topic);
         for (Message message : letters(topic, FEW).sent) {
-            timer(message, 3000 + 100 * Letters.number(message));
+            int n = Letters.number(message);
+            long ahead = setter.equals("setDelayTimeSec") ? 2000 + 1000 * (n % 4) : 3000 + 100 * n;
+            if (oneway) {
+                due(message, setter, ahead);
+                oneway(message);
+            } else {
+                Check.equal("SEND_OK", timer(message, setter, ahead).getSendStatus().name(), "status of " + n);
+            }
         }
         return FEW + " messages";
     }
@@ -209,7 +280,7 @@ final class Producing {
     private String recalled(String topic) throws Exception {
         make(topic);
         for (Message message : letters(topic, FEW).sent) {
-            SendResult result = timer(message, 15_000);
+            SendResult result = timer(message, "setDeliverTimeMs", 15_000);
             if (Letters.number(message) % 2 == 0) {
                 Object handle = SendResult.class.getMethod("getRecallHandle").invoke(result);
                 Object id = DefaultMQProducer.class.getMethod("recallMessage", String.class, String.class)
