@@ -16,6 +16,7 @@ from turbopump.client.consuming.pulling_now import TOOLS_GROUP, pull_now
 from turbopump.client.dead_letters.dead_letter import RESENT_FROM
 from turbopump.client.instance import ClientInstance
 from turbopump.errors import RemotingError, ResponseError
+from turbopump.message.message import ReceivedMessage
 from turbopump.message.message_queue import MessageQueue
 from turbopump.message.properties import UNIQ_KEY
 from turbopump.message.rules import DLQ_PREFIX
@@ -70,6 +71,11 @@ class TargetWatch:
         found = await asyncio.gather(*(self._read_on(queue) for queue in self._places))
         return [arrival for arrivals in found for arrival in arrivals]
 
+    def _is_resent(self, message: ReceivedMessage) -> bool:
+        """Whether somebody resent it. What failed once more comes back into a retry topic with all of its properties: as an attempt
+        above the first, which nobody resends."""
+        return message.reconsume_times == 0 and message.properties.get(RESENT_FROM, "").startswith(self._mark)
+
     async def _read_on(self, queue: MessageQueue) -> list[Arrival]:
         found: list[Arrival] = []
         end: int | None = None
@@ -79,7 +85,7 @@ class TargetWatch:
             found += [
                 Arrival(message.properties.get(UNIQ_KEY, ""), queue, message.queue_offset)
                 for message in messages
-                if message.queue_offset >= place and message.properties.get(RESENT_FROM, "").startswith(self._mark)
+                if message.queue_offset >= place and self._is_resent(message)
             ]
             end = reply.max_offset if end is None else end
             self._places[queue] = reply.next_begin_offset
