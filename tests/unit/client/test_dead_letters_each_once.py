@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from tests.unit.client.test_dead_letters import GROUP, SETTLE_S, dead, once, sto
 
 from turbopump.client.dead_letters import DeadLetter, DeadLetters, ResendTo, outcomes, resend, resending
 from turbopump.message.message_queue import MessageQueue
-from turbopump.testing import RunningBroker
+from turbopump.testing import RunningBroker, running_broker
 
 
 def test_resent_letters_that_fail_once_more_are_nobody_else_s_resends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,3 +38,37 @@ def test_resent_letters_that_fail_once_more_are_nobody_else_s_resends(tmp_path: 
         assert len(messages) == 60
 
     with_broker(story)
+
+
+def test_a_run_on_another_cluster_of_the_same_names_leaves_the_doubts_of_a_killed_one_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class KilledError(BaseException):
+        pass
+
+    async def killing(instance: Any, letter: DeadLetter, queue: MessageQueue) -> outcomes.Outcome:
+        if letter.message.queue_offset == 20:
+            raise KilledError
+        return await outcomes.send_once(instance, letter, queue)
+
+    async def run() -> None:
+        async with (
+            running_broker(message_index_enable=False) as one,
+            running_broker(message_index_enable=False) as other,
+            DeadLetters(one.namesrv) as here,
+            DeadLetters(other.namesrv) as there,
+        ):
+            for broker in (one, other):
+                await broker.create_topic("orders", 2)
+                await dead(broker, 40)
+            with monkeypatch.context() as patch:
+                patch.setattr(resending, "send_once", killing)
+                with pytest.raises(KilledError):
+                    await resend(here, GROUP, tmp_path, settle=SETTLE_S)
+            await asyncio.sleep(SETTLE_S)  # what was being sent arrives
+            assert (await resend(there, GROUP, tmp_path, settle=SETTLE_S)).sent == 40
+            assert (await resend(here, GROUP, tmp_path, settle=SETTLE_S)).complete
+            assert once(await stored(one), 40)
+            assert once(await stored(other), 40)
+
+    asyncio.run(run())

@@ -131,8 +131,11 @@ class _Run:
     # --- doubts of runs that were killed -------------------------------------------------------------------------------------
 
     async def settle_old_doubts(self) -> None:
-        """Find out what became of letters that a run before this one aimed and did not hear of."""
-        doubts = dict(self._journal.state.in_doubt)
+        """Find out what became of letters that a run before this one aimed and did not hear of.
+
+        A journal may be used with several clusters whose groups, topics and brokers have the same names. An id that is not one of the
+        group's dead letters here is another cluster's, or nobody's any more: only its own cluster could tell, so it stays as it is."""
+        doubts = await self._of_this_cluster(self._journal.state.in_doubt)
         if not doubts:
             return
         now = self._now_ms()
@@ -156,6 +159,17 @@ class _Run:
             self._lost |= unsent
             self.report.recovered += len(found)
         self._stuck = frozenset(stuck)
+
+    async def _of_this_cluster(self, doubts: Mapping[str, Aim]) -> dict[str, Aim]:
+        """Those of ``doubts`` whose letter is here."""
+        here: dict[str, Aim] = {}
+        if doubts:
+            async for letter in self._dead_letters.letters(self._group):
+                if letter.resend_id in doubts:
+                    here[letter.resend_id] = doubts[letter.resend_id]
+                    if len(here) == len(doubts):
+                        break
+        return here
 
     # --- sending -------------------------------------------------------------------------------------------------------------
 
