@@ -48,7 +48,7 @@ async def consumer_status(client: RemotingClient, addresses: list[str], group: s
                     **_row(info),
                 }
                 if not isinstance(info, str):
-                    members.append(Member(client_id, one.version, 0.0, told=_told(info)))
+                    members.append(Member(client_id, one.version, 0.0, told=_told(info, body.message_model)))
             if ids.count(client_id) > 1 and not body.conflicts and body.message_model is not MessageModel.BROADCASTING:
                 conflicts[f"client id {client_id} is used by {ids.count(client_id)} connections to {address}"] = None
     conflicts |= dict.fromkeys(found_among(group, members))
@@ -108,16 +108,17 @@ def _row(info: ConsumerRunningInfo | str) -> dict[str, Any]:
     return {"fault": None, "properties": info.properties, "topics": topics}
 
 
-def _told(info: ConsumerRunningInfo) -> Told:
-    """What a consumer says of itself. Java's and ours tell all; Go's not where it begins, nor whether it is broadcasting. A push consumer
-    may pop where its broker tells it to: that it pulls is taken from its queues."""
+def _told(info: ConsumerRunningInfo, of_group: MessageModel | None) -> Told:
+    """What a consumer says of itself. Java's and ours tell all; Go's and C++'s not where they begin, nor whether they are broadcasting,
+    which is taken from the group's last heartbeat then. A push consumer may pop where its broker tells it to: that it pulls is taken from
+    its queues."""
     said = info.properties
     kind = ConsumeType.__members__.get(said.get("PROP_CONSUME_TYPE", ""))
     pulls = any(not queue.topic.startswith(RETRY_PREFIX) for queue in info.mq_table)
     data = ConsumerData(
         subscription_data_set=tuple(info.subscription_set),
         consume_type=None if kind is ConsumeType.CONSUME_PASSIVELY and not pulls else kind,
-        message_model=MessageModel.__members__.get(said.get("messageModel", "")),
+        message_model=MessageModel.__members__.get(said.get("messageModel", ""), of_group),
         consume_from_where=ConsumeFromWhere.__members__.get(said.get("consumeFromWhere", "")),
         ordered={"true": True, "false": False}.get(said.get("PROP_CONSUMEORDERLY", "")),
     )
