@@ -104,6 +104,16 @@ def test_a_group_that_is_nowhere_is_not_said_to_be_up_to_date(
     assert "behind by" not in done.stdout
 
 
+def test_where_no_broker_is_there_nobody_says_that_there_are_no_dead_letters(
+    start: Callable[..., Any], run: Callable[..., Any]
+) -> None:
+    namesrv = "127.0.0.1:" + start("namesrv", "--port", "0").wait_for(r"^ready namesrv=\S+:(\d+)$")[1]
+    done = run("dlq", "list", "-n", namesrv)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"turbopump: no broker is registered at the name server {namesrv}")
+    assert done.stdout == ""
+
+
 def test_an_export_that_fails_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     file = tmp_path / "dead.jsonl"
     file.write_text("yesterday's\n")

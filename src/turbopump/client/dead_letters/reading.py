@@ -94,7 +94,7 @@ class DeadLetters(InContext):
     # --- groups --------------------------------------------------------------------------------------------------------------
 
     async def groups(self) -> list[DeadGroup]:
-        """Every group that has dead letters, sorted by name."""
+        """Every group that has dead letters, sorted by name. Raises RouteNotFoundError if no broker is there that could have some."""
         topics = sorted(topic for topic in await self._topics() if topic.startswith(DLQ_PREFIX))
         groups = [await self._group(topic) for topic in topics]
         return [group for group in groups if group.count or group.missing]
@@ -110,7 +110,12 @@ class DeadLetters(InContext):
             try:
                 answer = await self.instance.remoting.exchange(address, GetAllTopicList(), timeout=TIMEOUT_S)
                 if answer.code == ResponseCode.SUCCESS:
-                    return fastjson.decode(answer.body, TopicList).topic_list
+                    if topics := fastjson.decode(answer.body, TopicList).topic_list:
+                        return topics
+                    raise RouteNotFoundError(  # each broker has topics of its own
+                        f"no broker is registered at the name server {address}, so nobody knows of dead letters. "
+                        "Start a broker, or check that its namesrvAddr names this name server"
+                    )
                 failures.append(f"{address}: code {answer.code}: {answer.remark}")
             except (RemotingError, BodyError) as error:
                 failures.append(str(error))
