@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,7 @@ class Sent:
     messages: list[Message]
     results: list[SendResult | None]
     due_ms: dict[int, int] = field(default_factory=dict)
+    queues: dict[int, int] = field(default_factory=dict)
 
 
 Kind = Callable[[str, str], Awaitable[Sent]]
@@ -115,6 +117,31 @@ async def by_selector(namesrv: str, topic: str) -> Sent:
     return Sent(messages, list(results))
 
 
+def placed(way: str) -> Kind:
+    """By the producer's method of that name: even numbers to queue 2, odd ones by a selector."""
+
+    async def send(namesrv: str, topic: str) -> Sent:
+        messages, told = letters(topic, COUNT), []
+        async with producer(namesrv) as ours:
+            third = (await ours.publish_queues(topic))[2]
+            for number, message in enumerate(messages):
+                where: dict[str, Any] = {"selector": lambda queues, chosen: queues[numbers([chosen])[0] % len(queues)]}
+                told.append(await getattr(ours, way)(message, **(where if number % 2 else {"queue": third})))
+            results = await asyncio.gather(*told) if way == "start_send" else told
+        return Sent(messages, list(results), queues={number: number % 4 if number % 2 else 2 for number in range(COUNT)})
+
+    return send
+
+
+async def batch_to_a_queue(namesrv: str, topic: str) -> Sent:
+    messages = letters(topic, COUNT)
+    async with producer(namesrv) as ours:
+        third = (await ours.publish_queues(topic))[2]
+        for start in range(0, COUNT, 10):
+            await ours.send_batch(messages[start : start + 10], queue=third)
+    return Sent(messages, [None] * COUNT, queues=dict.fromkeys(range(COUNT), 2))
+
+
 async def sharded(namesrv: str, topic: str) -> Sent:
     messages = letters(topic, COUNT)
     queues: defaultdict[int, set[int]] = defaultdict(set)
@@ -156,13 +183,19 @@ async def largest(namesrv: str, topic: str) -> Sent:
     return await one_by_one(namesrv, [letter(topic, 0, random.Random(3).randbytes(LARGEST))], compress_from=None)
 
 
-async def levels(namesrv: str, topic: str) -> Sent:
+async def levels(namesrv: str, topic: str, *, oneway: bool = False) -> Sent:
     messages = [
         Message(topic, one.body, properties=one.properties, delay_level=number % 4)
         for number, one in enumerate(letters(topic, COUNT))
     ]
     born = time.time_ns() // 1_000_000
-    sent = await one_by_one(namesrv, messages)
+    if oneway:
+        async with producer(namesrv) as ours:
+            for message in messages:
+                await ours.send_oneway(message)
+        sent = Sent(messages, [None] * COUNT)
+    else:
+        sent = await one_by_one(namesrv, messages)
     sent.due_ms = {number: born + 1000 * (number % 4) for number in range(COUNT)}
     return sent
 
@@ -196,7 +229,7 @@ async def recalled(namesrv: str, topic: str) -> Sent:
     return Sent(messages[1::2], results[1::2])
 
 
-async def transactions(namesrv: str, topic: str) -> Sent:
+async def transactions(namesrv: str, topic: str, **space: Any) -> Sent:
     """Numbers by four: committed, rolled back, undecided and then committed, undecided and then rolled back."""
     messages, asked = letters(topic, COUNT), set[int]()
 
@@ -207,18 +240,21 @@ async def transactions(namesrv: str, topic: str) -> Sent:
 
     async def look_up(message: ReceivedMessage) -> TransactionState:
         (number,) = numbers([message])
+        assert message.topic == topic
         asked.add(number)
         return TransactionState.ROLLBACK if number % 2 else TransactionState.COMMIT
 
     async with TransactionProducer(
-        namesrv, group=f"{topic}-group", executor=execute, checker=look_up, topics=[topic], send_timeout=CALL_SECONDS
+        namesrv, group=f"{topic}-group", executor=execute, checker=look_up, topics=[topic], send_timeout=CALL_SECONDS, **space
     ) as ours:
         results = [(await ours.send_in_transaction(message, number)).sent for number, message in enumerate(messages)]
         wanted = {number for number in range(COUNT) if number % 4 > 1}
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not asked >= wanted:
                 await asyncio.sleep(0.05)
-            async with PullConsumer(namesrv, group="looker") as looker:  # answers go one-way: it leaves when they have arrived
+            async with PullConsumer(
+                namesrv, group="looker", **space
+            ) as looker:  # answers go one-way: it leaves when they have arrived
                 while len(set(numbers(await read_all(looker, topic, COUNT // 2)))) < COUNT // 2:
                     await asyncio.sleep(0.05)
     return Sent(messages[::2], list(results[::2]))
@@ -242,6 +278,9 @@ KINDS: dict[str, Kind] = {
     "oneway": oneway,
     "to_queue": to_a_queue,
     "by_selector": by_selector,
+    "async_placed": placed("start_send"),
+    "oneway_placed": placed("send_oneway"),
+    "batch_to_queue": batch_to_a_queue,
     "sharded": sharded,
     "batch": batch,
     "auto_batch": auto_batch,
@@ -250,15 +289,18 @@ KINDS: dict[str, Kind] = {
     "zstd": compressed("zstd"),
     "largest": largest,
     "levels": levels,
+    "levels_oneway": partial(levels, oneway=True),
     "timers": timers,
     "recalled": recalled,
     "transactions": transactions,
+    "namespace_transactions": partial(transactions, namespace=SPACE),
     "namespace": namespaced,
     "namespace_v2": namespaced_v2,
     "traced": traced,
 }
-UNORDERED = {"async", "oneway", "auto_batch", "levels", "timers", "recalled", "transactions"}
-UNPLACED = {"levels", "timers", "recalled", "transactions"}  # stored elsewhere first
+TRANSACTIONS = {"transactions", "namespace_transactions"}
+UNPLACED = {"levels", "levels_oneway", "timers", "recalled"} | TRANSACTIONS  # stored elsewhere first
+UNORDERED = {"async", "async_placed", "oneway", "oneway_placed", "auto_batch"} | UNPLACED
 ONLY_5 = {"timers", "recalled", "namespace_v2"}
 VERSIONS = (NEWEST, NEWEST_4)
 CASES = [(version, kind) for version in VERSIONS for kind in KINDS if version == NEWEST or kind not in ONLY_5]
@@ -300,7 +342,7 @@ def tell(story: Story, version: str) -> None:
         story.sent = dict(zip(kinds, told, strict=True))
 
     asyncio.run(send())
-    spaces = {"namespace": f"v1:{SPACE}", "namespace_v2": f"v2:{SPACE}"}
+    spaces = {"namespace": f"v1:{SPACE}", "namespace_transactions": f"v1:{SPACE}", "namespace_v2": f"v2:{SPACE}"}
     wanted = {(spaces.get(kind, "-"), kind): len(sent.messages) for kind, sent in story.sent.items() if isinstance(sent, Sent)}
     outcome, story.received = read_by_java(JAVA[version], story.cluster.namesrv, wanted, story.directory / "java")
     story.said = f"{outcome.reports} {outcome.ending()} {outcome.stderr[-1500:]}"
@@ -316,7 +358,8 @@ def test_javas_consumer_reads_every_kind_of_our_sends_right(
         raise sent
 
     received = story.received[kind]
-    if kind == "transactions":  # Apache's broker may ask about what has ended a moment ago, and deliver that twice
+    where = {one.number: one.queue_id for one in received}
+    if kind in TRANSACTIONS:  # Apache's broker may ask about what has ended a moment ago, and deliver that twice
         assert [one.queue_offset for one in received if one.queue_id == 0] == list(
             range(sum(one.queue_id == 0 for one in received))
         )
@@ -327,6 +370,7 @@ def test_javas_consumer_reads_every_kind_of_our_sends_right(
         assert len(received) >= len(sent.messages), story.said
         check_read(sent.messages, received, sent.results, in_order=kind not in UNORDERED, placed=kind not in UNPLACED)
 
+    assert {number: sent.queues.get(number, queue) for number, queue in where.items()} == where
     for number, due in sent.due_ms.items():
         (at,) = [one.arrived_ms for one in received if one.number == number]
         assert at >= due - EARLY_MS
