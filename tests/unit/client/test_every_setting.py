@@ -51,6 +51,7 @@ USABLE: Final[dict[str, tuple[object, ...]]] = {
     "ordered": (True,),
     "suspend_time": (1.5, 2**64),
     "consume_timeout": (1.5, 2**64),
+    "timeout": (1.5, 2**64),
     "broadcast": (True,),
     "offsets_directory": (None, "1", "\udc80"),
     "max_reconsume_times": (None, 0),

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from turbopump import blocking
-from turbopump.client.consuming.delivery import Delivery, Retry
+from turbopump.client.consuming.delivery import Delivery, LateHandlerError, Retry
 from turbopump.client.idempotence import (
     Claim,
     IdempotenceStore,
@@ -231,6 +231,41 @@ def test_keys_whose_time_is_over_leave_the_memory(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
+def test_a_file_does_not_grow_by_programs_that_each_finish_a_few_keys(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock = HandClock()
+        for life in range(20):
+            file = SqliteStore(tmp_path / "keys.db", max_keys=50, clock=clock)
+            for number in range(30):
+                await file.claim(f"k{life}-{number}", "a", 60)
+                await file.finish(f"k{life}-{number}", "a", 1000)
+            await file.close()
+            clock.seconds += 1
+        with contextlib.closing(sqlite3.connect(tmp_path / "keys.db")) as connection:
+            assert connection.execute("SELECT COUNT(*) FROM idempotence").fetchone()[0] <= 50 + 30
+
+    asyncio.run(story())
+
+
+def test_a_redis_that_does_not_answer_has_failed() -> None:
+    pytest.importorskip("redis.asyncio", reason="needs the extra turbopump[redis]")
+
+    async def story() -> None:
+        async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+            writer.close()
+
+        server = await asyncio.start_server(silence, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        store = RedisStore(f"redis://127.0.0.1:{port}/0", timeout=0.05)
+        with pytest.raises(Exception, match=r"(?i)time"):
+            await store.claim("k", "a", 60)
+        await store.close()
+        server.close()
+
+    asyncio.run(story())
+
+
 def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
     for make in (lambda: MemoryStore(max_keys=0), lambda: SqliteStore(tmp_path / "f", max_keys=0)):
         with pytest.raises(ConfigError, match="max_keys=0"):
@@ -290,6 +325,28 @@ def test_a_failure_is_not_done(failure: str) -> None:
         await wrapped(delivery("1", b"b"))
         await wrapped(delivery("1", b"c"))
         assert seen == [b"a", b"b"]
+
+    simulate(1, scenario)
+
+
+@pytest.mark.parametrize("says", ["nothing", "retry", "Retry"])
+def test_a_handler_that_succeeds_after_its_message_was_given_back_has_done_it(says: str) -> None:
+    """``says``: what it says of the message when it ends at last."""
+
+    async def scenario(simulation: Simulation) -> None:
+        store = MemoryStore(clock=SimulatedClock(asyncio.get_running_loop()))
+
+        async def handle(message: Delivery) -> object:
+            late.retry(level=3, reason=LateHandlerError("its handler had not ended"))  # as the consumer does meanwhile
+            if says == "retry":
+                message.retry()
+            return Retry() if says == "Retry" else None
+
+        late = delivery("1")
+        consumer = IdempotentConsumer(key="order", store=store)
+        await consumer(handle)(late)
+        async with consumer.handling(delivery("1")) as first:
+            assert first is (says != "nothing")
 
     simulate(1, scenario)
 

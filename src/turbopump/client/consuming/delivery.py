@@ -25,6 +25,10 @@ RETRY_RULES: Final[Mapping[str, Rule]] = {
 }
 
 
+class LateHandlerError(TimeoutError):
+    """Why a message is wanted again whose handler has it still: nobody of its own has said so."""
+
+
 class Owner(Protocol):
     """Whoever delivered the message: the queue it came from."""
 
@@ -112,6 +116,13 @@ class Delivery(ReceivedMessage):
             self.settled = self.again = True
             self.cause = reason
             self._owner.delivery_failed(self, delay, level)
+        elif isinstance(self.cause, LateHandlerError):
+            self.cause = reason  # too late to count, but known
+
+    @property
+    def given_back_late(self) -> bool:
+        """Whether it was settled because its handler did not end, which has not said itself that it failed."""
+        return self.settled and isinstance(self.cause, LateHandlerError)
 
 
 class Retry:

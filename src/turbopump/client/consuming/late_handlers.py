@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from turbopump.client.consuming.delivery import LateHandlerError
 from turbopump.client.consuming.delivery_batch import Handled, keys_of
 
 log = logging.getLogger(__name__)
@@ -41,4 +42,4 @@ def _give_back(message: Handled, seconds: float) -> None:
         "handler has not ended for %.0f s, its message is given back, what it says later does not count %s",
         *(seconds, keys_of(message)),
     )
-    message.retry(level=LEVEL, reason=TimeoutError(f"its handler had not ended after {seconds:.0f} s"))
+    message.retry(level=LEVEL, reason=LateHandlerError(f"its handler had not ended after {seconds:.0f} s"))

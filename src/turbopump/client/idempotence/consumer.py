@@ -63,7 +63,8 @@ class IdempotentConsumer:
 
     **Not guaranteed**: if the process dies, or the store fails, *between the handler's success and its being written down*, the message
     is handled again after the lease. So it is when a process stands still, or is cut off from the store, for longer than its lease
-    while another takes over. Only the handler can close that gap: write the key in the same transaction as the effect.
+    while another takes over. Only the handler can close that gap: write the key in the same transaction as the effect. A twin that has
+    waited in vain comes again, and has had an attempt: after the last one it is a dead letter.
     """
 
     def __init__(
@@ -106,8 +107,7 @@ class IdempotentConsumer:
             done: bool | None = False
             try:
                 result = await function.call(message)
-                again = message.again if message.settled else is_retry(result)
-                done = not again
+                done = not _wanted_again(message, result)
             except Exception:
                 done = message.settled and not message.again  # it said that it is done before it failed
                 raise
@@ -227,3 +227,8 @@ class IdempotentConsumer:
 
     def _let_go(self, key: str) -> None:
         self._here.pop(key).set()
+
+
+def _wanted_again(message: Delivery, result: object) -> bool:
+    """Whether the handler, which returned ``result``, has not done it. That its message was given back meanwhile says nothing of that."""
+    return message.again if message.settled and not message.given_back_late else is_retry(result)

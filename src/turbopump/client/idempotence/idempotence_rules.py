@@ -8,6 +8,7 @@ from typing import Final
 
 from turbopump.client.setting_rules import (
     FUNCTION,
+    SECONDS,
     SECONDS_OR_0,
     SURROUNDINGS_RULES,
     SWITCH,
@@ -62,4 +63,5 @@ REDIS_RULES: Final[Mapping[str, Rule]] = {
     "url": Rule(is_name, "must be text, as in 'redis://host:6379/0'"),
     "prefix": Rule(is_name, "must be text that is not empty, as in 'turbopump'"),
     "max_keys": whole_from(1, " of keys"),
+    "timeout": SECONDS,
 }

@@ -19,6 +19,7 @@ from turbopump.client.setting_rules import check
 from turbopump.errors import ConfigError
 
 MAX_KEYS: Final = 1_000_000
+TIMEOUT_S: Final = 5.0
 _CLAIM: Final = """
 local now = redis.call('GET', KEYS[1])
 if now == 'd' then return 'done' end
@@ -56,12 +57,13 @@ return 0
 
 class RedisStore:
     """``url``: as ``redis://host:6379/0``. ``prefix``: what its keys begin with. ``max_keys``: so many done keys are kept at most.
+    ``timeout``: seconds after which a Redis that does not answer counts as failed.
 
     What Redis forgets, by a failover before it was replicated or by ``maxmemory-policy``, is not done for this store. Belongs to one event
     loop. Raises ConfigError for unusable settings, and if the package ``redis`` is not installed.
     """
 
-    def __init__(self, url: str, *, prefix: str = "turbopump", max_keys: int = MAX_KEYS) -> None:
+    def __init__(self, url: str, *, prefix: str = "turbopump", max_keys: int = MAX_KEYS, timeout: float = TIMEOUT_S) -> None:
         check(REDIS_RULES, locals())
         try:
             from redis import asyncio as redis
@@ -70,7 +72,9 @@ class RedisStore:
         self._prefix = f"{{{prefix}}}"
         self._max_keys = max_keys
         try:
-            self._redis: Any = redis.Redis.from_url(url, decode_responses=True)
+            self._redis: Any = redis.Redis.from_url(
+                url, decode_responses=True, socket_timeout=timeout, socket_connect_timeout=timeout
+            )
         except ValueError as error:
             raise ConfigError(f"url={url!r:.80} is no address of a Redis, as redis://host:6379/0 is: {error}") from None
         self._claim = self._redis.register_script(_CLAIM)

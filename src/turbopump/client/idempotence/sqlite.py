@@ -35,9 +35,9 @@ CREATE INDEX IF NOT EXISTS idempotence_until ON idempotence (until_ms);
 
 
 class SqliteStore:
-    """``path``: the file, made if it is not there; not on a network file system. ``max_keys``: so many keys are kept at most (checked every
-    256 finished ones), the latest. ``durable``: what is done stays so after a power cut too (one fsync per operation); without, only
-    after a kill. Raises ConfigError."""
+    """``path``: the file, made if it is not there; not on a network file system. ``max_keys``: so many keys are kept at most, the latest
+    (checked when it is opened, and every 256 finished ones). ``durable``: what is done stays so after a power cut too (one fsync per
+    operation); without, only after a kill. Raises ConfigError."""
 
     def __init__(
         self, path: str | PathLike[str], *, max_keys: int = MAX_KEYS, durable: bool = False, clock: Clock | None = None
@@ -90,9 +90,12 @@ class SqliteStore:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="turbopump-idempotence")
 
         def transaction() -> T:
+            begins = self._connection is None
             connection = self._connection or self._open()
             connection.execute("BEGIN IMMEDIATE")
             try:
+                if begins:
+                    _forget(connection, self._clock.now_ms(), self._max_keys)
                 result = work(connection, self._clock.now_ms())
             except BaseException:
                 connection.execute("ROLLBACK")
