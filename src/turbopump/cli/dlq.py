@@ -136,7 +136,8 @@ def show(
     type=click.Choice([to.value for to in ResendTo]),
     default=ResendTo.ORIGIN.value,
     show_default=True,
-    help="The topic they came from (every group of it gets them), or the group's own retry topic.",
+    help="The topic they came from (every group of it gets them), or the group's own retry topic. "
+    "There is one for consumers that pull, one for those that pop: retry finds out which.",
 )
 @click.option(
     "--rate",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -30,13 +31,15 @@ DLQ = f"%DLQ%{GROUP}"
 SETTLE_S = 0.05
 
 
-async def dead(broker: RunningBroker, count: int, origin: str | None = "orders", **fields: Any) -> None:
-    """So many dead letters of the group."""
+async def dead(
+    broker: RunningBroker, count: int, origin: str | None = "orders", more: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """So many dead letters of the group; ``more``: properties that they have."""
     await broker.create_topic(DLQ)
-    properties = {"RETRY_TOPIC": origin} if origin else {}
+    properties = {**more, "RETRY_TOPIC": origin} if origin else dict(more)
     async with Producer(broker.namesrv) as producer:
         for number in range(count):
-            await producer.send(Message(DLQ, b"%d" % number, properties={**properties, "n": str(number)}, **fields))
+            await producer.send(Message(DLQ, b"%d" % number, properties={**properties, "n": str(number)}))
 
 
 async def stored(broker: RunningBroker, topic: str = "orders") -> list[ReceivedMessage]:

@@ -10,7 +10,8 @@ import msgspec
 import pytest
 from tests.unit.client.test_dead_letters import GROUP, SETTLE_S, dead, once, stored, with_broker
 
-from turbopump.client.dead_letters import DeadLetter, DeadLetters, ResendTo, outcomes, resend, resending
+from turbopump.client.dead_letters import DeadLetter, DeadLetters, ResendTo, outcomes, resend, resending, would_resend
+from turbopump.client.simple_consumer import SimpleConsumer
 from turbopump.message.message_queue import MessageQueue
 from turbopump.testing import RunningBroker, running_broker
 
@@ -72,3 +73,49 @@ def test_a_run_on_another_cluster_of_the_same_names_leaves_the_doubts_of_a_kille
             assert once(await stored(other), 40)
 
     asyncio.run(run())
+
+
+# --- the retry topics of those who pop ----------------------------------------------------------------------------------------------
+
+
+async def received(consumer: SimpleConsumer, count: int) -> list[bytes]:
+    bodies: list[bytes] = []
+    async with asyncio.timeout(30):
+        while len(bodies) < count:
+            messages = await consumer.receive(16, 60, timeout=1)
+            bodies += [message.body for message in messages]
+            await consumer.ack(messages)
+    return sorted(bodies)
+
+
+@pytest.mark.parametrize("popped", [True, False])
+def test_letters_of_a_group_that_pops_go_to_the_retry_topic_that_it_reads(tmp_path: Path, popped: bool) -> None:
+    """``popped``: whether the letter says that it was; else the group's running consumers do."""
+
+    async def story(broker: RunningBroker, dead_letters: DeadLetters) -> None:
+        await dead(broker, 3, more={"1ST_POP_TIME": "1"} if popped else {})
+        async with SimpleConsumer(broker.namesrv, group=GROUP, topic="orders") as consumer:
+            assert await consumer.receive(1, 60, timeout=0.1) == []
+            refused = await resend(dead_letters, GROUP, tmp_path, ResendTo.RETRY, settle=SETTLE_S)
+            assert (refused.sent, refused.failures) == (0, 3), "nothing goes where nobody would get it"
+            assert "turbopump topic create '%RETRY%billing_orders'" in refused.failed["broker-test:0:0"]
+            await broker.create_topic("%RETRY%billing_orders")
+            report = await resend(dead_letters, GROUP, tmp_path, ResendTo.RETRY, settle=SETTLE_S)
+            assert report.targets == {"%RETRY%billing_orders": 3}
+            assert await received(consumer, 3) == [b"0", b"1", b"2"]
+
+    with_broker(story)
+
+
+def test_which_retry_topic_it_is_can_be_said(tmp_path: Path) -> None:
+    async def story(broker: RunningBroker, dead_letters: DeadLetters) -> None:
+        await dead(broker, 2)
+        topics = {ResendTo.PULL_RETRY: "%RETRY%billing", ResendTo.POP_RETRY: "%RETRY%billing_orders"}
+        for to, topic in topics.items():
+            await broker.create_topic(topic)
+            assert (await would_resend(dead_letters, GROUP, tmp_path / to.value, to)).targets == {topic: 2}
+            report = await resend(dead_letters, GROUP, tmp_path / to.value, to, settle=SETTLE_S)
+            assert report.targets == {topic: 2}
+            assert once(await stored(broker, topic), 2)
+
+    with_broker(story)

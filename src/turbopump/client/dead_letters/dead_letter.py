@@ -26,6 +26,7 @@ RESENT_FROM: Final = "RESENT_FROM"
 RESENT_ID: Final = "RESENT_ID"
 """Property of a message that was resent: the id the dead letter had."""
 PRODUCER_GROUP: Final = "TURBOPUMP_DLQ_RESEND"
+_FIRST_POP_TIME: Final = "1ST_POP_TIME"
 _DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 _KEPT_FLAGS: Final = SysFlag.COMPRESSED | SysFlag.MULTI_TAGS | COMPRESSION_MASK
 _NOT_RESENT: Final = frozenset(
@@ -61,7 +62,7 @@ _NOT_RESENT: Final = frozenset(
         "MAX_RECONSUME_TIMES",
         "CONSUME_START_TIME",
         "POP_CK_OFFSET",
-        "1ST_POP_TIME",
+        _FIRST_POP_TIME,
         CONSUME_FAILURE,
         _DLQ_ORIGIN_TOPIC,
         "DLQ_ORIGIN_MESSAGE_ID",
@@ -71,10 +72,13 @@ _NOT_RESENT: Final = frozenset(
 
 
 class ResendTo(Enum):
-    """Where dead letters go: to the topic they came from, where every group of it gets them; or to their own group's retry topic."""
+    """Where dead letters go: to the topic they came from, where every group of it gets them; or to their own group's retry topic. There are
+    two of these: for consumers that pull, and for those that pop. ``RETRY`` takes that which the letter, or the group, says it reads."""
 
     ORIGIN = "origin"
     RETRY = "retry"
+    PULL_RETRY = "pull-retry"
+    POP_RETRY = "pop-retry"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +131,16 @@ class DeadLetter:
         """By which it can be chosen."""
         return self.message.msg_id, self.message.offset_msg_id, self.place
 
-    def target_topic(self, to: ResendTo) -> str | None:
-        """The topic it is resent to; None if that is its origin and it does not say which."""
-        return RETRY_PREFIX + self.group if to is ResendTo.RETRY else self.origin_topic
+    @property
+    def was_popped(self) -> bool:
+        """Whether it was popped once, and put back. (What was popped and given up in the first attempt does not say.)"""
+        return _FIRST_POP_TIME in self.message.properties
 
     def request(self, queue: MessageQueue) -> SendMessageV2:
         """The request that sends it to ``queue``, attempts counted from 0 again. Its body is the message's ``stored_body``."""
         message = self.message
         properties = {name: value for name, value in message.properties.items() if name not in _NOT_RESENT}
-        if queue.topic == RETRY_PREFIX + self.group:  # its consumers show the topic that RETRY_TOPIC names
+        if queue.topic.startswith(RETRY_PREFIX):  # its consumers show the topic that RETRY_TOPIC names
             kept = (names.RETRY_TOPIC, names.ORIGIN_MESSAGE_ID)
             properties.update({name: message.properties[name] for name in kept if name in message.properties})
         properties[RESENT_FROM] = f"{DLQ_PREFIX}{self.group}@{self.place}"

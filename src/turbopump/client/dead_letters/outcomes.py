@@ -17,7 +17,14 @@ _STORED: Final = frozenset(
 """Stored, though not yet as safely as promised."""
 _BUSY: Final = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE})
 """Not stored; it may be later."""
-_REFUSED: Final = frozenset({ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST})
+_REFUSED: Final = frozenset(
+    {
+        ResponseCode.MESSAGE_ILLEGAL,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+    }
+)
 """Not stored, nor would it be later."""
 
 

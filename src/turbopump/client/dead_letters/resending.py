@@ -21,10 +21,10 @@ from turbopump.client.dead_letters.outcomes import Outcome, send_once
 from turbopump.client.dead_letters.reading import DeadLetters, Wanted
 from turbopump.client.dead_letters.report import ResendReport
 from turbopump.client.dead_letters.target import Arrival, TargetWatch, arrivals_since, find_by_id, queue_ends
+from turbopump.client.dead_letters.target_topics import TargetTopics, missing_topic_hint
 from turbopump.client.setting_rules import FUNCTION, SECONDS_OR_0, Rule, check, is_name, is_seconds
 from turbopump.errors import RemotingError, ResendError, RouteNotFoundError
 from turbopump.message.message_queue import MessageQueue
-from turbopump.message.rules import RETRY_PREFIX
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ SETTLE_S: Final = 3.0
 _RULES: Final[Mapping[str, Rule]] = {
     "group": Rule(is_name, "is no group: its name is expected, as in 'billing'"),
     "journal": Rule(lambda value: isinstance(value, Path), "must be the path of a directory, as in Path('journals')"),
-    "to": Rule(lambda value: isinstance(value, ResendTo), "must be ResendTo.ORIGIN or ResendTo.RETRY"),
+    "to": Rule(lambda value: isinstance(value, ResendTo), "must be ResendTo.ORIGIN or another ResendTo"),
     "wanted": Rule(
         lambda value: callable(value) and not is_coroutine_function(value), "must be a plain function of a DeadLetter"
     ).or_none(),
@@ -55,8 +55,9 @@ async def would_resend(
     check({name: _RULES[name] for name in ("group", "journal", "to", "wanted")}, locals())
     done = read_journal(read_unlocked(journal, group), journal)[0].done
     report = ResendReport(group, dry_run=True)
+    topics = TargetTopics(dead_letters.instance, group, to)
     async for letter in dead_letters.letters(group, wanted):
-        topic = letter.target_topic(to)
+        topic = await topics.learn(letter)
         if letter.resend_id in done:
             report.already += 1
         elif topic is None:
@@ -117,7 +118,7 @@ class _Run:
         self._instance = dead_letters.instance
         self._group = group
         self._journal = journal
-        self._to = to
+        self._topics = TargetTopics(self._instance, group, to)
         self._settle_s = settle
         self._tell = on_progress
         self._watch = TargetWatch(self._instance, group)
@@ -185,7 +186,7 @@ class _Run:
                 self.report.already += 1
             elif letter.resend_id in self._stuck:
                 self.report.in_doubt += 1
-            elif letter.target_topic(self._to) is None:
+            elif await self._topics.learn(letter) is None:
                 self.report.fail(letter, _NO_ORIGIN)
             else:
                 batch.append(letter)
@@ -257,7 +258,7 @@ class _Run:
             self.report.targets[queue.topic] = self.report.targets.get(queue.topic, 0) + 1
 
     def _choose(self, letter: DeadLetter) -> MessageQueue:
-        topic = letter.target_topic(self._to)
+        topic = self._topics.of(letter)
         assert topic is not None
         queues = [queue for queue in self._queues(topic) if self._watch.watches(queue)]
         if not queues:
@@ -276,7 +277,7 @@ class _Run:
         good: list[DeadLetter] = []
         faults: dict[str, str | None] = {}
         for letter in batch:
-            topic = letter.target_topic(self._to)
+            topic = self._topics.of(letter)
             assert topic is not None
             if topic not in faults:
                 faults[topic] = await self._begin_topic(topic)
@@ -299,8 +300,7 @@ class _Run:
                 self._journal.start(starts)
                 self._watch.watch(starts)
         except (RouteNotFoundError, RemotingError) as error:
-            hint = "; no consumer of the group has made it: resend to the origin" if topic.startswith(RETRY_PREFIX) else ""
-            return f"{error}{hint}"
+            return f"{error}{missing_topic_hint(topic, self._group)}"
         return None
 
     # --- others --------------------------------------------------------------------------------------------------------------
@@ -326,7 +326,7 @@ class _Run:
         gate = asyncio.Semaphore(16)
 
         async def find(letter: DeadLetter) -> Arrival | None:
-            topic = letter.target_topic(self._to)
+            topic = self._topics.of(letter)
             assert topic is not None
             async with gate:
                 return await find_by_id(self._instance, topic, letter.resend_id)
