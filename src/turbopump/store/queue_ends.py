@@ -12,9 +12,9 @@ does not name were empty. One is noted when a segment of the log begins, after e
 index queues begin (0 if it does not say): it is raised before files go, so that a queue never begins behind it. ``deleted`` says up to
 which offset of the log the messages of a topic have no queue any more; it is noted before the queues go.
 
-The rule: derived data, and never a reason to refuse anything. What does not agree with it makes recovery read more of the log; a save that
-fails is repeated. It must not know how queues are rebuilt. Apache's broker leaves the file alone; one that has had the store since makes it
-stale, and it counts as absent.
+The rule: derived data. What does not agree with it makes recovery read more of the log; only segments that are missing before a place
+are a reason to refuse a start (``lost_end.py``). A save that fails is repeated. It must not know how queues are rebuilt. Apache's broker
+leaves the file alone; one that has had the store since makes it stale, and it counts as absent.
 """
 
 from __future__ import annotations

@@ -284,7 +284,8 @@ class Recovery:
         return self.derived_complete and (bool(self.known.places) or any(queue.max_index for queue in self.queues))
 
     def _begin_after_clean_stop(self) -> int:
-        """The end of the last entry that a queue points to, if that entry is there and whole; else the start of its segment."""
+        """The end of the last entry that a queue points to, if that entry is there and whole; else the start of its segment, or of the
+        newest before it that has a first entry."""
         last = max((unit for queue in self.queues if (unit := queue.last_unit) is not None), default=None)
         if last is None:
             return self.log.start
@@ -292,8 +293,8 @@ class Recovery:
         mark = self.log.entry_at(offset)
         if mark is not None and mark.size == size:
             return offset + size
-        file = self.log.files.at(offset)
-        return file.start if file is not None else self.log.start
+        starts = [file.start for file in self.log.files if file.start <= offset]
+        return next((start for start in reversed(starts) if self.log.entry_at(start) is not None), self.log.start)
 
     def _begin_after_crash(self) -> int:
         for file in reversed(self.log.files.files):
