@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import click
 
 from turbopump.cli.log_output import log_options, start_log
-from turbopump.cli.serving import advertised, log_effective, print_effective, refuse_empty_directory, refuse_open_bind, serve
+from turbopump.cli.serving import advertised, log_effective, print_effective, refuse_open_bind, refuse_unmeant_directory, serve
 from turbopump.config.broker_config import BrokerConfig, load_broker_config
 
 
@@ -37,7 +37,7 @@ def command(
     Prints `ready broker=HOST:PORT`, the address that clients are told, when it can serve.
     """
     start_log(log_level, log_file)
-    refuse_empty_directory(data)
+    refuse_unmeant_directory(data)
     given = {"namesrv_addr": namesrv, "store_path_root_dir": data, "bind_address": host, "listen_port": port}
     overrides = {name: value for name, value in given.items() if value is not None} | dict(advertised(advertise))
     config = load_broker_config(file, overrides)

@@ -11,7 +11,7 @@ import click
 
 from turbopump import __version__
 from turbopump.cli.log_output import log_options, start_log
-from turbopump.cli.serving import advertised, log_effective, reachable, refuse_empty_directory, refuse_open_bind, serve
+from turbopump.cli.serving import advertised, log_effective, reachable, refuse_open_bind, refuse_unmeant_directory, serve
 from turbopump.config.addresses import LOOPBACK, join_address
 from turbopump.config.broker_config import VIP_OFFSET, BrokerConfig, load_broker_config
 from turbopump.config.namesrv_config import NamesrvConfig, load_namesrv_config
@@ -54,7 +54,7 @@ def command(
     """
     start_log(log_level, log_file)
     refuse_open_bind(host, insecure=insecure)
-    refuse_empty_directory(data)
+    refuse_unmeant_directory(data)
     if namesrv_port and namesrv_port in (broker_port, broker_port - VIP_OFFSET):
         raise click.UsageError(
             f"--namesrv-port {namesrv_port} is one of the broker's ports: it listens on {broker_port} and, for clients' VIP channel, "

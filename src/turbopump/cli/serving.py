@@ -108,10 +108,17 @@ def refuse_open_bind(host: str, *, insecure: bool) -> None:
         )
 
 
-def refuse_empty_directory(data: str | None) -> None:
-    """Raise ConfigError for `--data ""`, which a shell makes of a variable that is not set: it would mean this directory."""
-    if data is not None and not data.strip():
+def refuse_unmeant_directory(data: str | None) -> None:
+    """Raise ConfigError for `--data ""`, which a shell makes of a variable that is not set, and for `--data=~/mq`, which it leaves as it
+    is: they would mean this directory, and one in it."""
+    if data is None:
+        return
+    if not data.strip():
         raise ConfigError("--data is empty: the name of a directory is expected; . is this one")
+    if data.startswith("~"):
+        raise ConfigError(
+            f"--data {data}: the shell has not put the home directory in the place of ~; write --data {data} without = and quotes"
+        )
 
 
 def advertised(text: str | None) -> Mapping[str, object]:

@@ -13,12 +13,23 @@ from pathlib import Path
 from turbopump.config.addresses import LOOPBACK, is_wildcard, outward_address, parse_addresses
 from turbopump.config.loading import read_properties, report
 from turbopump.config.popping import Popping
-from turbopump.config.setting import LONG_MAX, build, setting
+from turbopump.config.setting import LONG_MAX, build, effective, setting
 from turbopump.errors import ConfigError
 
 _MIB = 1024 * 1024
 CONSUME_QUEUE_ENTRY_SIZE = 20
 BATCH_CONSUME_QUEUE_ENTRY_SIZE = 46
+PATH_KEYS = frozenset(
+    {
+        "storePathRootDir",
+        "storePathCommitLog",
+        "readOnlyCommitLogStorePaths",
+        "storePathConsumeQueue",
+        "storePathIndex",
+        "storeCheckpoint",
+        "abortFile",
+    }
+)
 VIP_OFFSET = 2
 """The VIP port is the listen port minus this; it answers everything but pulls."""
 
@@ -366,6 +377,9 @@ def _check_together(config: BrokerConfig) -> None:
         raise ConfigError("brokerName is empty: a name is expected")
     if not config.store_path_root_dir.strip():
         raise ConfigError("storePathRootDir is empty: the name of a directory is expected; . is the present one")
+    for key, value in effective(config).items():
+        if key in PATH_KEYS and any(path.strip().startswith("~") for path in value.split(",")):
+            raise ConfigError(f"{key}={value}: only a shell reads ~ as the home directory; write the whole path")
     if config.mapped_file_size_commit_log < config.max_message_size + 4096:
         raise ConfigError(
             f"mappedFileSizeCommitLog={config.mapped_file_size_commit_log}: a message of maxMessageSize="

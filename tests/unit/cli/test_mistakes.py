@@ -48,12 +48,13 @@ def test_a_mistake_is_named_and_the_code_is_two(command: str, words: str, capsys
 
 
 @pytest.mark.parametrize("command", ["dev", "broker"])
-def test_an_empty_name_of_a_directory_is_not_taken_for_this_one(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("data", "words"), [("", "--data is empty"), ("~/mq", "--data ~/mq: the shell has not put the home")])
+def test_what_a_shell_left_of_a_directory_is_not_made_below_this_one(
+    command: str, data: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main([command, "--data", ""]) == 2
-    assert "--data is empty" in capsys.readouterr().err
+    assert main([command, "--data", data]) == 2
+    assert words in capsys.readouterr().err
     assert os.listdir() == []
 
 

@@ -140,6 +140,8 @@ def test_name_servers_come_from_the_override_then_the_file_then_the_environment(
         ("messageStorePlugIn=org.X", "messageStorePlugIn=org.X: only no value is served"),
         ("namesrvAddr=10.0.0.1", "namesrvAddr '10.0.0.1' has no port"),
         ("brokerName=", "brokerName is empty"),
+        ("storePathRootDir=~/store", "storePathRootDir=~/store: only a shell reads ~ as the home directory"),
+        ("storePathCommitLog=/a, ~/b", "storePathCommitLog=/a, ~/b: only a shell reads ~"),
         ("storePathRootDir=", "storePathRootDir is empty: the name of a directory is expected"),
         ("brokerName=\\u12", r"the configuration file \S+broker.conf: malformed escape"),
         ("mappedFileSizeCommitLog=4194304", "a message of maxMessageSize=4194304 bytes would not fit in one file"),
