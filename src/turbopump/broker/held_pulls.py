@@ -1,16 +1,21 @@
 """Pulls that found nothing and wait for their queue to grow (long polling).
 
 Each waits on its queue's end watermark and on its own deadline; no thread, no polling. The wake-up comes after the loop turn in which
-the queue grew, so that one answer carries all that came with it.
+the queue grew, so that one answer carries all that came with it. Where many are woken at once, others have their turn after ``TURN_S``.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from turbopump.store.consume_queue import ConsumeQueue
 from turbopump.store.watermark import Waiter
+
+TURN_S: Final = 0.001
+"""Pulls that are woken read for so long, and one of them more, before others have their turn."""
 
 
 class HeldPull:
@@ -27,7 +32,7 @@ class HeldPull:
 
     def arrived(self) -> None:
         if self._holder.release(self):
-            asyncio.get_running_loop().call_soon(self.again, False)
+            self._holder.wake(self)
 
     def expired(self) -> None:
         if self._holder.release(self):
@@ -39,6 +44,9 @@ class HeldPulls:
 
     def __init__(self) -> None:
         self._held: dict[HeldPull, None] = {}  # in order of arrival, so that a run can be replayed
+        self._woken: deque[HeldPull] = deque()
+        self._comes = False
+        """Whether the loop will come to those that are woken."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -62,6 +70,26 @@ class HeldPulls:
             held.timer.cancel()
         return True
 
+    def wake(self, held: HeldPull) -> None:
+        """Have it read again, once the loop comes to it."""
+        self._woken.append(held)
+        if not self._comes:
+            self._comes = True
+            asyncio.get_running_loop().call_soon(self._read_again)
+
+    def _read_again(self) -> None:
+        loop = asyncio.get_running_loop()
+        late = loop.time() + TURN_S
+        try:
+            while self._woken:
+                self._woken.popleft().again(False)
+                if loop.time() >= late:
+                    break
+        finally:
+            self._comes = bool(self._woken)
+            if self._comes:
+                loop.call_soon(self._read_again)
+
     def expire_topic(self, topic: str) -> None:
         """Answer everyone who waits for a topic: it was deleted, and what comes under its name comes into other queues."""
         for held in [held for held in self._held if held.queue.topic == topic]:
@@ -69,5 +97,7 @@ class HeldPulls:
 
     def expire_all(self) -> None:
         """Answer everyone now: the broker stops."""
+        while self._woken:
+            self._woken.popleft().again(False)
         for held in list(self._held):
             held.expired()
