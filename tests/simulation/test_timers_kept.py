@@ -19,6 +19,7 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.recall import RecallMessage
 from turbopump.store.pending_timers import TIMER_TOPIC
 from turbopump.store.retention import Next
+from turbopump.store.timer_wheel import SLOT_SIZE
 from turbopump.testing.simulated_mount import SimulatedMount
 
 SMALL: dict[str, Any] = {
@@ -67,6 +68,24 @@ def damage_timer_log(mount: SimulatedMount) -> None:
 
 def remove_wheel(mount: SimulatedMount) -> None:
     mount.remove(Path("/store/timerwheel"))
+
+
+def flip_in_wheel(mount: SimulatedMount) -> None:
+    segment = mount.open_segment(Path("/store/timerwheel"))
+    segment.buffer[_used_slot(segment.buffer) + 6] ^= 1
+    segment.sync()
+
+
+def zeros_in_wheel(mount: SimulatedMount) -> None:
+    segment = mount.open_segment(Path("/store/timerwheel"))
+    at = _used_slot(segment.buffer) // 512 * 512
+    segment.buffer[at : at + 512] = bytes(512)
+    segment.sync()
+
+
+def _used_slot(wheel: memoryview) -> int:
+    """Where in the file the last slot is that something was put into."""
+    return len(bytes(wheel).rstrip(b"\0")) // SLOT_SIZE * SLOT_SIZE
 
 
 def remove_checkpoints(mount: SimulatedMount) -> None:
@@ -123,7 +142,7 @@ def test_a_kill_in_the_middle_of_a_slot_repeats_only_what_was_delivered_since_th
     with_one_broker(scene, timer_flush_interval_ms=10, **SMALL)
 
 
-@pytest.mark.parametrize("lose", [remove_timer_log, damage_timer_log, remove_wheel])
+@pytest.mark.parametrize("lose", [remove_timer_log, damage_timer_log, remove_wheel, flip_in_wheel, zeros_in_wheel])
 @pytest.mark.parametrize("window", [172_800, 20])
 def test_lost_or_damaged_files_are_made_again(
     lose: Callable[[SimulatedMount], None], window: int, caplog: pytest.LogCaptureFixture

@@ -145,6 +145,7 @@ class PendingTimers:
         found = Due(time, array("q"), array("i"), array("q"), bytearray())
         slot = self._wheel.slot(time) if self._wheel is not None else None
         position = slot.last if slot is not None else -1
+        reached = position
         block, begin = b"", -1
         while position >= self.log.start and position >= 0:
             if not begin <= position <= begin + len(block) - UNIT_SIZE:
@@ -156,9 +157,11 @@ class PendingTimers:
             found.sizes.append(unit.size)
             found.written.append(unit.written)
             found.magics.append(unit.magic)
-            position = unit.previous
+            reached, position = position, unit.previous
             if len(found) % _PAUSE_EVERY == 0:
                 yield None
+        if slot is not None and self.log.start <= slot.first < reached:
+            raise StoreDamagedError(f"the slot {time} does not reach its first unit, at position {slot.first} of the timer log")
         for column in (found.offsets, found.sizes, found.written, found.magics):
             column.reverse()  # the chain has the newest first
         return found
@@ -196,7 +199,14 @@ class PendingTimers:
     def checkpoint(self, now: int) -> TimerCheckpoint:
         """How far things are; to be written when all of that is on the disk."""
         return TimerCheckpoint(
-            self.read_time, self.log.end, self.queue_offset, self.delivered, self.redo_before, now, self.saved.counter + 1
+            self.read_time,
+            self.log.end,
+            self.queue_offset,
+            self.delivered,
+            self.redo_before,
+            now,
+            self.saved.counter + 1,
+            wheel_sum=self._wheel.sum if self._wheel is not None else 0,
         )
 
     @property

@@ -6,6 +6,7 @@
                          and a data version: stateVersion  timestamp  counter
     at 64, ours: 8 magic "TPTIMERS"   8 units of the slot lastReadTimeMs that are delivered
                  8 offset of the queue before which everything is to be read again   4 CRC-32 of bytes 0–55 and 64–87
+    at 92, ours: 8 sum of the wheel's pending slots (``TimerWheel.sum``)   4 CRC-32 of bytes 64–99; left out by earlier releases of ours
 
 Apache's broker writes the longs only: then the CRC does not fit, and what it means by them counts: its log and wheel were synced after
 lastTimerLogFlushPos was taken, so the log may be longer. Source: apache/rocketmq ``TimerCheckpoint``. The file is replaced in one step.
@@ -25,6 +26,8 @@ FILE_SIZE: Final = 4096
 _LONGS: Final = struct.Struct(">7q")
 _OWN: Final = struct.Struct(">8sqq")
 _OWN_AT: Final = 64
+_SUM: Final = struct.Struct(">qI")
+_SUM_AT: Final = 92
 _MAGIC: Final = b"TPTIMERS"
 
 
@@ -32,7 +35,7 @@ _MAGIC: Final = b"TPTIMERS"
 class TimerCheckpoint:
     """``read_time`` (ms): every slot before it is delivered, and of the slot itself the first ``delivered`` units. ``log_end``: position
     in the timer log. ``queue_offset``: every message before it in the queue has its unit. ``redo_before``: not 0, log and wheel are being
-    made anew from the queue, up to there. ``ours``: this program wrote it."""
+    made anew from the queue, up to there. ``ours``: this program wrote it. ``wheel_sum`` of the wheel as it was then; None: not known."""
 
     read_time: int = 0
     log_end: int = 0
@@ -42,6 +45,7 @@ class TimerCheckpoint:
     timestamp: int = 0
     counter: int = 0
     ours: bool = True
+    wheel_sum: int | None = None
 
     def encode(self) -> bytes:
         longs = _LONGS.pack(self.read_time, self.log_end, self.queue_offset, self.queue_offset, 0, self.timestamp, self.counter)
@@ -50,6 +54,9 @@ class TimerCheckpoint:
         data[: len(longs)] = longs
         data[_OWN_AT : _OWN_AT + len(own)] = own
         data[_OWN_AT + len(own) : _OWN_AT + len(own) + 4] = zlib.crc32(longs + own).to_bytes(4)
+        if self.wheel_sum is not None:
+            data[_SUM_AT : _SUM_AT + 8] = self.wheel_sum.to_bytes(8)
+            data[_SUM_AT + 8 : _SUM_AT + 12] = zlib.crc32(data[_OWN_AT : _SUM_AT + 8]).to_bytes(4)
         return bytes(data)
 
     @classmethod
@@ -65,7 +72,18 @@ class TimerCheckpoint:
         ours = data[_OWN_AT + _OWN.size : _OWN_AT + _OWN.size + 4] == zlib.crc32(longs + own).to_bytes(4)
         if ours:
             _, delivered, redo_before = _OWN.unpack(own)
-            return cls(read_time, log_end, queue_offset, delivered, redo_before, timestamp, counter)
+            wheel_sum, check = _SUM.unpack_from(data, _SUM_AT)
+            known = check == zlib.crc32(data[_OWN_AT : _SUM_AT + 8])
+            return cls(
+                read_time,
+                log_end,
+                queue_offset,
+                delivered,
+                redo_before,
+                timestamp,
+                counter,
+                wheel_sum=wheel_sum if known else None,
+            )
         return cls(read_time, log_end, min(queue_offset, master_offset), 0, 0, timestamp, counter, ours=False)
 
 

@@ -1,11 +1,12 @@
 """Opening the timers of a store: log, wheel and queue offset brought to one state, from which nothing is lost.
 
 1. The checkpoint is ours: the log up to its end is on the disk, and so is the wheel as it was then or later. The log is cut there, slots
-   that point behind it are led back along their chains, and the messages behind its queue offset are read again.
+   that point behind it are led back along their chains, and the messages behind its queue offset are read again. The wheel must then
+   have the sum that the checkpoint says; else it is damaged.
 2. Apache's broker wrote it: its log may be longer, and its wheel older. The log is read from one file before the checkpoint on, every good
    unit becomes the last of its slot, and it ends at the first that is not good. Messages that have units already are known.
    RocketMQ: ``TimerMessageStore.recover``.
-3. The wheel is missing, or a chain behind the checkpoint is torn: the wheel is made from the whole log.
+3. The wheel is missing or damaged, or a chain behind the checkpoint is torn: the wheel is made from the whole log.
 4. The log is missing or damaged: both are made again from the queue, message by message, once the broker runs. Without a checkpoint too,
    nobody knows what is delivered: all that the queue still has is delivered (again).
 """
@@ -73,11 +74,11 @@ def _load(
     whole = disk.file_size(config.paths.timer_wheel) == wheel_size(config.slots)
     if not checkpoint.ours:
         return _follow(timers, checkpoint, queue, whole=whole)
-    if not whole or not _lead_back(timers, checkpoint.log_end):
+    if not whole or not _lead_back(timers, checkpoint):
         if not fill_wheel(timers, checkpoint.log_end):
             return f"the timer log is damaged at position {log.scanned_to}"
         if checkpoint.log_end > log.start:
-            timers.report("the timer wheel was missing or torn; it is made again from the timer log")
+            timers.report("the timer wheel was missing or damaged; it is made again from the timer log")
     log.cut_at(checkpoint.log_end)
     return None
 
@@ -93,9 +94,9 @@ def fill_wheel(timers: PendingTimers, end: int) -> bool:
     return log.scanned_to >= end
 
 
-def _lead_back(timers: PendingTimers, end: int) -> bool:
-    """Let every pending slot end before ``end`` in the log; False if a chain is torn."""
-    wheel = timers.wheel
+def _lead_back(timers: PendingTimers, checkpoint: TimerCheckpoint) -> bool:
+    """Let every pending slot end where the log did at the checkpoint; False if a chain is torn, or the wheel is not what it was then."""
+    wheel, end = timers.wheel, checkpoint.log_end
     timers.log.end = timers.log.capacity
     for slot in wheel.mark_pending(timers.read_time):
         if slot.last < end:
@@ -104,7 +105,7 @@ def _lead_back(timers: PendingTimers, end: int) -> bool:
         if found is None:
             return False
         wheel.set_last(slot.time, *found)
-    return True
+    return checkpoint.wheel_sum in (None, wheel.sum)
 
 
 def _before(timers: PendingTimers, slot: Slot, end: int) -> tuple[int, int] | None:

@@ -13,6 +13,7 @@ knows up to which time all is delivered. Derived data: it can be made again from
 from __future__ import annotations
 
 import struct
+import zlib
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -60,6 +61,8 @@ class TimerWheel:
         assert self.segment.size == wheel_size(slots)
         self._buffer = self.segment.buffer
         self._occupied = bytearray(self.total)
+        self.sum = 0
+        """Of the CRC-32 of every slot that is not delivered: what tells whether the file is still as it was written."""
         self.dirty = False
 
     @property
@@ -87,22 +90,22 @@ class TimerWheel:
         if found != number:
             first, count = -1, 0
         count = max(min(count + change, _COUNT_MAX), -_COUNT_MAX)
-        _SLOT.pack_into(self._buffer, index * SLOT_SIZE, number, position if first < 0 else first, position, count, magic)
-        self._occupied[index] = 1
-        self.dirty = True
+        self._write(index, _SLOT.pack(number, position if first < 0 else first, position, count, magic), occupied=True)
 
     def set_last(self, time: int, last: int, count: int) -> None:
         """Let the chain of a time end at ``last``; −1 empties the slot."""
         number = time // self.precision_ms
         index = number % self.total
         _, first, _, _, magic = _SLOT.unpack_from(self._buffer, index * SLOT_SIZE)
-        _SLOT.pack_into(self._buffer, index * SLOT_SIZE, number, first if last >= 0 else -1, last, count, magic)
-        self._occupied[index] = last >= 0
-        self.dirty = True
+        slot = _SLOT.pack(number, first if last >= 0 else -1, last, count, magic)
+        self._write(index, slot, occupied=last >= 0)
 
     def passed(self, time: int) -> None:
         """All that a slot held is delivered."""
-        self._occupied[time // self.precision_ms % self.total] = 0
+        index = time // self.precision_ms % self.total
+        if self._occupied[index]:
+            self.sum -= self._crc(index)
+            self._occupied[index] = 0
 
     def next_pending(self, time: int) -> int | None:
         """The first slot from ``time`` on that holds what is not delivered. Some 0.1 ms if none does."""
@@ -122,6 +125,7 @@ class TimerWheel:
         pending = []
         number, total = time // self.precision_ms, self.total
         self._occupied = bytearray(total)
+        self.sum = 0
         for start in data_steps(self.segment, 0):
             size = min(STEP, self.segment.size - start)
             piece = self.segment.read_cold(start, size - size % SLOT_SIZE)
@@ -129,6 +133,7 @@ class TimerWheel:
             for found, first, last, count, _ in _SLOT.iter_unpack(piece):
                 if number <= found < number + total and found % total == index and last >= 0:
                     self._occupied[index] = 1
+                    self.sum += self._crc(index)
                     pending.append(Slot(found * self.precision_ms, first, last, count))
                 index += 1
         return pending
@@ -139,6 +144,7 @@ class TimerWheel:
             size = min(STEP, self.segment.size - start)
             self._buffer[start : start + size] = bytes(size)
         self._occupied = bytearray(self.total)
+        self.sum = 0
         self.dirty = True
 
     def dirty_segments(self) -> list[Segment]:
@@ -148,3 +154,16 @@ class TimerWheel:
 
     def close(self) -> None:
         self.segment.close()
+
+    def _write(self, index: int, slot: bytes, *, occupied: bool) -> None:
+        if self._occupied[index]:
+            self.sum -= self._crc(index)
+        at = index * SLOT_SIZE
+        self._buffer[at : at + SLOT_SIZE] = slot
+        self._occupied[index] = occupied
+        if occupied:
+            self.sum += zlib.crc32(slot)
+        self.dirty = True
+
+    def _crc(self, index: int) -> int:
+        return zlib.crc32(self._buffer[index * SLOT_SIZE : (index + 1) * SLOT_SIZE])

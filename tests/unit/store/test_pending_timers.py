@@ -164,6 +164,9 @@ def test_a_checkpoint_reads_back_and_apaches_is_told_from_ours() -> None:
     theirs = struct.pack(">7q", NOW + 1000, 156, 5, 4, 0, NOW, 9) + data[56:]
     assert TimerCheckpoint.decode(theirs) == TimerCheckpoint(NOW + 1000, 156, 4, 0, 0, NOW, 9, ours=False)
     assert TimerCheckpoint.decode(data[:-1]) is None
+    summed = replace(checkpoint, wheel_sum=1 << 50)
+    assert TimerCheckpoint.decode(summed.encode()) == summed
+    assert summed.encode()[:92] == data[:92], "what earlier releases read"
     assert TimerCheckpoint.decode(b"\xff" * 4096) is None
 
 

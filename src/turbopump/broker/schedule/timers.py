@@ -17,6 +17,7 @@ from turbopump.broker.asking import ask, read_pieces
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.schedule.timer_copies import NEVER_WAITED, TimerMessage, copied, timer_message
 from turbopump.broker.schedule.timer_detour import slot_ms
+from turbopump.broker.schedule.timer_doubts import Doubts
 from turbopump.broker.schedule.timer_redo import Redo
 from turbopump.broker.schedule.timer_saving import TimerSaving
 from turbopump.broker.schedule.timer_slices import SLICE, Ahead, first_slice, slice_of
@@ -83,6 +84,7 @@ class Timers:
         self._queue = store.queues.find_or_make(TIMER_TOPIC, 0)
         self._saving = TimerSaving(pending, store, self._queue, disk, clock, flush_interval)
         self._redo = Redo(pending)
+        self._doubts = Doubts(self._queue, pending.config.precision_ms)
         self._task: asyncio.Task[None] | None = None
         self._begun = -1
         """The newest slot whose delivery has begun."""
@@ -253,6 +255,7 @@ class Timers:
         for number in of_recalls:
             offset = due.offsets[number]
             found = known.get(offset) or (await self._read([(offset, due.sizes[number])]))[offset]
+            self._doubts.check(due, number, [found])
             if isinstance(found, TimerMessage) and found.recalled is not None:
                 names.add(found.recalled)
             if number % SLICE == 0:
@@ -267,6 +270,7 @@ class Timers:
             places = slice_of(due, first)
             if not all(offset in found for offset, _ in places):
                 found = await self._read(places)
+            self._doubts.check(due, first, [found[offset] for offset, _ in places])
             for number, (offset, _) in enumerate(places, first):
                 magic, message = due.magics[number], found[offset]
                 rolls = magic & MAGIC_ROLL != 0

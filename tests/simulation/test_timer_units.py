@@ -1,0 +1,69 @@
+"""Units of the timer log that do not fit their messages: none of these is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.simulation.one_broker import OneBroker, with_one_broker
+from tests.simulation.test_timers_kept import SMALL, files, send
+
+from turbopump.protocol.requests.recall import RecallMessage
+from turbopump.store.timer_log import MAGIC_DELETE, MAGIC_ROLL
+from turbopump.testing.simulated_mount import SimulatedMount
+
+
+@pytest.mark.parametrize(
+    ("field", "mask"),
+    [
+        pytest.param(32 + 5, 1, id="offset"),
+        pytest.param(12 + 3, MAGIC_DELETE, id="recalls"),
+        pytest.param(12 + 3, MAGIC_ROLL, id="rolls"),
+    ],
+)
+def test_a_unit_of_the_timer_log_that_does_not_fit_its_message_hides_none(
+    field: int, mask: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene(world: OneBroker) -> None:
+        handles = [await send(world, b"far %d" % number, 60) for number in range(50)]
+        await world.client.ask(RecallMessage(topic="T", recall_handle=handles[7] or ""))
+        await asyncio.sleep(5)
+        await world.stop()
+
+        def flip(mount: SimulatedMount) -> None:
+            segment = mount.open_segment(Path("/store/timerlog") / f"{0:020d}")
+            segment.buffer[20 * 52 + field] ^= mask
+            segment.sync()
+
+        files(world, flip)
+        await world.up()
+        await asyncio.sleep(70)
+        wanted = [b"far %d" % number for number in range(50) if number != 7]
+        assert sorted(await world.delivered()) == sorted(wanted)
+        assert world.broker._timers.numbers.passed_over == 0  # type: ignore[union-attr]
+
+    with_one_broker(scene, **SMALL)
+    assert [record for record in caplog.records if "the timer log is damaged: a unit" in record.getMessage()]
+
+
+def test_a_unit_that_points_to_another_message_hides_none(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene(world: OneBroker) -> None:
+        for number in range(30):
+            await send(world, b"far %d" % number, 60 + number % 2 * 10)
+        await asyncio.sleep(5)
+        await world.stop()
+
+        def copy(mount: SimulatedMount) -> None:
+            segment = mount.open_segment(Path("/store/timerlog") / f"{0:020d}")
+            of_seven, of_twenty = (slice(number * 52 + 32, number * 52 + 44) for number in (7, 20))
+            segment.buffer[of_seven] = segment.buffer[of_twenty]
+            segment.sync()
+
+        files(world, copy)
+        await world.up()
+        await asyncio.sleep(90)
+        assert sorted(await world.delivered()) == sorted(b"far %d" % number for number in range(30))
+
+    with_one_broker(scene, **SMALL)
+    assert [record for record in caplog.records if "the timer log is damaged: a unit" in record.getMessage()]
