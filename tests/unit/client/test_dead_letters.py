@@ -39,7 +39,9 @@ async def dead(
     properties = {**more, "RETRY_TOPIC": origin} if origin else dict(more)
     async with Producer(broker.namesrv) as producer:
         for number in range(count):
-            await producer.send(Message(DLQ, b"%d" % number, properties={**properties, "n": str(number)}))
+            message = Message(DLQ, b"%d" % number)
+            message.properties.update(properties, n=str(number))
+            await producer.send(message)
 
 
 async def stored(broker: RunningBroker, topic: str = "orders") -> list[ReceivedMessage]:
