@@ -51,11 +51,11 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
             )
         given[field] = (spelling, value)
     for field, example in (
-        ("name_servers", "option nameServer, such as 127.0.0.1:9876"),
-        ("topics", "option topic (or subscribe)"),
+        ("name_servers", "nameServer, such as 127.0.0.1:9876"),
+        ("topics", "topic (or subscribe)"),
     ):
         if field not in given:
-            raise ConfigError(f"it is not said what to read: the {example}, is missing")
+            raise ConfigError(f"it is not said what to read: give the option {example}")
     return ReadOptions(**{field: value for field, (_, value) in given.items()})
 
 
