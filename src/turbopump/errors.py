@@ -17,6 +17,7 @@
     │   └── ResponseError           the peer answered with an error code and a remark
     ├── StoreError                  the store directory cannot be used as asked
     │   ├── StoreLockedError        another process has the directory open
+    │   ├── RoomInMakingError       the next file of the log is being made: try again
     │   ├── StoreClosedError        the store was closed, or refuses writes
     │   └── StoreDamagedError       files that contradict each other or their format
     └── ClientError                 what a producer or consumer could not do
