@@ -50,6 +50,9 @@ class GroupTable:
             self.put(config)
         return config
 
+    def names(self) -> list[str]:
+        return list(self._saved.subscription_group_table)
+
     def knows(self, group: str) -> bool:
         """Whether the group exists already."""
         return group in self._saved.subscription_group_table

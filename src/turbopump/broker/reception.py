@@ -48,11 +48,14 @@ from turbopump.protocol.requests.clients import CheckClientConfig, GetConsumerLi
 from turbopump.protocol.requests.cold_flow import GetColdFlow, RemoveColdFlow, SetCommitLogReadMode, UpdateColdFlow
 from turbopump.protocol.requests.consumers import (
     ConsumeMessageDirectly,
+    GetAllProducerInfo,
+    GetBrokerConsumeStats,
     GetConsumerConnectionList,
     GetConsumerRunningInfo,
     GetConsumeStats,
     GetProducerConnectionList,
     QueryConsumeTimeSpan,
+    QuerySubscriptionByConsumer,
     QueryTopicConsumeByWho,
     QueryTopicsByConsumer,
 )
@@ -222,14 +225,25 @@ def _add_operators(router: Router, parts: Parts, questions: Questions) -> None:
     router.add(CloneGroupOffset, control.clone)
     router.add(QueryCorrectionOffset, control.correction)
     consumers = ConsumersHandler(
-        *(config.broker_name, store, tables.topics, tables.offsets, clients, parts.clients_handler.conflicts),
-        *(parts.statistics, questions, parts.clock),
+        *(
+            config.broker_name,
+            f"{parts.store_host[0]}:{parts.store_host[1]}",
+            store,
+            tables.topics,
+            tables.groups,
+            tables.offsets,
+            clients,
+        ),
+        *(parts.clients_handler.conflicts, parts.statistics, questions, parts.clock),
     )
     router.add(GetConsumerConnectionList, consumers.consumers)
     router.add(GetProducerConnectionList, consumers.producers)
     router.add(QueryTopicConsumeByWho, consumers.groups_of)
     router.add(QueryTopicsByConsumer, consumers.topics_of)
     router.add(GetConsumeStats, consumers.how_far)
+    router.add(GetBrokerConsumeStats, consumers.all_standings)
+    router.add(GetAllProducerInfo, consumers.all_producers)
+    router.add(QuerySubscriptionByConsumer, consumers.subscription)
     router.add(QueryConsumeTimeSpan, consumers.time_span)
     asking = ClientQuestionsHandler(config.broker_name, store, tables.topics, tables.groups, clients, questions)
     router.add(GetConsumerStatus, asking.status)

@@ -1,4 +1,5 @@
-"""Consumer groups over the wire (200, 225, 207, 201, 352), who is connected (203, 204), and how far groups are (208, 300, 343, 303)."""
+"""Consumer groups over the wire (200, 225, 207, 201, 352), who is connected (203, 204, 328), what they want
+(345), and how far groups are (208, 317, 300, 343, 303)."""
 
 from __future__ import annotations
 
@@ -8,21 +9,29 @@ from tests.unit.broker.talking import Talk, converse, subscription
 
 from turbopump.message.message_queue import MessageQueue
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.connections import ConsumerConnection, ProducerConnection
+from turbopump.protocol.bodies.connections import (
+    ConsumerConnection,
+    ProducerConnection,
+    ProducerTableInfo,
+    QuerySubscriptionResponseBody,
+)
 from turbopump.protocol.bodies.groups import (
     GroupList,
     SubscriptionGroupConfig,
     SubscriptionGroupList,
     SubscriptionGroupWrapper,
 )
-from turbopump.protocol.bodies.stats import ConsumeStats, OffsetWrapper, QueryConsumeTimeSpanBody
+from turbopump.protocol.bodies.stats import ConsumeStats, ConsumeStatsList, OffsetWrapper, QueryConsumeTimeSpanBody
 from turbopump.protocol.bodies.topics import TopicList
 from turbopump.protocol.codes import LanguageCode, ResponseCode
 from turbopump.protocol.requests.consumers import (
+    GetAllProducerInfo,
+    GetBrokerConsumeStats,
     GetConsumerConnectionList,
     GetConsumeStats,
     GetProducerConnectionList,
     QueryConsumeTimeSpan,
+    QuerySubscriptionByConsumer,
     QueryTopicConsumeByWho,
     QueryTopicsByConsumer,
 )
@@ -124,5 +133,35 @@ def test_how_far_a_group_is_in_every_queue_and_in_time(tmp_path: Path) -> None:
         what = await talk.client.ask(QueryTopicsByConsumer(group="g"))
         assert fastjson.decode(what.body, TopicList).topic_list == ("T",)
         assert (await talk.client.code(QueryConsumeTimeSpan(topic="x", group="g")))[0] == ResponseCode.TOPIC_NOT_EXIST
+
+    converse(tmp_path, scene)
+
+
+def test_how_far_every_group_is_and_what_each_wants_and_who_produces(tmp_path: Path) -> None:
+    async def scene(talk: Talk) -> None:
+        await talk.client.create(queues=1)
+        for _ in range(3):
+            await talk.client.send()
+        for group, place in (("one", 2), ("two", 0)):
+            await talk.client.ask(CreateGroup(), fastjson.encode(SubscriptionGroupConfig(group_name=group)))
+            await talk.client.ask(UpdateConsumerOffset(consumer_group=group, topic="T", queue_id=0, commit_offset=place))
+        found = fastjson.decode((await talk.client.ask(GetBrokerConsumeStats())).body, ConsumeStatsList)
+        by_group = {group: standings for one in found.consume_stats_list for group, standings in one.items()}
+        (one,), (two,) = by_group["one"], by_group["two"]
+        assert [place.consumer_offset for place in one.offset_table.values()] == [2]
+        assert [place.broker_offset for place in two.offset_table.values()] == [3]
+        assert (found.total_diff, found.broker_addr) == (1 + 3, f"127.0.0.1:{talk.broker.port}")
+        ordered = fastjson.decode((await talk.client.ask(GetBrokerConsumeStats(is_order=True))).body, ConsumeStatsList)
+        assert ordered.total_diff == 0
+        await talk.client.join("c", "one", subscription("T", "a"))
+        await talk.client.heartbeat({"clientID": "p", "producerDataSet": [{"groupName": "pg"}]})
+        answer = await talk.client.ask(QuerySubscriptionByConsumer(group="one", topic="T"))
+        wants = fastjson.decode(answer.body, QuerySubscriptionResponseBody)
+        assert wants.subscription_data is not None
+        assert (wants.group, wants.topic, wants.subscription_data.sub_string) == ("one", "T", "a")
+        answer = await talk.client.ask(QuerySubscriptionByConsumer(group="two", topic="T"))
+        assert fastjson.decode(answer.body, QuerySubscriptionResponseBody).subscription_data is None
+        producers = fastjson.decode((await talk.client.ask(GetAllProducerInfo())).body, ProducerTableInfo).data or {}
+        assert [each.client_id for each in producers["pg"]] == ["p"]
 
     converse(tmp_path, scene)

@@ -1,13 +1,15 @@
-"""Answers to 203, 204, 208, 300, 343 and 303: who is connected, and how far groups are.
+"""Answers to 203, 204, 328, 345, 208, 317, 300, 343 and 303: who is connected, and how far groups are.
 
 Source: apache/rocketmq ``AdminBrokerProcessor.getConsumeStats`` and its neighbours.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from turbopump.broker.consumers import ClientTable, Member
+from turbopump.broker.groups import GroupTable
 from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.questions import Questions
 from turbopump.broker.statistics import Statistics
@@ -17,13 +19,16 @@ from turbopump.message.message_queue import MessageQueue
 from turbopump.protocol import fastjson
 from turbopump.protocol.bodies import connections, stats
 from turbopump.protocol.bodies.groups import GroupList
-from turbopump.protocol.bodies.topics import TopicList
+from turbopump.protocol.bodies.topics import TopicConfig, TopicList
 from turbopump.protocol.codes import LanguageCode, ResponseCode
 from turbopump.protocol.requests.consumers import (
+    GetAllProducerInfo,
+    GetBrokerConsumeStats,
     GetConsumerConnectionList,
     GetConsumeStats,
     GetProducerConnectionList,
     QueryConsumeTimeSpan,
+    QuerySubscriptionByConsumer,
     QueryTopicConsumeByWho,
     QueryTopicsByConsumer,
 )
@@ -38,8 +43,10 @@ class ConsumersHandler:
     def __init__(
         self,
         broker_name: str,
+        address: str,
         store: MessageStore,
         topics: TopicTable,
+        groups: GroupTable,
         offsets: ConsumerOffsets,
         clients: ClientTable[Connection],
         conflicts: Callable[[str], tuple[str, ...]],
@@ -48,8 +55,10 @@ class ConsumersHandler:
         clock: Clock,
     ) -> None:
         self._broker_name = broker_name
+        self._address = address
         self._store = store
         self._topics = topics
+        self._groups = groups
         self._offsets = offsets
         self._clients = clients
         self._conflicts = conflicts
@@ -82,6 +91,31 @@ class ConsumersHandler:
         found = tuple(_connection(peer, member) for peer, member in members.items())
         return Response(body=fastjson.encode(connections.ProducerConnection(connection_set=found)))
 
+    def all_producers(self, _request: GetAllProducerInfo, _context: RequestContext) -> Response:
+        now, monotonic = self._clock.now_ms(), self._clock.monotonic()
+        data = {
+            group: [
+                connections.ProducerInfo(
+                    client_id=member.client_id,
+                    remote_ip=peer.peer,
+                    language=_language(member),
+                    version=member.version,
+                    last_update_timestamp=now - int((monotonic - member.seen) * 1000),
+                )
+                for peer, member in members.items()
+            ]
+            for group, members in self._clients.producers.items()
+        }
+        return Response(body=fastjson.encode(connections.ProducerTableInfo(data=data)))
+
+    def subscription(self, request: QuerySubscriptionByConsumer, _context: RequestContext) -> Response:
+        group = self._clients.groups.get(request.group)
+        found = group.subscriptions.get(request.topic) if group is not None else None
+        body = connections.QuerySubscriptionResponseBody(
+            subscription_data=found.data if found is not None else None, group=request.group, topic=request.topic
+        )
+        return Response(body=fastjson.encode(body))
+
     def groups_of(self, request: QueryTopicConsumeByWho, _context: RequestContext) -> Response:
         groups = dict.fromkeys([*self._clients.subscribers(request.topic), *self._offsets.groups_of(request.topic)])
         return Response(body=fastjson.encode(GroupList(group_list=tuple(groups))))
@@ -95,19 +129,42 @@ class ConsumersHandler:
         """The group's place in each queue, and the end of each."""
         body = stats.ConsumeStats()
         for name in self._topics_for(request):
-            topic = self._topics.find(name)
-            if topic is None:
-                continue
-            for queue_id in range(topic.read_queue_nums):
-                place = max(self._offsets.find(request.consumer_group, name, queue_id) or 0, 0)
-                body.offset_table[MessageQueue(name, self._broker_name, queue_id)] = stats.OffsetWrapper(
-                    broker_offset=max(self._store.max_offset(name, queue_id), 0),
-                    consumer_offset=place,
-                    pull_offset=place,
-                    last_timestamp=max(await self._stored_at(name, queue_id, place - 1), 0),
-                )
-            body.consume_tps += self._statistics.tps("GROUP_GET_NUMS", f"{name}@{request.consumer_group}")
+            standing = await self._standing(request.consumer_group, name, self._topics.find(name))
+            body.offset_table.update(standing.offset_table)
+            body.consume_tps += standing.consume_tps
         return Response(body=fastjson.encode(body))
+
+    async def all_standings(self, request: GetBrokerConsumeStats, _context: RequestContext) -> Response:
+        """How far every group is in each of its topics. What members do not subscribe to any more is left out, as by Apache's broker."""
+        body = stats.ConsumeStatsList(broker_addr=self._address)
+        for group in self._groups.names():
+            standings: list[stats.ConsumeStats] = []
+            for name in self._topics_for(GetConsumeStats(consumer_group=group)):
+                topic = self._topics.find(name)
+                if topic is None or (request.is_order and not topic.order):
+                    continue
+                standing = await self._standing(group, name, topic)
+                standings.append(standing)
+                body.total_diff += standing.total_diff
+                await asyncio.sleep(0)  # there may be thousands: others have their turn
+            body.consume_stats_list.append({group: standings})
+        return Response(body=fastjson.encode(body))
+
+    async def _standing(self, group: str, name: str, topic: TopicConfig | None) -> stats.ConsumeStats:
+        """Its place in each queue of one topic; without a topic there is none."""
+        body = stats.ConsumeStats()
+        if topic is None:
+            return body
+        for queue_id in range(topic.read_queue_nums):
+            place = max(self._offsets.find(group, name, queue_id) or 0, 0)
+            body.offset_table[MessageQueue(name, self._broker_name, queue_id)] = stats.OffsetWrapper(
+                broker_offset=max(self._store.max_offset(name, queue_id), 0),
+                consumer_offset=place,
+                pull_offset=place,
+                last_timestamp=max(await self._stored_at(name, queue_id, place - 1), 0),
+            )
+        body.consume_tps = self._statistics.tps("GROUP_GET_NUMS", f"{name}@{group}")
+        return body
 
     def _topics_for(self, request: GetConsumeStats) -> list[str]:
         listed = [topic for topic in (request.topic_list or "").split(";") if topic]
@@ -158,6 +215,10 @@ def _connection(peer: Connection, member: Member) -> connections.Connection:
     return connections.Connection(
         client_id=member.client_id,
         client_addr=peer.peer,
-        language=LanguageCode(member.language) if member.language in set(LanguageCode) else LanguageCode.OTHER,
+        language=_language(member),
         version=member.version,
     )
+
+
+def _language(member: Member) -> LanguageCode:
+    return LanguageCode(member.language) if member.language in set(LanguageCode) else LanguageCode.OTHER

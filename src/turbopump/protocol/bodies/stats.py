@@ -43,6 +43,11 @@ class ConsumeStats(msgspec.Struct, kw_only=True, rename="camel"):
     offset_table: dict[MessageQueue, OffsetWrapper] = msgspec.field(default_factory=dict)
     consume_tps: float = 0.0
 
+    @property
+    def total_diff(self) -> int:
+        """Messages that it has before it, in all queues."""
+        return sum(one.broker_offset - one.consumer_offset for one in self.offset_table.values())
+
 
 class ConsumeStatsList(msgspec.Struct, kw_only=True, rename="camel"):
     """The same for every group of a broker (317)."""

@@ -1,6 +1,7 @@
 """What an operator asks about those who consume and produce: 203 GET_CONSUMER_CONNECTION_LIST, 204 GET_PRODUCER_CONNECTION_LIST,
-208 GET_CONSUME_STATS, 300 QUERY_TOPIC_CONSUME_BY_WHO, 343 QUERY_TOPICS_BY_CONSUMER, 303 QUERY_CONSUME_TIME_SPAN; and, by way of the broker,
-of one of them: 307 GET_CONSUMER_RUNNING_INFO, 309 CONSUME_MESSAGE_DIRECTLY."""
+208 GET_CONSUME_STATS, 317 GET_BROKER_CONSUME_STATS, 300 QUERY_TOPIC_CONSUME_BY_WHO, 343 QUERY_TOPICS_BY_CONSUMER,
+345 QUERY_SUBSCRIPTION_BY_CONSUMER, 303 QUERY_CONSUME_TIME_SPAN, 328 GET_ALL_PRODUCER_INFO; and, by way of the broker, of one of them:
+307 GET_CONSUMER_RUNNING_INFO, 309 CONSUME_MESSAGE_DIRECTLY."""
 
 from __future__ import annotations
 
@@ -36,6 +37,30 @@ class GetConsumeStats(Request[None], kw_only=True):
     consumer_group: str
     topic: str | None = None
     topic_list: str | None = None
+
+
+class GetBrokerConsumeStats(Request[None], kw_only=True):
+    """How far every group is, or (``is_order``) every one in its ordered topics; the body of the answer is
+    ``bodies.stats.ConsumeStatsList``."""
+
+    code: ClassVar[int] = RequestCode.GET_BROKER_CONSUME_STATS
+
+    is_order: bool = False
+
+
+class GetAllProducerInfo(Request[None], kw_only=True):
+    """All producers by group; the body of the answer is ``bodies.connections.ProducerTableInfo``."""
+
+    code: ClassVar[int] = RequestCode.GET_ALL_PRODUCER_INFO
+
+
+class QuerySubscriptionByConsumer(Request[None], kw_only=True):
+    """What a group wants of a topic; the body of the answer is ``bodies.connections.QuerySubscriptionResponseBody``."""
+
+    code: ClassVar[int] = RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER
+
+    group: str
+    topic: str
 
 
 class QueryTopicConsumeByWho(Request[None], kw_only=True):
