@@ -123,7 +123,8 @@ class LitePullConsumer(InContext):
         await running.begin(self._named)
 
     async def close(self) -> None:
-        """Commit what is done (with ``auto_commit``; of the last poll nothing) and leave the group. May be called twice."""
+        """Commit what is done (with ``auto_commit``; of the last poll nothing), or what ``commit`` was told and the brokers have not
+        got yet, and leave the group. May be called twice."""
         await self._life.end(RunningLitePull.close)
 
     @property
@@ -249,8 +250,8 @@ class LitePullConsumer(InContext):
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None, *, acknowledged: bool = True) -> None:
         """Set the group's place: behind everything polled, or to these offsets (of the next message wanted).
 
-        ``acknowledged``: return when the brokers have it; else they are told and not waited for. Raises ConfigError for a queue that is
-        not ours or an offset before what is done: ``seek`` goes back.
+        ``acknowledged``: return when the brokers have it; else they are told, again at ``close`` if need be, and not waited for. Raises
+        ConfigError for a queue that is not ours or an offset before what is done: ``seek`` goes back.
         """
         prefetching = self._life.ready().prefetching
         if offsets is None:

@@ -116,6 +116,8 @@ class ScriptedBroker:
         self.on_create: Callable[[CreateTopic], None] = lambda _: None
         self.update_delays: deque[float] = deque()
         """Seconds that the next updates of offsets take, each by itself: a later one may be done first, as in Apache's thread pool."""
+        self.answers_zero = False
+        """Whether a group without a place hears 0, as of a queue whose first message is still in the broker's memory."""
         self.takes_back = False
         """Whether consumers may send messages back; they are not brought again."""
         self.further: list[tuple[type[Request[Any]], Callable[[Any, RequestContext], Response | None]]] = []
@@ -329,6 +331,8 @@ class ScriptedBroker:
 
     def _query_offset(self, request: QueryConsumerOffset, context: RequestContext) -> Response:
         offset = self.committed.get((request.consumer_group, request.topic, request.queue_id))
+        if offset is None and self.answers_zero:
+            offset = 0
         return NOT_FOUND if offset is None else Response(OffsetReply(offset=offset))
 
     async def _update_offset(self, request: UpdateConsumerOffset, context: RequestContext) -> Response:

@@ -121,6 +121,50 @@ def test_without_auto_commit_only_commit_moves_the_group() -> None:
     simulate(1, scenario)
 
 
+@pytest.mark.parametrize("auto_commit", [True, False])
+def test_a_place_that_the_broker_names_because_the_queue_is_young_is_committed_once(auto_commit: bool) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=2) as cluster:
+            cluster.broker.answers_zero = True
+            async with consumer_of(cluster, consume_from=ConsumeFrom.LAST, auto_commit=auto_commit):
+                await asyncio.sleep(30)
+                assert sorted(one.queue_id for one in cluster.broker.requests(UpdateConsumerOffset)) == [0, 1]
+            fill(cluster, 3)
+            cluster.broker.answers_zero = False  # from now on the queue is old: LAST is its end
+            async with consumer_of(cluster, consume_from=ConsumeFrom.LAST) as consumer:
+                assert await bodies(consumer, 3) == [b"0:0", b"0:1", b"0:2"]
+
+    simulate(1, scenario)
+
+
+def test_a_commit_that_is_not_waited_for_is_kept_though_the_consumer_is_closed_at_once() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=2) as cluster:
+            fill(cluster, 3)
+            fill(cluster, 3, queue_id=1)
+            async with consumer_of(cluster, auto_commit=False) as consumer:
+                await bodies(consumer, 6)
+                cluster.broker.update_delays += [0.4, 0.3]
+                await consumer.commit(acknowledged=False)
+            assert (committed(cluster), committed(cluster, 1)) == (3, 3)
+
+    simulate(1, scenario)
+
+
+def test_a_commit_that_was_refused_without_anybody_waiting_is_told_again() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster, consumer_of(cluster, auto_commit=False) as consumer:
+            fill(cluster, 5)
+            await bodies(consumer, 3, max_messages=3)
+            cluster.broker.script[RequestCode.UPDATE_CONSUMER_OFFSET].append(refusal(ResponseCode.SYSTEM_ERROR))
+            await consumer.commit(acknowledged=False)
+            await bodies(consumer, 2)
+            await asyncio.sleep(6)
+            assert committed(cluster) == 3, "what was polled after it is not done"
+
+    simulate(1, scenario)
+
+
 def test_a_commit_that_a_broker_refuses_is_told_to_the_caller() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with (

@@ -17,6 +17,7 @@ from turbopump.errors import ConfigError, NotStartedError, RouteNotFoundError
 from turbopump.message.message_queue import MessageQueue
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.clients import GetConsumerListByGroup
+from turbopump.protocol.requests.offsets import UpdateConsumerOffset
 from turbopump.protocol.requests.pull import PullMessage
 from turbopump.testing.simulated_clock import START_MS
 from turbopump.testing.simulation import Simulation, simulate
@@ -305,6 +306,25 @@ def test_a_new_group_begins_where_it_wants(consume_from: ConsumeFrom | datetime,
                 async for message in consumer:
                     assert message.body == expected
                     break
+
+    simulate(1, scenario)
+
+
+@pytest.mark.parametrize("lives_for", [1, 40])
+@pytest.mark.parametrize("answers_zero", [True, False])
+def test_where_a_group_began_is_its_place_though_nothing_came(answers_zero: bool, lives_for: float) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=2) as cluster:
+            cluster.broker.answers_zero = answers_zero  # the queues are young
+            async with consumer_of(cluster, consume_from=ConsumeFrom.LAST):
+                await asyncio.sleep(lives_for)
+            assert (committed(cluster), committed(cluster, 1)) == (0, 0)
+            told = [one for one in cluster.broker.requests(UpdateConsumerOffset) if one.topic == "orders"]
+            assert sorted(one.queue_id for one in told) == [0, 1], "once is enough"
+            fill(cluster, 2)
+            cluster.broker.answers_zero = False  # they are not any more: LAST would be their end
+            async with consumer_of(cluster, consume_from=ConsumeFrom.LAST) as consumer:
+                assert [message.body for message in await consumer.take(2)] == [b"m0", b"m1"]
 
     simulate(1, scenario)
 

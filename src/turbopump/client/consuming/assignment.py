@@ -125,7 +125,7 @@ class Assignment:
 
     async def _gain(self, queue: MessageQueue, lock: HeldLock | None) -> bool:
         try:
-            offset, known = await self._offsets.starting_offset(queue, self._consume_from)
+            start = await self._offsets.starting_offset(queue, self._consume_from)
         except RemotingError as error:
             log.warning("queue not begun yet queue=%s group=%s cause=%s", queue, self._group, error)
             await self._free(queue)
@@ -138,7 +138,7 @@ class Assignment:
         if self._closing or (lock is not None and not lock.valid):
             await self._free(queue)
             return self._closing
-        self._begin(queue, offset, offset if known else None, lock)
+        self._begin(queue, start.offset, start.offset if start.stored else None, lock)
         return True
 
     def _begin(self, queue: MessageQueue, offset: int, known_offset: int | None, lock: HeldLock | None) -> None:

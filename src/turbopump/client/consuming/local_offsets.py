@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from turbopump.client.consuming.offset_store import ConsumeFrom, OffsetStore
+from turbopump.client.consuming.offset_store import ConsumeFrom, OffsetStore, Start
 from turbopump.errors import ConfigError
 from turbopump.message.message_queue import MessageQueue
 from turbopump.protocol import fastjson
@@ -70,12 +70,12 @@ class LocalOffsets:
             self._settled = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._settled], timeout=SAVE_PATIENCE_S)
 
-    async def starting_offset(self, queue: MessageQueue, consume_from: ConsumeFrom | datetime) -> tuple[int, bool]:
-        """Where to begin, and whether the file knows that place already."""
+    async def starting_offset(self, queue: MessageQueue, consume_from: ConsumeFrom | datetime) -> Start:
+        """Where to begin: as the file says, or where a queue without a place is begun."""
         offset = self._offsets.get(queue)
         if offset is not None and offset >= 0:
-            return offset, True
-        return await self._brokers.first_offset(queue, consume_from), False
+            return Start(offset, answered=True, stored=True)
+        return Start(await self._brokers.first_offset(queue, consume_from), answered=False, stored=False)
 
     async def close(self) -> None:
         """Write what has changed and let go of the disk."""

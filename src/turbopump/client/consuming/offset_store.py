@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from datetime import datetime
 from enum import Enum
+from typing import NamedTuple
 
 from turbopump.client.instance import CALL_TIMEOUT_S, ClientInstance
 from turbopump.errors import ConnectError, ResponseError
@@ -31,6 +32,14 @@ class ConsumeFrom(Enum):
 
     LAST = "CONSUME_FROM_LAST_OFFSET"
     FIRST = "CONSUME_FROM_FIRST_OFFSET"
+
+
+class Start(NamedTuple):
+    """Where to begin in a queue. ``answered``: the group's place was asked for, and this came; ``stored``: it is certainly kept as such."""
+
+    offset: int
+    answered: bool
+    stored: bool
 
 
 class OffsetStore:
@@ -106,12 +115,16 @@ class OffsetStore:
         request = SearchOffset(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
         return (await self._instance.remoting.call(self._address(queue), request, timeout=CALL_TIMEOUT_S)).offset
 
-    async def starting_offset(self, queue: MessageQueue, consume_from: ConsumeFrom | datetime) -> tuple[int, bool]:
-        """Where to begin, and whether the brokers know that place already (``RebalancePushImpl.computePullFromWhere``)."""
+    async def starting_offset(self, queue: MessageQueue, consume_from: ConsumeFrom | datetime) -> Start:
+        """Where to begin (``RebalancePushImpl.computePullFromWhere``).
+
+        A 0 may be the place that is kept, or say only that the queue is young: it holds as long as the broker is asked in time, and is to
+        be committed like a place that nobody has kept (Java commits whatever was answered, ``RemoteBrokerOffsetStore.readOffset``).
+        """
         committed = await self.committed(queue, zero_if_young=not isinstance(consume_from, datetime))
         if committed is not None and committed >= 0:
-            return committed, True
-        return await self.first_offset(queue, consume_from), False
+            return Start(committed, answered=True, stored=committed > 0)
+        return Start(await self.first_offset(queue, consume_from), answered=False, stored=False)
 
     async def first_offset(self, queue: MessageQueue, consume_from: ConsumeFrom | datetime) -> int:
         """Where to begin without a place."""

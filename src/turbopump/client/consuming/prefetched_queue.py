@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from turbopump.client.consuming.offset_store import Start
 from turbopump.client.consuming.pulled_messages import tell_of
 from turbopump.client.consuming.queue_pull import PullResult, PullStatus, pull_queue
 from turbopump.client.consuming.subscription import Subscription
@@ -35,9 +36,8 @@ HASTE_S: Final = 0.01
 
 
 class PrefetchedQueue:
-    """Pulls ``queue`` (as brokers know it) once started, ``batch`` messages at a time, from where ``find_start`` says: an offset, and
-    whether the broker knows it as the group's place. ``room`` says whether more may be pulled now; ``look`` makes it be asked again.
-    ``on_arrival`` is called when there is something to take.
+    """Pulls ``queue`` (as brokers know it) once started, ``batch`` messages at a time, from where ``find_start`` says. ``room`` says
+    whether more may be pulled now; ``look`` makes it be asked again. ``on_arrival`` is called when there is something to take.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class PrefetchedQueue:
         *,
         batch: int,
         namespace: str | None,
-        find_start: Callable[[MessageQueue], Awaitable[tuple[int, bool]]],
+        find_start: Callable[[MessageQueue], Awaitable[Start]],
         room: Callable[[PrefetchedQueue], bool],
         on_arrival: Callable[[], None],
     ) -> None:
@@ -61,6 +61,9 @@ class PrefetchedQueue:
         """Everything below it is done; None while the place of the group is not known yet."""
         self.sent_offset: int | None = None
         """The offset that the broker was last told, if it may still know it."""
+        self.owed_offset: int | None = None
+        """The offset that it is to be told, if it is not told by itself what is done: one that a commit was asked for, or its own answer,
+        which holds only once it is committed."""
         self.next_offset: int | None = None
         """Where the next pull begins."""
         self._instance = instance
@@ -144,9 +147,10 @@ class PrefetchedQueue:
 
     async def _begin(self) -> float:
         await self._introduced()
-        offset, known = await self._find_start(self.queue)
-        self.next_offset = self.done_offset = offset
-        self.sent_offset = offset if known else None
+        start = await self._find_start(self.queue)
+        self.next_offset = self.done_offset = start.offset
+        self.sent_offset = start.offset if start.stored else None
+        self.owed_offset = start.offset if start.answered and not start.stored else None
         return 0.0
 
     async def _pull(self, offset: int) -> float:
@@ -197,7 +201,7 @@ class PrefetchedQueue:
         self._ready.clear()
         self.bytes = 0
         self.next_offset = self.done_offset = offset
-        self.sent_offset = None
+        self.sent_offset = self.owed_offset = None
 
     async def _introduced(self) -> str:
         """The address of the broker to ask, which knows us then. Raises RemotingError or RouteNotFoundError."""

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from turbopump.client.consuming.offset_store import ConsumeFrom, OffsetStore
+from turbopump.client.consuming.offset_store import ConsumeFrom, OffsetStore, Start
 from turbopump.client.consuming.prefetched_queue import PrefetchedQueue
 from turbopump.client.consuming.rebalance import Change
 from turbopump.client.consuming.subscription import Subscription
@@ -41,7 +41,7 @@ class Limits(NamedTuple):
 
 class Prefetching:
     """``subscriptions`` by topic, as they are when a queue is begun. ``auto_commit``: what was polled is done at the next poll, and is
-    committed when its queue is lost; else only when told."""
+    committed every five seconds and when its queue is lost; else what ``tell`` was asked to, until the brokers have it."""
 
     def __init__(
         self,
@@ -83,8 +83,7 @@ class Prefetching:
         lost = [self._queues.pop(queue) for queue in change.lost if queue in self._queues]
         for prefetched in lost:
             prefetched.stop()
-        if self._auto_commit:
-            await asyncio.gather(*(self._commit(prefetched, final=True) for prefetched in lost))
+        await asyncio.gather(*(self._commit(prefetched, final=True) for prefetched in lost))
         for queue in change.gained:
             if queue not in self._queues and not self._closed:
                 self._begin(queue)
@@ -157,7 +156,7 @@ class Prefetching:
         )
         prefetched.start()
 
-    async def _find_start(self, queue: MessageQueue) -> tuple[int, bool]:
+    async def _find_start(self, queue: MessageQueue) -> Start:
         return await self._offsets.starting_offset(queue, self._consume_from)
 
     # --- for operators -------------------------------------------------------------------------------------------------------
@@ -180,23 +179,25 @@ class Prefetching:
             if prefetched is not None:
                 log.info("offset reset queue=%s group=%s from=%s to=%d", queue, self._group, prefetched.done_offset, offset)
                 prefetched.seek(offset)
-                prefetched.sent_offset = None
+                prefetched.sent_offset, prefetched.owed_offset = None, offset
         self._instance.spawn(self.commit(final=True), name="commit after a reset")
 
     # --- committing ----------------------------------------------------------------------------------------------------------
 
     async def commit_for_ever(self) -> None:
-        """Every five seconds what is done."""
+        """Every five seconds what is to be told."""
         while True:
             await asyncio.sleep(COMMIT_INTERVAL_S)
             await self.commit()
 
     async def commit(self, *, final: bool = False) -> None:
-        """Tell what is done. A broker that cannot be told is told with the next commit; if there is none (``final``), that is a warning."""
+        """Tell what is to be told. A broker that cannot be is told with the next commit; if there is none (``final``) it is a warning."""
         await asyncio.gather(*(self._commit(one, final=final) for one in list(self._queues.values())))
 
     async def tell(self, queues: Collection[PrefetchedQueue], *, acknowledged: bool) -> None:
         """Tell what is done of these. ``acknowledged``: return when the brokers have it; raises RemotingError."""
+        for one in queues:
+            one.owed_offset = one.done_offset
         if acknowledged:
             await asyncio.gather(*map(self._tell, queues))
         else:
@@ -218,7 +219,7 @@ class Prefetching:
             log.log(level, "offset not committed queue=%s offset=%s cause=%s", prefetched.queue, prefetched.done_offset, error)
 
     async def _tell(self, prefetched: PrefetchedQueue) -> None:
-        offset = prefetched.done_offset
+        offset = prefetched.done_offset if self._auto_commit else prefetched.owed_offset
         if offset is None or offset == prefetched.sent_offset:
             return
         await self._offsets.commit(prefetched.queue, offset)

@@ -66,7 +66,6 @@ class RunningLitePull:
             assigned=self.prefetching.of_topic,
             apply=self.prefetching.apply,
         )
-        self._auto_commit = settings.auto_commit
         self._divided_topics = divided_topics
         self._listeners = listeners
         self._tracing = tracing
@@ -94,17 +93,15 @@ class RunningLitePull:
         else:
             complete = await self.balancer.balance()
         self._spawn(self.balancer.run(complete=complete), "balancer")
-        if self._auto_commit:
-            self._spawn(self.prefetching.commit_for_ever(), "commits")
+        self._spawn(self.prefetching.commit_for_ever(), "commits")
 
     async def close(self) -> None:
-        """Commit what is done, if that is to be done by itself, and leave the group, whatever fails on the way."""
+        """Commit what is to be committed, and leave the group, whatever fails on the way."""
         for task in self._tasks:
             task.cancel()
         self.prefetching.close()
         try:
-            if self._auto_commit:
-                await self.prefetching.commit(final=True)
+            await self.prefetching.commit(final=True)
             self._listeners.close()
             if self._tracing is not None:
                 await self._tracing.close()
@@ -119,8 +116,7 @@ class RunningLitePull:
     def _group_changed(self) -> None:
         """Somebody may be about to take over queues of ours: what is done shall not be read again."""
         if not self.closing:
-            if self._auto_commit:
-                self.instance.spawn(self.prefetching.commit(), name="commit")
+            self.instance.spawn(self.prefetching.commit(), name="commit")
             self.balancer.wake()
 
     def _route_changed(self, route: TopicRoute) -> None:
