@@ -234,7 +234,7 @@ def _unit_faults(units: list[Unit], log: CommitLog, log_end: int) -> dict[Unit, 
             FIXED_SIZE <= size <= ENTRY_SIZE_MAX
             and start <= offset
             and end <= log_end
-            and offset // segment_size == (end - 1) // segment_size
+            and (offset - start) // segment_size == (end - 1 - start) // segment_size
         ):
             continue
         fault = _unit_fault(unit, log, log_end)

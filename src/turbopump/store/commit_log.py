@@ -56,7 +56,7 @@ class CommitLog:
         synced_often: bool = False,
     ) -> None:
         self._disk = disk
-        self._files = MappedFiles(disk, roots, segment_size, read_only=read_only, ahead=True)
+        self._files = MappedFiles(disk, roots, segment_size, read_only=read_only, ahead=True, aligned=True)
         self.segment_size = segment_size
         self.end = 0
         """Physical offset of the next entry."""
@@ -107,7 +107,7 @@ class CommitLog:
         if size + BLANK_SIZE_MIN > self.segment_size:
             raise MessageError(
                 f"the message or batch takes {size} bytes in the store, more than a commit log file of {self.segment_size} holds; "
-                "send less at once, or set mappedFileSizeCommitLog higher on the broker"
+                "send less at once (mappedFileSizeCommitLog is the size, and stays as it is for a store that has messages)"
             )
         return self._roll()
 
@@ -135,7 +135,8 @@ class CommitLog:
 
     def same_segment(self, one: int, other: int) -> bool:
         """Whether two offsets lie in one segment, so that what is between them can be read in one piece."""
-        return one // self.segment_size == other // self.segment_size
+        start = self._files.start
+        return (one - start) // self.segment_size == (other - start) // self.segment_size
 
     def walk(self, start: int, end: int | None = None) -> Iterator[EntryMark]:
         """The good entries from ``start`` on, until ``end`` or the first that is not good (see ``codec.entry_fault``).
@@ -235,7 +236,6 @@ class CommitLog:
         """Fill the current segment with a blank and open the next; the new end."""
         current = self._current
         start = current.end if current is not None else self.end
-        assert start % self.segment_size == 0
         if self._files.wait_for_spare:
             raise RoomInMakingError("the next file of the commit log is being made")
         fresh = self._files.append_file(start)

@@ -39,12 +39,20 @@ class MappedFiles:
     """The row in the directories ``roots``, every file ``file_size`` bytes. In ``read_only`` roots files are found, and none is made.
     ``ahead``: a spare next file is kept, beside its root (where only whole names are expected), or in it if the root is a file system
     of its own: then by the name that it will have, as Apache's broker keeps it. ``full`` tells in which roots no file should be made.
+    ``aligned``: the row begins at a multiple of ``file_size``, as Apache's broker reckons (one that already does not goes on).
 
     Raises StoreDamagedError on ``load`` if a file but the last has another size, or if files do not follow each other.
     """
 
     def __init__(
-        self, disk: Disk, roots: Sequence[Path], file_size: int, *, read_only: Sequence[Path] = (), ahead: bool = False
+        self,
+        disk: Disk,
+        roots: Sequence[Path],
+        file_size: int,
+        *,
+        read_only: Sequence[Path] = (),
+        ahead: bool = False,
+        aligned: bool = False,
     ) -> None:
         self._disk = disk
         self._read_only = [root for root in read_only if root not in roots]
@@ -56,6 +64,7 @@ class MappedFiles:
         self.file_size = file_size
         self.files: list[MappedFile] = []
         self._ahead = ahead
+        self._aligned = aligned
         self._read_ahead = True
         self._spare: Segment | None = None
         self._spare_in_making = False
@@ -73,6 +82,11 @@ class MappedFiles:
                 if number == len(starts) - 1 and self._is_unfinished(path, size or 0):
                     self._disk.remove(path)
                     continue
+                if self._aligned and start % self.file_size and len(starts) == 1:
+                    raise StoreDamagedError(
+                        f"{path} has {size} bytes and begins at {start}, which is no multiple of mappedFileSizeCommitLog={self.file_size}: "
+                        "a log goes on with the size that it was begun with, set it to that again"
+                    )
                 if number == len(starts) - 1 and self._ahead and (size or 0) < self.file_size:
                     self._lengthen(path, size or 0)
                     self.files.append(MappedFile(start, self._disk.open_segment(path)))
@@ -216,7 +230,7 @@ class MappedFiles:
 
     def emptied(self) -> MappedFiles:
         """A row like this one with no file in it."""
-        return MappedFiles(self._disk, self.roots, self.file_size, ahead=self._ahead)
+        return MappedFiles(self._disk, self.roots, self.file_size, ahead=self._ahead, aligned=self._aligned)
 
     def _found(self) -> list[tuple[int, Path]]:
         """(offset, path) of every file that is there, in order. Raises StoreDamagedError if one is there twice."""
