@@ -6,6 +6,7 @@ wrongly, 3 there is no such dead letter.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import Callable, Coroutine, Iterator
@@ -180,8 +181,23 @@ def resend_letters(
         if dry_run:
             report = await would_resend(dead_letters, group, directory, ResendTo(to), choice)
         else:
+            report = ResendReport(group)
+
+            def told(now: ResendReport) -> None:
+                nonlocal report
+                report = now
+                tell(now)
+
             with _progress(await dead_letters.count(group), output) as tell:
-                report = await resend(dead_letters, group, directory, ResendTo(to), choice, rate=rate, on_progress=tell)
+                try:
+                    await resend(dead_letters, group, directory, ResendTo(to), choice, rate=rate, on_progress=told)
+                except asyncio.CancelledError:
+                    click.echo(
+                        f"turbopump: interrupted: {report.sent:,} dead letters of {group} resent so far; whether those on their way have "
+                        "arrived the next run finds out, and nothing is sent twice",
+                        err=True,
+                    )
+                    raise
         if output == "json":
             click.echo(msgspec.json.encode(report))
         else:
@@ -224,13 +240,18 @@ def export(
     choice = Choice((), sql)
 
     async def work(dead_letters: DeadLetters) -> int:
-        from turbopump.cli.dlq_export import open_export
+        from turbopump.cli.dlq_export import open_export, streams
 
         written = 0
-        with open_export(file, kind) as write:
-            async for letter in dead_letters.letters(group, choice):
-                write(letter)
-                written += 1
+        try:
+            with open_export(file, kind) as write:
+                async for letter in dead_letters.letters(group, choice):
+                    write(letter)
+                    written += 1
+        except asyncio.CancelledError:
+            left = f"after {written:,} dead letters" if streams(file) else f"{file} is as it was"
+            click.echo(f"turbopump: interrupted: {left}", err=True)
+            raise
         if str(file) != "-":
             click.echo(f"{written} dead letters of {group} written to {file}", err=True)
         return 0

@@ -33,10 +33,15 @@ def open_export(file: Path, kind: str) -> Iterator[Write]:
             yield write
 
 
+def streams(file: Path) -> bool:
+    """Whether what is written is gone at once: to standard output, a pipe or a device."""
+    return str(file) == "-" or (file.exists() and not file.is_file())
+
+
 @contextmanager
 def _in_place_of(file: Path) -> Iterator[Path]:
-    """Where to write what is to become ``file``: beside it, or into it where it is standard output, a pipe or a device."""
-    if str(file) == "-" or (file.exists() and not file.is_file()):
+    """Where to write what is to become ``file``: beside it, or into it where that cannot be."""
+    if streams(file):
         yield file
         return
     whole = file.resolve()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator
+import signal
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +13,7 @@ import pytest
 
 from turbopump.blocking import Message, Producer, PullConsumer
 from turbopump.cli import main
+from turbopump.client.dead_letters import DeadLetter, DeadLetters, outcomes, resending
 from turbopump.testing import BrokerThread
 
 BODIES = [b'{"order": 0}', b"plain", bytes(range(16)), b"\x1b[31mred"]
@@ -25,7 +28,9 @@ def broker() -> Iterator[BrokerThread]:
         with Producer(broker.namesrv) as producer:
             for number, body in enumerate(BODIES):
                 properties = {"RETRY_TOPIC": "orders", "price": str(number), "ORIGIN_MESSAGE_ID": "AB" * 16}
-                producer.send(Message("%DLQ%billing", body, tags="t", keys=[f"k{number}"], properties=properties))
+                message = Message("%DLQ%billing", body, tags="t", keys=[f"k{number}"])
+                message.properties.update(properties)
+                producer.send(message)
         yield broker
 
 
@@ -140,3 +145,52 @@ def test_letters_are_exported_as_json_lines_and_parquet(dlq: Any, tmp_path: Path
     unknown = dlq("export", "billing", str(tmp_path / "dead.csv"))
     assert (unknown.code, (tmp_path / "dead.csv").exists()) == (2, False)
     assert "dead.csv does not say in which form: let it end in .jsonl or .parquet, or give --format" in unknown.err
+
+
+# --- interrupted --------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_an_export_that_is_interrupted_leaves_the_file_as_it_was_and_says_so(
+    dlq: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    if kind == "parquet":
+        pytest.importorskip("pyarrow.parquet")
+    letters = DeadLetters.letters
+
+    async def interrupted(self: DeadLetters, group: str, wanted: Any = None) -> AsyncIterator[DeadLetter]:
+        async for letter in letters(self, group, wanted):
+            if letter.message.queue_offset == 2:
+                signal.raise_signal(signal.SIGINT)
+                await asyncio.sleep(0)
+            yield letter
+
+    monkeypatch.setattr(DeadLetters, "letters", interrupted)
+    target = tmp_path / f"dead.{kind}"
+    target.write_text("precious")
+    done = dlq("export", "billing", str(target))
+    assert (done.code, done.err) == (130, f"turbopump: interrupted: {target} is as it was\n")
+    assert target.read_text() == "precious"
+    assert sorted(tmp_path.iterdir()) == [target], "nor is anything left beside it"
+    done = dlq("export", "billing", "-")
+    assert (done.code, done.err) == (130, "turbopump: interrupted: after 2 dead letters\n")
+
+
+def test_a_resend_that_is_interrupted_says_what_it_has_sent(
+    dlq: Any, broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send_once = outcomes.send_once
+
+    async def interrupted(instance: Any, letter: DeadLetter, queue: Any) -> outcomes.Outcome:
+        if letter.message.queue_offset > 0:
+            signal.raise_signal(signal.SIGINT)
+            await asyncio.sleep(0)
+        return await send_once(instance, letter, queue)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(resending, "send_once", interrupted)
+        done = dlq("resend", "billing", "--all")
+    assert done.code == 130
+    assert "interrupted: 1 dead letters of billing resent so far" in done.err
+    assert dlq("resend", "billing", "--all").code == 0
+    assert arrived(broker) == sorted(BODIES)

@@ -176,6 +176,7 @@ class _Run:
 
     async def send_all(self, wanted: Wanted | None, rate: float | None) -> None:
         """Send what is chosen, some at a time."""
+        self._tell(self.report)
         steps = list(FIRST_STEPS)
         loop = asyncio.get_running_loop()
         due = loop.time()
