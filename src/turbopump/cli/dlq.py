@@ -88,7 +88,9 @@ def list_groups(namesrv: list[str], output: str, log_level: str, log_file: str |
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @name_server_option
 @sql_option
-@click.option("--count", type=click.IntRange(1), default=10, show_default=True, help="At most so many, the oldest.")
+@click.option(
+    "--count", type=click.IntRange(1), default=10, show_default=True, help="Without ids: at most so many, the oldest."
+)
 @click.option(
     "--trace-topic", metavar="NAME", default=TRACE_TOPIC, show_default=True, help="Where consumers leave their traces."
 )
@@ -119,7 +121,7 @@ def show(
                 for line in letter_lines(letter, reason or "unknown"):
                     click.echo(line)
             shown += 1
-            if shown == count or choice.all_seen:
+            if choice.all_seen or (not ids and shown == count):
                 break
         return choice.complain(shown)
 

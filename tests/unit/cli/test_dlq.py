@@ -89,6 +89,13 @@ def test_letters_are_shown_with_attempts_origin_reason_and_body(dlq: Any) -> Non
     assert "\x1b" not in dlq("show", "billing").out, "nothing that a terminal would obey"
 
 
+def test_every_letter_that_is_named_is_shown(dlq: Any) -> None:
+    places = [f"broker-test:0:{number}" for number in range(4)]
+    done = dlq("show", "billing", *places, "--count", "2")
+    assert (done.code, done.err) == (0, "")
+    assert [line for line in done.out.splitlines() if line in places] == places
+
+
 def test_what_is_not_there_is_said_with_code_three(dlq: Any) -> None:
     done = dlq("show", "nobody")
     assert done.code == 3
