@@ -18,6 +18,7 @@ from turbopump.client.dead_letters.dead_letter import DeadLetter, ResendTo
 from turbopump.client.dead_letters.journal import Aim, Journal, read_journal
 from turbopump.client.dead_letters.journal_file import JournalFile, read_unlocked
 from turbopump.client.dead_letters.outcomes import Outcome, send_once
+from turbopump.client.dead_letters.pace import Pace
 from turbopump.client.dead_letters.reading import DeadLetters, Wanted
 from turbopump.client.dead_letters.report import ResendReport
 from turbopump.client.dead_letters.target import Arrival, TargetWatch, arrivals_since, find_by_id, queue_ends
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 FIRST_STEPS: Final = (1, 8)
 """Two operators who begin at the same time notice each other after one letter."""
 STEP: Final = 64
+AIMED_AHEAD_S: Final = 0.25
+"""With a rate, letters are aimed so long before they are sent at most."""
 ROUNDS: Final = 4
 SETTLE_S: Final = 3.0
 """So long after it was sent, a letter that is not in its queue will not come any more."""
@@ -127,6 +130,7 @@ class _Run:
         self._stuck: frozenset[str] = frozenset()
         self._lost: set[str] = set()
         self._turn = 0
+        self._pace = Pace(None)
         self.report = ResendReport(group)
 
     # --- doubts of runs that were killed -------------------------------------------------------------------------------------
@@ -178,9 +182,8 @@ class _Run:
         """Send what is chosen, some at a time."""
         self._tell(self.report)
         steps = list(FIRST_STEPS)
-        loop = asyncio.get_running_loop()
-        due = loop.time()
-        size_max = STEP if rate is None else max(1, min(STEP, int(rate)))
+        self._pace = Pace(rate)
+        size_max = STEP if rate is None else max(1, min(STEP, int(rate * AIMED_AHEAD_S)))
         batch: list[DeadLetter] = []
         async for letter in self._dead_letters.letters(self._group, wanted):
             if letter.resend_id in self._journal.state.done:
@@ -192,18 +195,15 @@ class _Run:
             else:
                 batch.append(letter)
             if len(batch) >= min(steps[0] if steps else STEP, size_max):
-                due = max(due, loop.time())
-                if not await self._send_batch(batch, due):
+                if not await self._send_batch(batch):
                     return
-                due += len(batch) / rate if rate is not None else 0
                 batch, steps = [], steps[1:]
-        if not batch or await self._send_batch(batch, due):
+        if not batch or await self._send_batch(batch):
             await self._look_for_others()
         self._tell(self.report)
 
-    async def _send_batch(self, batch: list[DeadLetter], due: float) -> bool:
-        """Send them at ``due`` (loop time) or later; whether to go on."""
-        await asyncio.sleep(due - asyncio.get_running_loop().time())
+    async def _send_batch(self, batch: list[DeadLetter]) -> bool:
+        """Send them; whether to go on."""
         letters = await self._with_topics(batch)
         try:
             await self._look_for_others()
@@ -233,7 +233,7 @@ class _Run:
         aims = {id_: queue for id_, (_, queue) in waiting.items()}
         self._aimed.update(aims)
         await asyncio.get_running_loop().run_in_executor(None, self._journal.aim, aims, self._now_ms())
-        answers = await asyncio.gather(*(send_once(self._instance, letter, queue) for letter, queue in waiting.values()))
+        answers = await asyncio.gather(*(self._send(letter, queue) for letter, queue in waiting.values()))
         outcomes = dict(zip(list(waiting), answers, strict=True))
         self._arrived([id_ for id_, outcome in outcomes.items() if outcome.stored], waiting)
         if any(outcome.in_doubt for outcome in outcomes.values()):
@@ -249,6 +249,10 @@ class _Run:
             elif not outcome.in_doubt and not last:  # refused: another queue may take it
                 waiting[id_] = letter, self._choose(letter)
         return outcomes
+
+    async def _send(self, letter: DeadLetter, queue: MessageQueue) -> Outcome:
+        await self._pace.turn()
+        return await send_once(self._instance, letter, queue)
 
     def _arrived(self, ids: Sequence[str], waiting: dict[str, tuple[DeadLetter, MessageQueue]]) -> None:
         self._journal.done(ids)
