@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 
@@ -31,8 +32,8 @@ def topic(broker: BrokerThread, request: pytest.FixtureRequest) -> str:
     return name
 
 
-def consumer_of(broker: BrokerThread, topic: str) -> PushConsumer:
-    return PushConsumer(broker.namesrv, group=f"g_{topic}", topic=topic, consume_from=ConsumeFrom.FIRST)
+def consumer_of(broker: BrokerThread, topic: str, *, ordered: bool = False) -> PushConsumer:
+    return PushConsumer(broker.namesrv, group=f"g_{topic}", topic=topic, consume_from=ConsumeFrom.FIRST, ordered=ordered)
 
 
 def committed(broker: BrokerThread, topic: str) -> int:
@@ -104,3 +105,46 @@ def test_how_long_a_reader_had_a_message_is_what_counts_as_its_time(broker: Brok
         taken = [next(messages) for _ in range(10)]
         assert all(message.handled_s is not None for message in taken[:-1])
         assert sum(message.handled_s or 0.0 for message in taken[:-1]) < 5.0
+
+
+def test_what_a_reader_has_finished_is_committed_while_it_handles_the_next(broker: BrokerThread, topic: str) -> None:
+    with consumer_of(broker, topic) as consumer:
+        messages = iter(consumer)
+        for _ in range(6):
+            next(messages)
+        deadline = time.monotonic() + 60
+        while committed(broker, topic) < 5 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert committed(broker, topic) == 5
+        next(messages)
+
+
+def test_in_order_a_queue_goes_on_while_the_reader_that_finished_its_message_handles_another(
+    broker: BrokerThread, topic: str
+) -> None:
+    with consumer_of(broker, topic, ordered=True) as consumer:
+        for message in [*consumer.take(1), *consumer.take(1)]:  # both queues are there
+            message.done()
+        busy, idle = iter(consumer), iter(consumer)
+        done, long_one = next(busy), next(busy)
+        while long_one.queue_id == done.queue_id:
+            done, long_one = long_one, next(busy)
+        got: list[Delivery] = []
+        reader = threading.Thread(target=lambda: got.append(next(idle)), daemon=True)
+        reader.start()
+        reader.join(60)
+        assert [(message.queue_id, message.queue_offset) for message in got] == [(done.queue_id, done.queue_offset + 1)]
+
+
+def test_a_commit_and_the_close_tell_what_readers_have_finished_until_then(broker: BrokerThread, topic: str) -> None:
+    with consumer_of(broker, topic) as consumer:
+        messages = iter(consumer)
+        for _ in range(4):
+            next(messages)
+        consumer.commit(acknowledged=True)
+        assert committed(broker, topic) == 3
+        next(messages)
+        next(messages)
+        consumer.close()
+        assert committed(broker, topic) == 5
+        del messages

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Final, Unpack
@@ -29,7 +31,7 @@ from turbopump.store.disk import Disk
 SETTLE_AT_ONCE: Final = 16
 """Messages of which a reader reports together that they are done: to report one by one would cost a thread switch each."""
 SETTLE_INTERVAL_S: Final = 0.05
-"""What a reader has finished is reported at least this often, between two messages."""
+"""What a reader has finished is reported after so long, whatever it does meanwhile."""
 
 
 class PushConsumerSettings(Surrounding, total=False):
@@ -81,6 +83,9 @@ class PushConsumer(OnLoopThread[asyncio_push_consumer.PushConsumer]):
         **settings: Unpack[PushConsumerSettings],
     ) -> None:
         super().__init__(lambda: asyncio_push_consumer.PushConsumer(namesrv, group=group, topic=topic, tags=tags, **settings))
+        self._settle_at_once = 1 if settings.get("ordered") else SETTLE_AT_ONCE  # in order, its queue waits for it
+        self._unreported: set[_Finished] = set()
+        """Of the loop's thread: readers' finished messages that wait for their time."""
 
     @property
     def group(self) -> str:
@@ -150,7 +155,13 @@ class PushConsumer(OnLoopThread[asyncio_push_consumer.PushConsumer]):
 
     def commit(self, *, acknowledged: bool = False) -> None:
         """Tell the brokers what is done, now."""
-        self._call(self._ready().commit, acknowledged=acknowledged)
+        client = self._ready()
+
+        async def commit() -> None:
+            self._report()
+            await client.commit(acknowledged=acknowledged)
+
+        self._call(commit)
 
     def reply(
         self,
@@ -167,6 +178,13 @@ class PushConsumer(OnLoopThread[asyncio_push_consumer.PushConsumer]):
         """Wait until another thread closes this consumer, or Ctrl-C: for programs with a handler."""
         self._call(self._ready().wait_closed)
 
+    def close(self) -> None:
+        """As the asyncio ``close``. What readers have finished is committed, whatever they do now. May be called twice; does nothing in a
+        forked child."""
+        if self._thread is not None and self._pid == os.getpid():
+            self._thread.loop.call_soon_threadsafe(self._report)
+        super().close()
+
     def __iter__(self) -> Iterator[Delivery]:
         return _Messages(self)
 
@@ -178,29 +196,71 @@ class PushConsumer(OnLoopThread[asyncio_push_consumer.PushConsumer]):
         """The next message, if one is ready."""
         return self._ready()._begin()
 
-    def _settle(self, finished: list[Delivery], left: list[Delivery]) -> None:
-        """From any thread, without waiting: these are done, those go back."""
-        thread = self._thread
-        if thread is None or self._pid != os.getpid() or not (finished or left):
-            return
+    def _on_loop(self, function: Callable[[], object]) -> None:
+        """From any thread, without waiting: what readers have to tell the loop."""
+        if self._thread is not None and self._pid == os.getpid():
+            self._thread.loop.call_soon_threadsafe(function)
 
-        def settle() -> None:
-            for message in finished:
-                message.done()
-            self._client.give_back(left)
+    def _report(self) -> None:
+        """On the loop: what all readers have finished is done."""
+        for finished in list(self._unreported):
+            finished.report()
 
-        thread.loop.call_soon_threadsafe(settle)
+
+class _Finished:
+    """What one reader has finished, until the loop hears of it: at once if that is many, in any case after ``SETTLE_INTERVAL_S``. The
+    reader's thread only adds and the loop only takes away, so neither locks; each flag is put down before what it asked for is done."""
+
+    def __init__(self, consumer: PushConsumer) -> None:
+        self._consumer = consumer
+        self._messages: deque[Delivery] = deque()
+        self._timed = False
+        """Whether a timer is set, or about to be: of this the loop hears once in ``SETTLE_INTERVAL_S``, however fast the reader is."""
+        self._called = False
+
+    def add(self, message: Delivery) -> None:
+        """In the reader's thread: it is done."""
+        self._messages.append(message)
+        if len(self._messages) >= self._consumer._settle_at_once:
+            self.call()
+        elif not self._timed:
+            self._timed = True
+            self._consumer._on_loop(self._set_timer)
+
+    def call(self) -> None:
+        """In the reader's thread: have it reported now."""
+        if self._messages and not self._called:
+            self._called = True
+            self._consumer._on_loop(self._report_called)
+
+    def report(self) -> None:
+        """On the loop."""
+        for _ in range(len(self._messages)):
+            self._messages.popleft().done()
+
+    def _report_called(self) -> None:
+        self._called = False
+        self.report()
+
+    def _set_timer(self) -> None:
+        self._consumer._unreported.add(self)
+        asyncio.get_running_loop().call_later(SETTLE_INTERVAL_S, self._report_in_time)
+
+    def _report_in_time(self) -> None:
+        self._consumer._unreported.discard(self)
+        self._timed = False
+        self.report()
 
 
 class _Messages(Iterator[Delivery]):
     """One blocking reader: takes what is ready from its own thread, and waits on the loop only if nothing is. What it has finished is
-    reported when it waits, after some messages, or every 50 ms."""
+    reported when it waits, after some messages, or after 50 ms; in order, at once."""
 
     def __init__(self, consumer: PushConsumer) -> None:
         self._consumer = consumer
         self._current: Delivery | None = None
-        self._began = self._reported = time.monotonic()
-        self._finished: list[Delivery] = []
+        self._began = 0.0
+        self._finished = _Finished(consumer)
         self._first = True
         """The first comes by way of the loop, behind what the reader before has put back."""
 
@@ -213,13 +273,11 @@ class _Messages(Iterator[Delivery]):
         if current is not None:
             if not current.settled:
                 current.handled_s = now - self._began
-            self._finished.append(current)
-            if len(self._finished) >= SETTLE_AT_ONCE or now - self._reported > SETTLE_INTERVAL_S:
-                self._report(now)
+            self._finished.add(current)
         message = None if self._first else self._consumer._begin()
         if message is None:
             self._first = False
-            self._report(now)
+            self._finished.call()
             try:
                 (message,) = self._consumer.take(1)
             except NoMoreMessages:
@@ -229,9 +287,7 @@ class _Messages(Iterator[Delivery]):
         return message
 
     def __del__(self) -> None:
-        self._consumer._settle(self._finished, [] if self._current is None else [self._current])
-
-    def _report(self, now: float) -> None:
-        finished, self._finished = self._finished, []
-        self._consumer._settle(finished, [])
-        self._reported = now
+        finished, current, client = self._finished, self._current, self._consumer._client
+        finished.call()
+        if current is not None:
+            self._consumer._on_loop(lambda: client.give_back([current]))
