@@ -75,7 +75,7 @@ def test_dead_letters_are_resent_once_through_kills(
         with Producer(broker.namesrv) as producer:
             for number in range(count):
                 body = b"letter %d" % number
-                producer.send(Message(f"%DLQ%{GROUP}", body, properties={"RETRY_TOPIC": "orders"}))
+                producer.send(Message.as_it_is(f"%DLQ%{GROUP}", body, {"RETRY_TOPIC": "orders"}))
         line = 60  # bytes of a journal for a letter that was aimed
         done = doubts = 0
         for number in range(kills):

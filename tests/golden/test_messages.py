@@ -127,8 +127,7 @@ def test_a_batch_is_taken_apart_and_put_together_to_the_same_bytes(recorded: Rec
     items = decode_batch(recorded.bytes)
     assert [facts(item) for item in items] == recorded["messages"]
     messages = [
-        Message("TopicTest", item.body, flag=item.flag, properties=decode_properties(item.properties.decode()))
-        for item in items
+        Message.as_it_is("TopicTest", item.body, decode_properties(item.properties.decode()), item.flag) for item in items
     ]
     assert encode_batch(messages) == recorded.bytes
 

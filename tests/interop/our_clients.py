@@ -33,14 +33,15 @@ def patient_producer(namesrv: str) -> Producer:
     return Producer(namesrv, send_timeout=CALL_SECONDS)
 
 
-def letter(topic: str, number: int, body: bytes | None = None) -> Message:
-    """Message `number` of a topic, with a tag, two keys and properties beyond ASCII."""
+def letter(topic: str, number: int, body: bytes | None = None, **times: int) -> Message:
+    """Message `number` of a topic, with a tag, two keys and properties beyond ASCII. `times`: of a `Message`."""
     return Message(
         topic,
         f"letter {number} {TEXT}" if body is None else body,
         tags=TAGS[number % 3],
         keys=[f"key-{number}", "shared"],
         properties={"n": str(number), "text": TEXT.strip() + str(number), "größe": f"ü{number}"},
+        **times,  # type: ignore[arg-type]
     )
 
 

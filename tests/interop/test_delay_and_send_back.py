@@ -165,8 +165,7 @@ async def check_dead_letters(namesrv: str, group: str, sent: list[Message], *, s
 
 
 def delayed(topic: str, number: int, level: int) -> Message:
-    plain = letter(topic, number)
-    return Message(topic, plain.body, properties=plain.properties, delay_level=level)
+    return letter(topic, number, delay_level=level)
 
 
 # --- a directory with messages that wait ----------------------------------------------------------------------------------------

@@ -154,6 +154,5 @@ class Rounds:
 
 
 def special_letter(topic: str, number: int, fails: int, *, delayed: bool) -> Message:
-    plain = letter(topic, number)
-    properties = plain.properties | ({"fails": str(fails)} if fails else {})
-    return Message(topic, plain.body, properties=properties, delay_level=int(delayed))
+    special = letter(topic, number, delay_level=int(delayed))
+    return special.with_property("fails", str(fails)) if fails else special

@@ -184,10 +184,7 @@ async def largest(namesrv: str, topic: str) -> Sent:
 
 
 async def levels(namesrv: str, topic: str, *, oneway: bool = False) -> Sent:
-    messages = [
-        Message(topic, one.body, properties=one.properties, delay_level=number % 4)
-        for number, one in enumerate(letters(topic, COUNT))
-    ]
+    messages = [letter(topic, number, delay_level=number % 4) for number in range(COUNT)]
     born = time.time_ns() // 1_000_000
     if oneway:
         async with producer(namesrv) as ours:
@@ -201,8 +198,7 @@ async def levels(namesrv: str, topic: str, *, oneway: bool = False) -> Sent:
 
 
 def timer(topic: str, number: int, ahead_ms: int) -> Message:
-    plain = letter(topic, number)
-    return Message(topic, plain.body, properties=plain.properties, deliver_at=time.time_ns() // 1_000_000 + ahead_ms)
+    return letter(topic, number, deliver_at=time.time_ns() // 1_000_000 + ahead_ms)
 
 
 async def timers(namesrv: str, topic: str) -> Sent:

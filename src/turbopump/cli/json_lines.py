@@ -2,8 +2,9 @@
 
     {"body": "text", "tags": "A", "keys": ["k1"], "properties": {"p": "v"}}
 
-Its one rule: what `consume` writes, `produce` reads back as the same message. A body that is not UTF-8 text is `body_base64`; a body
-may be written as any other JSON value, and is then sent as that JSON. It must not know clients.
+Its one rule: what `consume` writes (a line with `store_ms`), `produce` reads back as the same message, without what brokers put into it. A
+body that is not UTF-8 text is `body_base64`; a body may be written as any other JSON value, and is then sent as that JSON. It must not know
+clients.
 """
 
 import base64
@@ -15,6 +16,7 @@ import msgspec
 from turbopump.errors import MessageError
 from turbopump.message import properties as names
 from turbopump.message.message import Message, ReceivedMessage
+from turbopump.message.user_properties import handed_on
 
 # What a received message carries beside its user's own properties: fields of the line, or marks of producer and broker that the
 # next producer and broker set anew.
@@ -46,6 +48,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=False):
     tags: str | None = None
     keys: str | list[str] | None = None
     properties: dict[str, str] = msgspec.field(default_factory=dict)
+    store_ms: Any = None
 
 
 _decoder = msgspec.json.Decoder(_Line)
@@ -57,7 +60,17 @@ def read_message(line: bytes, topic: str, *, number: int) -> Message:
         fields = _decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MessageError(f'line {number} is no message: {error}; {{"body": "…"}} is expected') from None
-    return Message(topic, _body(fields, number), tags=fields.tags, keys=fields.keys, properties=fields.properties)
+    body = _body(fields, number)
+    was_received = fields.store_ms is not None
+    try:
+        message = Message(
+            topic, body, tags=fields.tags, keys=fields.keys, properties=None if was_received else fields.properties
+        )
+        if was_received:
+            message.properties = {**handed_on(fields.properties), **message.properties}
+        return message
+    except MessageError as error:
+        raise MessageError(f"line {number}: {error}") from None
 
 
 def write_message(message: ReceivedMessage) -> bytes:

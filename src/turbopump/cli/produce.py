@@ -18,6 +18,7 @@ from turbopump.client.producer import Producer
 from turbopump.client.sending.send_result import SendResult, SendStatus
 from turbopump.errors import TurbopumpError
 from turbopump.message.message import Message
+from turbopump.message.properties import TAGS
 
 OUTSTANDING: Final = 64
 """Lines that are sent at once."""
@@ -43,7 +44,7 @@ def command(
 
     def message(line: bytes, number: int) -> Message:
         found = Message(topic, line) if raw else read_message(line, topic, number=number)
-        return found if tags is None or found.tags else Message(topic, found.body, tags=tags, properties=found.properties)
+        return found if tags is None or found.tags else Message.as_it_is(topic, found.body, {**found.properties, TAGS: tags})
 
     async def work() -> None:
         sent = 0

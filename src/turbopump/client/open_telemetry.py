@@ -90,7 +90,7 @@ class OpenTelemetry(SendHook):
         """A copy that carries the context of here and now: for messages of a batch, which have no span of their own."""
         carrier = dict(message.properties)
         inject(carrier)
-        return Message(message.topic, message.body, properties=carrier, flag=message.flag)
+        return Message.as_it_is(message.topic, message.body, carrier, message.flag)
 
     # --- handling ------------------------------------------------------------------------------------------------------------
 

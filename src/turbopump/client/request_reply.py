@@ -43,6 +43,7 @@ from turbopump.errors import (
 from turbopump.message.ids import UniqueIds
 from turbopump.message.message import Message, ReceivedMessage
 from turbopump.message.properties import CLUSTER, CORRELATION_ID, MESSAGE_TYPE, REPLY_TO_CLIENT, TTL
+from turbopump.message.user_properties import checked_properties
 from turbopump.protocol.codes import RequestCode
 
 REPLY_TOPIC_END: Final = "_REPLY_TOPIC"
@@ -113,7 +114,7 @@ class Requester:
             TTL: str(max(int(timeout * 1000), 1)),
         }
         try:
-            return Message(message.topic, message.body, properties={**message.properties, **address}, flag=message.flag)
+            return Message.as_it_is(message.topic, message.body, {**message.properties, **address}, message.flag)
         except (AttributeError, TypeError):
             refuse_odd(message)
             raise
@@ -210,7 +211,8 @@ def reply_to(request: ReceivedMessage, body: bytes | str, properties: Mapping[st
         )
     back: dict[str, str] = {name: asked[name] for name in (CORRELATION_ID, REPLY_TO_CLIENT, TTL) if name in asked}
     back[MESSAGE_TYPE] = REPLY
-    return Message(asked[CLUSTER] + REPLY_TOPIC_END, body, properties={**(properties or {}), **back})
+    mine = {} if properties is None else checked_properties(properties)
+    return Message.as_it_is(asked[CLUSTER] + REPLY_TOPIC_END, body, {**mine, **back})
 
 
 def _undelivered(request: ReceivedMessage, error: SendError | RouteNotFoundError) -> ReplyError:

@@ -151,7 +151,7 @@ class TransactionProducer(Producer):
         self, sender: Sender, message: Message, arg: object, run: UserFunction, timeout: float | None
     ) -> TransactionResult:
         properties = {**message.properties, TRANSACTION_PREPARED: "true", PRODUCER_GROUP: self._member.group}
-        half = Message(message.topic, message.body, properties=properties, flag=message.flag)
+        half = Message.as_it_is(message.topic, message.body, properties, message.flag)
         outgoing = self._pack.pack(half)
         sent = await self._admission.deliver(sender, outgoing, None, timeout)
         state, failed = TransactionState.ROLLBACK, None

@@ -17,6 +17,7 @@ from turbopump.message.entry_fields import HEAD_FIELDS, body_of, head_field_of, 
 from turbopump.message.ids import offset_msg_id
 from turbopump.message.properties import decode_properties
 from turbopump.message.sysflag import SysFlag
+from turbopump.message.user_properties import checked_properties, text_pairs, user_properties
 
 BODY_SIZE_MAX: Final = 4 * 1024 * 1024
 """Bytes; Apache's default ``maxMessageSize`` on both sides."""
@@ -28,7 +29,8 @@ class Message:
     """A message to send.
 
     ``body`` bytes (a str is encoded as UTF-8); ``tags`` one tag for filters; ``keys`` one key or several, for look-ups;
-    ``properties`` your own string pairs; ``flag`` an int of your own (32 bits, signed) that travels along. ``wait_store_ok`` False: the
+    ``properties`` your own string pairs, none of them blank, under names that RocketMQ does not use itself; those of a received message may
+    be handed on (docs/client.md); ``flag`` an int of your own (32 bits, signed) that travels along. ``wait_store_ok`` False: the
     broker need not wait for its disk or slaves before it answers. ``delay_level``: it comes later, after the delay that the broker's table
     has for that level (docs/delayed-messages.md); 0: at once. ``deliver_at``: it comes at that time (ms since 1970 UTC, or a datetime);
     ``delay``: so much later (seconds, or a timedelta). Raises MessageError for what is none of these, and if more than one of the last
@@ -96,9 +98,21 @@ class Message:
     def wait_store_ok(self) -> bool:
         return self.properties.get(names.WAIT_STORE_MSG_OK) != "false"
 
+    @property
+    def user_properties(self) -> dict[str, str]:
+        """Your own properties, for another ``Message``: all but what RocketMQ keeps among them (tags, keys, times)."""
+        return user_properties(self.properties)
+
     def with_property(self, name: str, value: str) -> Message:
-        """A copy that has this property too."""
-        return Message(self.topic, self.body, properties={**self.properties, name: value}, flag=self.flag)
+        """A copy that has this property too. Raises MessageError if it may not be given."""
+        return Message.as_it_is(self.topic, self.body, {**self.properties, **checked_properties({name: value})}, self.flag)
+
+    @classmethod
+    def as_it_is(cls, topic: str, body: bytes | str, properties: Mapping[str, str], flag: int = 0) -> Message:
+        """With names of RocketMQ's own among the properties: for code of this package, which knows what they do. Raises MessageError."""
+        message = cls(topic, body, flag=flag)
+        message.properties = text_pairs(properties)
+        return message
 
 
 def bytes_of_body(body: object) -> bytes:
@@ -123,20 +137,6 @@ def checked_flag(flag: object) -> int:
     if not isinstance(flag, int) or isinstance(flag, bool) or not FLAG_MIN <= flag <= FLAG_MAX:
         raise MessageError(f"flag={flag!r:.80} does not fit: a whole number from {FLAG_MIN} to {FLAG_MAX} is expected")
     return int(flag)
-
-
-def checked_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """A copy. Raises MessageError if it is no mapping of text to text."""
-    try:
-        copied = dict(properties)
-    except (TypeError, ValueError):
-        raise MessageError(f"properties={properties!r:.80} is no mapping of names to values") from None
-    for name, value in copied.items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise MessageError(
-                f"property {name!r:.80} has the value {value!r:.80}; names and values are text: give str({value!r:.80})"
-            )
-    return copied
 
 
 def _joined(keys: Iterable[str]) -> str:
@@ -274,6 +274,11 @@ class ReceivedMessage:
     @property
     def keys(self) -> list[str]:
         return self.properties.get(names.KEYS, "").split()
+
+    @property
+    def user_properties(self) -> dict[str, str]:
+        """What the sender gave it of his own: without tags, keys and what brokers and clients have added."""
+        return user_properties(self.properties)
 
     @property
     def msg_id(self) -> str:

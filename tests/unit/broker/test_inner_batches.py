@@ -155,7 +155,7 @@ def test_batches_are_there_after_a_restart(tmp_path: Path, flush: str) -> None:
         ({"batch": True, "properties": HEADER + "DELAY\x013\x02"}, batch_of(b"a"), "cannot be part of a batch"),
         (
             {"batch": True, "properties": HEADER},
-            encode_batch([Message("B", b"x", properties={"DELAY": "3"})]),
+            encode_batch([Message("B", b"x", delay_level=3)]),
             "cannot be part of a batch",
         ),
     ],

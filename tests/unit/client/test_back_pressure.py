@@ -182,7 +182,7 @@ def test_a_full_batch_goes_at_once_and_what_differs_goes_apart() -> None:
             )
             assert len(cluster.broker.requests(SendBatchMessage)) == 4
             assert simulation.loop.time() - before < 0.2
-            delayed = Message("orders", b"x", properties={"DELAY": "1"})
+            delayed = Message("orders", b"x", delay_level=1)
             await asyncio.gather(
                 producer.send(delayed), producer.send("orders", b"x" * 2000), producer.send("orders", b"x", sharding_key=1)
             )

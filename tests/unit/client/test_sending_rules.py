@@ -253,7 +253,7 @@ def test_hooks_see_each_attempt_before_and_after() -> None:
             queue = MessageQueue("orders", "broker-a", 1)
             with pytest.raises(SendError):
                 await producer.send("orders", b"x", queue=queue)
-            await producer.send(Message("orders", b"x", tags="t", properties={"DELAY": "3"}), queue=queue)
+            await producer.send(Message("orders", b"x", tags="t", delay_level=3), queue=queue)
             assert notes.said == [
                 "before broker-a",
                 "after broker-a bad",

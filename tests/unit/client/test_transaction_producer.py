@@ -239,7 +239,7 @@ def test_what_cannot_be_a_transaction_is_refused_before_anything_is_sent() -> No
             with pytest.raises(ConfigError, match="needs an executor"):
                 await producer.send_in_transaction(Message("orders", b"x"))
             with pytest.raises(MessageError, match="cannot be delayed"):
-                await producer.send_in_transaction(Message("orders", b"x", properties={"DELAY": "3"}), executor=execute)
+                await producer.send_in_transaction(Message("orders", b"x", delay_level=3), executor=execute)
 
     in_a_world(story)
 

@@ -30,6 +30,7 @@ from turbopump.message.properties import (
 )
 from turbopump.message.rules import NOT_SENDABLE_TOPICS, RETRY_PREFIX, is_unicode, topic_fault
 from turbopump.message.sysflag import LZ4, ZLIB, ZSTD
+from turbopump.message.user_properties import blank
 
 COMPRESS_FROM: Final = 4096
 """Bytes of body from which it is compressed (``compressMsgBodyOverHowmuch``)."""
@@ -159,6 +160,8 @@ class Packer:
     def _with_id(self, properties: Mapping[str, str]) -> tuple[str, str]:
         msg_id = properties.get(UNIQ_KEY)
         text = encode_properties(properties) + self._suffix
+        if "\x01\x02" in text or "\x02\x01" in text or text[0] == NAME_END:  # put in since the message was made
+            raise next(blank(name, value) for name, value in properties.items() if not name or not value)
         if msg_id is not None:
             return text, msg_id
         msg_id = self._ids.next()
@@ -227,7 +230,7 @@ def refuse_odd(message: object) -> None:
     was made, so that it could not be made again. Nobody pays for that with a message that is right."""
     if not isinstance(message, Message):
         raise TypeError(f"{message!r:.80} is no Message; give one, as in Message('orders', b'body')") from None
-    Message(message.topic, message.body, properties=message.properties, flag=message.flag)
+    Message.as_it_is(message.topic, message.body, message.properties, message.flag)
 
 
 def _check_fits(message: Message, first: Message) -> None:

@@ -30,9 +30,9 @@ from turbopump.errors import (
     RouteNotFoundError,
     SendError,
 )
-from turbopump.message.message import checked_properties
 from turbopump.message.message_queue import MessageQueue
 from turbopump.message.properties import PROPERTIES_SIZE_MAX, UNIQ_KEY, decode_properties, encode_properties
+from turbopump.message.user_properties import text_pairs
 from turbopump.protocol.codes import ResponseCode
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ def with_properties(outgoing: Outgoing, properties: dict[str, str]) -> Outgoing:
     """What a hook made of a message's properties goes out with it; if it cannot, what was there does. The id stays the one that the
     sender is told."""
     try:
-        properties = checked_properties(properties)
+        properties = text_pairs(properties)
         if properties.get(UNIQ_KEY) != outgoing.msg_id:
             log.warning("send hook's message id left out msg_id=%s instead=%.80r", outgoing.msg_id, properties.get(UNIQ_KEY))
             properties[UNIQ_KEY] = outgoing.msg_id

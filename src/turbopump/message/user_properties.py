@@ -1,0 +1,143 @@
+"""Which properties a user may give a message: text with something in it, under names that RocketMQ does not keep for itself.
+
+One rule: what would be lost without a word, or mean something else than its user thinks, is refused in a sentence that says what to use.
+Those of a received message, which brokers and clients have added to, may be handed on as they are: what is not for the next message is
+left out. It must not know how messages are sent. Source: apache/rocketmq ``Message.putUserProperty``, ``MessageConst.STRING_HASH_SET``
+(5.3.3); other than there, ``UNIQ_KEY`` may be given: an id of one's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from turbopump.errors import MessageError
+from turbopump.message import properties as names
+from turbopump.message.failure import CONSUME_FAILURE
+
+_USE: Final[Mapping[str, str]] = {
+    names.KEYS: "give keys=",
+    names.TAGS: "give tags=",
+    names.WAIT_STORE_MSG_OK: "give wait_store_ok=False",
+    names.DELAY_TIME_LEVEL: "give delay_level=",
+    names.TIMER_DELAY_SEC: "give delay=",
+    names.TIMER_DELAY_MS: "give delay=",
+    names.TIMER_DELIVER_MS: "give deliver_at=",
+    names.TIMER_DELETE_UNIQ_KEY: "use Producer.recall",
+    names.TRANSACTION_PREPARED: "use TransactionProducer.send_in_transaction",
+    names.PRODUCER_GROUP: "use TransactionProducer.send_in_transaction",
+    names.CORRELATION_ID: "use Producer.request",
+    names.REPLY_TO_CLIENT: "use Producer.request",
+    names.TTL: "use Producer.request and its timeout=",
+    names.MESSAGE_TYPE: "use reply of Producer or PushConsumer",
+    "INSTANCE_ID": "give the producer namespace=",
+}
+"""What to use instead."""
+
+RESERVED: Final = frozenset(
+    {
+        *_USE,
+        names.RETRY_TOPIC,
+        names.REAL_TOPIC,
+        names.REAL_QUEUE_ID,
+        names.MIN_OFFSET,
+        names.MAX_OFFSET,
+        names.ORIGIN_MESSAGE_ID,
+        names.MSG_REGION,
+        names.TRACE_SWITCH,
+        names.TRANSACTION_PREPARED_QUEUE_OFFSET,
+        names.REPLY_ARRIVE_TIME,
+        names.PUSH_REPLY_TIME,
+        names.CLUSTER,
+        names.POP_CK,
+        names.TIMER_ENQUEUE_MS,
+        names.TIMER_DEQUEUE_MS,
+        names.TIMER_ROLL_TIMES,
+        names.TIMER_OUT_MS,
+        names.CRC32,
+        "BUYER_ID",
+        "TRANSFER_FLAG",
+        "CORRECTION_FLAG",
+        "MQ2_FLAG",
+        "RECONSUME_TIME",
+        "EXTEND_UNIQ_INFO",
+        "MAX_RECONSUME_TIMES",
+        "CONSUME_START_TIME",
+        "DUP_INFO",
+        "POP_CK_OFFSET",
+        "1ST_POP_TIME",
+        "INNER_MULTI_QUEUE_OFFSET",
+        "__BORNHOST",
+        "BORN_TIMESTAMP",
+        "TIMER_DELAY_LEVEL",
+        "DLQ_ORIGIN_TOPIC",
+        "DLQ_ORIGIN_MESSAGE_ID",
+    }
+)
+"""Names that a user may not give."""
+_HANDED_ON: Final = frozenset({names.KEYS, names.TAGS, names.CORRELATION_ID, names.REPLY_TO_CLIENT, names.TTL})
+"""Of a received message: what its sender said of it, and to whom a reply goes. ``WAIT`` is not among them: brokers put it in too."""
+_LEFT_BEHIND: Final = (RESERVED - _HANDED_ON) | {
+    names.TRANSACTION_ID,
+    names.TRANSACTION_CHECK_TIMES,
+    names.INNER_NUM,
+    names.INNER_BASE,
+    CONSUME_FAILURE,
+}
+"""Of a received message: what brokers and clients put in. The last five a user may give all the same, as in Java."""
+_BLANKS: Final = "".join(map(chr, range(0x21)))
+"""What Java's ``trim`` takes off."""
+
+
+def user_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """Those that are no names of RocketMQ's."""
+    return {name: value for name, value in properties.items() if name not in RESERVED and name not in _LEFT_BEHIND}
+
+
+def handed_on(properties: Mapping[str, str]) -> dict[str, str]:
+    """Of a received message's properties, and what was put to them since, those that the next message has too. Raises MessageError for
+    what is no text, or empty."""
+    kept = {name: value for name, value in text_pairs(properties).items() if name not in _LEFT_BEHIND}
+    for name, value in kept.items():
+        if not name or not value:  # other clients may have sent spaces
+            raise blank(name, value)
+    return kept
+
+
+def checked_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """What a user gave, as a copy. Raises MessageError. About 0.15 µs each."""
+    copied = text_pairs(properties)
+    if not RESERVED.isdisjoint(copied):
+        if names.MSG_REGION in copied and names.TRACE_SWITCH in copied:  # brokers put both into every message
+            return handed_on(copied)
+        name = next(name for name in copied if name in RESERVED)
+        instead = f"{_USE[name]} instead" if name in _USE else "brokers and clients set it, choose another name"
+        raise MessageError(
+            f"property {name!r} is RocketMQ's own: {instead}. What a received message has may be handed on as it is; "
+            "for a copy of a Message, take its user_properties"
+        )
+    for name, value in copied.items():
+        if not (name.strip() and value.strip()) and not (name.strip(_BLANKS) and value.strip(_BLANKS)):
+            raise blank(name, value)
+    return copied
+
+
+def text_pairs(properties: Mapping[str, str]) -> dict[str, str]:
+    """A copy. Raises MessageError if it is no mapping of text to text."""
+    try:
+        copied = dict(properties)
+    except (TypeError, ValueError):
+        raise MessageError(f"properties={properties!r:.80} is no mapping of names to values") from None
+    for name, value in copied.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise MessageError(
+                f"property {name!r:.80} has the value {value!r:.80}; names and values are text: give str({value!r:.80})"
+            )
+    return copied
+
+
+def blank(name: str, value: str) -> MessageError:
+    """The error of a property that no consumer would see."""
+    return MessageError(
+        f"property {name!r:.80} with the value {value!r:.80} is blank, and would be lost: leave it out, or give it something to hold"
+    )
