@@ -33,7 +33,17 @@ from turbopump.client.namespace import INSTANCE_ID, unwrap
 from turbopump.config.addresses import parse_address
 from turbopump.errors import ConfigError, ResponseError
 from turbopump.message.message import Message, ReceivedMessage
-from turbopump.message.properties import CORRELATION_ID, DELAY_TIME_LEVEL, KEYS, SHARDING_KEY, TAGS, TIMER_DELIVER_MS
+from turbopump.message.properties import (
+    CORRELATION_ID,
+    DELAY_TIME_LEVEL,
+    KEYS,
+    REAL_TOPIC,
+    SHARDING_KEY,
+    TAGS,
+    TIMER_DELIVER_MS,
+    TIMER_OUT_MS,
+)
+from turbopump.message.sysflag import TRANSACTION_MASK, SysFlag
 
 _SPAN: Final = "open telemetry span"
 _TYPES: Final = {
@@ -151,9 +161,11 @@ class OpenTelemetry(SendHook):
 
 def _single_attributes(message: ReceivedMessage) -> dict[str, AttributeValue]:
     properties = message.properties
+    if message.reconsume_times:
+        properties = {name: value for name, value in properties.items() if name != DELAY_TIME_LEVEL}  # the broker's
     return {
         "messaging.message.body.size": len(message.stored_body),
-        **_message_attributes(message.topic, message.msg_id, properties, _type_of(MessageKind.NORMAL, properties)),
+        **_message_attributes(message.topic, message.msg_id, properties, _type_of(_kind_of(message), properties)),
     }
 
 
@@ -197,6 +209,16 @@ _NUMBERS: Final = {
     DELAY_TIME_LEVEL: "messaging.rocketmq.message.delay_time_level",
     TIMER_DELIVER_MS: "messaging.rocketmq.message.delivery_timestamp",
 }
+
+
+def _kind_of(message: ReceivedMessage) -> MessageKind:
+    """What it was sent as, by what brokers leave in it. Of one that comes again, ``DELAY`` is the broker's word, not the sender's."""
+    properties = message.properties
+    if message.sys_flag & TRANSACTION_MASK == SysFlag.TRANSACTION_COMMIT:
+        return MessageKind.TRANSACTION_COMMIT
+    timed = TIMER_OUT_MS in properties or TIMER_DELIVER_MS in properties
+    waited = message.reconsume_times == 0 and (DELAY_TIME_LEVEL in properties or REAL_TOPIC in properties)
+    return MessageKind.DELAY if timed or waited else MessageKind.NORMAL
 
 
 def _type_of(kind: MessageKind, properties: dict[str, str]) -> str:
