@@ -74,7 +74,7 @@ def checked_entries(
     """The entries to which units of ``queue`` point. ``is_lost`` says of what cannot be read whether to pass it over."""
     checked = Checked()
     start, end, count = log.start, log.end, len(units)
-    if any(unit.offset < start for unit in units) and not _is_trimmed(queue, start):
+    if any(unit.offset < start for unit in units) and not queue.is_trimmed(start):
         units = [unit for unit in units if not 0 <= unit.offset < start or unit.size <= 0]  # zeros were never a message's unit
     checked.removed = count - len(units)
     faults = _unit_faults(units, log, end)
@@ -254,12 +254,6 @@ def _unit_fault(unit: Unit, log: CommitLog, log_end: int) -> str | None:
     if end > log_end or not log.same_segment(offset, end - 1):
         return f"its unit in the consume queue points to {offset} to {end}, where no message can be"
     return None
-
-
-def _is_trimmed(queue: ConsumeQueue, log_start: int) -> bool:
-    """Whether the queue begins where the log does: then a unit that points before that is damaged, else its message may be deleted."""
-    first = queue.unit(queue.min_index)
-    return first is not None and first[0] >= log_start
 
 
 def _head_is_of(entry: bytes, queue: ConsumeQueue, unit: Unit) -> bool:

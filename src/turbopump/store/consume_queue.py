@@ -195,9 +195,18 @@ class ConsumeQueue:
 
     def raise_min(self, log_start: int) -> None:
         """Let the queue begin at its first unit whose message is at or after ``log_start``."""
+        if not self.is_trimmed(log_start):
+            self.min_index = self._first_from(log_start)
+
+    def is_trimmed(self, log_start: int) -> bool:
+        """Whether the queue begins where a log does that begins at ``log_start``: then a unit that points before that is damaged."""
         first = self.unit(self.min_index) if log_start > 0 else None
-        if first is not None and first[0] < log_start:
-            self.min_index = self.first_at(log_start)
+        return first is None or first[0] >= log_start or (not self.is_batch and self._first_from(log_start) == self.min_index)
+
+    def lower_min(self, index: int) -> None:
+        """The log has the message ``index``: let the queue begin there, if it begins behind it and has a unit for it."""
+        if self._files.start <= index * UNIT_SIZE and index < self.min_index:
+            self.min_index = index
 
     def files_before(self, log_start: int) -> list[MappedFile]:
         """The files from the front on whose messages all lie before ``log_start``; never the last, which knows where the queue goes on."""
@@ -226,6 +235,23 @@ class ConsumeQueue:
         """Delete the queue's files."""
         self._files.remove_all()
         self._file = None
+
+    def _first_from(self, log_start: int) -> int:
+        """The first unit at or after ``log_start``. One that says that its message is before that of the unit before it is not believed."""
+        index = self.first_at(log_start)
+        while index > self.min_index and not self._follows(index - 1, log_start):
+            index -= 1
+        return index
+
+    def _follows(self, index: int, log_start: int) -> bool:
+        """Whether what a unit says, which is that its message lies before ``log_start``, can be: it lies behind that of the unit before."""
+        here, position = self._offset_of(index), (index - 1) * UNIT_SIZE
+        if here is None or here >= log_start:
+            return False
+        file = self._files.at(position)  # it may be one that the queue has no longer
+        before, size, _ = _UNIT.unpack_from(file.buffer, position - file.start) if file is not None else (0, 0, 0)
+        end = before + size if size != NO_MESSAGE_SIZE else before
+        return possible_offset(before, size) is None or end <= here
 
     def _append_elsewhere(self, index: int, physical_offset: int, size: int, tags_code: int) -> bool:
         if index < self.min_index:

@@ -273,6 +273,8 @@ class Scrub:
         if isinstance(queue, BatchConsumeQueue):
             yield from self._check_batch_unit(entry, position, queue, index)
             return
+        if queue is not None and index < queue.min_index:
+            queue.lower_min(index)  # what pointed before the log's start was damaged
         piece = queue.piece(index, _UNITS_AT_ONCE) if queue is not None else None
         if queue is None or piece is None:  # trimmed, or of a topic that was deleted
             return
