@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 from collections.abc import Callable
@@ -16,8 +17,10 @@ from tests.unit.client.test_handler_threads import until as until_really
 from tests.unit.client.test_push_consumer import committed, consumer_of, fill
 
 from turbopump import IdempotentConsumer, PushConsumer, Retry, TransactionProducer
+from turbopump.client.consuming import handling
 from turbopump.client.consuming.delivery import Delivery
 from turbopump.client.consuming.direct_consumption import consume_directly
+from turbopump.client.consuming.handler_threads import HandlerThreads
 from turbopump.client.consuming.handling import HandlerPool
 from turbopump.client.consuming.ready_messages import ReadyMessages
 from turbopump.client.idempotence import MemoryStore
@@ -249,3 +252,84 @@ def test_a_function_with_a_yield_is_refused_as_a_handler() -> None:
             IdempotentConsumer(key="k", store=MemoryStore())(handler)
         with pytest.raises(ConfigError, match=r"checker=.*without yield"):
             TransactionProducer("127.0.0.1:1", group="g", checker=handler)
+
+
+@pytest.mark.parametrize("ends", ["returns", "raises"])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_close_leaves_a_handler_that_goes_on_after_it_was_cancelled_and_names_its_message(
+    ordered: bool, ends: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            fill(cluster, 2)
+            release, inside, out = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+            async def handle(message: Delivery) -> None:
+                if message.body == b"m0":
+                    return
+                inside.set()
+                while not release.is_set():
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await release.wait()
+                out.set()
+                if ends == "raises":
+                    raise ZeroDivisionError
+
+            consumer = consumer_of(cluster, handler=handle, ordered=ordered, close_timeout=2.0)
+            await consumer.start()
+            await inside.wait()
+            begun = simulation.loop.time()
+            try:
+                async with asyncio.timeout(60):
+                    await consumer.close()
+                assert simulation.loop.time() - begun < 7
+                assert committed(cluster) == 1
+                assert [farewell.consumer_group for farewell in cluster.broker.farewells] == ["readers"]
+            finally:
+                release.set()
+            await out.wait()
+            await asyncio.sleep(60)
+            assert committed(cluster) == 1
+            assert not [entry for place, entries in cluster.broker.entries.items() if place[0] != "orders" for entry in entries]
+
+    with caplog.at_level(logging.WARNING):
+        simulate(1, scenario)
+    (told,) = [record.message for record in caplog.records if "go on though" in record.message]
+    assert "topic=orders queue=broker-a:0 offset=1 attempt=1" in told
+    assert not [record for record in caplog.records if "handler failed" in record.message]
+
+
+def test_so_it_does_with_a_coroutine_that_a_plain_handler_returned(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handling, "CANCELLED_S", 0.01)
+
+    async def story() -> None:
+        release, inside, out = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def goes_on() -> None:
+            inside.set()
+            while not release.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await release.wait()
+            out.set()
+
+        queue, ready = Queue(), ReadyMessages()
+        pool = HandlerThreads(lambda _: goes_on(), ready, concurrency=1)
+        pool.start()
+        ready.put(messages_of(queue, 1))
+        await inside.wait()
+        ready.close()
+        try:
+            async with asyncio.timeout(60):
+                await pool.stop(0.01)
+        finally:
+            release.set()
+        await out.wait()
+        await asyncio.sleep(0)
+        assert queue.said == {}
+
+    with caplog.at_level(logging.WARNING):
+        in_threads(story)
+    assert "go on though" in caplog.text
+    assert "offset=0 attempt=1" in caplog.text

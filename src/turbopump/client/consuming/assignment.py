@@ -110,13 +110,13 @@ class Assignment:
         """Commit, and drop every queue. In order, each whose messages nobody handles any more, for which ``patience`` seconds are waited,
         is free for others then; the rest after a minute."""
         queues = list(self._assigned)
+        await self.commit(final=True)
         if self._order is not None:
             for queue in queues:
                 self._hand_over(queue)
             if self._handing_over:
                 await asyncio.wait(list(self._handing_over.values()), timeout=patience)
         else:
-            await self.commit(final=True)
             for queue in queues:
                 self._assigned.pop(queue).drop()
         await self._offsets.flush(acknowledged=True)

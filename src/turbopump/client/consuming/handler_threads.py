@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from turbopump.client.consuming.delivery import Delivery
 from turbopump.client.consuming.delivery_batch import Handled
-from turbopump.client.consuming.handling import COMES_AGAIN, failed, settle
+from turbopump.client.consuming.handling import COMES_AGAIN, cancelled, failed, settle, tell_going_on
 from turbopump.client.consuming.ready_batches import ReadyBatches
 from turbopump.client.consuming.ready_messages import TURN_MAX_S, ReadyMessages
 from turbopump.client.function_failure import awaited, failure_of, meant
@@ -80,7 +80,7 @@ class HandlerThreads:
         """Whether the loop has been told that there are outcomes, and has not begun to look."""
         self._collected = self._collected_before = 0
         self._mean_s = NOTED_MAX_S
-        self._going = self._abandoned = False
+        self._going = self._abandoned = self._over = False
 
     # --- on the loop ---------------------------------------------------------------------------------------------------------
 
@@ -103,8 +103,9 @@ class HandlerThreads:
         return [message for run in self._runs if (message := run.message) is not None]
 
     async def stop(self, patience: float) -> None:
-        """Let the handlers that run now finish, ``patience`` seconds at most; what later ones say does not count. The messages that wait
-        must have been closed before, so that no new ones begin."""
+        """Let the handlers that run now finish, ``patience`` seconds at most; what later ones say does not count. A coroutine that one has
+        returned is cancelled then, and left after as long again if it goes on all the same. The messages that wait must have been closed
+        before, so that no new ones begin."""
         self._going = False
         if self._timer is not None:
             self._timer.cancel()
@@ -113,11 +114,11 @@ class HandlerThreads:
             while self._outcomes:
                 self._collect()
             self._abandoned = True
-            for task in late:
-                task.cancel()
             if late:
                 log.warning("handlers left alone at close, their messages will be delivered again count=%d", len(late))
-                await asyncio.wait(late)
+                go_on = await cancelled(late, patience)
+                self._over = True
+                tell_going_on([message for run, task in self._runs.items() if task in go_on and (message := run.message)])
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def call(self, message: Delivery) -> object:
@@ -170,9 +171,11 @@ class HandlerThreads:
         try:
             result = await awaited(awaitable)
         except Exception as error:
-            failed(message, error, self._fate)
+            if not self._over:
+                failed(message, error, self._fate)
         else:
-            settle(message, result, self._fate)
+            if not self._over:
+                settle(message, result, self._fate)
 
     def _ended(self, run: _Run) -> None:
         del self._runs[run]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Final
 
 from turbopump.client.consuming.delivery import Delivery, Retry, is_retry
@@ -27,6 +27,10 @@ COMES_AGAIN: Final = "will be delivered again"
 """What mostly becomes of a message that failed."""
 REPLACE_S: Final = 1.0
 """A worker that somebody else ended is replaced after so long: mostly everything is being cancelled, and the loop ends before."""
+CANCELLED_S: Final = 1.0
+"""So long a handler that a close has cancelled may take to end, however short the close's patience is."""
+NAMED_MAX: Final = 5
+"""Messages that a line of the log names."""
 
 
 class HandlerPool:
@@ -49,7 +53,7 @@ class HandlerPool:
         self._idle: set[asyncio.Task[None]] = set()
         self._in_hand: dict[asyncio.Task[None], Handled] = {}
         """What each busy worker handles, or has handled a moment ago."""
-        self._started = self._stopping = False
+        self._started = self._stopping = self._abandoned = False
 
     def start(self) -> None:
         """Begin to take messages."""
@@ -81,16 +85,17 @@ class HandlerPool:
         return task in self._tasks
 
     async def stop(self, patience: float) -> None:
-        """Let the handlers that run now finish, ``patience`` seconds at most; then cancel them. The messages that wait
-        must have been closed before, so that no new ones begin."""
+        """Let the handlers that run now finish, ``patience`` seconds at most; then cancel them. Those that go on all the same are left after
+        as long again, and what they say later does not count. The messages that wait must have been closed before, so that no new ones
+        begin."""
         self._stopping = True
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=patience)
-            for task in late:
-                task.cancel()
             if late:
                 log.warning("handlers cancelled at close, their messages will be delivered again count=%d", len(late))
-                await asyncio.wait(late)
+                go_on = await cancelled(late, patience)
+                self._abandoned = True
+                tell_going_on([message for task in go_on if (message := self._in_hand.get(task)) is not None])
 
     async def call(self, message: Delivery) -> object:
         """Run the handler once, beside the others; what it returns. Raises what it raises, as ``failure_of`` says."""
@@ -122,8 +127,12 @@ class HandlerPool:
             except GeneratorExit:  # the loop has ended
                 raise
             except BaseException as error:
+                if self._abandoned:
+                    return
                 failed(message, failure_of(error, in_thread=False), self._fate)
             else:
+                if self._abandoned:
+                    return
                 if result is None:
                     message.done()
                 else:
@@ -152,6 +161,24 @@ class HandlerPool:
         if message is not None:
             failed(message, error, self._fate)
         self._fill()
+
+
+async def cancelled(tasks: Collection[asyncio.Task[None]], patience: float) -> set[asyncio.Task[None]]:
+    """Cancel these; which of them go on all the same, after ``patience`` seconds, or a second if that is longer."""
+    for task in tasks:
+        task.cancel()
+    _, go_on = await asyncio.wait(tasks, timeout=max(patience, CANCELLED_S))
+    return go_on
+
+
+def tell_going_on(messages: Sequence[Handled]) -> None:
+    """What the handlers have in hand that a close cannot end."""
+    if messages:
+        log.warning(
+            "handlers go on though the close has cancelled them, their messages will be delivered again count=%d %s%s",
+            *(len(messages), "; ".join(keys_of(message) for message in messages[:NAMED_MAX])),
+            "; …" if len(messages) > NAMED_MAX else "",
+        )
 
 
 def failed(message: Handled, error: BaseException, fate: str) -> None:
