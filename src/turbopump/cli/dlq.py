@@ -24,7 +24,7 @@ from turbopump.cli.name_servers import name_server_option
 from turbopump.cli.names import checked_number
 from turbopump.cli.serving import run_client
 from turbopump.cli.topic import output_option
-from turbopump.client.dead_letters import DeadLetter, DeadLetters, ResendReport, ResendTo, resend, would_resend
+from turbopump.client.dead_letters import DeadLetter, DeadLetters, InDoubt, ResendReport, ResendTo, resend, would_resend
 from turbopump.client.traces.trace import TRACE_TOPIC
 from turbopump.clock import SystemClock
 from turbopump.errors import MessageNotFoundError
@@ -149,6 +149,13 @@ def show(
     callback=checked_number,
     help="At most so many a second.  [default: no limit]",
 )
+@click.option(
+    "--in-doubt",
+    type=click.Choice([what.value for what in InDoubt]),
+    default=InDoubt.LEAVE.value,
+    show_default=True,
+    help="What to do with letters that may have been sent to a queue that cannot be read any more.",
+)
 @click.option("--dry-run", is_flag=True, help="Send nothing, say what would be sent.")
 @click.option(
     "--journal",
@@ -165,6 +172,7 @@ def resend_letters(
     sql: Filter | None,
     every: bool,
     to: str,
+    in_doubt: str,
     rate: float | None,
     dry_run: bool,
     journal: Path | None,
@@ -192,7 +200,16 @@ def resend_letters(
 
             with _progress(await dead_letters.count(group), output) as tell:
                 try:
-                    await resend(dead_letters, group, directory, ResendTo(to), choice, rate=rate, on_progress=told)
+                    await resend(
+                        dead_letters,
+                        group,
+                        directory,
+                        ResendTo(to),
+                        choice,
+                        in_doubt=InDoubt(in_doubt),
+                        rate=rate,
+                        on_progress=told,
+                    )
                 except asyncio.CancelledError:
                     click.echo(
                         f"turbopump: interrupted: {report.sent:,} dead letters of {group} resent so far; whether those on their way have "
@@ -209,6 +226,14 @@ def resend_letters(
             click.echo(f"turbopump: {place} was not sent: {why}", err=True)
         if report.failures > FAILURES_SHOWN:
             click.echo(f"turbopump: and {report.failures - FAILURES_SHOWN} more were not sent", err=True)
+        for queue, why in report.out_of_sight.items():
+            click.echo(f"turbopump: {queue}, where letters may have been sent, cannot be read: {why}", err=True)
+        if report.out_of_sight:
+            click.echo(
+                "turbopump: run it again when that can be read. If it is gone for good, decide: --in-doubt send sends those letters again "
+                "(what had arrived is there twice), --in-doubt sent takes them for sent",
+                err=True,
+            )
         if report.stopped is not None:
             click.echo(f"turbopump: stopped: {report.stopped}; run it again when that is over, nothing is sent twice", err=True)
         return choice.complain(report.handled) or (0 if report.complete else INCOMPLETE)

@@ -103,7 +103,7 @@ def report_lines(report: ResendReport) -> Iterator[str]:
         "of an interrupted run were found in their topics": report.recovered,
         "were resent by somebody else": report.elsewhere,
         "could not be sent": report.failures,
-        "may or may not have been sent, the next run finds out": report.in_doubt,
+        f"may or may not have been sent{'' if report.out_of_sight else ', the next run finds out'}": report.in_doubt,
     }
     for text, count in counts.items():
         if count:

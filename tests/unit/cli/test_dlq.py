@@ -13,7 +13,7 @@ import pytest
 
 from turbopump.blocking import Message, Producer, PullConsumer
 from turbopump.cli import main
-from turbopump.client.dead_letters import DeadLetter, DeadLetters, outcomes, resending
+from turbopump.client.dead_letters import DeadLetter, DeadLetters, InDoubt, ResendReport, outcomes, resending
 from turbopump.testing import BrokerThread
 
 BODIES = [b'{"order": 0}', b"plain", bytes(range(16)), b"\x1b[31mred"]
@@ -201,3 +201,20 @@ def test_a_resend_that_is_interrupted_says_what_it_has_sent(
     assert "interrupted: 1 dead letters of billing resent so far" in done.err
     assert dlq("resend", "billing", "--all").code == 0
     assert arrived(broker) == sorted(BODIES)
+
+
+def test_what_cannot_be_looked_for_is_told_with_what_to_do(dlq: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    async def in_doubt(*arguments: object, **options: object) -> ResendReport:
+        asked.append(options["in_doubt"])
+        return ResendReport("billing", already=1, in_doubt=3, out_of_sight={"orders@broker-a:1": "no such queue"})
+
+    monkeypatch.setattr("turbopump.cli.dlq.resend", in_doubt)
+    done = dlq("resend", "billing", "--all")
+    assert done.code == 1
+    assert "  3 may or may not have been sent\n" in done.out, "no run finds out by itself"
+    assert "orders@broker-a:1, where letters may have been sent, cannot be read: no such queue" in done.err
+    assert "--in-doubt send sends those letters again" in done.err
+    dlq("resend", "billing", "--all", "--in-doubt", "sent")
+    assert asked == [InDoubt.LEAVE, InDoubt.SENT]

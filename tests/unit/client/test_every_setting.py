@@ -307,6 +307,7 @@ async def unplain(_letter: object) -> bool:
         (lambda: resend(LETTERS, "g", FOLDER, "retry"), "to='retry' must be ResendTo.ORIGIN or"),  # type: ignore[arg-type]
         (lambda: resend(LETTERS, "g", FOLDER, wanted=unplain), "wanted=.* must be a plain function"),  # type: ignore[arg-type]
         (lambda: resend(LETTERS, "g", FOLDER, rate=0), "rate=0 must be a number of letters a second above 0"),
+        (lambda: resend(LETTERS, "g", FOLDER, in_doubt="send"), "in_doubt='send' must be InDoubt.LEAVE"),  # type: ignore[arg-type]
         (lambda: resend(LETTERS, "g", FOLDER, settle=-1), "settle=-1 must be"),
         (lambda: would_resend(LETTERS, "g", FOLDER, ResendTo.RETRY, 5), "wanted=5 must be"),  # type: ignore[arg-type]
     ],

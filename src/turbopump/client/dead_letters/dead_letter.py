@@ -81,6 +81,15 @@ class ResendTo(Enum):
     POP_RETRY = "pop-retry"
 
 
+class InDoubt(Enum):
+    """What to do with letters that may have been sent, and whose target queue cannot be read: it is gone, or its broker does not answer.
+    Leave them until it can be; send them again, so that those that had arrived are there twice; or take them for sent."""
+
+    LEAVE = "leave"
+    SEND = "send"
+    SENT = "sent"
+
+
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     """One message of a group's dead letters; ``message`` is as it is stored there."""

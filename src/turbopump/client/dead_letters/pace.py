@@ -27,6 +27,5 @@ class Pace:
             latest, span = self._latest, (self._latest.maxlen or 1) / self._rate
             self._due = max(self._due + 1 / self._rate, loop.time() - span) if latest else loop.time()
             at = max(self._due, latest[0] + span) if len(latest) == latest.maxlen else self._due
-            while loop.time() < at:
-                await asyncio.sleep(at - loop.time())
+            await asyncio.sleep(max(0.0, at - loop.time()))
             latest.append(loop.time())

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Final
 
 from turbopump.client.consuming.handling import is_coroutine_function
-from turbopump.client.dead_letters.dead_letter import DeadLetter, ResendTo
+from turbopump.client.dead_letters.dead_letter import DeadLetter, InDoubt, ResendTo
 from turbopump.client.dead_letters.journal import Aim, Journal, read_journal
 from turbopump.client.dead_letters.journal_file import JournalFile, read_unlocked
 from turbopump.client.dead_letters.outcomes import Outcome, send_once
 from turbopump.client.dead_letters.pace import Pace
 from turbopump.client.dead_letters.reading import DeadLetters, Wanted
 from turbopump.client.dead_letters.report import ResendReport
-from turbopump.client.dead_letters.target import Arrival, TargetWatch, arrivals_since, find_by_id, queue_ends
+from turbopump.client.dead_letters.target import Arrival, OutOfSight, TargetWatch, arrivals_since, find_by_id, queue_ends
 from turbopump.client.dead_letters.target_topics import TargetTopics, missing_topic_hint
 from turbopump.client.setting_rules import FUNCTION, SECONDS_OR_0, Rule, check, is_name, is_seconds
 from turbopump.errors import RemotingError, ResendError, RouteNotFoundError
@@ -45,6 +45,7 @@ _RULES: Final[Mapping[str, Rule]] = {
     "wanted": Rule(
         lambda value: callable(value) and not is_coroutine_function(value), "must be a plain function of a DeadLetter"
     ).or_none(),
+    "in_doubt": Rule(lambda value: isinstance(value, InDoubt), "must be InDoubt.LEAVE, InDoubt.SEND or InDoubt.SENT"),
     "rate": Rule(is_seconds, "must be a number of letters a second above 0").or_none(),
     "settle": SECONDS_OR_0,
     "on_progress": FUNCTION,
@@ -78,13 +79,14 @@ async def resend(
     to: ResendTo = ResendTo.ORIGIN,
     wanted: Wanted | None = None,
     *,
+    in_doubt: InDoubt = InDoubt.LEAVE,
     rate: float | None = None,
     settle: float = SETTLE_S,
     on_progress: Callable[[ResendReport], None] = lambda report: None,
 ) -> ResendReport:
     """Send the chosen dead letters again, each once. ``journal``: the directory of the journals; keep it as long as the dead letters.
 
-    ``rate``: letters a second at most. ``settle``: seconds after which a message that was sent and cannot be seen is not there. The report
+    ``in_doubt``: what to do with letters that may have been sent to queues that cannot be read. ``rate``: letters a second at most. ``settle``: seconds after which a message that was sent and cannot be seen is not there. The report
     says what could not be sent and why. Raises ResendError if somebody else is resending (of this group), or the journal cannot be read;
     a RemotingError or MessageNotFoundError if the dead letters cannot be read; OSError if the journal cannot be written; ConfigError
     for arguments that cannot be used.
@@ -94,7 +96,7 @@ async def resend(
     try:
         surroundings = dead_letters.instance.surroundings
         writer = Journal(file, run=surroundings.new_instance_name(), now_ms=surroundings.clock.now_ms())
-        run = _Run(dead_letters, group, writer, to, settle, on_progress)
+        run = _Run(dead_letters, group, writer, to, in_doubt, settle, on_progress)
         await run.settle_old_doubts()
         await run.send_all(wanted, rate)
         return run.report
@@ -114,6 +116,7 @@ class _Run:
         group: str,
         journal: Journal,
         to: ResendTo,
+        in_doubt: InDoubt,
         settle: float,
         on_progress: Callable[[ResendReport], None],
     ) -> None:
@@ -122,12 +125,13 @@ class _Run:
         self._group = group
         self._journal = journal
         self._topics = TargetTopics(self._instance, group, to)
+        self._in_doubt = in_doubt
         self._settle_s = settle
         self._tell = on_progress
         self._watch = TargetWatch(self._instance, group)
         self._aimed: dict[str, MessageQueue] = {}
         self._seen: dict[str, Arrival] = {}
-        self._stuck: frozenset[str] = frozenset()
+        self._stuck: dict[str, OutOfSight] = {}
         self._lost: set[str] = set()
         self._turn = 0
         self._pace = Pace(None)
@@ -149,13 +153,12 @@ class _Run:
         starts: dict[MessageQueue, int] = {}
         for aim in doubts.values():
             starts[aim.queue] = min(aim.start, starts.get(aim.queue, aim.start))
-        stuck: set[str] = set()
         for queue, start in starts.items():
             try:
                 arrived = {arrival.id for arrival in await arrivals_since(self._instance, self._group, {queue: start})}
             except (RemotingError, RouteNotFoundError) as error:
                 log.warning("nobody can tell what was resent to a queue queue=%s cause=%s", queue, error)
-                stuck |= _aimed_at(queue, doubts)
+                self._stuck.update(dict.fromkeys(_aimed_at(queue, doubts), OutOfSight(queue, str(error))))
                 continue
             found = arrived & doubts.keys()
             self._journal.done(found)
@@ -163,7 +166,6 @@ class _Run:
             self._journal.lost(unsent)
             self._lost |= unsent
             self.report.recovered += len(found)
-        self._stuck = frozenset(stuck)
 
     async def _of_this_cluster(self, doubts: Mapping[str, Aim]) -> dict[str, Aim]:
         """Those of ``doubts`` whose letter is here."""
@@ -186,10 +188,11 @@ class _Run:
         size_max = STEP if rate is None else max(1, min(STEP, int(rate * AIMED_AHEAD_S)))
         batch: list[DeadLetter] = []
         async for letter in self._dead_letters.letters(self._group, wanted):
+            hidden = self._stuck.get(letter.resend_id)
             if letter.resend_id in self._journal.state.done:
                 self.report.already += 1
-            elif letter.resend_id in self._stuck:
-                self.report.in_doubt += 1
+            elif hidden is not None and not self._sends(letter, hidden):
+                pass
             elif await self._topics.learn(letter) is None:
                 self.report.fail(letter, _NO_ORIGIN)
             else:
@@ -201,6 +204,22 @@ class _Run:
         if not batch or await self._send_batch(batch):
             await self._look_for_others()
         self._tell(self.report)
+
+    def _sends(self, letter: DeadLetter, hidden: OutOfSight) -> bool:
+        """Whether what may be in a queue that cannot be read is sent: as the user has decided."""
+        match self._in_doubt:
+            case InDoubt.LEAVE:
+                self.report.in_doubt += 1
+                self.report.out_of_sight[str(hidden.queue)] = hidden.why
+                return False
+            case InDoubt.SENT:
+                self._journal.done([letter.resend_id])
+                self.report.already += 1
+                return False
+            case InDoubt.SEND:
+                self._journal.lost([letter.resend_id])
+                self._lost.add(letter.resend_id)
+                return True
 
     async def _send_batch(self, batch: list[DeadLetter]) -> bool:
         """Send them; whether to go on."""
@@ -330,20 +349,22 @@ class _Run:
         """Those that are not in their target already, sent by somebody who has another journal."""
         gate = asyncio.Semaphore(16)
 
-        async def find(letter: DeadLetter) -> Arrival | None:
+        async def find(letter: DeadLetter) -> Arrival | OutOfSight | None:
             topic = self._topics.of(letter)
             assert topic is not None
             async with gate:
                 return await find_by_id(self._instance, topic, letter.resend_id)
 
-        found = await asyncio.gather(*(find(letter) for letter in letters))
-        done = self._journal.state.done
-        late = sum(letter.resend_id in done for letter in letters)
-        elsewhere = [arrival.id for arrival in found if arrival is not None and arrival.id not in done]
-        self._journal.done(elsewhere)
-        self.report.already += late
-        self.report.elsewhere += len(elsewhere)
-        return [letter for letter in letters if letter.resend_id not in done]
+        unsent: list[DeadLetter] = []
+        for letter, found in zip(letters, await asyncio.gather(*(find(letter) for letter in letters)), strict=True):
+            if letter.resend_id in self._journal.state.done:
+                self.report.already += 1
+            elif isinstance(found, Arrival):
+                self._journal.done([letter.resend_id])
+                self.report.elsewhere += 1
+            elif found is None or self._sends(letter, found):
+                unsent.append(letter)
+        return unsent
 
     def _now_ms(self) -> int:
         return self._instance.surroundings.clock.now_ms()

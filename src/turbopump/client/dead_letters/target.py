@@ -39,6 +39,13 @@ class Arrival(NamedTuple):
     offset: int
 
 
+class OutOfSight(NamedTuple):
+    """A target queue that cannot be read."""
+
+    queue: MessageQueue
+    why: str
+
+
 async def queue_ends(instance: ClientInstance, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
     """One past the newest message of each. Raises RemotingError."""
     offsets = OffsetStore(instance, TOOLS_GROUP)
@@ -102,10 +109,12 @@ async def arrivals_since(instance: ClientInstance, group: str, starts: Mapping[M
     return await watch.arrivals()
 
 
-async def find_by_id(instance: ClientInstance, topic: str, id_: str) -> Arrival | None:
-    """The message of ``topic`` with this unique id, as far as the brokers' indexes know it and can be asked."""
+async def find_by_id(instance: ClientInstance, topic: str, id_: str) -> Arrival | OutOfSight | None:
+    """The message of ``topic`` with this unique id, as far as the brokers' indexes know it and can be asked. An index knows the messages
+    of a topic that was deleted, too: those do not count if the topic has been made again."""
     route = await instance.routes.get(topic)
     request = QueryMessage(topic=topic, key=id_, max_num=FOUND_MAX, begin_timestamp=0, end_timestamp=EVER, unique_key=True)
+    hidden: OutOfSight | None = None
     for broker_name in sorted(route.addresses):
         address = route.readable_address(broker_name)
         assert address is not None
@@ -118,6 +127,20 @@ async def find_by_id(instance: ClientInstance, topic: str, id_: str) -> Arrival 
             continue
         if answer.code == ResponseCode.SUCCESS:
             for message in good_messages(answer.body, broker_name, address):
-                if is_meant(message, request, 0):
-                    return Arrival(id_, MessageQueue(topic, broker_name, message.queue_id), message.queue_offset)
-    return None
+                if not is_meant(message, request, 0):
+                    continue
+                arrival = Arrival(id_, MessageQueue(topic, broker_name, message.queue_id), message.queue_offset)
+                try:
+                    if not await _is_left_over(instance, arrival):
+                        return arrival
+                except RemotingError as error:
+                    hidden = OutOfSight(arrival.queue, str(error))
+    return hidden
+
+
+async def _is_left_over(instance: ClientInstance, arrival: Arrival) -> bool:
+    """Whether a message that an index knows is none of its queue now: the queue is shorter, or has another one at its offset. (Nothing at
+    its offset is what retention and compaction leave.)"""
+    messages, reply = await pull_now(instance, arrival.queue, arrival.offset, 1)
+    others = [m for m in messages if m.queue_offset == arrival.offset and m.properties.get(UNIQ_KEY) != arrival.id]
+    return arrival.offset >= reply.max_offset or bool(others)
