@@ -123,6 +123,30 @@ def test_a_wait_that_is_cancelled_loses_nothing_and_a_pop_that_is_cancelled_give
     simulate(1, scenario)
 
 
+def test_what_the_pops_before_brought_is_given_back_too_when_a_receive_of_many_is_cancelled() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with popping(simulation) as (cluster, (pops,)), consumer_of(cluster) as consumer:
+            for i in range(50):
+                pops.store("orders", 0, f"m{i}".encode())
+            receiving = asyncio.create_task(consumer.receive(64, 60))
+
+            def first() -> None:
+                pops.on_pop = receiving.cancel
+
+            pops.on_pop = first
+            await asyncio.wait([receiving])
+            assert receiving.cancelled()
+            pops.on_pop = lambda: None
+            began = simulation.loop.time()
+            again: list[PoppedMessage] = []
+            while len(again) < 50:
+                again += await consumer.receive(64, 300, timeout=120)
+            assert sorted(bodies(again)) == sorted(f"m{i}".encode() for i in range(50))
+            assert simulation.loop.time() - began < 5, "not only after its 60 s"
+
+    simulate(1, scenario)
+
+
 def test_topics_and_brokers_take_turns() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with popping(simulation, brokers=2) as (cluster, pops), consumer_of(cluster) as consumer:

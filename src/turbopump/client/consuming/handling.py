@@ -85,9 +85,9 @@ class HandlerPool:
         return task in self._tasks
 
     async def stop(self, patience: float) -> None:
-        """Let the handlers that run now finish, ``patience`` seconds at most; then cancel them. Those that go on all the same are left after
-        as long again, and what they say later does not count. The messages that wait must have been closed before, so that no new ones
-        begin."""
+        """Let the handlers that run now finish, ``patience`` seconds at most; then cancel them. Those that go on all the same are left
+        after as long again, and what they say later does not count. The messages that wait must have been closed before, so that no new
+        ones begin."""
         self._stopping = True
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=patience)

@@ -147,21 +147,29 @@ class PopSources:
 
     async def _first_that_has(self, sources: Sequence[MessageQueue], count: int, invisible_s: float) -> list[PoppedMessage]:
         messages: list[PoppedMessage] = []
-        for source in sources:
-            while len(messages) < count and self._may_ask(str(source)):
-                batch = min(count - len(messages), BATCH_MAX)
-                try:
-                    found = await self._pop(source, batch, invisible_s)
-                except (RemotingError, ProtocolError) as error:
-                    self._fail(str(source), error)
+        try:
+            for source in sources:
+                await self._pop_into(messages, source, count, invisible_s)
+                if messages:
                     break
-                self._works(str(source))
-                messages += self._live(found, self._loop.time() + invisible_s)
-                if len(found.wanted) + len(found.unwanted) < batch:
-                    break
-            if messages:
-                break
+        except BaseException:  # nobody gets what the pops before have brought
+            self._give_back(messages)
+            raise
         return messages
+
+    async def _pop_into(self, messages: list[PoppedMessage], source: MessageQueue, count: int, invisible_s: float) -> None:
+        """As many as it has, until there are ``count``: a broker gives 32 at a time."""
+        while len(messages) < count and self._may_ask(str(source)):
+            batch = min(count - len(messages), BATCH_MAX)
+            try:
+                found = await self._pop(source, batch, invisible_s)
+            except (RemotingError, ProtocolError) as error:
+                self._fail(str(source), error)
+                break
+            self._works(str(source))
+            messages += self._live(found, self._loop.time() + invisible_s)
+            if len(found.wanted) + len(found.unwanted) < batch:
+                break
 
     async def _pop(self, source: MessageQueue, batch: int, invisible_s: float) -> PopResult[PoppedMessage]:
         attempt_id = None
