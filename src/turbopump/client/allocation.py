@@ -14,6 +14,7 @@ from typing import Final
 from turbopump.client.selectors import ROOM_END, VIRTUAL_NODES, node_key, ring_hash
 from turbopump.errors import ConfigError
 from turbopump.message.message_queue import MessageQueue
+from turbopump.message.rules import RETRY_PREFIX
 
 Strategy = Callable[[Sequence[MessageQueue], Sequence[str], str], list[MessageQueue]]
 """(all queues sorted, all client ids sorted, our client id, which is among them) to our queues."""
@@ -49,9 +50,21 @@ def allocate_consistent_hash(virtual_nodes: int = VIRTUAL_NODES) -> Strategy:
 
 
 def allocate_by_configuration(ours: Collection[MessageQueue]) -> Strategy:
-    """These queues and no others, whoever else is there (``AllocateMessageQueueByConfig``)."""
+    """These queues and no others, whoever else is there (``AllocateMessageQueueByConfig``).
+
+    The group's retry topic, unless queues of it are among ``ours``, is divided by ``allocate_average``: else nobody would have its queues,
+    as in Java, where what has failed does not come again.
+    """
     fixed = list(ours)
-    return lambda _queues, _clients, _client_id: list(fixed)
+    named = {queue.topic for queue in fixed}
+
+    def allocate(queues: Sequence[MessageQueue], clients: Sequence[str], client_id: str) -> list[MessageQueue]:
+        topics = {queue.topic for queue in queues}
+        if topics - named and all(topic.startswith(RETRY_PREFIX) for topic in topics):
+            return allocate_average(queues, clients, client_id)
+        return list(fixed)
+
+    return allocate
 
 
 def allocate_by_machine_room(rooms: Collection[str]) -> Strategy:

@@ -45,6 +45,13 @@ def test_configured_queues_are_ours_whoever_else_is_there() -> None:
     assert allocate_by_configuration(ours)([], ["x", "y"], "y") == ours
 
 
+def test_a_retry_topic_is_shared_by_all_members_unless_its_queues_are_configured_too() -> None:
+    retry = [MessageQueue("%RETRY%billing", "broker-a", n) for n in range(2)]
+    ours = [MessageQueue("Orders", "broker-a", 3)]
+    assert allocate_by_configuration(ours)(retry, ["x", "y"], "y") == retry[1:]
+    assert allocate_by_configuration([*ours, retry[0]])(retry, ["x", "y"], "y") == [*ours, retry[0]]
+
+
 def test_a_ring_without_points_gives_nothing() -> None:
     assert allocate_consistent_hash(0)([MessageQueue("Orders", "broker-a", 3)], ["x"], "x") == []
 

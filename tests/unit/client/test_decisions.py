@@ -160,6 +160,13 @@ def test_a_rebalance_moves_only_what_it_must() -> None:
     assert (list(nothing.gained), list(nothing.lost)) == ([], [])
 
 
+def test_queues_of_other_topics_that_a_strategy_names_are_not_gained() -> None:
+    ours = queues(("a", 0))
+    elsewhere = [MessageQueue("%RETRY%readers", "a", 0)]
+    change = decide(elsewhere, ["x"], "x", [], lambda *_: ours)
+    assert (list(change.gained), list(change.lost)) == ([], [])
+
+
 @examples(100)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=60), st.randoms())
 def test_the_offset_to_commit_is_the_lowest_that_is_not_done(gaps: list[int], chance: random.Random) -> None:

@@ -8,6 +8,7 @@ import pytest
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
 from tests.unit.client.test_push_consumer import committed, consumer_of, fill
 
+from turbopump.client.allocation import allocate_by_configuration
 from turbopump.client.consuming.delivery import Delivery, Retry
 from turbopump.client.consuming.queue_locks import RELIANCE_S, RENEWAL_INTERVAL_S
 from turbopump.client.push_consumer import PushConsumer
@@ -169,6 +170,23 @@ def test_locks_are_taken_before_a_pull_renewed_every_20_seconds_and_given_back_a
             assert sorted(locked(cluster, UnlockBatchMq)) == [[0], [1]]
             codes = [int(request.code) for request, _ in cluster.broker.received]
             assert codes.index(RequestCode.LOCK_BATCH_MQ) < codes.index(RequestCode.PULL_MESSAGE)
+
+    simulate(1, scenario)
+
+
+def test_configured_queues_are_consumed_in_order_for_as_long_as_their_locks_are_renewed() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=2) as cluster:
+            cluster.name_server.route("%RETRY%readers", cluster.broker, queues=1)
+            hands = Hands()
+            allocation = allocate_by_configuration([MessageQueue("orders", "broker-a", 1)])
+            async with ordered(cluster, handler=hands, allocation=allocation):
+                for minute in range(3):
+                    cluster.broker.store("orders", 1, b"%d" % minute)
+                    await until(lambda: len(hands.seen) == minute + 1)  # noqa: B023 - in this round
+                    await asyncio.sleep(60)
+            assert [body for body, _ in hands.seen] == [b"0", b"1", b"2"]
+            assert set(map(tuple, locked(cluster))) == {(1,)}
 
     simulate(1, scenario)
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster, until
 
+from turbopump.client.allocation import allocate_by_configuration
 from turbopump.client.consuming.assignment import Assignment
 from turbopump.client.consuming.delivery import Delivery
 from turbopump.client.consuming.rebalance import Change
@@ -374,6 +375,21 @@ def test_messages_of_the_retry_topic_carry_the_topic_they_came_from() -> None:
                     break
                 assert consumer.queues == [queue for queue in consumer.queues if queue.topic == "orders"]
             assert cluster.broker.committed["readers", "%RETRY%readers", 0] == 1
+
+    simulate(1, scenario)
+
+
+def test_a_member_with_configured_queues_gets_what_has_failed_again() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=2) as cluster:
+            cluster.name_server.route("%RETRY%readers", cluster.broker, queues=1)
+            cluster.broker.store("%RETRY%readers", 0, b"once more", "RETRY_TOPIC\x01orders\x02")
+            configured = [MessageQueue("orders", "broker-a", 1)]
+            async with consumer_of(cluster, allocation=allocate_by_configuration(configured)) as consumer:
+                assert consumer.queues == configured
+                async with asyncio.timeout(60):
+                    (message,) = await consumer.take(1)
+                assert (message.topic, message.body) == ("orders", b"once more")
 
     simulate(1, scenario)
 

@@ -91,13 +91,14 @@ class Assignment:
             await asyncio.gather(*(self._lose(queue) for queue in change.lost))
         for topic in {queue.topic for queue in change.lost}:
             self._share(topic)
-        gained = [queue for queue in change.gained if queue not in self._handing_over]
+        new = [queue for queue in change.gained if queue not in self._assigned]  # one that is begun keeps the lock it has
+        gained = [queue for queue in new if queue not in self._handing_over]
         if self.locks is None:
             begun = await asyncio.gather(*(self._gain(queue, None) for queue in gained))
         else:
             held = await self.locks.acquire(gained) if gained else {}
             begun = await asyncio.gather(*(self._gain(queue, held[queue]) for queue in gained if queue in held))
-        return sum(begun) == len(change.gained)
+        return sum(begun) == len(new)
 
     def stop_pulling(self, topic: str | None = None) -> None:
         """Nothing new comes, of ``topic`` or at all; what is in flight may still be done."""

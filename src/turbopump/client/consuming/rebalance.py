@@ -46,10 +46,12 @@ def decide(
     assigned: Collection[MessageQueue],
     strategy: Strategy,
 ) -> Change:
-    """What ``client_id`` gains and loses of a topic. A client that the brokers do not list gets nothing new and loses nothing."""
+    """What ``client_id`` gains and loses of the topic of ``queues``. A client that the brokers do not list gets nothing new and loses
+    nothing. A strategy may know queues of other topics too: those are not asked about."""
     if client_id not in clients:
         return Change((), ())
-    ours = strategy(sorted(queues), sorted(clients), client_id)
+    topics = {queue.topic for queue in queues}
+    ours = [queue for queue in strategy(sorted(queues), sorted(clients), client_id) if queue.topic in topics]
     kept = set(ours)
     before = set(assigned)
     return Change([queue for queue in ours if queue not in before], sorted(before - kept))
