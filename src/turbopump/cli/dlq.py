@@ -200,7 +200,7 @@ def resend_letters(
 
             with _progress(await dead_letters.count(group), output) as tell:
                 try:
-                    await resend(
+                    report = await resend(
                         dead_letters,
                         group,
                         directory,

@@ -1,4 +1,4 @@
-"""Dead letters that may have been sent, to topics and queues that are gone: who decides, and that nothing is taken for there that is not."""
+"""Dead letters that may have been sent, to topics and queues that are gone: who decides, and what is known not to be there."""
 
 from __future__ import annotations
 

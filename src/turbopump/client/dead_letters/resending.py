@@ -86,10 +86,11 @@ async def resend(
 ) -> ResendReport:
     """Send the chosen dead letters again, each once. ``journal``: the directory of the journals; keep it as long as the dead letters.
 
-    ``in_doubt``: what to do with letters that may have been sent to queues that cannot be read. ``rate``: letters a second at most. ``settle``: seconds after which a message that was sent and cannot be seen is not there. The report
-    says what could not be sent and why. Raises ResendError if somebody else is resending (of this group), or the journal cannot be read;
-    a RemotingError or MessageNotFoundError if the dead letters cannot be read; OSError if the journal cannot be written; ConfigError
-    for arguments that cannot be used.
+    ``in_doubt``: what to do with letters that may have been sent to queues that cannot be read. ``rate``: letters a second at most.
+    ``settle``: seconds after which a message that was sent and cannot be seen is not there. The report says what could not be sent and why.
+    Raises ResendError if somebody else is resending (of this group), or the journal cannot be read; a RemotingError or
+    MessageNotFoundError if the dead letters cannot be read; OSError if the journal cannot be written; ConfigError for arguments that
+    cannot be used.
     """
     check(_RULES, locals())
     file = JournalFile(journal, group)
