@@ -143,6 +143,14 @@ final class Commands {
         span.setTopic("TopicTest");
         span.setGroup("consumers");
         request("time-span-303", RequestCode.QUERY_CONSUME_TIME_SPAN, span, null);
+        GetConsumeStatsInBrokerHeader everyone = new GetConsumeStatsInBrokerHeader();
+        everyone.setIsOrder(true);
+        request("broker-stats-317", RequestCode.GET_BROKER_CONSUME_STATS, everyone, null);
+        request("all-producers-328", RequestCode.GET_ALL_PRODUCER_INFO, new GetAllProducerInfoRequestHeader(), null);
+        QuerySubscriptionByConsumerRequestHeader wants = new QuerySubscriptionByConsumerRequestHeader();
+        wants.setGroup("consumers");
+        wants.setTopic("TopicTest");
+        request("subscription-345", RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, wants, null);
         GetConsumerRunningInfoRequestHeader running = new GetConsumerRunningInfoRequestHeader();
         running.setConsumerGroup("consumers");
         running.setClientId("127.0.0.1@1");
