@@ -128,6 +128,15 @@ def test_letters_go_to_the_retry_topic_if_told(dlq: Any, broker: BrokerThread) -
     assert arrived(broker, "%RETRY%billing") == sorted(BODIES)
 
 
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_a_damaged_journal_is_named(dlq: Any, tmp_path: Path, more: list[str]) -> None:
+    journal = tmp_path / "billing.journal"
+    journal.write_text('{"run":"1","at":1}\nrubbish\n{"done":[]}\n')
+    done = dlq("resend", "billing", "--all", "--journal", str(tmp_path), *more)
+    assert done.code == 1
+    assert f"{journal} is damaged in line 2" in done.err
+
+
 @pytest.mark.parametrize("choice", [[], ["--all", "--sql", "price > 1"], ["some-id", "--all"]])
 def test_one_choice_is_wanted(dlq: Any, choice: list[str]) -> None:
     done = dlq("resend", "billing", *choice)

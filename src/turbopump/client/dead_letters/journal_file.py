@@ -17,9 +17,8 @@ class JournalFile:
 
     def __init__(self, directory: Path, group: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        name = group.replace("/", "_")
-        self.path = directory / f"{name}.journal"
-        lock_path = directory / f"{name}.lock"
+        self.path = journal_path(directory, group)
+        lock_path = self.path.with_name(f"{_name_of(group)}.lock")
         self._lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -66,10 +65,19 @@ class JournalFile:
         os.close(self._lock)
 
 
+def journal_path(directory: Path, group: str) -> Path:
+    """Where a group's journal is."""
+    return directory / f"{_name_of(group)}.journal"
+
+
+def _name_of(group: str) -> str:
+    return group.replace("/", "_")
+
+
 def read_unlocked(directory: Path, group: str) -> bytes:
     """What a journal says now, whoever writes it; empty if there is none."""
     try:
-        return (directory / f"{group.replace('/', '_')}.journal").read_bytes()
+        return journal_path(directory, group).read_bytes()
     except FileNotFoundError:
         return b""
 

@@ -16,7 +16,7 @@ from typing import Final
 from turbopump.client.consuming.handling import is_coroutine_function
 from turbopump.client.dead_letters.dead_letter import DeadLetter, InDoubt, ResendTo
 from turbopump.client.dead_letters.journal import Aim, Journal, read_journal
-from turbopump.client.dead_letters.journal_file import JournalFile, read_unlocked
+from turbopump.client.dead_letters.journal_file import JournalFile, journal_path, read_unlocked
 from turbopump.client.dead_letters.outcomes import Outcome, send_once
 from turbopump.client.dead_letters.pace import Pace
 from turbopump.client.dead_letters.reading import DeadLetters, Wanted
@@ -57,7 +57,7 @@ async def would_resend(
 ) -> ResendReport:
     """What ``resend`` would do, as far as the journal knows; nothing is sent or written. ``targets`` counts the letters by topic."""
     check({name: _RULES[name] for name in ("group", "journal", "to", "wanted")}, locals())
-    done = read_journal(read_unlocked(journal, group), journal)[0].done
+    done = read_journal(read_unlocked(journal, group), journal_path(journal, group))[0].done
     report = ResendReport(group, dry_run=True)
     topics = TargetTopics(dead_letters.instance, group, to)
     async for letter in dead_letters.letters(group, wanted):
