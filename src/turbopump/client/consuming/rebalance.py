@@ -118,6 +118,11 @@ class Balancer:
                 if not topic.startswith(RETRY_PREFIX):
                     complete = False
                     self._complain(topic, str(error))
+            except (
+                Exception
+            ) as error:  # a user's function has divided, and may do better the next time: as ``rebalanceByTopic``
+                complete = False
+                self._complain(topic, f"{error!r:.200}", error)
         return complete
 
     async def divide(self, topic: str) -> bool:
@@ -167,7 +172,16 @@ class Balancer:
             raise failure
         raise RouteNotFoundError("the topic has no broker at the moment")
 
-    def _complain(self, topic: str, cause: str) -> None:
+    def _complain(self, topic: str, cause: str, failure: Exception | None = None) -> None:
         if self._complaints.get(topic) != cause:  # once per cause, not every few seconds
             self._complaints[topic] = cause
-            log.warning("nothing to consume yet, goes on trying group=%s topic=%s cause=%s", self._group, topic, cause)
+            if failure is None:
+                log.warning("nothing to consume yet, goes on trying group=%s topic=%s cause=%s", self._group, topic, cause)
+            else:
+                log.error(
+                    "not rebalanced, the queues stay as they are and it goes on trying group=%s topic=%s cause=%s",
+                    self._group,
+                    topic,
+                    cause,
+                    exc_info=failure,
+                )
