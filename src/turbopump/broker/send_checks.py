@@ -34,6 +34,7 @@ from turbopump.protocol.bodies.topics import PERM_WRITE, TopicConfig
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import SendRequest
 from turbopump.remoting.router import Response
+from turbopump.store.disk_space import NO_ROOM
 from turbopump.store.message_store import MessageStore
 
 _ILLEGAL: Final = re.compile(r"[^%|a-zA-Z0-9_-]")
@@ -198,9 +199,8 @@ def store_refusal(error: Exception) -> Response:
         return _illegal(str(error))
     cause = str(error)
     if isinstance(error, OSError):
-        cause = (
-            f"the store cannot make a new file: {error.strerror or error} ({error.filename or 'no path'}); free some disk space"
-        )
+        advice = "; free some disk space" if error.errno in NO_ROOM else ""
+        cause = f"the store cannot make a new file: {error.strerror or error} ({error.filename or 'no path'}){advice}"
     return Response(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=f"service not available now: {cause}")
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import mmap
 import os
 from collections import deque
@@ -20,8 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from turbopump.errors import StoreError, StoreLockedError
+from turbopump.errors import StoreError
 from turbopump.store.disk_protocol import Disk, Done, Found, Lock, Piece, Post, Segment, Space
+from turbopump.store.file_locks import FileLock, lock_directories
 from turbopump.store.fresh_pages import populate_write
 from turbopump.store.kernel_syncs import KernelSyncs, Loop
 
@@ -114,45 +114,6 @@ class MappedSegment:
         if self._closing and not self._readers and self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-
-class _FileLock:
-    """A POSIX record lock on the first byte, which is what Apache's broker takes (``FileChannel.tryLock(0, 1, false)``)."""
-
-    _held_here: set[Path] = set()  # POSIX locks do not hold against their own process  # noqa: RUF012
-
-    def __init__(self, path: Path) -> None:
-        self._path = path.resolve()
-        if self._path in self._held_here:
-            raise StoreLockedError(_locked_text(path))
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
-            self.found = os.pread(self._fd, 64, 0)
-        except OSError as error:
-            os.close(self._fd)
-            if error.errno in (errno.EACCES, errno.EAGAIN):
-                raise StoreLockedError(_locked_text(path)) from None
-            raise
-        self._held_here.add(self._path)
-
-    def mark(self, data: bytes) -> None:
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, data, 0)
-        os.fsync(self._fd)
-
-    def release(self) -> None:
-        if self._fd >= 0:
-            self._held_here.discard(self._path)
-            os.close(self._fd)
-            self._fd = -1
-
-
-def _locked_text(path: Path) -> str:
-    return (
-        f"the store directory {path.parent} is in use by another broker (lock file {path}); "
-        "stop that broker or choose another directory"
-    )
 
 
 class SystemDisk:
@@ -252,7 +213,10 @@ class SystemDisk:
         return path.stat().st_mtime_ns // 1_000_000
 
     def lock(self, path: Path) -> Lock:
-        return _FileLock(path)
+        return FileLock(path)
+
+    def lock_directories(self, paths: Iterable[Path]) -> Callable[[], None]:
+        return lock_directories(paths)
 
     def space(self, path: Path) -> Space:
         figures = os.statvfs(path)

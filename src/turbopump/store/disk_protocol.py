@@ -132,6 +132,10 @@ class Disk(Protocol):
     def lock(self, path: Path) -> Lock:
         """Hold ``path`` exclusively. Raises StoreLockedError if another process, or another store of this one, does."""
 
+    def lock_directories(self, paths: Iterable[Path]) -> Callable[[], None]:
+        """Hold directories exclusively, until what is returned is called; leaves nothing in them. Where the file system cannot, nothing
+        is held. Raises StoreLockedError like ``lock``."""
+
     def space(self, path: Path) -> Space:
         """How much room there is. A disk that hangs does not answer: to be asked in a thread."""
 

@@ -21,7 +21,7 @@ from turbopump.store.cold_reads import ColdReads
 from turbopump.store.commit_log import CommitLog
 from turbopump.store.consume_queue import UNIT_SIZE, ConsumeQueue, unpack_unit
 from turbopump.store.consume_queue_table import ConsumeQueueTable
-from turbopump.store.disk import Disk, Lock
+from turbopump.store.disk import Disk
 from turbopump.store.disk_space import SpaceWatch
 from turbopump.store.dispatcher import Dispatcher
 from turbopump.store.flusher import Flusher
@@ -38,7 +38,7 @@ from turbopump.store.queue_ends import KnownEnds, QueueEnds
 from turbopump.store.queue_reader import GetResult, QueueReader
 from turbopump.store.recovery import Recovery, RecoveryReport
 from turbopump.store.retention import Retention
-from turbopump.store.roots import LogRoots, lock_root, make_directories
+from turbopump.store.roots import LogRoots, StoreLock, make_directories
 from turbopump.store.store_config import StoreConfig
 from turbopump.store.unit_repair import UnitRepair
 from turbopump.store.watermark import Watermark
@@ -53,7 +53,7 @@ class MessageStore:
         disk: Disk,
         clock: Clock,
         on_failure: Callable[[str], None],
-        lock: Lock,
+        lock: StoreLock,
         is_batch: Callable[[str], bool | None],
     ) -> None:
         self._config = config
@@ -119,9 +119,10 @@ class MessageStore:
         StoreError for a directory that cannot be used, OSError.
         """
         paths = config.paths
-        lock = lock_root(disk, paths)
+        lock = StoreLock(disk, paths)
         try:
             make_directories(disk, paths)
+            lock.lock_directories(paths)
             store = cls(config, disk, clock, on_failure, lock, is_batch)
             abort = disk.read_file(paths.abort)
             clean = abort is None and (lock.found.startswith(APACHE_LOCK_MARK) or not store._provenance.unfinished())

@@ -7,23 +7,50 @@ written down: it must be somewhere, or its root have others (another broker dele
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from turbopump.errors import StoreDamagedError, StoreError
-from turbopump.store.disk import Disk, Lock
+from turbopump.store.disk import Disk
 from turbopump.store.files import StorePaths, segment_name, segment_offset
 from turbopump.store.mapped_file import MappedFile, MappedFiles
 from turbopump.store.provenance import Provenance
 
 
-def lock_root(disk: Disk, paths: StorePaths) -> Lock:
-    """Make the store's directory if need be, and lock it. Raises StoreLockedError, StoreError."""
-    try:
-        disk.make_directory(paths.root)
-        return disk.lock(paths.lock)
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise StoreError(f"{paths.root} cannot be a store directory ({why}): give one that can be made and written") from None
+class StoreLock:
+    """What a store holds: its lock file, as Apache's broker does, and each of its directories, so that no other broker of ours writes to
+    one of them, whatever root it has, and even if the lock file has been removed."""
+
+    def __init__(self, disk: Disk, paths: StorePaths) -> None:
+        """Make the store's directory if need be, and lock it. Raises StoreLockedError, StoreError."""
+        self._disk = disk
+        self._release: Callable[[], None] = lambda: None
+        try:
+            disk.make_directory(paths.root)
+            self._file = disk.lock(paths.lock)
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise StoreError(
+                f"{paths.root} cannot be a store directory ({why}): give one that can be made and written"
+            ) from None
+
+    @property
+    def found(self) -> bytes:
+        """What the lock file held."""
+        return self._file.found
+
+    def mark(self, data: bytes) -> None:
+        """Overwrite what the lock file holds."""
+        self._file.mark(data)
+
+    def lock_directories(self, paths: StorePaths) -> None:
+        """Lock the directories that hold messages, which are there. Raises StoreLockedError."""
+        logs = (*paths.commit_logs, *paths.read_only_commit_logs)
+        self._release = self._disk.lock_directories((paths.root, *logs, paths.consume_queues))
+
+    def release(self) -> None:
+        self._release()
+        self._file.release()
 
 
 def make_directories(disk: Disk, paths: StorePaths) -> None:

@@ -8,6 +8,7 @@ import asyncio
 import errno
 import os
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,6 +133,14 @@ class SimulatedMount:
             self._disk.change((path, SimulatedFile(b"", synced=False)))
         self._disk.locks.add(path)
         return SimulatedLock(self, self._disk.locks, path)
+
+    def lock_directories(self, paths: Iterable[Path]) -> Callable[[], None]:
+        self._check_alive()
+        directories = set(paths)
+        if directories & self._disk.locks:
+            raise StoreLockedError(f"{directories & self._disk.locks} is in use by another broker")
+        self._disk.locks |= directories
+        return partial(self._disk.locks.difference_update, directories)
 
     def space(self, path: Path) -> Space:
         self._perform("space", path)
