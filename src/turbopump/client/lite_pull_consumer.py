@@ -102,25 +102,29 @@ class LitePullConsumer(InContext):
         """Join the group and begin to pull ahead; what is subscribed or assigned later is read from then on.
 
         Raises RouteNotFoundError if no name server answers (a topic that does not exist yet is waited for), NotStartedError after
-        ``close``.
+        ``close`` or if it is closed meanwhile. A start that fails or is cancelled leaves the group.
         """
         if not self._life.begins():
             return
         member = Member(self._group, consumer=self._consumer_data)
         instance = join_instance(self._settings, self._surroundings, member)
-        tracing = consumer_tracing(
-            *(Producer, self._settings, self._surroundings, self._trace_topic), group=self.group, namespace=self._namespace
-        )
-        running = self._life.running = RunningLitePull(
-            *(instance, member, self._pull_settings, self._subscriptions, self._divided_topics, self._listeners, tracing)
-        )
+        try:
+            tracing = consumer_tracing(
+                *(Producer, self._settings, self._surroundings, self._trace_topic), group=self.group, namespace=self._namespace
+            )
+            running = self._life.running = RunningLitePull(
+                *(instance, member, self._pull_settings, self._subscriptions, self._divided_topics, self._listeners, tracing)
+            )
+        except BaseException:
+            await instance.leave(member)
+            raise
         try:
             await running.prepare(self._subscriptions)
+            await instance.introduce_all()
+            await running.begin(self._named)
         except BaseException:
             await self.close()
             raise
-        await instance.introduce_all()
-        await running.begin(self._named)
 
     async def close(self) -> None:
         """Commit what is done (with ``auto_commit``; of the last poll nothing), or what ``commit`` was told and the brokers have not

@@ -225,7 +225,7 @@ class PushConsumer(InContext):
         """Join the group and begin to consume. Returns after the first look at who gets which queue.
 
         Raises RouteNotFoundError if no name server answers (a topic that does not exist yet is waited for), NotStartedError after
-        ``close``, ConfigError if nothing is subscribed.
+        ``close`` or if it is closed meanwhile, ConfigError if nothing is subscribed. A start that fails or is cancelled leaves the group.
         """
         if not self._life.begins():
             return
@@ -249,10 +249,10 @@ class PushConsumer(InContext):
         try:
             await running.prepare(self._subscriptions)
             await instance.introduce_all()
+            await running.begin()
         except BaseException:
             await self.close()
             raise
-        await running.begin()
 
     async def close(self) -> None:
         """Stop pulling, let running handlers finish (``close_timeout`` at most), commit, leave the group.

@@ -110,10 +110,10 @@ class SimpleConsumer(InContext):
         )
         try:
             await instance.routes.find(list(self._subscriptions))
+            await instance.introduce_all()
         except BaseException:
             await self.close()
             raise
-        await instance.introduce_all()
 
     async def close(self) -> None:
         """Whoever waits in ``receive`` gets nothing; what is not acknowledged comes again in its time. May be called twice."""

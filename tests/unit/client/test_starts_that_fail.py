@@ -6,10 +6,13 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster
+from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
 
 from turbopump import LitePullConsumer, MessageQueue, PushConsumer, SimpleConsumer
 from turbopump.client.allocation import allocate_average
+from turbopump.errors import NotStartedError
+from turbopump.protocol.codes import RequestCode
+from turbopump.protocol.requests.clients import GetConsumerListByGroup
 from turbopump.testing.simulation import Simulation, simulate
 
 Consumer = PushConsumer | LitePullConsumer | SimpleConsumer
@@ -17,6 +20,50 @@ Consumer = PushConsumer | LitePullConsumer | SimpleConsumer
 
 def consumer_of(kind: type[Consumer], cluster: ScriptedCluster, **settings: object) -> Consumer:
     return kind(cluster.name_server.address, group="readers", topic="orders", **cluster.settings, **settings)
+
+
+@pytest.mark.parametrize(
+    ("kind", "silent"),
+    [
+        (PushConsumer, RequestCode.GET_CONSUMER_LIST_BY_GROUP),
+        (LitePullConsumer, RequestCode.GET_CONSUMER_LIST_BY_GROUP),
+        (LitePullConsumer, RequestCode.HEART_BEAT),
+        (SimpleConsumer, RequestCode.HEART_BEAT),
+    ],
+)
+def test_a_start_that_is_given_up_leaves_no_member_behind(kind: type[Consumer], silent: RequestCode) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster:
+            cluster.broker.script[silent].append(None)  # it hangs for a while
+            consumer = consumer_of(kind, cluster)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(1), consumer:
+                    pass
+            await asyncio.sleep(70)
+            assert not cluster.broker.members["readers"], "nobody keeps queues that nobody consumes"
+            with pytest.raises(NotStartedError):
+                await consumer.start()
+
+    simulate(1, scenario)
+
+
+@pytest.mark.parametrize("kind", [PushConsumer, LitePullConsumer])
+def test_a_start_that_is_overtaken_by_a_close_says_so_and_nothing_goes_on(kind: type[Consumer]) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster:
+            cluster.broker.script[RequestCode.GET_CONSUMER_LIST_BY_GROUP].append(None)
+            consumer = consumer_of(kind, cluster)
+            start = asyncio.ensure_future(consumer.start())
+            await until(lambda: bool(cluster.broker.requests(GetConsumerListByGroup)))
+            await consumer.close()
+            with pytest.raises(NotStartedError, match="closed while it was started"):
+                await start
+            told = len(cluster.broker.received)
+            await asyncio.sleep(70)
+            assert len(cluster.broker.received) == told
+            assert not [task for task in asyncio.all_tasks() if "balancer" in task.get_name()]
+
+    simulate(1, scenario)
 
 
 @pytest.mark.parametrize("kind", [PushConsumer, LitePullConsumer])

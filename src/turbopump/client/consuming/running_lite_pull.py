@@ -22,6 +22,7 @@ from turbopump.client.instance import ClientInstance
 from turbopump.client.operating.operated_consumers import OperatedLitePull
 from turbopump.client.routes import TopicRoute
 from turbopump.client.traces.tracing import Tracing
+from turbopump.errors import NotStartedError
 from turbopump.message.message_queue import MessageQueue
 
 
@@ -87,11 +88,16 @@ class RunningLitePull:
         self._spawn(self._listeners.run(self.instance), "queue listeners")
 
     async def begin(self, named: Sequence[MessageQueue] | None) -> None:
-        """Take up the queues that are named or, with None, this member's share, and pull ahead from now on."""
-        if named is not None:
+        """Take up the queues that are named or, with None, this member's share, and pull ahead from now on. Raises
+        NotStartedError if it is closed."""
+        if self.closing:
+            complete = False
+        elif named is not None:
             complete = await self.prefetching.apply(Change(named, ()))
         else:
             complete = await self.balancer.balance()
+        if self.closing:
+            raise NotStartedError("this LitePullConsumer was closed while it was started; start a new one")
         self._spawn(self.balancer.run(complete=complete), "balancer")
         self._spawn(self.prefetching.commit_for_ever(), "commits")
 

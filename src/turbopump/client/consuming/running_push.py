@@ -36,6 +36,7 @@ from turbopump.client.popping.assignment import PopAssignment
 from turbopump.client.popping.settings import PopSettings
 from turbopump.client.routes import TopicRoute
 from turbopump.client.traces.tracing import Tracing
+from turbopump.errors import NotStartedError
 from turbopump.message.message_queue import MessageQueue
 from turbopump.message.pop_handle import pop_retry_topic
 from turbopump.store.disk import Disk
@@ -157,8 +158,10 @@ class RunningPush:
         await self.instance.routes.find(list(topics))
 
     async def begin(self) -> None:
-        """Take up this member's share of the queues, and handle what they hold from now on."""
-        complete = await self.balancer.balance()
+        """Take up this member's share of the queues, and handle what they hold from now on. Raises NotStartedError if it is closed."""
+        complete = not self.closing and await self.balancer.balance()
+        if self.closing:
+            raise NotStartedError("this PushConsumer was closed while it was started; start a new one")
         spawn, assignment = self.instance.spawn, self.assignment
         self._tasks = [
             spawn(self.balancer.run(complete=complete), name="balancer"),
