@@ -136,6 +136,30 @@ def test_in_order_a_queue_goes_on_while_the_reader_that_finished_its_message_han
         assert [(message.queue_id, message.queue_offset) for message in got] == [(done.queue_id, done.queue_offset + 1)]
 
 
+def test_a_plain_handler_may_close_its_consumer_and_its_message_is_done(broker: BrokerThread, topic: str) -> None:
+    seconds: list[float] = []
+
+    def handle(_: Delivery) -> None:
+        began = time.monotonic()
+        consumer.close()
+        seconds.append(time.monotonic() - began)
+
+    consumer = PushConsumer(
+        broker.namesrv,
+        group=f"g_{topic}",
+        topic=topic,
+        consume_from=ConsumeFrom.FIRST,
+        handler=handle,
+        concurrency=1,
+        close_timeout=60,
+    )
+    with consumer:
+        consumer.wait_closed()
+    assert len(seconds) == 1
+    assert seconds[0] < 30
+    assert committed(broker, topic) == 1
+
+
 def test_a_commit_and_the_close_tell_what_readers_have_finished_until_then(broker: BrokerThread, topic: str) -> None:
     with consumer_of(broker, topic) as consumer:
         messages = iter(consumer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -179,11 +180,16 @@ class PushConsumer(OnLoopThread[asyncio_push_consumer.PushConsumer]):
         self._call(self._ready().wait_closed)
 
     def close(self) -> None:
-        """As the asyncio ``close``. What readers have finished is committed, whatever they do now. May be called twice; does nothing in a
-        forked child."""
-        if self._thread is not None and self._pid == os.getpid():
-            self._thread.loop.call_soon_threadsafe(self._report)
-        super().close()
+        """As the asyncio ``close``, also in a plain handler: there it returns at once, and the close goes on when the handler has ended.
+        What readers have finished is committed, whatever they do now. May be called twice; does nothing in a forked child."""
+        caller = threading.get_ident()
+
+        async def close() -> bool:
+            self._report()
+            return await self._client._close(caller)
+
+        if self._state != "started" or self._pid != os.getpid() or self._call(close):
+            self._state = "closed"
 
     def __iter__(self) -> Iterator[Delivery]:
         return _Messages(self)

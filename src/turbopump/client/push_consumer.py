@@ -260,9 +260,14 @@ class PushConsumer(InContext):
         May be called twice. Who is cancelled while waiting (``asyncio.wait_for``) leaves the close going on. In a coroutine handler
         it returns at once, and the close goes on when the handler has ended: its message too is done.
         """
+        await self._close(None)
+
+    async def _close(self, thread: int | None) -> bool:
+        """As ``close``, for a caller in ``thread``; whether it has ended: it has not if a handler asked."""
         running = self._life.running
-        in_handler = running is not None and running.is_handling(asyncio.current_task())
+        in_handler = running is not None and running.is_handling(asyncio.current_task(), thread)
         await self._life.end(lambda running: running.close(self._close_timeout), wait=not in_handler)
+        return not in_handler
 
     async def wait_closed(self) -> None:
         """Wait until somebody closes this consumer: what a program with a handler does for the rest of its life."""

@@ -13,6 +13,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from threading import get_ident
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
@@ -46,12 +47,14 @@ class _Outcome(NamedTuple):
 
 
 class _Run:
-    """One thread's work on message after message. ``begun``: it has looked for its first. ``message``: it is being handled."""
+    """One thread's work on message after message. ``begun``: it has looked for its first. ``message``: it is being handled, in ``thread``
+    unless that has returned a coroutine."""
 
-    __slots__ = ("begun", "message")
+    __slots__ = ("begun", "message", "thread")
 
     def __init__(self) -> None:
         self.begun = False
+        self.thread: int | None = None
         self.message: Handled | None = None
 
 
@@ -101,6 +104,10 @@ class HandlerThreads:
     def in_hand(self) -> list[Handled]:
         """What is being handled."""
         return [message for run in self._runs if (message := run.message) is not None]
+
+    def has(self, task: asyncio.Task[object], thread: int | None) -> bool:
+        """Whether the handler is running in this task, or in this thread."""
+        return task in self._runs.values() or any(run.thread == thread is not None for run in self._runs)
 
     async def stop(self, patience: float) -> None:
         """Let the handlers that run now finish, ``patience`` seconds at most; what later ones say does not count. A coroutine that one has
@@ -209,6 +216,7 @@ class HandlerThreads:
         """Handle messages while there are any. What it returns is still to be awaited; it counts as being handled until then."""
         ready, handler, runs = self._ready, self._handler, self._runs
         result: object
+        run.thread = get_ident()
         now = monotonic()
         end = now + RUN_MAX_S
         while now < end and len(runs) <= self.concurrency and not self._abandoned:
@@ -226,7 +234,7 @@ class HandlerThreads:
             now = monotonic()
             seconds = message.handled_s = now - began
             if result is not None and inspect.isawaitable(result):
-                message.handled_s = None
+                message.handled_s = run.thread = None
                 return _Outcome(message, result, None, seconds)
             run.message = None
             self._tell(_Outcome(message, result, error, seconds))

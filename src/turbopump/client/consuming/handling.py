@@ -80,8 +80,8 @@ class HandlerPool:
         """What is being handled, and perhaps some that is settled."""
         return list(self._in_hand.values())
 
-    def has(self, task: asyncio.Task[object]) -> bool:
-        """Whether this task is one of the workers."""
+    def has(self, task: asyncio.Task[object], _thread: int | None) -> bool:
+        """Whether the handler is running in this task."""
         return task in self._tasks
 
     async def stop(self, patience: float) -> None:

@@ -185,9 +185,9 @@ class RunningPush:
                 await self.pops.apply(Change((), list(self.pops.of_topic(name))))
                 await self.assignment.apply(Change((), list(self.assignment.of_topic(name))))
 
-    def is_handling(self, task: asyncio.Task[Any] | None) -> bool:
-        """Whether this task is one that calls the handler."""
-        return isinstance(self.handlers, HandlerPool) and task is not None and self.handlers.has(task)
+    def is_handling(self, task: asyncio.Task[Any] | None, thread: int | None) -> bool:
+        """Whether this task, or this thread, is one that calls the handler."""
+        return self.handlers is not None and task is not None and self.handlers.has(task, thread)
 
     async def close(self, timeout: float) -> None:
         """Stop pulling, let running handlers finish (``timeout`` seconds at most), commit, leave the group, whatever fails on the way."""
