@@ -36,6 +36,7 @@ from turbopump.store.consume_queue_table import ConsumeQueueTable
 from turbopump.store.dispatcher import Dispatcher
 from turbopump.store.entry_placement import EntryPlacement, QueueHoleError, is_there
 from turbopump.store.good_entries import Damage, good_entries
+from turbopump.store.index_reach import begin_for_index
 from turbopump.store.key_index import KeyIndex
 from turbopump.store.queue_comparison import lacking_queue, late_queue, outermost_messages
 from turbopump.store.queue_ends import KnownEnds, deletions_since, wrong_end
@@ -241,6 +242,8 @@ class Recovery:
         if index is None or self.clean:
             return begin
         begin = max(index.rewind(begin if self.index_synced else max(min(begin, index.end_offset), 0)), self.log.start)
+        if self.derived_complete:  # else all is written again
+            begin = begin_for_index(self.log, self.queues, index, begin)
         self._lower_index_time(index)
         return begin
 
