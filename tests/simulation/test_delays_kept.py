@@ -256,7 +256,7 @@ def test_sends_are_served_while_a_crowd_is_due_and_levels_share_the_turns() -> N
         await world.up()
         store = world.broker.store
         while not counts or max(counts[-1]) < 1000:
-            await client.send(b"now", topic="sent")
+            await world.client.send(b"now", topic="sent")
             counts.append((store.max_offset("A", 0), store.max_offset("B", 0)))
         assert len(counts) > 5
         assert max(counts[0]) < 500

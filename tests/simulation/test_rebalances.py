@@ -344,13 +344,13 @@ def test_of_an_ordered_group_that_changes_nothing_is_lost_and_what_is_handed_ove
 
 def test_a_new_owner_that_begins_too_early_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: were this to pass as well, the tests above had no teeth."""
-    from turbopump.client.consuming.offset_store import OffsetStore
+    from turbopump.client.consuming.offset_store import OffsetStore, Start
 
     starting_offset = OffsetStore.starting_offset
 
-    async def too_early(self: OffsetStore, queue: MessageQueue, consume_from: ConsumeFrom | datetime) -> tuple[int, bool]:
-        offset, known = await starting_offset(self, queue, consume_from)
-        return max(offset - 20, 0), known
+    async def too_early(self: OffsetStore, queue: MessageQueue, consume_from: ConsumeFrom | datetime) -> Start:
+        start = await starting_offset(self, queue, consume_from)
+        return start._replace(offset=max(start.offset - 20, 0))
 
     monkeypatch.setattr(OffsetStore, "starting_offset", too_early)
     world = run(11, ordered=False)

@@ -96,7 +96,9 @@ class StoreStory:
 
     def failed(self, text: str) -> None:
         """Where a power cut tore a message that was not flushed, and its queue ends with a file there, the next file may have been taken
-        away: then the queues are written again."""
+        away: then the queues are written again. Where it took the end of a log that had begun a segment, that is said."""
+        if text.startswith("the log had been written up to") and "was not on the disk yet when the power went" in text:
+            return
         assert "are written again" in text, f"no fault was injected, yet: {text}"
         self.rebuilding = text
 
