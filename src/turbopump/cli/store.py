@@ -67,10 +67,15 @@ def _store_options(run: Callable[..., int], form: str = "text") -> Callable[...,
         abort: Path | None,
         **more: Any,
     ) -> None:
-        roots = tuple(Path(part.strip()) for part in commit_log.split(",") if part.strip())
+        roots = tuple(dict.fromkeys(Path(part.strip()) for part in commit_log.split(",") if part.strip()))
         try:
             if not directory.is_dir():
                 raise StoreError(f"{directory} is not a directory")
+            for given in (*roots, consume_queue, index):
+                if given is not None and not given.is_dir():
+                    raise StoreError(f"{given} is not a directory")
+            if checkpoint is not None and not checkpoint.is_file():
+                raise StoreError(f"{checkpoint} is not a file")
             code = run(StorePaths(directory, roots, (), consume_queue, index, checkpoint, abort), **more)
         except BrokenPipeError:
             raise

@@ -44,7 +44,7 @@ class ConsumeQueueTable:
         for batch, root in ((False, self._paths.consume_queues), (True, self._paths.batch_consume_queues)):
             for topic in self._disk.list_directory(root):
                 for name in self._disk.list_directory(root / topic):
-                    if name.isascii() and name.isdigit():
+                    if name.isascii() and name.isdigit() and name == str(int(name)):  # "00" is no second directory of queue 0
                         self._load(topic, int(name), batch=batch)
 
     def _load(self, topic: str, queue_id: int, *, batch: bool) -> None:

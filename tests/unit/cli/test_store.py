@@ -198,6 +198,25 @@ class Terminal(io.StringIO):
         return True
 
 
+def test_a_directory_of_segments_that_is_named_twice_counts_once(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = root / "commitlog"
+    assert main(["store", "verify", str(root), "--commit-log", f"{log},{log}/"]) == 0
+    assert "clean" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["--commit-log", "--consume-queue", "--index", "--checkpoint"])
+@pytest.mark.parametrize("what", ["nothing", "another kind"])
+def test_an_option_that_names_no_such_place_is_refused(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, what: str
+) -> None:
+    place = tmp_path / "nowhere"
+    if what == "another kind":
+        place = root if option == "--checkpoint" else root / "checkpoint"
+    assert main(["store", "verify", str(root), option, str(place)]) == 2
+    kind = "file" if option == "--checkpoint" else "directory"
+    assert f"{place} is not a {kind}" in capsys.readouterr().err
+
+
 def test_a_terminal_sees_how_far_the_check_is(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)

@@ -60,3 +60,13 @@ def test_a_queue_begins_no_earlier_than_its_files(filled: Opened) -> None:
     queue.lower_min(first + 1)
     assert queue.min_index == first
     found.disk.kill()
+
+
+def test_a_directory_that_is_called_almost_as_a_queue_changes_nothing(filled: Opened) -> None:
+    image = filled.image()
+    path = files_of(image, "quiet")[0]
+    found = open_store({**image, path.parent.with_name("00") / path.name: image[path]}, at_ms=1_000_000)
+    assert found.store.recovery is not None
+    assert not found.store.recovery.rebuilt
+    assert state(found) == state(filled)
+    found.disk.kill()
