@@ -211,7 +211,7 @@ class CommitLog:
             for step in data_steps(file.segment, max(offset + 1 - file.start, 0)):
                 at = step - 8 if step == read_to else step  # a magic may lie across two pieces
                 read_to = min(step + STEP, file.segment.size)
-                found = self._good_in(file, file.segment.read_cold(at, read_to - at), at, offset)
+                found = self._good_in(file, file.read_at_start(at, read_to - at), at, offset)
                 if found is not None:
                     return found
         return None
@@ -282,7 +282,7 @@ class _Window:
         """A piece that has ``size`` bytes from ``at`` on, and more if it can; and where in it they begin."""
         start = at - self._at
         if file is not self._file or start < 0 or start + size > len(self._piece):
-            self._piece = file.segment.read_cold(at, min(max(size, _WALK_STEP), file.segment.size - at))
+            self._piece = file.read_at_start(at, min(max(size, _WALK_STEP), file.segment.size - at))
             self._file, self._at, start = file, at, 0
         return self._piece, start
 

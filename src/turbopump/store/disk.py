@@ -184,10 +184,13 @@ class SystemDisk:
             return None
 
     def write_file(self, path: Path, data: bytes) -> None:
-        with open(path, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with open(path, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:  # of a write it does not say where
+            raise OSError(error.errno, error.strerror, str(path)) from None
 
     def replace_file(self, path: Path, data: bytes) -> None:
         temporary = path.with_name(path.name + ".tmp")

@@ -216,3 +216,15 @@ class SpaceWatch:
 
 def _measured(space: Space | None) -> str:
     return f"; {space.used_percent} % used, {space.free} of {space.total} bytes free" if space is not None else ""
+
+
+def with_free_bytes(error: OSError, disk: Disk) -> OSError:
+    """The error, which says how much room there is where it was for want of room that a file could not be made or written."""
+    if error.errno not in NO_ROOM or error.filename is None:
+        return error
+    try:
+        space = disk.space(Path(error.filename).parent)
+    except OSError:
+        return error
+    text = f"{error.strerror}, {space.free} of {space.total} bytes free: free some there, a start needs room for small files"
+    return OSError(error.errno, text, error.filename)

@@ -64,7 +64,7 @@ def _about_the_end(log: CommitLog) -> int:
     low, high = 0, last.segment.size // _LOOK
     while low < high:
         middle = (low + high) // 2
-        if any(last.segment.read_cold(middle * _LOOK, _LOOK)):
+        if any(last.read_at_start(middle * _LOOK, _LOOK)):
             low = middle + 1
         else:
             high = middle

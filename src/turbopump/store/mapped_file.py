@@ -34,6 +34,17 @@ class MappedFile:
         self.buffer = segment.buffer
         self.dirty = False
 
+    def read_at_start(self, at: int, size: int) -> bytes:
+        """``segment.read_cold``, for a start, which cannot go on without: its OSError says what cannot be read, and what can be done."""
+        try:
+            return self.segment.read_cold(at, size)
+        except OSError as error:
+            text = (
+                f"{error.strerror or error} between bytes {at} and {at + size}; stop here and copy it to a good disk, with zeros where it "
+                "cannot be read (ddrescue, or dd bs=4096 conv=noerror,sync): a start then sets those messages apart as damaged"
+            )
+            raise OSError(error.errno, text, str(self.segment.path)) from None
+
 
 class MappedFiles:
     """The row in the directories ``roots``, every file ``file_size`` bytes. In ``read_only`` roots files are found, and none is made.

@@ -22,7 +22,7 @@ from turbopump.store.commit_log import CommitLog
 from turbopump.store.consume_queue import UNIT_SIZE, ConsumeQueue, unpack_unit
 from turbopump.store.consume_queue_table import ConsumeQueueTable
 from turbopump.store.disk import Disk
-from turbopump.store.disk_space import SpaceWatch
+from turbopump.store.disk_space import SpaceWatch, with_free_bytes
 from turbopump.store.dispatcher import Dispatcher
 from turbopump.store.flusher import Flusher
 from turbopump.store.index_file import index_file_size
@@ -154,6 +154,9 @@ class MessageStore:
                 queue.deleted_until = store.queue_ends.deleted_until(queue.topic)
             if store.index is not None:
                 store.index.warm()
+        except OSError as error:
+            lock.release()
+            raise with_free_bytes(error, disk) from None
         except BaseException:
             lock.release()
             raise
