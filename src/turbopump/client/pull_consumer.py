@@ -140,7 +140,8 @@ class PullConsumer(InContext):
         return await store.max_offset(queue)
 
     async def offset_at(self, queue: MessageQueue, when: int | datetime) -> int:
-        """The first message stored at or after ``when``: ms since 1970 UTC, or a datetime."""
+        """The first message stored at or after ``when``: ms since 1970 UTC, or a datetime. RocketMQ: 4.9's brokers answer with the one
+        nearest to it, which may be the one before (``ConsumeQueue.getOffsetInQueueByTime``)."""
         check(_TIME_RULES, locals())
         timestamp_ms = int(when.timestamp() * 1000) if isinstance(when, datetime) else when
         store, queue = await self._offsets_of(queue)
