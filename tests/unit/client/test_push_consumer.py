@@ -19,7 +19,7 @@ from turbopump.message.message_queue import MessageQueue
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.clients import GetConsumerListByGroup
 from turbopump.protocol.requests.offsets import UpdateConsumerOffset
-from turbopump.protocol.requests.pull import PullMessage
+from turbopump.protocol.requests.pull import PullMessage, PullSysFlag
 from turbopump.testing.simulated_clock import START_MS
 from turbopump.testing.simulation import Simulation, simulate
 
@@ -568,6 +568,55 @@ def test_offsets_are_committed_again_after_the_connection_was_lost() -> None:
                 await cluster.broker.start()
                 await asyncio.sleep(8)
                 assert committed(cluster) == 3
+
+    simulate(1, scenario)
+
+
+def test_a_pull_commits_only_in_a_queue_whose_place_has_been_answered_for() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=2) as cluster:
+
+            async def handle(message: Delivery) -> None:
+                pass
+
+            async with consumer_of(cluster, handler=handle):
+                for _ in range(12):
+                    fill(cluster, 2)
+                    fill(cluster, 2, queue_id=1)
+                    await asyncio.sleep(1)
+            for queue_id in range(2):
+                told = [
+                    type(one)
+                    for one, _ in cluster.broker.received
+                    if (
+                        isinstance(one, UpdateConsumerOffset)
+                        or (isinstance(one, PullMessage) and one.sys_flag & PullSysFlag.COMMIT_OFFSET)
+                    )
+                    and (one.topic, one.queue_id) == ("orders", queue_id)
+                ]
+                assert told[0] is UpdateConsumerOffset
+                assert PullMessage in told
+
+    simulate(1, scenario)
+
+
+def test_a_broker_that_has_forgotten_all_places_is_told_the_first_one_alone_again() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=4) as cluster:
+
+            async def handle(message: Delivery) -> None:
+                pass
+
+            async with consumer_of(cluster, handler=handle):
+                for queue_id in range(4):
+                    fill(cluster, 3, queue_id=queue_id)
+                await asyncio.sleep(6)
+                await cluster.broker.stop()
+                cluster.broker.committed.clear()  # killed before it had saved them
+                cluster.broker.update_delays += [0.4, 0.3, 0.2, 0.1]
+                await cluster.broker.start()
+                await asyncio.sleep(12)
+                assert [committed(cluster, queue_id) for queue_id in range(4)] == [3, 3, 3, 3]
 
     simulate(1, scenario)
 

@@ -322,6 +322,8 @@ class AssignedQueue:
         commit_offset = self._process_queue.commit_offset
         subscription = self._subscriptions[self.queue.topic]
         commits = commit_offset > 0 and self._broker_id == MASTER_ID and self._backs is not None and not self.dropped
+        # A place that the broker may not know goes by itself first, see ``OffsetStore.commit``: pulls come to many threads there.
+        commits = commits and self.sent_offset is not None
         return PullMessage(
             consumer_group=self._group,
             topic=self.queue.topic,

@@ -255,9 +255,10 @@ class Assignment:
 
     def told_nothing(self, queues: Iterable[MessageQueue]) -> None:
         """The broker of these queues may have forgotten what it was told: tell it again."""
-        for queue in queues:
-            if queue in self._assigned:
-                self._assigned[queue].sent_offset = None
+        told = [queue for queue in queues if queue in self._assigned]
+        for queue in told:
+            self._assigned[queue].sent_offset = None
+        self._offsets.told_nothing(told)
 
     async def _commit(self, assigned: AssignedQueue, *, final: bool) -> None:
         offset = assigned.commit_offset

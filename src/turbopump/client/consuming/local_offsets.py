@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -60,6 +61,9 @@ class LocalOffsets:
         if self._offsets.get(queue) != offset:
             self._offsets[queue] = offset
             self._dirty = True
+
+    def told_nothing(self, queues: Iterable[MessageQueue]) -> None:
+        """The file forgets nothing."""
 
     async def flush(self, *, acknowledged: bool = False) -> None:
         """Write the file, if anything has changed. ``acknowledged``: wait until it is written, or until the disk has failed."""

@@ -6,6 +6,7 @@ One rule: an offset is the index of the next message wanted. It must not know wh
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from datetime import datetime
 from enum import Enum
 from typing import NamedTuple
@@ -96,6 +97,13 @@ class OffsetStore:
             consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
         )
         await self._instance.remoting.call(self._address(queue), request, timeout=CALL_TIMEOUT_S)
+
+    def told_nothing(self, queues: Iterable[MessageQueue]) -> None:
+        """Their brokers may have forgotten all that they were told: the next place in each topic is a first one again."""
+        for queue in queues:
+            begun = self._begun.get((queue.broker_name, queue.topic))
+            if begun is not None and begun.is_set():
+                del self._begun[queue.broker_name, queue.topic]
 
     async def flush(self, *, acknowledged: bool = False) -> None:
         """Nothing is left to do: the brokers write down what is committed."""

@@ -207,9 +207,10 @@ class Prefetching:
     def told_nothing(self, address: str) -> None:
         """The broker there may have forgotten what it was told: tell it again."""
         address_of = self._instance.routes.address_of
-        for queue, prefetched in self._queues.items():
-            if address_of(queue.broker_name, topic=queue.topic) == address:
-                prefetched.sent_offset = None
+        told = [queue for queue in self._queues if address_of(queue.broker_name, topic=queue.topic) == address]
+        for queue in told:
+            self._queues[queue].sent_offset = None
+        self._offsets.told_nothing(told)
 
     async def _commit(self, prefetched: PrefetchedQueue, *, final: bool) -> None:
         try:
