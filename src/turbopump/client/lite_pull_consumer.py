@@ -147,7 +147,8 @@ class LitePullConsumer(InContext):
             return
         running = self._life.ready()
         if before is not None:  # what was pulled ahead was filtered otherwise
-            await running.prefetching.apply(Change((), list(running.prefetching.of_topic(before.topic))))
+            ours = list(running.prefetching.of_topic(before.topic))
+            await running.prefetching.apply(Change(ours, ours))
         await running.instance.introduce_all()
         running.balancer.wake()
 

@@ -284,6 +284,26 @@ def test_a_paused_queue_gives_nothing_until_it_is_resumed() -> None:
     simulate(1, scenario)
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_a_queue_stays_paused_when_other_tags_are_wanted_of_its_topic(named: bool) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=2) as cluster:
+            consumer = consumer_of(cluster, topic=None)
+            await (consumer.assign([QUEUE, OTHER], "odd") if named else consumer.subscribe("orders", "odd"))
+            async with consumer:
+                fill(cluster, 4)
+                fill(cluster, 4, queue_id=1)
+                await asyncio.sleep(1)
+                consumer.pause([QUEUE])
+                await (consumer.assign([QUEUE, OTHER], "even") if named else consumer.subscribe("orders", "even"))
+                assert await bodies(consumer, 2) == [b"1:0", b"1:2"]
+                assert await consumer.poll(30) == []
+                consumer.resume([QUEUE])
+                assert await bodies(consumer, 2) == [b"0:0", b"0:2"]
+
+    simulate(1, scenario)
+
+
 def test_no_more_is_pulled_ahead_than_the_bounds_allow() -> None:
     async def ahead(simulation: Simulation, expected: int, **settings: Any) -> None:
         async with scripted_cluster(simulation, queues=2) as cluster, consumer_of(cluster, **settings) as consumer:

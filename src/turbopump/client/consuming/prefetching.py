@@ -79,14 +79,18 @@ class Prefetching:
         return self._queues.get(queue)
 
     async def apply(self, change: Change) -> bool:
-        """Make a change real. What is lost is committed first, so that the next to read it begins behind what is done."""
+        """Make a change real. What is lost is committed first, so that the next to read it begins behind what is done. What is lost and
+        gained is begun anew, and stays paused if it was."""
         lost = [self._queues.pop(queue) for queue in change.lost if queue in self._queues]
         for prefetched in lost:
             prefetched.stop()
         await asyncio.gather(*(self._commit(prefetched, final=True) for prefetched in lost))
+        paused = {prefetched.queue for prefetched in lost if prefetched.paused}
         for queue in change.gained:
-            if queue not in self._queues and not self._closed:
+            if queue not in self._queues and queue.topic in self._subscriptions and not self._closed:
                 self._begin(queue)
+            if queue in paused and queue in self._queues:
+                self._queues[queue].paused = True
         self._look()
         return True
 
