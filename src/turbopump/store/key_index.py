@@ -238,11 +238,12 @@ class KeyIndex:
 
     def _new_file(self) -> IndexFile:
         self._disk.make_directory(self._directory)
-        now = self._clock.now_ms()
-        path = self._directory / _file_name(now)
-        while self._disk.file_size(path) is not None:  # two files within one millisecond
-            now += 1
-            path = self._directory / _file_name(now)
+        name = _file_name(self._clock.now_ms())
+        if self.files and name <= self.files[-1].name:  # the clock, or local time, went back: the next start has them in order of names
+            name = _name_behind(self.files[-1].name)
+        while self._disk.file_size(self._directory / name) is not None:
+            name = _name_behind(name)
+        path = self._directory / name
         fresh = IndexFile(self._disk.create_segment(path, self._size), self._slots, self._entries)
         before = [file for file in self.files if not file.damaged]
         if before:
@@ -270,6 +271,10 @@ def _header_fault(file: IndexFile) -> str | None:
         return file.header_fault()
     except OSError as error:
         return f"it cannot be read: {error.strerror or error}"
+
+
+def _name_behind(name: str) -> str:
+    return f"{int(name) + 1:017}"
 
 
 def _file_name(now_ms: int) -> str:

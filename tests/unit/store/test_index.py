@@ -357,3 +357,19 @@ def test_after_a_crash_no_file_reaches_across_the_time_from_which_apache_s_broke
         assert file.begin_timestamp >= point.index_timestamp or file.end_timestamp <= point.index_timestamp
     point.close()
     store.close()
+
+
+def test_the_newest_messages_come_first_after_a_restart_too_though_the_clock_went_back(tmp_path: Path) -> None:
+    """Index files have the local time as name, and are read in order of names: so it is each autumn."""
+    directory = indexed(tmp_path)
+    store = directory.open()
+    fill(directory, store, 40)
+    directory.clock.now -= 3_600_000
+    fill(directory, store, 40, start=40)
+    before = answers(store)
+    newest = before["every"][0]
+    assert newest == max(before["every"])
+    store.close()
+    store = directory.open()
+    assert answers(store) == before
+    store.close()
