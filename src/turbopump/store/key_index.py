@@ -239,9 +239,8 @@ class KeyIndex:
     def _new_file(self) -> IndexFile:
         self._disk.make_directory(self._directory)
         name = _file_name(self._clock.now_ms())
-        if (
-            self.files and name <= self.files[-1].name
-        ):  # the clock, or local time, went back: the next start has them in order of names
+        # The next start reads them in order of their names: where the clock, or local time, went back, that is kept.
+        if self.files and name <= self.files[-1].name:
             name = _name_behind(self.files[-1].name)
         while self._disk.file_size(self._directory / name) is not None:
             name = _name_behind(name)
