@@ -102,7 +102,7 @@ def test_through_every_failure_no_message_of_a_list_is_begun_before_the_one_ahea
     assert world.missing == 0
     assert world.handled > 100
     assert len(world.watch.succeeded) == QUEUES
-    assert max(world.sizes) > 1 or failures < FAILURES, "a short war may leave no queue behind"
+    assert max(world.sizes) > 1 or seed > WHOLE_SEEDS, "a short war may leave no queue behind"
     figures.count(failures=failures, messages=world.handled, lost=0, begun_before_the_one_ahead_succeeded=0)
 
 
@@ -112,7 +112,7 @@ def test_the_same_where_it_pops(seed: int, figures: Figures) -> None:
     assert [wrong for wrong in world.watch.wrong if "succeeded" in wrong] == []
     assert world.missing == 0
     assert world.handled > 100
-    assert max(world.sizes) > 1 or failures < FAILURES, "a short war may leave no queue behind"
+    assert max(world.sizes) > 1 or seed > WHOLE_SEEDS, "a short war may leave no queue behind"
     figures.count(failures=failures, messages=world.handled, lost=0, begun_before_the_one_ahead_succeeded=0)
 
 
@@ -122,5 +122,5 @@ def test_without_order_nothing_is_lost(seed: int, figures: Figures) -> None:
     assert world.missing == 0
     assert world.handled > 100
     assert world.retried > 10
-    assert max(world.sizes) > 1 or failures < FAILURES, "a short war may leave no queue behind"
+    assert max(world.sizes) > 1 or seed > WHOLE_SEEDS, "a short war may leave no queue behind"
     figures.count(failures=failures, messages=world.handled, lost=0)
