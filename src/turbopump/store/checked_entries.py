@@ -251,7 +251,7 @@ def _unit_fault(unit: Unit, log: CommitLog, log_end: int) -> str | None:
     if not FIXED_SIZE <= size <= ENTRY_SIZE_MAX:
         return f"its unit in the consume queue says that it has {size} bytes"
     end = offset + size
-    if end > log_end or not log.same_segment(offset, end - 1):
+    if end > log_end or end > log.segment_end(offset):
         return f"its unit in the consume queue points to {offset} to {end}, where no message can be"
     return None
 

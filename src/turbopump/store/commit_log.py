@@ -133,10 +133,10 @@ class CommitLog:
             return None
         return file.segment.read(offset - file.start, size)
 
-    def same_segment(self, one: int, other: int) -> bool:
-        """Whether two offsets lie in one segment, so that what is between them can be read in one piece."""
+    def segment_end(self, offset: int) -> int:
+        """Where the segment ends that ``offset`` lies in: what is before that can be read in one piece."""
         start = self._files.start
-        return (one - start) // self.segment_size == (other - start) // self.segment_size
+        return offset + self.segment_size - (offset - start) % self.segment_size
 
     def walk(self, start: int, end: int | None = None) -> Iterator[EntryMark]:
         """The good entries from ``start`` on, until ``end`` or the first that is not good (see ``codec.entry_fault``).

@@ -202,7 +202,7 @@ def _read_hot(
     result = GetResult(GetStatus.NO_MATCHED_MESSAGE, index, queue.min_index, queue.end.value)
     pieces: list[bytes] = []
     count_max, bytes_max = min(count_max, limits.count_hot), limits.bytes_hot
-    count = taken = run_at = run_size = run_index = run_count = 0
+    count = taken = run_at = run_size = run_end = run_index = run_count = 0
     is_there = True
     first, units, passed = index, queue.units(index, scan), list[int]()
     for offset, size, tags in _UNIT.iter_unpack(units):
@@ -212,12 +212,12 @@ def _read_hot(
             continue
         if count and (taken + size > bytes_max or count >= count_max):
             break
-        if offset == run_at + run_size and log.same_segment(run_at, offset):
+        if offset == run_at + run_size and offset < run_end:
             run_size += size
         else:
             if run_size and not (is_there := _add_run(log, run_at, run_size, pieces)):
                 break
-            run_at, run_size, run_index, run_count = offset, size, index, count
+            run_at, run_size, run_end, run_index, run_count = offset, size, log.segment_end(offset), index, count
         count += 1
         taken += size
         index += 1
