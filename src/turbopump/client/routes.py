@@ -22,6 +22,7 @@ from turbopump.protocol.bodies.route import MASTER_ID, TopicRouteData
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.namesrv import GetBrokerClusterInfo, GetRouteInfo
 from turbopump.remoting.client import RemotingClient
+from turbopump.remoting.shared_task import outcome_of
 
 log = logging.getLogger(__name__)
 
@@ -159,13 +160,7 @@ class Routes:
             task = asyncio.get_running_loop().create_task(self._ask(topic, inherit), name=f"route of {topic}")
             self._asking[key] = task
             task.add_done_callback(lambda done: self._asked(key, done))
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            current = asyncio.current_task()
-            if task.cancelled() and current is not None and not current.cancelling():  # by ``close``, not the caller
-                raise RouteNotFoundError(f"no route to topic {topic!r}: the client was closed") from None
-            raise
+        return await outcome_of(task, lambda: RouteNotFoundError(f"no route to topic {topic!r}: the client was closed"))
 
     async def refresh_all(self) -> None:
         """Ask for every route at hand; what cannot be had stays as it is."""

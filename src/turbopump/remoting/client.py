@@ -18,6 +18,7 @@ from turbopump.protocol.frame import JSON
 from turbopump.protocol.request import Reply, Request, header_from_ext
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Router
+from turbopump.remoting.shared_task import outcome_of
 
 CONNECT_TIMEOUT_S: Final = 3.0
 
@@ -94,7 +95,7 @@ class RemotingClient:
         if connection is not None and not connection.closed:
             return connection
         if self._ended:
-            raise ConnectError(f"no connection to {address}: the client was closed")
+            raise _closed(address)
         task = self._connecting.get(address)
         if task is None:
             task = asyncio.ensure_future(self._open(address))
@@ -103,16 +104,9 @@ class RemotingClient:
         limit = self._connect_timeout if timeout is None else min(timeout, self._connect_timeout)
         try:
             async with asyncio.timeout(limit):
-                return await asyncio.shield(task)
+                return await outcome_of(task, lambda: _closed(address))
         except TimeoutError:
             raise ConnectError(f"no connection to {address} within {limit:.1f} s") from None
-        except asyncio.CancelledError:
-            current = asyncio.current_task()
-            if (
-                task.cancelled() and current is not None and not current.cancelling()
-            ):  # by ``close``; the caller was not cancelled
-                raise ConnectError(f"no connection to {address}: the client was closed") from None
-            raise
 
     def connection(self, address: str) -> Connection | None:
         """The open connection to ``address``, if there is one."""
@@ -169,6 +163,10 @@ class RemotingClient:
             del self._connections[address]
         if self._on_close is not None:
             self._on_close(address)
+
+
+def _closed(address: str) -> ConnectError:
+    return ConnectError(f"no connection to {address}: the client was closed")
 
 
 def _reason(error: OSError) -> str:

@@ -6,7 +6,6 @@ out as a whole. It must not know what becomes of a message.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from threading import Lock
 
@@ -75,15 +74,6 @@ class ReadyBatches(Ready[DeliveryBatch]):
                 break
             together.append(message)
         return together
-
-    def _begin(self, message: Delivery) -> bool:
-        """In a thread: if its queue is dropped now, either it is seen there that the message is taken, or here that it is not wanted."""
-        message.taken = True
-        if message.wanted:
-            return True
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(message.left)
-        return False
 
     def _handed(self, messages: Sequence[Delivery]) -> DeliveryBatch:
         if self._on_take is not None:

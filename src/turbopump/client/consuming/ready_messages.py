@@ -133,6 +133,15 @@ class Ready(ABC, Generic[HandedT]):
     @abstractmethod
     def _next(self) -> HandedT | None: ...
 
+    def _begin(self, message: Delivery) -> bool:
+        """In a thread: if its queue is dropped now, either it is seen there that the message is taken, or here that it is not wanted."""
+        message.taken = True
+        if message.wanted:
+            return True
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(message.left)
+        return False
+
     async def _more(self) -> None:
         waiter = self._loop.create_future()
         self._waiters.append(waiter)
@@ -185,6 +194,8 @@ class ReadyMessages(Ready[Delivery]):
             except IndexError:
                 return None
             if message.wanted and self._begin(message):
+                if self._on_take is not None:
+                    self._on_take(message)
                 return message
         return None
 
@@ -204,14 +215,3 @@ class ReadyMessages(Ready[Delivery]):
                     self._on_take(message)
                 return message
         return None
-
-    def _begin(self, message: Delivery) -> bool:
-        """In a thread: if its queue is dropped now, either it is seen there that the message is taken, or here that it is not wanted."""
-        message.taken = True
-        if not message.wanted:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(message.left)
-            return False
-        if self._on_take is not None:
-            self._on_take(message)
-        return True

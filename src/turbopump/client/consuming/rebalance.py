@@ -118,9 +118,7 @@ class Balancer:
                 if not topic.startswith(RETRY_PREFIX):
                     complete = False
                     self._complain(topic, str(error))
-            except (
-                Exception
-            ) as error:  # a user's function has divided, and may do better the next time: as ``rebalanceByTopic``
+            except Exception as error:  # of a user's strategy, which may do better the next time: as ``rebalanceByTopic``
                 complete = False
                 self._complain(topic, f"{error!r:.200}", error)
         return complete
