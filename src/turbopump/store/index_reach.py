@@ -28,6 +28,6 @@ def begin_for_index(log: CommitLog, queues: Iterable[ConsumeQueue], index: KeyIn
             if there <= log.start:
                 return max(index.rewind(log.start), log.start)
             if log.entry_at(there) is None:
-                there = there - (there - log.start) % log.files.file_size
+                there = log.segment_end(there) - log.segment_size
             return max(min(index.rewind(there), begin), log.start)
     return begin
