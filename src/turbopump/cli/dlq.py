@@ -28,7 +28,8 @@ from turbopump.client.dead_letters import DeadLetter, DeadLetters, InDoubt, Rese
 from turbopump.client.traces.trace import TRACE_TOPIC
 from turbopump.clock import SystemClock
 from turbopump.errors import MessageNotFoundError
-from turbopump.filtering.sql92 import Filter, SqlError, compile_sql
+from turbopump.filtering.sql92 import SqlError, compile_sql
+from turbopump.filtering.sql_nodes import Filter
 
 FAILURES_SHOWN: Final = 10
 
