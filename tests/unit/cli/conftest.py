@@ -2,7 +2,6 @@
 
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.readable import is_readable
 
 DEADLINE_S = 20.0
 SRC = Path(__file__).parents[3] / "src"
@@ -33,7 +33,7 @@ class Running:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=command_environment(),
-            bufsize=0,  # or select would not see what a buffer holds
+            bufsize=0,  # or nobody would see what a buffer holds
         )
 
     def wait_for(self, pattern: str) -> re.Match[str]:
@@ -41,7 +41,7 @@ class Running:
         assert self._process.stdout is not None
         deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
-            if not select.select([self._process.stdout], [], [], 0.1)[0]:
+            if not is_readable(self._process.stdout.fileno(), 0.1):
                 continue
             line = self._process.stdout.readline().decode()
             if not line:

@@ -3,12 +3,12 @@
 import asyncio
 import errno
 import os
-import select
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.readable import is_readable
 
 from turbopump.store import disk as disk_module
 from turbopump.store import kernel_syncs
@@ -46,7 +46,7 @@ def opened(loop: Loop, fd: int) -> KernelSyncs:
     made = KernelSyncs(loop)
     if not made.start(fd, lambda _error: None):
         pytest.skip("the kernel does not sync for us here")
-    assert select.select([made._ended], [], [], 30)[0]
+    assert is_readable(made._ended, 30)
     made._tell()
     return made
 
