@@ -6,7 +6,6 @@ directory. Synchronous, one thread, no network; flushing is begun here by whoeve
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,23 +21,24 @@ from turbopump.store.commit_log import CommitLog
 from turbopump.store.consume_queue import UNIT_SIZE, ConsumeQueue, unpack_unit
 from turbopump.store.consume_queue_table import ConsumeQueueTable
 from turbopump.store.disk import Disk
-from turbopump.store.disk_space import SpaceWatch, with_free_bytes
+from turbopump.store.disk_space import SpaceWatch
 from turbopump.store.dispatcher import Dispatcher
 from turbopump.store.flusher import Flusher
 from turbopump.store.index_file import index_file_size
+from turbopump.store.index_notes import IndexNotes
 from turbopump.store.key_index import KeyIndex
 from turbopump.store.lookup import Lookup
-from turbopump.store.lost_end import KnownEnd
 from turbopump.store.new_message import NewMessage as NewMessage
 from turbopump.store.new_message import Placed as Placed
+from turbopump.store.opening import opened
 from turbopump.store.packed_batch import PackedBatch, write_batch
-from turbopump.store.provenance import ABORT_MARK, APACHE_LOCK_MARK, LOCK_MARK, Provenance
+from turbopump.store.provenance import Provenance
 from turbopump.store.queue_deletions import QueueDeletions, Told
-from turbopump.store.queue_ends import KnownEnds, QueueEnds
+from turbopump.store.queue_ends import QueueEnds
 from turbopump.store.queue_reader import GetResult, QueueReader
-from turbopump.store.recovery import Recovery, RecoveryReport
+from turbopump.store.recovery import RecoveryReport
 from turbopump.store.retention import Retention
-from turbopump.store.roots import LogRoots, StoreLock, make_directories
+from turbopump.store.roots import LogRoots, StoreLock
 from turbopump.store.store_config import StoreConfig
 from turbopump.store.unit_repair import UnitRepair
 from turbopump.store.watermark import Watermark
@@ -62,7 +62,7 @@ class MessageStore:
         self._monotonic = clock.monotonic
         self._lock = lock
         self._closed = False
-        self._with_crc = config.with_crc
+        self.with_crc = config.with_crc
         self._overhead = FIXED_SIZE - 16 + (CRC_SUFFIX_SIZE if config.with_crc else 0)
         self.properties_size_max = PROPERTIES_SIZE_MAX - (CRC_SUFFIX_SIZE if config.with_crc else 0)
         """Bytes of property text that a message may have: its CRC is one more property."""
@@ -76,28 +76,30 @@ class MessageStore:
         self.flushed = Watermark()
         self.cold_reads = ColdReads(disk)
         self.latency = AppendLatency(lambda: self.queues.units)
-        self._dispatcher = Dispatcher(self.index, self.flushed if config.flushed_only else None, config.delay_levels)
-        self.unit_repair = UnitRepair(self.log, self._dispatcher.unit_tags, on_failure)
+        self.dispatcher = Dispatcher(self.index, self.flushed if config.flushed_only else None, config.delay_levels)
+        self.unit_repair = UnitRepair(self.log, self.dispatcher.unit_tags, on_failure)
         self.reader = QueueReader(self.log, self.queues, config.limits, self.cold_reads, self.unit_repair, clock.monotonic)
         visible_end = (lambda: self.flushed.value) if config.flushed_only else (lambda: self.log.end)
         self.lookup = Lookup(self.log, self.queues, self.index, visible_end, self.unit_repair)
-        self._provenance = Provenance(disk, config.paths.provenance)
-        self.log.requires_crc = self._provenance.requires_crc
+        self.provenance = Provenance(disk, config.paths.provenance)
+        self.log.requires_crc = self.provenance.requires_crc
         self.queue_ends = QueueEnds(disk, paths.queue_ends, self.queues, on_failure)
         self.queues.deleted_until = self.queue_ends.deleted_until
         self._deletions = QueueDeletions(self.log, self.queues, self.queue_ends)
-        self._checkpoint = Checkpoint(disk, config.paths.checkpoint)
+        self.checkpoint = Checkpoint(disk, config.paths.checkpoint)
         self.flusher = Flusher(
-            disk, self.log, self.queues, self.index, self._dispatcher, self._checkpoint, self.flushed, on_failure
+            disk, self.log, self.queues, self.index, self.dispatcher, self.checkpoint, self.flushed, on_failure
         )
         others, forcibly = (paths.consume_queues, paths.index), config.retention.forcibly
         self.space = SpaceWatch(disk, paths.commit_logs, others, config.space, on_failure, forcibly=forcibly)
         self.log.files.full = lambda: self.space.full_roots
-        synced, note = lambda: min(self.flusher.queues_synced, self.flushed.value), self._note_indexes
+        index_size = index_file_size(config.index_slots, config.index_entries)
+        self.index_notes = IndexNotes(self.index, self.provenance, disk, self.space, paths.index, index_size, on_failure)
+        synced, note = lambda: min(self.flusher.queues_synced, self.flushed.value), self.index_notes.note
         self.retention = Retention(
             disk, clock, self.log, self.queues, self.index, config.retention, self.space, synced, note, on_failure
         )
-        self.roots = LogRoots(disk, self.log.files, self._provenance)
+        self.roots = LogRoots(disk, self.log.files, self.provenance)
         self.retention.before_deleting = self.roots.before_deleting
         self.retention.before_trimming = self.queue_ends.save_firsts
         self.recovery: RecoveryReport | None = None
@@ -118,105 +120,8 @@ class MessageStore:
         Raises StoreLockedError if another store has it, StoreDamagedError for files that are missing or cannot belong together,
         StoreError for a directory that cannot be used, OSError.
         """
-        paths = config.paths
-        lock = StoreLock(disk, paths)
-        try:
-            make_directories(disk, paths)
-            lock.lock_directories(paths)
-            store = cls(config, disk, clock, on_failure, lock, is_batch)
-            abort = disk.read_file(paths.abort)
-            clean = abort is None and (lock.found.startswith(APACHE_LOCK_MARK) or not store._provenance.unfinished())
-            crashed_here = not clean and (abort is None or (abort.endswith(ABORT_MARK) and lock.found == LOCK_MARK))
-            store._provenance.load(crashed_here=crashed_here, clean=clean)
-            store.log.load()
-            store.roots.check()
-            known = store.queue_ends.load(trusted=not lock.found.startswith(APACHE_LOCK_MARK))
-            known_end = KnownEnd.of(store._checkpoint, known, clean=clean, ours=lock.found == LOCK_MARK)
-            known_end.refuse_missing(store.log)
-            disk.write_file(paths.abort, str(os.getpid()).encode() + ABORT_MARK)
-            store.queues.load()
-            stopped_here = clean and lock.found == LOCK_MARK
-            store.recovery = store._recover(
-                clean=clean, stopped_here=stopped_here, known=known, known_end=known_end, on_progress=on_progress
-            )
-            # Not before: if another broker has had the store, what we had noted is true again only now.
-            lock.mark(LOCK_MARK)
-            if not clean or store.log.end < known_end.synced:
-                store.flusher.flush_all_now()
-            elif not store.recovery.entries:
-                store.flusher.queues_synced = store.log.end  # nothing was written since the clean stop
-            store.flushed.advance(store.log.end)
-            store.latency.begin()
-            store._dispatcher.show_flushed()
-            store.reader.open_at(store.log.end, after_crash=not clean)
-            for queue in store.queues:
-                queue.opened_at = queue.max_index
-                queue.deleted_until = store.queue_ends.deleted_until(queue.topic)
-            if store.index is not None:
-                store.index.warm()
-        except OSError as error:
-            lock.release()
-            raise with_free_bytes(error, disk) from None
-        except BaseException:
-            lock.release()
-            raise
-        return store
-
-    def _recover(
-        self,
-        *,
-        clean: bool,
-        stopped_here: bool,
-        known: KnownEnds,
-        known_end: KnownEnd,
-        on_progress: Callable[[int, int], None],
-    ) -> RecoveryReport:
-        index, provenance = self.index, self._provenance
-        complete = True
-        if index is not None:
-            index.load()
-            expected = provenance.index_names
-            there = set(expected) <= set(index.names) if expected is not None else bool(index.files)
-            complete = there and not provenance.index_incomplete
-            index.on_failure = self._stop_indexing
-            index.on_no_room = self._no_room_for_index
-            index.on_damage = self.on_failure
-        recovery = Recovery(
-            self.log,
-            self.queues,
-            index,
-            self._dispatcher,
-            self._checkpoint,
-            clean=clean,
-            derived_complete=complete,
-            index_synced=provenance.crashed_here,
-            stopped_here=stopped_here,
-            on_progress=on_progress,
-            known=known,
-        )
-        report = recovery.run()
-        lost = known_end.lost(self.log, report.log_end, report.torn)
-        if lost is not None:
-            self.on_failure(lost)
-        if report.misfit is not None:
-            part = f"queues are written again from {report.begun_at} on"
-            again = "all queues and indexes are written again" if report.rebuilt else part
-            self.on_failure(f"a consume queue was not as it should be, {again}: {report.misfit}")
-        self.queue_ends.begin(
-            self.log.start,
-            report.log_end,
-            recovery.known.deleted,
-            agreed=report.misfit is None and not report.rebuilt,
-            all_read=self.log.is_young,
-        )
-        self.log.on_segment = lambda start: self.queue_ends.note(start) if start > 0 else None
-        provenance.begin(report.log_end, index.names if index is not None else None, with_crc=self._with_crc)
-        self.roots.note()
-        if index is not None:
-            index.on_new_file = lambda: self._disk.start(self._note_indexes, lambda _error: None)
-            if index.failed:
-                provenance.note_indexes(None)
-        return report
+        lock = StoreLock(disk, config.paths)
+        return opened(lambda: cls(config, disk, clock, on_failure, lock, is_batch), config.paths, disk, lock, on_progress)
 
     def put(
         self,
@@ -275,11 +180,11 @@ class MessageStore:
             body,
             name,
             properties,
-            self._with_crc,
+            self.with_crc,
         )
         log.written(size)
-        tags = message.tags_code if topic != SCHEDULE_TOPIC else self._dispatcher.delayed_tags(message, now)
-        self._dispatcher.dispatch(queue, index, offset, size, tags, sys_flag, now, message.unique, message.keys, count)
+        tags = message.tags_code if topic != SCHEDULE_TOPIC else self.dispatcher.delayed_tags(message, now)
+        self.dispatcher.dispatch(queue, index, offset, size, tags, sys_flag, now, message.unique, message.keys, count)
         if (took := self._monotonic() - began) >= SLOW_S:
             self.latency.slow(took)
         return Placed(index, offset, log.end)
@@ -334,11 +239,11 @@ class MessageStore:
             now,
             store_host,
             name,
-            self._with_crc,
+            self.with_crc,
         )
         assert sum(unpack_unit(units, -UNIT_SIZE)[:2]) == offset + size
         log.written(size)
-        self._dispatcher.dispatch_batch(queue, index, units, keys, log.end, sys_flag, now)
+        self.dispatcher.dispatch_batch(queue, index, units, keys, log.end, sys_flag, now)
         if (took := self._monotonic() - began) >= SLOW_S:
             self.latency.slow(took)
         return Placed(index, offset, log.end), units
@@ -391,33 +296,26 @@ class MessageStore:
         self._closed = True
         self.finish_background()
         if self.index is not None and self.index.give_up():
-            self._provenance.index_names = None  # the next start fills it again
+            self.provenance.index_names = None  # the next start fills it again
         try:
             self.flusher.flush_all_now()
             self.log.close()
             self.queues.close()
-            self._checkpoint.close()
+            self.checkpoint.close()
             if self.index is not None:
                 self.index.close()
             if self.flushed.error is None and not self.flusher.queues_failed:
                 self.queue_ends.end(self.log.end, all_read=self.log.is_young)
-                self._provenance.end(self.log.end)
+                self.provenance.end(self.log.end)
                 self._disk.remove(self._config.paths.abort)
         finally:
             self._lock.release()
-
-    def _stop_indexing(self, error: OSError) -> None:
-        """The index cannot grow: it is left behind, and the next start fills it again. Should noting that fail too, the clean stop does."""
-        self.on_failure(
-            f"an index file cannot be made ({error.strerror or error}); messages are not indexed until the next start"
-        )
-        self._disk.start(lambda: self._provenance.note_indexes(None), lambda _error: None)
 
     def _storable(self, properties: bytes) -> bytes:
         """Property text as an entry may hold it: ended, and without a CRC that another entry had. Raises MessageError if it is too long."""
         if CRC_NAME in properties:
             properties = without_crc(properties)
-        if self._with_crc and properties and not properties.endswith(b"\x02"):
+        if self.with_crc and properties and not properties.endswith(b"\x02"):
             properties += b"\x02"
         if len(properties) > self.properties_size_max:
             raise self._too_long(len(properties))
@@ -426,16 +324,6 @@ class MessageStore:
     def _too_long(self, size: int) -> MessageError:
         return MessageError(
             f"the message properties take {size} bytes with those the broker adds; {self.properties_size_max} are allowed"
-        )
-
-    def _note_indexes(self) -> None:
-        """Write down which index files there are."""
-        index = self.index
-        self._provenance.note_indexes(index.names if index is not None and not index.failed else None)
-
-    def _no_room_for_index(self, error: OSError) -> None:
-        self.space.no_room(
-            error, self._config.paths.index, index_file_size(self._config.index_slots, self._config.index_entries)
         )
 
     def _no_room(self, error: OSError) -> Exception:
