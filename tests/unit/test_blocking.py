@@ -8,12 +8,12 @@ import signal
 import sys
 import threading
 import time
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
+from tests.forks import in_a_fork
 
 from turbopump.blocking import (
     AutoBatch,
@@ -250,27 +250,6 @@ def test_ctrl_c_interrupts_a_wait_and_the_client_stays_usable(broker: BrokerThre
             next(iter(consumer))
         producer.send(topic, "still here")
         assert next(iter(consumer)).body == b"still here"
-
-
-def in_a_fork(work: Callable[[], str]) -> str:
-    """What ``work`` says in a forked child; the child ends after 20 s whatever happens."""
-    reading, writing = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # 3.12: this process has threads, and that is the point
-        child = os.fork()
-    if child == 0:
-        signal.alarm(20)
-        try:
-            answer = work()
-        except BaseException as error:
-            answer = f"{type(error).__name__}: {error}"
-        os.write(writing, answer.encode())
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as stream:
-        answer = stream.read()
-    os.waitpid(child, 0)
-    return answer
 
 
 @pytest.mark.skipif(not hasattr(os, "fork") or sys.platform == "darwin", reason="needs a fork that is safe with threads")

@@ -36,7 +36,7 @@ from turbopump.store.entry_check import topic_field
 NAMES = (
     *("write_entry", "send_properties", "key_hash", "put_entries", "send_reply"),
     *("read_batch", "write_batch", "batch_reply", "unread_messages", "property_texts", "value_after"),
-    *("good_entries", "entries_fit"),
+    *("good_entries", "entries_fit", "identified_item"),
 )
 KINDS = ("plain", "compiled") if IS_COMPILED else ("plain",)
 each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -134,6 +134,25 @@ def test_an_entry_is_written_as_encode_entry_makes_it_or_not_at_all(
         assert (result, written) == (len(entry), buffer[:at] + entry + buffer[at + len(entry) :])
     else:
         assert written == buffer
+
+
+@given(st.one_of(any_int, odd), st.binary(max_size=300), st.one_of(ascii_text, st.text(max_size=20)), property_bytes)
+@example(0, b"b", "A" * 65_524, b"\x02")
+@example(0, b"b", "A" * 65_525, b"\x02")
+def test_an_item_of_a_batch_has_its_id_as_a_property_and_what_comes_behind(
+    flag: Any, body: bytes, msg_id: str, more: bytes
+) -> None:
+    kind, result = agree("identified_item", flag, body, msg_id, more)
+    if kind is bytes:
+        assert isinstance(result, bytes)
+        (item,) = decode_batch(result)
+        assert item == (flag, body, b"UNIQ_KEY\x01%b\x02%b" % (msg_id.encode(), more))
+
+
+@given(odd, odd, odd, odd)
+def test_odd_items_of_a_batch_are_refused_alike(flag: Any, body: Any, msg_id: Any, more: Any) -> None:
+    for arguments in ((flag, b"b", "A", b""), (0, body, "A", b""), (0, b"b", msg_id, b""), (0, b"b", "A", more)):
+        agree("identified_item", *arguments)
 
 
 @given(st.lists(st.one_of(any_int, odd), min_size=11, max_size=11), odd, odd, odd, hosts)

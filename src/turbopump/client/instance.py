@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from turbopump.client.forks import Forks
 from turbopump.client.heartbeat import Member, heartbeat_data
 from turbopump.client.identity import Dress
 from turbopump.client.operating.operator_requests import add_operator_requests
@@ -80,6 +81,7 @@ class ClientInstance:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
+        self._forks = 0
         self._closed = False
 
     # --- life ----------------------------------------------------------------------------------------------------------------
@@ -89,6 +91,7 @@ class ClientInstance:
         assert self._loop is None
         self._loop = asyncio.get_running_loop()
         self._pid = self.surroundings.pid()
+        self._forks = Forks.count
         self.spawn(self._every(HEARTBEAT_INTERVAL_S, self._heartbeat_all), name="heartbeats")
         self.spawn(self._every(ROUTE_INTERVAL_S, self.routes.refresh_all), name="routes")
 
@@ -115,7 +118,7 @@ class ClientInstance:
         """Raises NotStartedError if ``what`` (``"Producer"``) is closed, or is used in a fork or on another event loop."""
         if self._closed or (member is not None and member.left):
             raise NotStartedError(f"this {what} is closed; start a new one")
-        if self.surroundings.pid() != self._pid:
+        if Forks.count != self._forks:
             raise NotStartedError(
                 f"this {what} was started in process {self._pid} and is used in its fork {self.surroundings.pid()}, "
                 "where its connections must not be touched; start a new one after the fork"

@@ -19,13 +19,13 @@ from turbopump.client.namespace import wrap
 from turbopump.client.recall import recall_message
 from turbopump.client.request_reply import Replier, Requester
 from turbopump.client.selectors import Selector
-from turbopump.client.sending.accumulator import Accumulator, AutoBatch, Held
+from turbopump.client.sending.accumulator import Accumulator, AutoBatch
 from turbopump.client.sending.admission import Admission
 from turbopump.client.sending.aiming import Aiming
 from turbopump.client.sending.back_pressure import BackPressure, InFlightBound
 from turbopump.client.sending.fault_detector import FaultDetector
 from turbopump.client.sending.fault_strategy import FaultStrategy, LatencyFaults
-from turbopump.client.sending.outgoing import COMPRESS_FROM, Compression, Packer, as_message
+from turbopump.client.sending.outgoing import COMPRESS_FROM, Compression, Packer, Piece, as_message
 from turbopump.client.sending.producer_rules import PRODUCER_RULES
 from turbopump.client.sending.selection import RoundRobin
 from turbopump.client.sending.send_frame import NotedFrames, SendFrames
@@ -268,11 +268,13 @@ class Producer(InContext):
         check_timeout(timeout)
         return await self._admission.deliver(self._ready(), self._pack.pack_batch(messages), queue, timeout)
 
-    async def _send_together(self, held: Sequence[Held], queue: MessageQueue | None, timeout: float) -> SendResult:
-        first = held[0][0]
-        if len(held) == 1:
+    async def _send_together(
+        self, messages: Sequence[Message], pieces: Sequence[Piece], queue: MessageQueue | None, timeout: float
+    ) -> SendResult:
+        first = messages[0]
+        if len(messages) == 1:
             return await self._admission.deliver_unbound(self._started(), self._pack.pack(first), queue, timeout)
-        outgoing = self._pack.pack_pieces([piece for _, piece in held], wait_store_ok=first.wait_store_ok)
+        outgoing = self._pack.pack_pieces(pieces, wait_store_ok=first.wait_store_ok)
         return await self._admission.deliver_unbound(self._started(), outgoing, queue, timeout)
 
     async def start_send(

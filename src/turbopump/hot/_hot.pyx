@@ -10,6 +10,7 @@ written only between its acquired bounds. Cost of the plain twin and of this one
     key_hash         0.66    0.10                             batch_reply  9.8     0.64 for a batch of 32
     send_reply       1.1     0.28                             put_entries  0.48    0.06 an entry
     good_entries     1.7     0.11 an entry                entries_fit  0.75 0.02 an entry
+    identified_item  0.5     0.1
     unread_messages  3.2     0.50 a message of a pull         property_texts  1.1 0.11 a message looked at by a filter
 
 One module, in one file for each use: a file below has the name of the one where the plain twins are. To change a function: the plain one
@@ -42,6 +43,7 @@ cdef object _not_usual = _NotUsual()
 
 include "memory.pxi"
 include "codec.pxi"
+include "batch.pxi"
 include "properties.pxi"
 include "packed_batch.pxi"
 include "index_file.pxi"

@@ -16,6 +16,7 @@ import struct
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from turbopump.compiled import has_twin
 from turbopump.errors import MessageError, ProtocolError
 from turbopump.message.message import Message
 from turbopump.message.properties import PROPERTIES_SIZE_MAX, encode_properties
@@ -36,6 +37,13 @@ def encode_item(flag: int, body: bytes, properties: bytes) -> bytes:
     """One message of a batch body. About 0.4 µs."""
     body_size, size = len(body), len(properties)
     return b"%b%b%b%b" % (_HEAD.pack(22 + body_size + size, 0, 0, flag, body_size), body, _SIZE.pack(size), properties)
+
+
+@has_twin
+def identified_item(flag: int, body: bytes, msg_id: str, more: bytes) -> bytes:
+    """One message of a batch body that has no property but its unique id, and what the property text ``more`` says. About 0.5 µs,
+    compiled 0.1."""
+    return encode_item(flag, body, b"UNIQ_KEY\x01%b\x02%b" % (msg_id.encode(), more))
 
 
 def encode_batch(messages: Iterable[Message]) -> bytes:

@@ -14,9 +14,12 @@ import ipaddress
 import os
 from datetime import UTC, datetime
 from functools import lru_cache
+from typing import Final
 
 from turbopump.clock import Clock
 from turbopump.errors import ProtocolError
+
+_HEX: Final = [f"{value:02X}" for value in range(256)]
 
 
 @lru_cache(maxsize=1024)
@@ -78,7 +81,7 @@ class UniqueIds:
             self._last_ms = now
             self._begin = f"{self._prefix}{(now - self._month_start) & 0xFFFFFFFF:08X}"
         self._counter = counter = (self._counter + 1) & 0xFFFF
-        return f"{self._begin}{counter:04X}"
+        return f"{self._begin}{_HEX[counter >> 8]}{_HEX[counter & 0xFF]}"
 
 
 def _month_of(now_ms: int) -> tuple[int, int]:

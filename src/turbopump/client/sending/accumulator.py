@@ -58,14 +58,14 @@ class AutoBatch:
         check(_RULES, {"hold": self.hold, "size": self.size, "total_size": self.total_size})
 
 
-Held = tuple[Message, Piece]
-"""A message, and what it is in a batch."""
 BatchKey = tuple[str, MessageQueue | None, str | None, object]
 
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    messages: list[Held] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
+    """What they are in a batch."""
     waiting: list[asyncio.Future[SendResult]] = field(default_factory=list)
     deadlines: list[float] = field(default_factory=list)
     timeouts: list[float] = field(default_factory=list)
@@ -81,12 +81,12 @@ class _Batch:
 
 class Accumulator:
     """``send_batch`` sends messages as one request to a queue, or to any, within so many seconds; it gets what has come together: of
-    ``size_max`` bytes at most, or a single message."""
+    ``size_max`` bytes at most, or a single message. All its life is on the event loop of the first ``add``."""
 
     def __init__(
         self,
         settings: AutoBatch,
-        send_batch: Callable[[Sequence[Held], MessageQueue | None, float], Awaitable[SendResult]],
+        send_batch: Callable[[Sequence[Message], Sequence[Piece], MessageQueue | None, float], Awaitable[SendResult]],
         size_max: int,
         statistics: SendStatistics,
     ) -> None:
@@ -99,6 +99,7 @@ class Accumulator:
         self._sending: set[asyncio.Task[None]] = set()
         self._held = 0
         self._since_turn = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def takes(self, message: Message) -> bool:
         """Whether it may go in a batch, and there is room to hold it."""
@@ -131,7 +132,9 @@ class Accumulator:
                 None,
                 object(),
             )  # alone: brokers add to it, and one with too much would fail its whole batch
-        loop = asyncio.get_running_loop()
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()  # in 3.11 it makes a system call
         try:
             batch = self._batches.get(key)
         except TypeError:
@@ -146,7 +149,8 @@ class Accumulator:
             else:
                 batch.timer = loop.call_soon(self._send, key)  # with whatever else this turn brings
         future: asyncio.Future[SendResult] = loop.create_future()
-        batch.messages.append((message, piece))
+        batch.messages.append(message)
+        batch.pieces.append(piece)
         batch.waiting.append(future)
         deadline = loop.time() + timeout
         batch.deadlines.append(deadline)
@@ -192,7 +196,8 @@ class Accumulator:
         NotedFrames.notes.set(batch.asked)
         try:
             timeout = max(batch.deadline - asyncio.get_running_loop().time(), 0.001)
-            results = each_result(await self._send_batch(batch.messages, key[1], timeout), len(batch.messages))
+            whole = await self._send_batch(batch.messages, batch.pieces, key[1], timeout)
+            results = each_result(whole, len(batch.messages))
         except Exception as error:
             for future in batch.waiting:
                 if not future.done():
@@ -217,28 +222,28 @@ class Accumulator:
         """Fail those whose time is up, and only them. What is still held is not sent then."""
         now = asyncio.get_running_loop().time()
         held = batch.deadline == inf
-        kept: list[tuple[Held, asyncio.Future[SendResult], float, float]] = []
+        kept: list[int] = []
         following = inf
-        for message, future, deadline, timeout in zip(
-            batch.messages, batch.waiting, batch.deadlines, batch.timeouts, strict=True
-        ):
+        for at, (piece, future, deadline) in enumerate(zip(batch.pieces, batch.waiting, batch.deadlines, strict=True)):
             if deadline > now or deadline >= batch.deadline:
-                kept.append((message, future, deadline, timeout))
+                kept.append(at)
                 if not future.done() and deadline < min(following, batch.deadline):
                     following = deadline
                 continue
             if held:
-                batch.size -= len(message[1].entry)
-                self._held -= len(message[1].entry)
+                batch.size -= len(piece.entry)
+                self._held -= len(piece.entry)
             if not future.done():
-                future.set_exception(overdue(message, batch.asked, (now - deadline + timeout) * 1000, held=held))
+                spent_ms = (now - deadline + batch.timeouts[at]) * 1000
+                future.set_exception(overdue(batch.messages[at].topic, piece.msg_id, batch.asked, spent_ms, held=held))
                 self._statistics.given_up += 1
         batch.expiry, batch.expiry_at = None, inf
         if held:
-            batch.messages = [message for message, _, _, _ in kept]
-            batch.waiting = [future for _, future, _, _ in kept]
-            batch.deadlines = [deadline for _, _, deadline, _ in kept]
-            batch.timeouts = [timeout for _, _, _, timeout in kept]
+            batch.messages = [batch.messages[at] for at in kept]
+            batch.pieces = [batch.pieces[at] for at in kept]
+            batch.waiting = [batch.waiting[at] for at in kept]
+            batch.deadlines = [batch.deadlines[at] for at in kept]
+            batch.timeouts = [batch.timeouts[at] for at in kept]
             if not kept:
                 del self._batches[key]
                 if batch.timer is not None:
@@ -265,10 +270,9 @@ def shared_deadline(deadlines: Sequence[float], now: float) -> float:
     return earliest if earliest >= alike else min(deadline for deadline in deadlines if deadline >= alike)
 
 
-def overdue(late: Held, asked: Sequence[str], spent_ms: float, *, held: bool) -> SendError:
+def overdue(topic: str, msg_id: str, asked: Sequence[str], spent_ms: float, *, held: bool) -> SendError:
     """The error of one whose time was up before its neighbours'."""
-    message, piece = late
-    head = f"message {piece.msg_id[:80]} to topic {message.topic!r} was not"
+    head = f"message {msg_id[:80]} to topic {topic!r} was not"
     if held:
         text = (
             f"{head} sent: its time was up while it was held for a batch. Nothing was stored; give it more seconds, or hold batches "
@@ -279,7 +283,7 @@ def overdue(late: Held, asked: Sequence[str], spent_ms: float, *, held: bool) ->
             f"{head} acknowledged: no answer within its time, {spent_ms:.0f} ms (asked: {', '.join(asked) or 'nobody yet'}). The batch "
             "it went with goes on, and it may be stored all the same. Check the broker's load and disk, or give a longer send_timeout"
         )
-    return SendError(text, topic=message.topic, brokers=tuple(asked), spent_ms=spent_ms)
+    return SendError(text, topic=topic, brokers=tuple(asked), spent_ms=spent_ms)
 
 
 def each_result(whole: SendResult, count: int) -> list[SendResult]:

@@ -15,7 +15,7 @@ import msgspec
 from turbopump.client.namespace import INSTANCE_ID, wrap
 from turbopump.client.setting_rules import Rule, check, is_collection, is_whole
 from turbopump.errors import ConfigError, MessageError
-from turbopump.message.batch import encode_item
+from turbopump.message.batch import encode_item, identified_item
 from turbopump.message.compression import compress
 from turbopump.message.ids import UniqueIds
 from turbopump.message.message import BODY_SIZE_MAX, Message, bytes_of_body, checked_flag
@@ -108,6 +108,7 @@ class Packer:
         self._compression_level = level if compression.level is None else compression.level
         self._namespace = namespace
         self._suffix = f"{INSTANCE_ID}\x01{namespace}\x02" if namespace else ""
+        self._suffix_bytes = self._suffix.encode()
         self._topics: dict[str, str] = {}
         """Legal topics, as they are known to the brokers."""
 
@@ -148,14 +149,14 @@ class Packer:
                 raise self._size_error(len(body))
             if message.properties:
                 text, msg_id = self._with_id(message.properties)
-                properties = _checked(text)
+                entry = encode_item(flag, body, _checked(text))
             else:
                 msg_id = self._ids.next()
-                properties = f"UNIQ_KEY\x01{msg_id}\x02{self._suffix}".encode()
+                entry = identified_item(flag, body, msg_id, self._suffix_bytes)
         except (AttributeError, TypeError):
             refuse_odd(message)
             raise
-        return Piece(topic, encode_item(flag, body, properties), msg_id)
+        return Piece(topic, entry, msg_id)
 
     def _with_id(self, properties: Mapping[str, str]) -> tuple[str, str]:
         msg_id = properties.get(UNIQ_KEY)
