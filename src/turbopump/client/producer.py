@@ -152,8 +152,9 @@ class Producer(InContext):
             self._sender.tasks.append(instance.spawn(FaultDetector(instance, self._faults).run(), name="fault detector"))
 
     async def close(self) -> None:
-        """Wait for the sends in flight and those that wait for room (``send_timeout`` at most), take leave of the brokers, close the
-        connections that no other client shares. What has not ended by then ends with a SendError. May be called twice."""
+        """Wait for what is under way, also replies and oneway sends, and what waits for room (``send_timeout`` at most), take leave of the
+        brokers, close the connections that no other client shares. What is not written by then ends with a SendError, or a ReplyError.
+        May be called twice."""
         sender = self._sender
         if sender is None or self._member.left:
             return
@@ -164,7 +165,7 @@ class Producer(InContext):
                 await self._wait_idle(sender)
         except TimeoutError:
             pass
-        sender.closed = True
+        sender.close()
         if self._bound is not None:
             self._bound.close()
         if self._tracing is not None:
@@ -178,7 +179,7 @@ class Producer(InContext):
             await self._accumulator.flush()
         if self._bound is not None:
             await self._bound.wait_idle()
-        await sender.wait_idle()
+        await sender.under_way.wait_idle()
 
     def _started(self) -> Sender:
         if self._sender is None:
@@ -386,7 +387,8 @@ class Producer(InContext):
         """Answer a request that was consumed elsewhere; as ``PushConsumer.reply``."""
         sender = self._ready()
         if self._replier is None:
-            self._replier = Replier(sender.instance, group=sender.group, rules=self._rules, hooks=sender.hooks)
+            group, hooks, under_way = sender.group, sender.hooks, sender.under_way
+            self._replier = Replier(sender.instance, group=group, rules=self._rules, hooks=hooks, under_way=under_way)
         return await self._replier.reply(request, body, properties, timeout)
 
     @property

@@ -30,6 +30,7 @@ from turbopump.client.sending.send_failure import no_time
 from turbopump.client.sending.send_frame import SendFrames
 from turbopump.client.sending.send_result import SendResult
 from turbopump.client.sending.sender import Sender, SendRules
+from turbopump.client.sending.under_way import UnderWay
 from turbopump.client.setting_rules import check_timeout
 from turbopump.errors import (
     MessageError,
@@ -167,10 +168,17 @@ class Requester:
 
 
 class Replier:
-    """Replies of one consumer or producer; ``group`` is the name it sends under."""
+    """Replies of one consumer or producer; ``group`` is the name it sends under, ``under_way`` is where a producer counts what it waits
+    for."""
 
     def __init__(
-        self, instance: ClientInstance, *, group: str, rules: SendRules | None = None, hooks: SendHooks | None = None
+        self,
+        instance: ClientInstance,
+        *,
+        group: str,
+        rules: SendRules | None = None,
+        hooks: SendHooks | None = None,
+        under_way: UnderWay | None = None,
     ) -> None:
         surroundings = instance.surroundings
         random, faults = surroundings.random, FaultStrategy(None)
@@ -183,6 +191,7 @@ class Replier:
             faults,
             hooks or SendHooks(()),
             group=group,
+            under_way=under_way,
         )
         token = random.getrandbits(32)
         self._pack = Packer(UniqueIds(surroundings.clock, ip=surroundings.ip, token=token, pid=surroundings.pid()))

@@ -262,7 +262,7 @@ def test_a_flood_of_started_sends_lets_the_loop_write_and_others_have_their_turn
             assert turns >= 2000 // 64 - 1
             sender = producer._sender
             assert sender is not None
-            assert sender.in_flight > 1
+            assert sender.under_way.count > 1
             results = await asyncio.gather(*started)
             assert {result.status for result in results} == {SendStatus.OK}
 

@@ -6,17 +6,20 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.unit.client.scripted_cluster import scripted_cluster
+from tests.unit.client.scripted_cluster import scripted_cluster, until
 from tests.unit.client.test_producer import producer_of
+from tests.unit.client.test_request_reply import a_request
 
 from turbopump.client.sending.accumulator import AutoBatch
 from turbopump.client.sending.back_pressure import BackPressure
 from turbopump.client.sending.send_result import SendResult
-from turbopump.errors import ConnectError, NotStartedError, RouteNotFoundError, SendError
+from turbopump.errors import ConnectError, NotStartedError, ReplyError, RouteNotFoundError, SendError
 from turbopump.message.message import Message
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.requests.namesrv import GetRouteInfo
-from turbopump.protocol.requests.send import SendBatchMessage, SendMessageV2
+from turbopump.protocol.requests.replies import SendReplyMessageV2
+from turbopump.protocol.requests.send import SendBatchMessage, SendMessageReply, SendMessageV2
+from turbopump.remoting.router import Response
 from turbopump.testing.simulation import Simulation, simulate
 
 ROOM: dict[str, Any] = {"back_pressure": BackPressure(messages=4)}
@@ -91,5 +94,109 @@ def test_a_closed_client_opens_no_connection_and_one_that_came_too_late_is_close
             await producer.close()
             with pytest.raises(ConnectError, match="the client was closed"):
                 await remoting.call(cluster.name_server.address, GetRouteInfo(topic="orders"))
+
+    simulate(1, scenario)
+
+
+def test_a_close_waits_for_replies_and_oneway_sends_that_look_for_their_route() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster:
+            cluster.name_server.route("c_REPLY_TOPIC", cluster.broker, queues=1)
+            cluster.broker.script[RequestCode.SEND_REPLY_MESSAGE_V2].append(
+                Response(header=SendMessageReply(msg_id="m", queue_id=0, queue_offset=0))
+            )
+            producer = producer_of(cluster, send_timeout=10.0)
+            await producer.start()
+            cluster.name_server.silent = True
+            oneway = asyncio.create_task(producer.send_oneway("orders", b"x"))
+            reply = asyncio.create_task(producer.reply(a_request(), b"that"))
+            await asyncio.sleep(0.1)
+            closing = asyncio.create_task(producer.close())
+            await asyncio.sleep(1)
+            cluster.name_server.silent = False  # it will be asked again after three seconds
+            await closing
+            await oneway
+            assert (await reply).queue.topic == "c_REPLY_TOPIC"
+            await until(lambda: [request.topic for request in cluster.broker.requests(SendMessageV2)] == ["orders"])
+
+    simulate(1, scenario)
+
+
+@pytest.mark.parametrize("reads_again", [True, False])
+def test_a_close_waits_for_a_oneway_send_that_waits_for_a_broker_to_read(reads_again: bool) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        made = simulation.loop.create_future()
+
+        class Deaf(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                transport.pause_reading()  # type: ignore[attr-defined]
+                made.set_result(transport)
+
+        server = await simulation.loop.create_server(Deaf, "127.0.0.1", 4242)
+        async with scripted_cluster(simulation) as cluster:
+            cluster.broker.address = "127.0.0.1:4242"
+            cluster.name_server.route("orders", cluster.broker)
+            producer = producer_of(cluster, compress_from=None, send_timeout=2.0)
+            await producer.start()
+            sends = [asyncio.create_task(producer.send_oneway("orders", b"x" * 1_000_000)) for _ in range(20)]
+            await made
+            await asyncio.sleep(0.1)
+            sends.append(asyncio.create_task(producer.send_oneway("orders", b"x" * 1_000_000)))
+            await asyncio.sleep(0.1)
+            before = simulation.loop.time()
+            closing = asyncio.create_task(producer.close())
+            await asyncio.sleep(1)
+            assert not closing.done()
+            if reads_again:
+                made.result().resume_reading()
+            await closing
+            assert simulation.loop.time() - before < 2.1
+            ends = await asyncio.gather(*sends, return_exceptions=True)
+            assert simulation.loop.time() - before < 2.2
+            if reads_again:
+                assert ends == [None] * 21
+            else:
+                assert isinstance(ends[-1], SendError)
+                made.result().abort()
+        server.close()
+
+    simulate(1, scenario)
+
+
+def test_a_reply_that_nobody_takes_ends_with_the_close() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster:
+            cluster.name_server.route("c_REPLY_TOPIC", cluster.broker, queues=1)
+            cluster.broker.script[RequestCode.SEND_REPLY_MESSAGE_V2].extend([None] * 20)
+            producer = producer_of(cluster, send_timeout=1.0)
+            await producer.start()
+            reply = asyncio.create_task(producer.reply(a_request(), b"that", timeout=30))
+            await until(lambda: bool(cluster.broker.requests(SendReplyMessageV2)))
+            before = simulation.loop.time()
+            await producer.close()
+            assert 0.99 < simulation.loop.time() - before < 1.2
+            with pytest.raises(ReplyError, match="The producer was closed meanwhile"):
+                await reply
+            assert simulation.loop.time() - before < 1.3
+            assert len(cluster.broker.requests(SendReplyMessageV2)) == 1
+
+    simulate(1, scenario)
+
+
+def test_after_a_close_nothing_is_sent_on_connections_that_another_producer_keeps() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster) as other:
+            producer = producer_of(cluster, send_timeout=1.0)
+            await producer.start()
+            assert producer.client_id == other.client_id
+            cluster.name_server.silent = True
+            send = asyncio.create_task(producer.send("orders", b"x", timeout=30))
+            await asyncio.sleep(0.1)
+            await producer.close()
+            cluster.name_server.silent = False
+            with pytest.raises(SendError, match="The producer was closed meanwhile"):
+                await send
+            await other.send("orders", b"y")
+            assert [body for request, body in cluster.broker.received if isinstance(request, SendMessageV2)] == [b"y"]
 
     simulate(1, scenario)

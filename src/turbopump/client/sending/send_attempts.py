@@ -18,7 +18,7 @@ import msgspec
 from turbopump.client.hooks import MessageKind, SendContext
 from turbopump.client.routes import TopicRoute
 from turbopump.client.sending.outgoing import DELAYING, Outgoing
-from turbopump.client.sending.send_failure import Attempt, NotWrittenError, failure, no_queue
+from turbopump.client.sending.send_failure import Attempt, NotWrittenError, ProducerClosedError, failure, no_queue
 from turbopump.client.sending.send_result import AnswerUnreadError, SendResult, SendStatus, result_of
 from turbopump.errors import (
     CallTimeoutError,
@@ -85,7 +85,8 @@ class Attempts:
         try:
             connection = await sender.instance.remoting.connect(master_of(route, queue), timeout=self._left())
             await self._room(connection)
-        except (ConnectError, NotWrittenError) as error:
+            self._refuse_if_closed()
+        except (ConnectError, NotWrittenError, ProducerClosedError) as error:
             now = self._loop.time()
             sender.faults.failed(queue.broker_name, now, connection=isinstance(error, ConnectError))
             if isinstance(error, NotWrittenError):
@@ -123,6 +124,7 @@ class Attempts:
             patience = self._patience(route, queue, connected=connection is not None, may_retry=may_retry)
             if connection is None:
                 connection = await sender.instance.remoting.connect(address, timeout=patience)
+            self._refuse_if_closed()
             answer = await sender.ask(connection, self._outgoing, queue, max(min(patience, self._left()), 0.001))
             result = result_of(answer, self._outgoing, queue, address)
         except asyncio.CancelledError:
@@ -151,6 +153,10 @@ class Attempts:
                 await self._sender.instance.introduced(address)
         except TimeoutError:
             raise ConnectError(f"{address} answered no heartbeat within {patience:.1f} s") from None
+
+    def _refuse_if_closed(self) -> None:
+        if self._sender.under_way.closed:
+            raise ProducerClosedError("nothing was written to it any more")
 
     def _choose(self, route: TopicRoute) -> MessageQueue:
         if self._target is None:
@@ -215,9 +221,9 @@ class Attempts:
 
     async def _goes_on(self, route: TopicRoute, attempt: Attempt, retries: int) -> bool:
         """Whether another attempt is to follow, now."""
-        if len(self._tried) > retries or self._is_final(attempt) or self._sender.closed:
+        if len(self._tried) > retries or self._is_final(attempt) or self._sender.under_way.closed:
             return False
-        return await self._pause(route, attempt) and not self._sender.closed
+        return await self._pause(route, attempt) and not self._sender.under_way.closed
 
     def _is_final(self, attempt: Attempt) -> bool:
         error = attempt.error
@@ -234,7 +240,7 @@ class Attempts:
 
     def _failure(self, tried: list[Attempt], spent_ms: float) -> SendError:
         sender, outgoing = self._sender, self._outgoing
-        return failure(outgoing.msg_id, sender.shown(outgoing.topic), tried, spent_ms, closed=sender.closed)
+        return failure(outgoing.msg_id, sender.shown(outgoing.topic), tried, spent_ms, closed=sender.under_way.closed)
 
     async def _pause(self, route: TopicRoute, attempt: Attempt) -> bool:
         """Wait, if it would be the same broker again; False if there is no time left for another attempt."""

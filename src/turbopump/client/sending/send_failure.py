@@ -14,6 +14,10 @@ class NotWrittenError(CallTimeoutError):
     """There was no room on the connection in time: nothing of the message was sent."""
 
 
+class ProducerClosedError(RemotingError):
+    """The producer was closed before the message was written."""
+
+
 def no_time(msg_id: str, topic: str, timeout: float) -> SendError:
     """The error of a message whose deadline had passed before anything was done for it: somebody's own, most likely."""
     head = f"message {msg_id[:80]} to topic {topic!r} was not sent: {timeout=} leaves no time for it"
@@ -74,6 +78,8 @@ def _remedy(last: RemotingError | None) -> str:
         return "Check that the broker runs and that the address it advertises (brokerIP1, --advertise) can be reached from here"
     if isinstance(last, NotWrittenError):
         return "Nothing was stored. Check the broker's load and disk, or give a longer send_timeout"
+    if isinstance(last, ProducerClosedError):
+        return "Wait for what was started before you close it, or give a longer send_timeout"
     if isinstance(last, CallTimeoutError):
         return "The message may be stored all the same. Check the broker's load and disk, or give a longer send_timeout"
     if isinstance(last, ResponseError):

@@ -25,6 +25,7 @@ from turbopump.client.sending.send_frame import SendFrames
 from turbopump.client.sending.send_result import RETRYABLE_CODES, SEND_ANSWER, SendAnswer, SendResult, SendStatus, result_of
 from turbopump.client.sending.send_statistics import SendStatistics
 from turbopump.client.sending.topic_creation import TopicCreation
+from turbopump.client.sending.under_way import UnderWay
 from turbopump.client.setting_rules import SECONDS, Rule, check, whole_from
 from turbopump.errors import RemotingError, RouteNotFoundError, SendError
 from turbopump.message.message_queue import MessageQueue
@@ -74,6 +75,7 @@ class Sender:
         group: str,
         namespace: str | None = None,
         statistics: SendStatistics | None = None,
+        under_way: UnderWay | None = None,
     ) -> None:
         self.instance = instance
         self.statistics = statistics or SendStatistics()
@@ -86,16 +88,13 @@ class Sender:
         self._namespace = namespace
         self.creation = TopicCreation(instance)
         self.now_ms = instance.surroundings.clock.now_ms
-        self.in_flight = 0
+        self.under_way = under_way or UnderWay()
         self.tasks: list[asyncio.Task[None]] = []
         """What runs beside sending until the producer is closed."""
-        self._idle: asyncio.Event | None = None
         self._time = asyncio.get_running_loop().time
         self._known = instance.routes.known
         self.connection = instance.remoting.connection
         self._short = not hooks and rules.attempt_timeout is None
-        self.closed = False
-        """What fails from now on is not tried again."""
         self.introduces = False
         """Whether a broker must know this client before it gets a message."""
 
@@ -103,14 +102,14 @@ class Sender:
         """Another that sends in the same way, but each message only to a broker that knows this client: it will call back."""
         other = copy(self)
         other.introduces, other._short = True, False
-        other.tasks, other.in_flight, other._idle = [], 0, None
+        other.tasks = []
         return other
 
     def choosing(self, selection: Selection) -> Sender:
         """Another that sends in the same way, but chooses queues in its own."""
         other = copy(self)
         other.selection = selection
-        other.tasks, other.in_flight, other._idle = [], 0, None
+        other.tasks = []
         return other
 
     async def deliver(self, outgoing: Outgoing, target: Target = None, timeout: float | None = None) -> SendResult:
@@ -121,7 +120,8 @@ class Sender:
             raise no_time(outgoing.msg_id, self.shown(outgoing.topic), timeout)
         began = self._time()
         first: Attempt | None = None
-        self.in_flight += 1
+        under_way = self.under_way
+        under_way.count += 1
         try:
             route = self._known.get(outgoing.topic)
             if target is None and route is not None and self._short and self.faults.empty and is_usual(route):
@@ -146,9 +146,9 @@ class Sender:
             self.statistics.given_up += 1
             raise
         finally:
-            self.in_flight -= 1
-            if self._idle is not None and not self.in_flight:
-                self._idle.set()
+            under_way.count -= 1  # 50 ns less than ``ended``
+            if under_way.idle is not None and not under_way.count:
+                under_way.idle.set()
 
     def shown(self, topic: str) -> str:
         """The topic as the user knows it, for what he reads."""
@@ -156,14 +156,16 @@ class Sender:
 
     async def send_oneway(self, outgoing: Outgoing, target: Target) -> None:
         """One attempt, and no answer."""
-        await Attempts(self, outgoing, target, self._time(), self.rules.timeout).oneway()
+        self.under_way.count += 1
+        try:
+            await Attempts(self, outgoing, target, self._time(), self.rules.timeout).oneway()
+        finally:
+            self.under_way.ended()
 
-    async def wait_idle(self) -> None:
-        """Wait for what is in flight."""
-        while self.in_flight:
-            self._idle = self._idle or asyncio.Event()
-            self._idle.clear()
-            await self._idle.wait()
+    def close(self) -> None:
+        """From now on nothing is sent, by this one and those that send in the same way; what waits for its answer still gets it."""
+        self.under_way.closed = True
+        self._short = False
 
     def ask(
         self, connection: Connection, outgoing: Outgoing, queue: MessageQueue, timeout: float
