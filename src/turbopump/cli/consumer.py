@@ -8,6 +8,7 @@ from turbopump.cli.cluster import NOT_FOUND, ask_each, masters, show, with_clien
 from turbopump.cli.consumer_status import consumer_status, status_lines
 from turbopump.cli.log_output import log_options, start_log
 from turbopump.cli.name_servers import name_server_option
+from turbopump.cli.names import did_you_mean
 from turbopump.cli.offset import places
 from turbopump.cli.topic import output_option
 from turbopump.protocol.bodies.connections import ConsumerConnection
@@ -37,9 +38,8 @@ def list_groups(namesrv: list[str], output: str, log_level: str, log_file: str |
 
     async def work(client: RemotingClient) -> None:
         addresses = await masters(client, namesrv)
-        tables = await ask_each(client, addresses, GetAllGroups(), SubscriptionGroupWrapper)
         rows = []
-        for group in sorted({name for table in tables.values() for name in table.subscription_group_table}):
+        for group in await _groups(client, addresses):
             clients = {row["client_id"] for row in (await _group(client, addresses, group))["clients"]}
             queues = await places(client, addresses, group)
             if clients or queues:
@@ -85,16 +85,29 @@ def show_group(group: str, namesrv: list[str], output: str, log_level: str, log_
 @output_option
 @log_options("warning")
 def show_status(group: str, namesrv: list[str], output: str, log_level: str, log_file: str | None) -> None:
-    """Ask every consumer of a group how it does, and whether they get along. Exit code 1 if they do not, or one does not answer."""
+    """Ask every consumer of a group how it does, and whether they get along. Exit code 1 if they do not, or one does not answer; 3 if no
+    broker knows the group."""
     start_log(log_level, log_file)
 
     async def work(client: RemotingClient) -> None:
-        status = await consumer_status(client, await masters(client, namesrv), group)
-        show(output, status, list(status_lines(status)))
+        addresses = await masters(client, namesrv)
+        status = await consumer_status(client, addresses, group)
+        groups = [group] if status["clients"] else await _groups(client, addresses)
+        show(output, status, list(status_lines(status)) if group in groups else [])
+        if group not in groups:
+            what = f"no broker knows the group {group}{did_you_mean(group, groups)}; look at its name (turbopump consumer list) and at -n"
+            click.echo(f"turbopump: {what}: a new group is there when its first consumer has started", err=True)
+            raise SystemExit(NOT_FOUND)
         if status["conflicts"] or any(row["fault"] for row in status["clients"]):
             raise SystemExit(1)
 
     with_client(work)
+
+
+async def _groups(client: RemotingClient, addresses: list[str]) -> list[str]:
+    """The names of those that some broker knows, in order."""
+    tables = await ask_each(client, addresses, GetAllGroups(), SubscriptionGroupWrapper)
+    return sorted({name for table in tables.values() for name in table.subscription_group_table})
 
 
 async def _group(client: RemotingClient, addresses: list[str], group: str) -> dict[str, Any]:

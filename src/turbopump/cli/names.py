@@ -1,6 +1,8 @@
-"""Names and numbers of the command line that are checked before anything else happens; what is wrong is a mistake of whoever asked."""
+"""Names and numbers of the command line: what is checked before anything else happens, and what may have been meant."""
 
 import math
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 import click
 
@@ -26,6 +28,13 @@ def checked_address(_context: click.Context, _parameter: click.Parameter, addres
     except ConfigError as error:
         raise click.BadParameter(str(error)) from None
     return address
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """``" (did you mean orders?)"`` if a known name is near (case does not matter), else ``""``."""
+    spelled = {one.lower(): one for one in known}
+    near = get_close_matches(name.lower(), spelled, n=1, cutoff=0.6)
+    return f" (did you mean {spelled[near[0]]}?)" if near else ""
 
 
 def checked_number(_context: click.Context, _parameter: click.Parameter, number: float | None) -> float | None:

@@ -114,3 +114,9 @@ def test_consumers_of_a_group_tell_how_they_do_and_whether_they_get_along(broker
             assert f"{one.client_id} not in order" in sentence
     text = run("consumer", "status", "together", "-n", broker.namesrv)
     assert (text.returncode, text.stdout) == (0, "group together has no consumers now\n")
+    text = run("consumer", "status", "togethr", "-n", broker.namesrv)
+    assert (text.returncode, text.stdout) == (3, "")
+    assert text.stderr.startswith("turbopump: no broker knows the group togethr (did you mean together?); look at its name ")
+    unknown = run("consumer", "status", "nobodys", *server)
+    assert (unknown.returncode, json.loads(unknown.stdout)["clients"]) == (3, [])
+    assert "no broker knows the group nobodys; " in unknown.stderr
