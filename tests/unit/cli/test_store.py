@@ -123,7 +123,7 @@ def test_messages_are_dumped_as_lines_that_produce_reads_back(root: Path, capsys
         (["--keys", "k7", "--keys", "ID000011"], [7, 11]),
         (["--keys", "both", "--queue", "1", "--count", "1"], [1]),
         (["--keys", "ot"], []),
-        (["--topic", "none"], []),
+        (["--topic", "T", "--queue", "7"], []),
         (["--from", "1", "--count", "1"], [1]),
         (["--from", "99999999"], []),
     ],
@@ -134,6 +134,20 @@ def test_messages_are_picked_by_topic_queue_place_and_key(
     code = main(["store", "dump", str(root), *arguments])
     assert [one["body"] for one in objects(capsys)] == [f"body-{number}" for number in numbers]
     assert code == (1 if arguments[:2] == ["--from", "1"] else 0)  # byte 1 is no message's begin
+
+
+def test_a_dump_of_a_topic_that_the_store_does_not_know_says_so(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / "config").mkdir(exist_ok=True)
+    (root / "config" / "topics.json").write_text('{"topicConfigTable":{"orders":{}}}')
+    assert main(["store", "dump", str(root), "--topic", "ordrs"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("turbopump: the store knows no topic ordrs (did you mean orders?); ")
+    assert main(["store", "dump", str(root), "--topic", "orders"]) == 0
+    assert capsys.readouterr() == ("", "")  # a topic without messages
+    with changed(first_segment(root), flip(60)):
+        assert main(["store", "dump", str(root), "--topic", "x"]) == 1
+    assert "the store knows no topic x; " in capsys.readouterr().err
 
 
 def test_a_dump_needs_no_queues(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
