@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # as `typing` has it, which takes longer to import than all of this
 if TYPE_CHECKING:
     from turbopump.client.consuming.delivery import Retry
     from turbopump.client.consuming.found_messages import FoundMessages
@@ -96,8 +94,6 @@ _HOME = {
     "TransactionState": "turbopump.client.transaction_state",
     "TurbopumpError": "turbopump.errors",
 }
-
-logging.getLogger("turbopump").addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> object:

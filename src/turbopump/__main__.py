@@ -2,7 +2,7 @@
 
 import sys
 
-from turbopump.cli.entry import main
+from turbopump.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

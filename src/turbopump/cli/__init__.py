@@ -1,5 +1,5 @@
 """The command `turbopump`."""
 
-from turbopump.cli.entry import main
+from turbopump.cli.start import main
 
 __all__ = ["main"]

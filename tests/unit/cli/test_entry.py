@@ -2,13 +2,16 @@
 
 import importlib
 import json
+import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import click
 import pytest
+from tests.unit.cli.conftest import command_environment
 
 import turbopump
 from turbopump.cli import main
@@ -17,7 +20,7 @@ from turbopump.cli.entry import COMMANDS
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 # `turbopump --help` may take 0.3 s. What it takes is imports, and these are what it may import of ours.
-HELP_IMPORTS = {"turbopump", "turbopump.cli", "turbopump.cli.entry", "turbopump.errors"}
+HELP_IMPORTS = {"turbopump", "turbopump.cli", "turbopump.cli.start", "turbopump.cli.entry", "turbopump.errors"}
 
 
 def test_help_imports_nothing_but_the_front_door(run_python: Callable[[str], str]) -> None:
@@ -28,6 +31,31 @@ def test_help_imports_nothing_but_the_front_door(run_python: Callable[[str], str
     assert "Commands:" in text
     assert {name for name in modules if name.startswith("turbopump")} == HELP_IMPORTS
     assert not {"asyncio", "msgspec", "uvloop", "socket", "ssl"} & set(modules)
+
+
+@pytest.mark.parametrize(
+    "command", [["-m", "turbopump"], ["-c", "import sys; from turbopump.cli import main; sys.exit(main())"]]
+)
+def test_an_interrupt_while_a_command_is_being_imported_ends_it_quietly(command: list[str], tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
+    environment = command_environment()
+    environment["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{environment['PYTHONPATH']}"
+    done = subprocess.run([sys.executable, *command, "--version"], capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_what_comes_before_the_front_door_imports_nothing(run_python: Callable[[str], str]) -> None:
+    """An interrupt there shows a traceback, and nothing can be done about it: it has to be short."""
+    out = run_python(
+        "import sys\nbefore = set(sys.modules)\nimport turbopump.cli\nprint(*sorted(sys.modules.keys() - before - {'__future__'}))\n"
+    )
+    assert out.split() == ["turbopump", "turbopump.cli", "turbopump.cli.start"]
+
+
+@pytest.mark.parametrize("use", ["import turbopump\nturbopump.Producer", "from turbopump.blocking import Producer"])
+def test_the_library_shows_nothing_of_its_log_by_itself(use: str, run_python: Callable[[str], str]) -> None:
+    log = "import logging\nprint(type(logging.getLogger('turbopump').handlers[0]).__name__)\n"
+    assert run_python(f"{use}\n{log}") == "NullHandler\n"
 
 
 def test_the_table_of_commands_is_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,19 @@
+"""Where a command begins: it takes most of its start to import what follows, and Ctrl-C may come by then. Its one rule: it imports nothing
+before it is called.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code; 130 after Ctrl-C, however early."""
+    try:
+        from turbopump.cli.entry import main as command_line
+
+        return command_line(arguments)
+    except KeyboardInterrupt:
+        return 130
