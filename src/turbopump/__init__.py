@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # as `typing` has it, which takes longer to import than all of this
+import logging
+
+TYPE_CHECKING = False  # as `typing` has it, which need not be imported for that
 if TYPE_CHECKING:
     from turbopump.client.consuming.delivery import Retry
     from turbopump.client.consuming.found_messages import FoundMessages
@@ -94,6 +96,8 @@ _HOME = {
     "TransactionState": "turbopump.client.transaction_state",
     "TurbopumpError": "turbopump.errors",
 }
+
+logging.getLogger("turbopump").addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> object:

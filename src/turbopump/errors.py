@@ -35,12 +35,6 @@ Local mistakes (ConfigError, MessageError) are raised before anything is sent; R
 
 from __future__ import annotations
 
-import logging
-
-# The application decides what is shown of a library's log. Said here, for whatever logs imports this, and `import turbopump` alone shall
-# not have to import logging.
-logging.getLogger("turbopump").addHandler(logging.NullHandler())
-
 
 class TurbopumpError(Exception):
     """Base of all errors raised by this package."""

@@ -44,12 +44,11 @@ def test_an_interrupt_while_a_command_is_being_imported_ends_it_quietly(command:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
-def test_what_comes_before_the_front_door_imports_nothing(run_python: Callable[[str], str]) -> None:
+def test_what_comes_before_the_front_door_is_short(run_python: Callable[[str], str]) -> None:
     """An interrupt there shows a traceback, and nothing can be done about it: it has to be short."""
-    out = run_python(
-        "import sys\nbefore = set(sys.modules)\nimport turbopump.cli\nprint(*sorted(sys.modules.keys() - before - {'__future__'}))\n"
-    )
-    assert out.split() == ["turbopump", "turbopump.cli", "turbopump.cli.start"]
+    modules = run_python("import sys\nimport turbopump.cli\nprint(*sorted(sys.modules))\n").split()
+    assert [name for name in modules if name.startswith("turbopump")] == ["turbopump", "turbopump.cli", "turbopump.cli.start"]
+    assert not {"click", "typing"} & set(modules)
 
 
 @pytest.mark.parametrize("use", ["import turbopump\nturbopump.Producer", "from turbopump.blocking import Producer"])
