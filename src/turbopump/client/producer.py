@@ -270,12 +270,10 @@ class Producer(InContext):
         return await self._admission.deliver(self._ready(), self._pack.pack_batch(messages), queue, timeout)
 
     async def _send_together(
-        self, messages: Sequence[Message], pieces: Sequence[Piece], queue: MessageQueue | None, timeout: float
+        self, pieces: Sequence[Piece], queue: MessageQueue | None, wait_store_ok: bool, timeout: float
     ) -> SendResult:
-        first = messages[0]
-        if len(messages) == 1:
-            return await self._admission.deliver_unbound(self._started(), self._pack.pack(first), queue, timeout)
-        outgoing = self._pack.pack_pieces(pieces, wait_store_ok=first.wait_store_ok)
+        pack = self._pack
+        outgoing = pack.pack_single(pieces[0]) if len(pieces) == 1 else pack.pack_pieces(pieces, wait_store_ok=wait_store_ok)
         return await self._admission.deliver_unbound(self._started(), outgoing, queue, timeout)
 
     async def start_send(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +12,11 @@ from tests.unit.client.test_producer import producer_of
 
 from turbopump.client.selectors import HashRing
 from turbopump.client.sending.accumulator import AutoBatch
+from turbopump.client.sending.back_pressure import BackPressure
+from turbopump.client.sending.send_result import SendStatus
 from turbopump.client.transaction_producer import TransactionProducer
 from turbopump.errors import ConfigError, MessageError
+from turbopump.message.codec import decode_entry
 from turbopump.message.message import Message
 from turbopump.protocol.requests.send import SendBatchMessage, SendMessageV2
 from turbopump.testing.simulation import Simulation, simulate
@@ -79,6 +83,45 @@ def test_a_text_put_in_as_the_body_is_sent_as_one_given_at_first(settings: dict[
             (request, body), (_, batch) = (one for one in cluster.broker.received if one[1] and b"xt" in one[1])
             assert (body, request.flag) == ("täxt".encode(), -(2**31))
             assert "täxt".encode() in batch
+
+    simulate(1, scenario)
+
+
+@settings
+@pytest.mark.parametrize("bound", [None, BackPressure(messages=1)])
+def test_a_message_that_is_changed_and_sent_again_goes_as_it_was_when_it_was_handed_in(
+    settings: dict[str, Any], bound: BackPressure | None
+) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster, back_pressure=bound, **settings) as producer:
+            message, sends = Message("orders", b"x"), []
+            for number in range(20):
+                message.body, message.properties = b"%d" % number, {"TAGS": f"tag{number}"} if number % 4 else {}
+                sends.append(asyncio.create_task(producer.send(message)))
+                await asyncio.sleep(0)  # it has begun
+                message.topic, message.body, message.properties = "others", b"not this", {"TAGS": "nor this"}
+                await asyncio.sleep(number % 3 * 0.001)
+                message.topic = "orders"
+            for number, send in enumerate(sends):
+                result = await send
+                stored = decode_entry(cluster.broker.entries["orders", result.queue.queue_id][result.queue_offset])
+                assert (stored.body, stored.tags) == (b"%d" % number, f"tag{number}" if number % 4 else None)
+                assert stored.msg_id == result.msg_id
+
+    simulate(1, scenario)
+
+
+def test_a_send_to_what_is_no_queue_gives_its_room_back() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        bound, batch = BackPressure(messages=1), AutoBatch()
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, back_pressure=bound, auto_batch=batch) as producer,
+        ):
+            for _ in range(2):
+                with pytest.raises(TypeError, match=r"queue=\[1\] is no MessageQueue; take one of"):
+                    await producer.send("orders", b"x", queue=[1])  # type: ignore[arg-type]
+            assert (await producer.send("orders", b"x")).status is SendStatus.OK
 
     simulate(1, scenario)
 

@@ -63,9 +63,8 @@ BatchKey = tuple[str, MessageQueue | None, str | None, object]
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    messages: list[Message] = field(default_factory=list)
     pieces: list[Piece] = field(default_factory=list)
-    """What they are in a batch."""
+    """What was handed in, packed: the ``Message`` is its owner's, who may change it and send it again."""
     waiting: list[asyncio.Future[SendResult]] = field(default_factory=list)
     deadlines: list[float] = field(default_factory=list)
     timeouts: list[float] = field(default_factory=list)
@@ -80,13 +79,14 @@ class _Batch:
 
 
 class Accumulator:
-    """``send_batch`` sends messages as one request to a queue, or to any, within so many seconds; it gets what has come together: of
-    ``size_max`` bytes at most, or a single message. All its life is on the event loop of the first ``add``."""
+    """``send_batch`` sends messages as one request to a queue, or to any, whose answer waits for the store or does not, within so many
+    seconds; it gets what has come together: of ``size_max`` bytes at most, or a single message. All its life is on the event loop of the
+    first ``add``."""
 
     def __init__(
         self,
         settings: AutoBatch,
-        send_batch: Callable[[Sequence[Message], Sequence[Piece], MessageQueue | None, float], Awaitable[SendResult]],
+        send_batch: Callable[[Sequence[Piece], MessageQueue | None, bool, float], Awaitable[SendResult]],
         size_max: int,
         statistics: SendStatistics,
     ) -> None:
@@ -114,31 +114,22 @@ class Accumulator:
             return False  # whoever packs it says what is wrong with it
 
     def add(self, message: Message, piece: Piece, queue: MessageQueue | None, timeout: float) -> asyncio.Future[SendResult]:
+        """``put`` of a message that has just been packed."""
+        return self.put(batch_key(message, piece, queue), piece, timeout)
+
+    def put(self, key: BatchKey, piece: Piece, timeout: float) -> asyncio.Future[SendResult]:
         """The future gets the message's own result, or the error of the whole batch, after ``timeout`` seconds at most. Raises SendError if
-        that leaves no time."""
+        that leaves no time, TypeError if what was given as a queue is none."""
         if timeout <= 0:
-            raise no_time(piece.msg_id, message.topic, timeout)
+            raise no_time(piece.msg_id, key[0], timeout)
         size = len(piece.entry)
-        properties = message.properties
-        key: BatchKey = (
-            (message.topic, queue, properties.get("WAIT"), properties.get("TAGS"))
-            if properties
-            else (message.topic, queue, None, None)
-        )
-        if size - len(message.body) > PROPERTIES_SIZE_MAX // 2:
-            key = (
-                message.topic,
-                queue,
-                None,
-                object(),
-            )  # alone: brokers add to it, and one with too much would fail its whole batch
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()  # in 3.11 it makes a system call
         try:
             batch = self._batches.get(key)
         except TypeError:
-            raise no_queue(queue) from None
+            raise no_queue(key[1]) from None
         if batch is not None and batch.size + size > self._size_max:
             self._send(key)
             batch = None
@@ -149,7 +140,6 @@ class Accumulator:
             else:
                 batch.timer = loop.call_soon(self._send, key)  # with whatever else this turn brings
         future: asyncio.Future[SendResult] = loop.create_future()
-        batch.messages.append(message)
         batch.pieces.append(piece)
         batch.waiting.append(future)
         deadline = loop.time() + timeout
@@ -196,8 +186,8 @@ class Accumulator:
         NotedFrames.notes.set(batch.asked)
         try:
             timeout = max(batch.deadline - asyncio.get_running_loop().time(), 0.001)
-            whole = await self._send_batch(batch.messages, batch.pieces, key[1], timeout)
-            results = each_result(whole, len(batch.messages))
+            whole = await self._send_batch(batch.pieces, key[1], key[2] != "false", timeout)
+            results = each_result(whole, len(batch.pieces))
         except Exception as error:
             for future in batch.waiting:
                 if not future.done():
@@ -235,11 +225,10 @@ class Accumulator:
                 self._held -= len(piece.entry)
             if not future.done():
                 spent_ms = (now - deadline + batch.timeouts[at]) * 1000
-                future.set_exception(overdue(batch.messages[at].topic, piece.msg_id, batch.asked, spent_ms, held=held))
+                future.set_exception(overdue(key[0], piece.msg_id, batch.asked, spent_ms, held=held))
                 self._statistics.given_up += 1
         batch.expiry, batch.expiry_at = None, inf
         if held:
-            batch.messages = [batch.messages[at] for at in kept]
             batch.pieces = [batch.pieces[at] for at in kept]
             batch.waiting = [batch.waiting[at] for at in kept]
             batch.deadlines = [batch.deadlines[at] for at in kept]
@@ -261,6 +250,21 @@ class Accumulator:
                 if following.timer is not None:
                     following.timer.cancel()
                 following.timer = asyncio.get_running_loop().call_soon(self._send, key)
+
+
+def batch_key(message: Message, piece: Piece, queue: MessageQueue | None) -> BatchKey:
+    """What a message must have in common with others to go with them: topic, queue, whether its answer waits for the store, tags."""
+    properties = message.properties
+    if not properties:
+        return message.topic, queue, None, None
+    if len(piece.entry) - len(message.body) > PROPERTIES_SIZE_MAX // 2:
+        return (
+            message.topic,
+            queue,
+            None,
+            object(),
+        )  # alone: brokers add to it, and one with too much would fail its whole batch
+    return message.topic, queue, properties.get("WAIT"), properties.get("TAGS")
 
 
 def shared_deadline(deadlines: Sequence[float], now: float) -> float:

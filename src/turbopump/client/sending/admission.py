@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from turbopump.client.namespace import unwrap
-from turbopump.client.sending.accumulator import Accumulator
+from turbopump.client.sending.accumulator import Accumulator, batch_key
 from turbopump.client.sending.aiming import Aiming
 from turbopump.client.sending.back_pressure import InFlightBound, NoRoomError
 from turbopump.client.sending.outgoing import Outgoing, Piece
@@ -64,9 +64,13 @@ class Admission:
         bound = self._bound
         if bound is None:
             return accumulator.add(message, piece, queue, timeout)
-        size = len(message.body)
+        size, key = len(message.body), batch_key(message, piece, queue)  # now: it may be changed while it waits
         timeout = await self._enter(bound, piece, size, timeout)
-        future = accumulator.add(message, piece, queue, timeout)
+        try:
+            future = accumulator.put(key, piece, timeout)
+        except BaseException:
+            bound.leave(size)
+            raise
         future.add_done_callback(lambda _: bound.leave(size))
         return future
 

@@ -15,7 +15,7 @@ import msgspec
 from turbopump.client.namespace import INSTANCE_ID, wrap
 from turbopump.client.setting_rules import Rule, check, is_collection, is_whole
 from turbopump.errors import ConfigError, MessageError
-from turbopump.message.batch import encode_item, identified_item
+from turbopump.message.batch import decode_batch, encode_item, identified_item
 from turbopump.message.compression import compress
 from turbopump.message.ids import UniqueIds
 from turbopump.message.message import BODY_SIZE_MAX, Message, bytes_of_body, checked_flag
@@ -131,11 +131,9 @@ class Packer:
         except (AttributeError, TypeError):
             refuse_odd(message)
             raise
-        sys_flag = 0
-        if len(body) >= self._compress_from:
-            compressed, flags = compress(body, self._compression_type, self._compression_level)
-            if len(compressed) < len(body):  # else a body of 4 MiB that does not shrink would be too large for the broker
-                body, sys_flag = compressed, flags
+        if len(body) < self._compress_from:
+            return Outgoing(topic, body, text, 0, flag, msg_id)
+        body, sys_flag = self._compressed(body)
         return Outgoing(topic, body, text, sys_flag, flag, msg_id)
 
     def piece(self, message: Message) -> Piece:
@@ -157,6 +155,20 @@ class Packer:
             refuse_odd(message)
             raise
         return Piece(topic, entry, msg_id)
+
+    def pack_single(self, piece: Piece) -> Outgoing:
+        """What was packed for a batch, and goes alone."""
+        item = decode_batch(piece.entry)[0]
+        body, sys_flag = self._compressed(item.body)
+        return Outgoing(piece.topic, body, item.properties.decode(), sys_flag, item.flag, piece.msg_id)
+
+    def _compressed(self, body: bytes) -> tuple[bytes, int]:
+        """The body as it travels, and its flags."""
+        if len(body) >= self._compress_from:
+            compressed, flags = compress(body, self._compression_type, self._compression_level)
+            if len(compressed) < len(body):  # else a body of 4 MiB that does not shrink would be too large for the broker
+                return compressed, flags
+        return body, 0
 
     def _with_id(self, properties: Mapping[str, str]) -> tuple[str, str]:
         msg_id = properties.get(UNIQ_KEY)
