@@ -296,7 +296,7 @@ class Connection(asyncio.Protocol):
         self._give(answer)
         return True
 
-    def _give(self, answer: TypedJsonHeader[Any]) -> None:
+    def _give(self, answer: TypedJsonHeader[Any] | Command) -> None:
         waiting = self._calls.pop(answer.opaque, None)
         if waiting is not None and not waiting[0].done():
             waiting[0].set_result(answer)
@@ -308,9 +308,7 @@ class Connection(asyncio.Protocol):
             self._give_up(error)
             return
         if command.is_response:
-            waiting = self._calls.pop(command.opaque, None)
-            if waiting is not None and not waiting[0].done():
-                waiting[0].set_result(command)
+            self._give(command)
             return
         context = RequestContext(self, frame, command.code, command.opaque, command.flag, command.version, frame.body)
         outcome: Outcome
