@@ -22,7 +22,7 @@ from turbopump.client.selectors import Selector
 from turbopump.client.sending.accumulator import Accumulator, AutoBatch
 from turbopump.client.sending.admission import Admission
 from turbopump.client.sending.aiming import Aiming
-from turbopump.client.sending.back_pressure import BackPressure, InFlightBound
+from turbopump.client.sending.back_pressure import BackPressure
 from turbopump.client.sending.fault_detector import FaultDetector
 from turbopump.client.sending.fault_strategy import FaultStrategy, LatencyFaults
 from turbopump.client.sending.outgoing import COMPRESS_FROM, Compression, Packer, Piece, as_message
@@ -98,8 +98,7 @@ class Producer(InContext):
         self._faults = FaultStrategy(latency_faults)
         self._hooks = tuple(hooks)
         self._trace_topic = trace_topic(trace)
-        self._bound = None if back_pressure is None else InFlightBound(back_pressure)
-        self._admission = Admission(self._bound, self._aiming, send_timeout)
+        self._admission = Admission(back_pressure, self._aiming, send_timeout)
         self._plain = back_pressure is None and namespace is None
         self.statistics = SendStatistics()
         """How the sends of this producer went, by broker (docs/statistics.md)."""
@@ -166,8 +165,7 @@ class Producer(InContext):
         except TimeoutError:
             pass
         sender.close()
-        if self._bound is not None:
-            self._bound.close()
+        self._admission.close()
         if self._tracing is not None:
             await self._tracing.close()
         for task in sender.tasks:
@@ -177,8 +175,7 @@ class Producer(InContext):
     async def _wait_idle(self, sender: Sender) -> None:
         if self._accumulator is not None:
             await self._accumulator.flush()
-        if self._bound is not None:
-            await self._bound.wait_idle()
+        await self._admission.wait_idle()
         await sender.under_way.wait_idle()
 
     def _started(self) -> Sender:
@@ -252,7 +249,7 @@ class Producer(InContext):
         if selector is not None or sharding_key is not None:
             message, target = self._aiming.aim(message, queue, selector, sharding_key)  # type: ignore[assignment]
         elif self._accumulator is not None and self._accumulator.takes(message):
-            if self._bound is not None:
+            if self._admission.bounded:
                 return await (
                     await self._admission.batch(self._accumulator, message, self._pack.piece(message), queue, timeout)
                 )
@@ -297,8 +294,7 @@ class Producer(InContext):
             return future
         message, target = self._aiming.aim(message, queue, selector, sharding_key)
         outgoing = self._pack.pack(message)
-        if self._bound is not None:
-            timeout = await self._admission.enter(outgoing, timeout)
+        timeout = await self._admission.enter(outgoing, timeout)
         task = asyncio.get_running_loop().create_task(self._admission.deliver_entered(sender, outgoing, target, timeout))
         await asyncio.sleep(0)  # let it begin: a close waits for what has begun
         return task
@@ -385,8 +381,7 @@ class Producer(InContext):
         """Answer a request that was consumed elsewhere; as ``PushConsumer.reply``."""
         sender = self._ready()
         if self._replier is None:
-            group, hooks, under_way = sender.group, sender.hooks, sender.under_way
-            self._replier = Replier(sender.instance, group=group, rules=self._rules, hooks=hooks, under_way=under_way)
+            self._replier = Replier.beside(sender)
         return await self._replier.reply(request, body, properties, timeout)
 
     @property

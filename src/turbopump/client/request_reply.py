@@ -168,8 +168,7 @@ class Requester:
 
 
 class Replier:
-    """Replies of one consumer or producer; ``group`` is the name it sends under, ``under_way`` is where a producer counts what it waits
-    for."""
+    """Replies of one consumer or producer; ``group`` is the name it sends under."""
 
     def __init__(
         self,
@@ -195,6 +194,11 @@ class Replier:
         )
         token = random.getrandbits(32)
         self._pack = Packer(UniqueIds(surroundings.clock, ip=surroundings.ip, token=token, pid=surroundings.pid()))
+
+    @classmethod
+    def beside(cls, sender: Sender) -> Replier:
+        """For a producer: by the rules of its sends, and its close waits for them as for those."""
+        return cls(sender.instance, group=sender.group, rules=sender.rules, hooks=sender.hooks, under_way=sender.under_way)
 
     async def reply(
         self, request: ReceivedMessage, body: bytes | str, properties: Mapping[str, str] | None, timeout: float | None

@@ -28,7 +28,7 @@ def test_who_finds_no_room_waits_for_it(bound: BackPressure) -> None:
             async def send() -> SendResult:
                 nonlocal most
                 result = await producer.send("orders", b"x" * 100)
-                most = max(most, producer._bound.messages if producer._bound else 0)
+                most = max(most, producer._admission._bound.messages if producer._admission._bound else 0)
                 return result
 
             results = await asyncio.gather(*(send() for _ in range(50)))

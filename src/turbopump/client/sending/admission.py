@@ -10,7 +10,7 @@ import asyncio
 from turbopump.client.namespace import unwrap
 from turbopump.client.sending.accumulator import Accumulator, batch_key
 from turbopump.client.sending.aiming import Aiming
-from turbopump.client.sending.back_pressure import InFlightBound, NoRoomError
+from turbopump.client.sending.back_pressure import BackPressure, InFlightBound, NoRoomError
 from turbopump.client.sending.outgoing import Outgoing, Piece
 from turbopump.client.sending.send_attempts import Target
 from turbopump.client.sending.send_failure import no_room, no_time
@@ -21,10 +21,12 @@ from turbopump.message.message_queue import MessageQueue
 
 
 class Admission:
-    """``bound`` None: there is always room. ``timeout``: seconds for a call that names none."""
+    """``back_pressure`` None: there is always room. ``timeout``: seconds for a call that names none."""
 
-    def __init__(self, bound: InFlightBound | None, aiming: Aiming, timeout: float) -> None:
-        self._bound = bound
+    def __init__(self, back_pressure: BackPressure | None, aiming: Aiming, timeout: float) -> None:
+        self._bound = None if back_pressure is None else InFlightBound(back_pressure)
+        self.bounded = back_pressure is not None
+        """Whether anybody may have to wait."""
         self._aiming = aiming
         self._timeout = timeout
 
@@ -73,6 +75,16 @@ class Admission:
             raise
         future.add_done_callback(lambda _: bound.leave(size))
         return future
+
+    async def wait_idle(self) -> None:
+        """Wait until nobody has room, or waits for it."""
+        if self._bound is not None:
+            await self._bound.wait_idle()
+
+    def close(self) -> None:
+        """Whoever waits for room, or finds none from now on, gets a SendError."""
+        if self._bound is not None:
+            self._bound.close()
 
     async def _enter(self, bound: InFlightBound, of: Outgoing | Piece, size: int, timeout: float) -> float:
         """Wait for room for ``size`` bytes; the seconds that are left."""
