@@ -133,6 +133,7 @@ class SendChecks:
         if not request.topic.startswith(RETRY_PREFIX):
             return None
         group = request.topic[len(RETRY_PREFIX) :]
+        # RocketMQ: the rest is the group, whole, also that of a POP retry topic (`%RETRY%group_topic`); if new, it is made
         if self._groups.find(group) is not None:
             return None
         return Response(

@@ -8,7 +8,10 @@ from tests.unit.broker.talking import Talk, converse, take_nothing
 
 from turbopump.message.batch import encode_batch
 from turbopump.message.message import Message
+from turbopump.protocol import fastjson
+from turbopump.protocol.bodies.groups import SubscriptionGroupWrapper
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.groups import GetAllGroups
 from turbopump.protocol.requests.send import SendMessageV2
 
 TOO_LARGE = bytes(5001)
@@ -156,6 +159,21 @@ def test_a_send_makes_a_new_retry_topic_with_the_queues_that_any_new_topic_gets(
             "without one to copy it has one queue"
         )
         await talk.client.send(topic="%RETRY%other")
+
+    converse(tmp_path, scene)
+
+
+def test_a_send_to_a_retry_topic_makes_the_group_of_its_whole_name_as_apaches_brokers_do(tmp_path: Path) -> None:
+    async def groups(talk: Talk) -> set[str]:
+        answer = await talk.client.ask(GetAllGroups())
+        return set(fastjson.decode(answer.body, SubscriptionGroupWrapper).subscription_group_table)
+
+    async def scene(talk: Talk) -> None:
+        before = await groups(talk)
+        await talk.client.send(topic="%RETRY%g_orders")  # 4.9.7 and 5.3.3 make it, too, though POP calls a retry topic so
+        assert await groups(talk) - before == {"g_orders"}
+        code, _ = await talk.client.code(SendMessageV2(topic="%RETRY%g+orders", queue_id=0), b"x")
+        assert (code, await groups(talk) - before) == (ResponseCode.INVALID_PARAMETER, {"g_orders"})
 
     converse(tmp_path, scene)
 
