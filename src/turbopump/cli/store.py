@@ -1,6 +1,7 @@
-"""`turbopump store inspect|verify|dump DIR`: a store directory looked at, offline or beside its broker; never changed.
+"""`turbopump store inspect|verify|dump DIR`: a store directory looked at, offline or beside its broker; never changed. And `set-apart`,
+which changes it, while no broker has it.
 
-Exit codes of these three: 0 clean, 1 damage was found, 2 it cannot be read or was asked wrongly.
+Exit codes of all: 0 clean, 1 damage was found, 2 it cannot be read or was asked wrongly.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from turbopump.cli.names import did_you_mean
 from turbopump.errors import StoredMessageError, StoreError
 from turbopump.message.message import ReceivedMessage
 from turbopump.protocol import fastjson
+from turbopump.store.disk import SystemDisk
 from turbopump.store.files import StorePaths
 from turbopump.store.inspection import (
     KINDS,
@@ -40,6 +42,7 @@ from turbopump.store.inspection import (
 )
 from turbopump.store.inspection.next_start import topics_known
 from turbopump.store.read_only_disk import ReadOnlyDisk
+from turbopump.store.setting_apart import SettingApart, set_apart
 
 DAMAGED: Final = 1
 UNREADABLE: Final = 2
@@ -50,14 +53,14 @@ RAW_SIZE: Final = 256
 @click.group(name="store", invoke_without_command=True)
 @click.pass_context
 def command(context: click.Context) -> None:
-    """Look at a store directory: what is in it, whether it is whole, its messages. Nothing is changed."""
+    """Look at a store directory: what is in it, whether it is whole, its messages. Only set-apart changes anything."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help(), err=True)
         context.exit(2)
 
 
 def _store_options(run: Callable[..., int], form: str = "text") -> Callable[..., None]:
-    """What the three have in common; their functions get the paths of the store and return the exit code."""
+    """What they have in common; their functions get the paths of the store and return the exit code."""
 
     @functools.wraps(run)
     def wrapped(
@@ -214,6 +217,21 @@ def dump_messages(
     return DAMAGED if damaged else 0
 
 
+@command.command(name="set-apart", short_help="Let a store start whose log cannot be read in places.")
+@click.option("--dry-run", is_flag=True, help="Change nothing, say what is lost.")
+@_store_options
+def set_unreadable_apart(paths: StorePaths, output: str, dry_run: bool) -> int:
+    """Copy each segment of the store at DIR that the disk cannot read whole, with zeros there; the originals are kept."""
+    with _progress("reading") as on_progress:
+        found = set_apart(paths, SystemDisk(), dry_run=dry_run, on_progress=on_progress)
+    if output == "json":
+        click.echo(_json(found.as_json()))
+    else:
+        for line in _set_apart_lines(found, dry_run=dry_run):
+            click.echo(line)
+    return DAMAGED if found.ranges else 0
+
+
 @contextmanager
 def _progress(label: str) -> Iterator[Callable[[int, int], None]]:
     """A bar on standard error, if that is a terminal."""
@@ -268,6 +286,28 @@ def _verification_lines(result: Verification) -> Iterator[str]:
     )
     damage = sum(count for kind, count in result.findings.counts.items() if KINDS[kind].damage)
     yield "clean" if result.clean else f"damaged: {damage} faults"
+
+
+def _set_apart_lines(found: SettingApart, *, dry_run: bool) -> Iterator[str]:
+    for unread in found.ranges:
+        yield f"unreadable {unread.path} offset {unread.start}–{unread.end}: {unread.cause}"
+    for lost in found.lost:
+        yield f"lost {lost.topic}/{lost.queue_id}  {lost.first}–{lost.end}"
+    for path in found.unread_queues:
+        yield f"notice {path} cannot be read whole: more messages may be lost"
+    if found.ranges and found.at_the_end:
+        yield (
+            f"notice no message can be read behind offset {found.readable_end}: the next start ends the log there, and gives the offsets "
+            "of messages that lay behind it again"
+        )
+    for path, original in found.kept.items():
+        yield f"kept {original}: {path} is a copy now, with zeros where it cannot be read"
+    if not found.ranges:
+        yield f"all of the log can be read ({_size(found.log_size)}); nothing was changed"
+        return
+    size, messages = sum(one.end - one.start for one in found.ranges), sum(one.end - one.first for one in found.lost)
+    done = "nothing was changed" if dry_run else f"segments replaced {len(found.kept)}"
+    yield f"unreadable {_size(size)} of {_size(found.log_size)}; messages lost {messages}; {done}"
 
 
 def _finding_lines(findings: Findings) -> Iterator[str]:

@@ -179,12 +179,12 @@ class CommitLog:
             yield judged
 
     def entry_at(self, offset: int) -> EntryMark | None:
-        """The good entry at this offset; None if there is none. For single looks: ``walk`` reads ahead."""
+        """The good entry at this offset; None if there is none. For single looks at a start: ``walk`` reads ahead. Raises OSError."""
         file = self._files.at(offset)
         if file is None or file.end - offset < FIXED_SIZE + BLANK_SIZE_MIN:
             return None
         at = offset - file.start
-        mark = self._judge(file, at, int.from_bytes(file.segment.read(at, 4)), _read_mapped)
+        mark = self._judge(file, at, int.from_bytes(file.read_at_start(at, 4)), MappedFile.read_at_start)
         return None if isinstance(mark, str) else mark
 
     def _judge(self, file: MappedFile, at: int, size: int, read: Callable[[MappedFile, int, int], bytes]) -> EntryMark | str:
@@ -223,8 +223,8 @@ class CommitLog:
             entry_at = at + found - 4
             if entry_at < 0 or file.start + entry_at <= after or entry_at + FIXED_SIZE > file.segment.size:
                 continue
-            size = int.from_bytes(file.segment.read(entry_at, 4))
-            if not isinstance(self._judge(file, entry_at, size, _read_mapped), str):
+            size = int.from_bytes(file.read_at_start(entry_at, 4))
+            if not isinstance(self._judge(file, entry_at, size, MappedFile.read_at_start), str):
                 return file.start + entry_at
         return None
 
@@ -289,7 +289,3 @@ class _Window:
     def read(self, file: MappedFile, at: int, size: int) -> bytes:
         piece, start = self.cover(file, at, size)
         return piece[start : start + size]
-
-
-def _read_mapped(file: MappedFile, at: int, size: int) -> bytes:
-    return file.segment.read(at, size)

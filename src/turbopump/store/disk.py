@@ -177,6 +177,9 @@ class SystemDisk:
         os.replace(segment.path, path)
         segment.path = path
 
+    def link(self, path: Path, other: Path) -> None:
+        os.link(path, other)
+
     def read_file(self, path: Path) -> bytes | None:
         try:
             return path.read_bytes()

@@ -114,6 +114,9 @@ class Disk(Protocol):
     def rename_segment(self, segment: Segment, path: Path) -> None:
         """Give an open segment another name in the same file system; its ``path`` changes with it."""
 
+    def link(self, path: Path, other: Path) -> None:
+        """Give a file a second name, which must be free, in the same file system."""
+
     def read_file(self, path: Path) -> bytes | None:
         """The whole file, or None if there is no such file."""
 

@@ -40,8 +40,9 @@ class MappedFile:
             return self.segment.read_cold(at, size)
         except OSError as error:
             text = (
-                f"{error.strerror or error} between bytes {at} and {at + size}; stop here and copy it to a good disk, with zeros where it "
-                "cannot be read (ddrescue, or dd bs=4096 conv=noerror,sync): a start then sets those messages apart as damaged"
+                f"{error.strerror or error} between bytes {at} and {at + size}; stop here: turbopump store set-apart says which messages "
+                "that costs, and puts a copy in its place, or copy it to a good disk, with zeros where it cannot be read (ddrescue, or dd "
+                "bs=4096 conv=noerror,sync); a start then sets those messages apart as damaged"
             )
             raise OSError(error.errno, text, str(self.segment.path)) from None
 

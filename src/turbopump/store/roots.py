@@ -46,7 +46,8 @@ class StoreLock:
     def lock_directories(self, paths: StorePaths) -> None:
         """Lock the directories that hold messages, which are there. Raises StoreLockedError."""
         logs = (*paths.commit_logs, *paths.read_only_commit_logs)
-        self._release = self._disk.lock_directories((paths.root, *logs, paths.consume_queues))
+        there = filter(self._disk.is_directory, (paths.root, *logs, paths.consume_queues))
+        self._release = self._disk.lock_directories(there)
 
     def release(self) -> None:
         self._release()

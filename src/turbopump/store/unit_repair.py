@@ -134,12 +134,12 @@ class UnitRepair:
     def settle_fronts(self, queues: Iterable[ConsumeQueue]) -> None:
         """See, at a start, that each batch queue begins with the first of its messages that the log has. Waits for the disk; it costs two
         looks a queue where nothing is damaged."""
-        first = self._log.entry_at(self._log.start)
-        for queue in queues:
-            if isinstance(queue, BatchConsumeQueue):
-                search = BatchSearch(self._log, queue, -1, self._tags_of, lambda _directory, _offset: True)
-                answer(search.settle_front(first.store_timestamp if first is not None else 1 << 62))
-                self._report_mended(search, queue)
+        batches = [queue for queue in queues if isinstance(queue, BatchConsumeQueue)]
+        first = self._log.entry_at(self._log.start) if batches else None
+        for queue in batches:
+            search = BatchSearch(self._log, queue, -1, self._tags_of, lambda _directory, _offset: True)
+            answer(search.settle_front(first.store_timestamp if first is not None else 1 << 62))
+            self._report_mended(search, queue)
 
     def _alone(self, search: BatchSearch, steps: Steps[Any]) -> Steps[None]:
         """Do it while nobody else repairs the same queue."""

@@ -81,6 +81,11 @@ class SimulatedMount:
         self._disk.change((segment.path, None), (path, segment.file))
         segment.path = path
 
+    def link(self, path: Path, other: Path) -> None:
+        self._perform("link", other)
+        self._check_directory(other)
+        self._disk.change((other, self._file(path)))
+
     def read_file(self, path: Path) -> bytes | None:
         self._perform("read", path)
         file = self._disk.files.get(path)
