@@ -173,6 +173,7 @@ class Broker:
         self._delays = Delays(tables.delay_offsets, store, self._forwarding, settings.delay_levels, clock)
         self._delays.load()
         tables.save_too(self._delays)
+        self.runtime_info.add_source(self._delays.places)
         self._timers = timers_of(config, settings.paths, store, disk, self._forwarding, clock)
         tables.save_too(self._timers)
         self._pop = Pop(config, store, tables, self._timers, self._forwarding, self.statistics, clock)

@@ -171,7 +171,9 @@ def add_handlers(router: Router, parts: Parts, *, pulls: bool) -> None:
     assignment = AssignmentHandler(config, topics, groups, parts.request_modes, parts.routes, parts.clients)
     router.add(QueryAssignment, assignment.query)
     router.add(SetMessageRequestMode, assignment.set_mode)
-    back = SendBackHandler(config, store.lookup, questions, topics, groups, parts.clients, forwarding, parts.random)
+    back = SendBackHandler(
+        config, store.lookup, questions, topics, groups, parts.clients, forwarding, parts.statistics, parts.random
+    )
     router.add(ConsumerSendMsgBack, back.send_back)
     offsets = OffsetsHandler(store, topics, groups, tables.offsets, questions)
     router.add(QueryConsumerOffset, offsets.query)

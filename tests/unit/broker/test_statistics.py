@@ -24,6 +24,7 @@ from turbopump.broker.statistics import (
 from turbopump.protocol import fastjson
 from turbopump.protocol.bodies.register import KVTable
 from turbopump.protocol.bodies.stats import BrokerStatsData, BrokerStatsItem, TopicStatsTable
+from turbopump.protocol.requests.send_back import ConsumerSendMsgBack
 from turbopump.protocol.requests.statistics import GetBrokerRuntimeInfo, ViewBrokerStatsData
 from turbopump.protocol.requests.topics import DeleteTopic, GetTopicStatsInfo
 from turbopump.store.append_latency import NAMES
@@ -204,6 +205,14 @@ def test_an_administrator_sees_the_figures_over_the_wire(tmp_path: Path) -> None
         assert (data.stats_minute.sum, data.stats_minute.avgpt) == (3, 3.0)
         stats = fastjson.decode((await talk.client.ask(GetTopicStatsInfo(topic="T"))).body, TopicStatsTable)
         assert stats.topic_put_tps == pytest.approx(0.3)
+        offset = (await talk.client.messages())[0].commit_log_offset
+        for level in (0, -1):
+            assert await talk.client.code(ConsumerSendMsgBack(offset=offset, group="g", delay_level=level)) == (0, "")
+        sample(talk)
+        view = ViewBrokerStatsData(stats_name="SNDBCK_PUT_NUMS", stats_key="T@g")
+        data = fastjson.decode((await talk.client.ask(view)).body, BrokerStatsData)
+        assert data.stats_minute is not None
+        assert data.stats_minute.sum == 2
         await talk.client.ask(DeleteTopic(topic="gone"))
         assert (await talk.client.code(ViewBrokerStatsData(stats_name=TOPIC_PUT_NUMS, stats_key="gone")))[0] == 1
 
@@ -236,6 +245,9 @@ def test_a_broker_tells_of_itself_under_apache_s_keys(tmp_path: Path) -> None:
         assert table["commitLogDirCapacity"].startswith("Total : ")
         assert table["runtime"].startswith("[ 0 days, 0 hours, 0 minutes,")
         assert set(table) >= APACHES_KEYS, APACHES_KEYS - set(table)
+        await talk.client.send(properties="DELAY\x0118\x02")
+        table = await runtime_info(talk)
+        assert (table["scheduleMessageOffset_1"], table["scheduleMessageOffset_18"]) == ("0,0", "0,1")
         talk.broker.runtime_info.add_source(lambda: {"timerReadBehind": "7"})
         assert (await runtime_info(talk))["timerReadBehind"] == "7"
 

@@ -77,7 +77,7 @@ class RecallHandler:
         if self._topics.find(request.topic) is None:
             return self._refuse(ResponseCode.TOPIC_NOT_EXIST, f"the topic[{request.topic}] not exist")
         try:
-            handle = RecallHandle.decode(request.recall_handle)
+            handle = RecallHandle.decode(request.recall_handle or "")
         except MessageError as error:
             return self._refuse(ResponseCode.ILLEGAL_OPERATION, str(error))
         if handle.topic != request.topic:

@@ -15,11 +15,13 @@ from turbopump.broker.detours import Parcel
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.questions import Questions
+from turbopump.broker.statistics import SNDBCK_PUT_NUMS, Statistics
 from turbopump.broker.topics import TopicTable
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import MessageError, StoreError
 from turbopump.message.delay_levels import DelayLevels
 from turbopump.message.message import ReceivedMessage
+from turbopump.message.properties import RETRY_TOPIC
 from turbopump.message.sysflag import SysFlag
 from turbopump.protocol.bodies.groups import SubscriptionGroupConfig
 from turbopump.protocol.bodies.topics import PERM_WRITE
@@ -42,6 +44,7 @@ class SendBackHandler:
         groups: GroupTable,
         clients: ClientTable[Connection],
         forwarding: Forwarding,
+        statistics: Statistics,
         source: random.Random,
     ) -> None:
         self._config = config
@@ -52,6 +55,7 @@ class SendBackHandler:
         self._clients = clients
         self._forwarding = forwarding
         self._levels = DelayLevels(config.delay_levels_ms)
+        self._statistics = statistics
         self._random = source
 
     def send_back(self, request: ConsumerSendMsgBack, _context: RequestContext) -> Outcome:
@@ -94,6 +98,8 @@ class SendBackHandler:
                 properties=parcel.properties,
                 reconsume_times=message.reconsume_times + 1,
             )
+            key = f"{message.properties.get(RETRY_TOPIC) or message.topic}@{request.group}"
+            self._statistics.add(SNDBCK_PUT_NUMS, key, 1)
             async with asyncio.timeout(self._config.sync_flush_timeout / 1000):
                 await self._topics.saved()
                 await self._forwarding.flushed(placed)

@@ -101,6 +101,10 @@ class Delays:
         """Messages that wait."""
         return sum(level.queue.max_index - level.position for level in self.levels)
 
+    def places(self) -> dict[str, str]:
+        """For the broker's runtime table: of each level the position, and the end of its queue."""
+        return {f"scheduleMessageOffset_{level.number}": f"{level.position},{level.queue.max_index}" for level in self.levels}
+
     def pending_from(self) -> int | None:
         """The offset in the log of the first message that is still needed; None: nothing waits."""
         return min((offset for level in self.levels if (offset := level.needed_from()) is not None), default=None)

@@ -25,4 +25,4 @@ class RecallMessage(Request[RecallMessageReply], kw_only=True):
 
     producer_group: str | None = None
     topic: str
-    recall_handle: str
+    recall_handle: str | None = None
