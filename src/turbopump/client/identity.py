@@ -62,9 +62,9 @@ class InstanceSettings:
             raise ConfigError("credentials must be made as Credentials(access_key, secret_key)")  # their value is not shown
 
     @property
-    def client_name(self) -> tuple[tuple[str, ...], str | None, str | None]:
-        """Two instances with the same are one client to the brokers."""
-        return self.name_servers, self.instance_name, self.unit_name
+    def client_name(self) -> tuple[str | None, str | None]:
+        """Two instances with the same are one client to the brokers of a cluster."""
+        return self.instance_name, self.unit_name
 
     def dress(self) -> Dress | None:
         """What every request carries; None: nothing."""

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
@@ -41,6 +42,7 @@ class LoopThread:
                 pass
         finally:
             self.ended = True
+            _stopped.add(self.loop)
             for outcome in list(self._called):
                 outcome.fail(RuntimeError(_ENDED))
 
@@ -132,6 +134,7 @@ class _Outcome:
 _loop_thread: LoopThread | None = None
 _loop_thread_lock = threading.Lock()
 _left_behind: list[object] = []
+_stopped: Final[weakref.WeakSet[asyncio.AbstractEventLoop]] = weakref.WeakSet()
 
 
 def the_loop_thread() -> LoopThread:
@@ -141,6 +144,11 @@ def the_loop_thread() -> LoopThread:
         if _loop_thread is None or _loop_thread.ended:
             _loop_thread = LoopThread()
         return _loop_thread
+
+
+def never_runs_again(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether what lives on ``loop`` is gone: it is closed, or was that of a loop thread that has ended."""
+    return loop.is_closed() or loop in _stopped
 
 
 def refuse_on_loop_thread() -> None:

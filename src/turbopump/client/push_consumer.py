@@ -39,7 +39,7 @@ from turbopump.client.producer import Producer
 from turbopump.client.request_reply import Replier
 from turbopump.client.sending.send_result import SendResult
 from turbopump.client.setting_rules import check, group_in
-from turbopump.client.shared_instances import join_instance
+from turbopump.client.shared_instances import BROADCAST_INSTANCE, join_instance
 from turbopump.client.surroundings import name_server_addresses, surroundings_of
 from turbopump.client.traces.tracing import consumer_tracing, trace_topic
 from turbopump.clock import Clock
@@ -60,8 +60,6 @@ SUSPEND_S: Final = 1.0
 """``suspendCurrentQueueTimeMillis``."""
 CONSUME_TIMEOUT_S: Final = 900.0
 """``consumeTimeout``."""
-BROADCAST_INSTANCE: Final = "DEFAULT"
-"""The instance name of broadcasting clients, the same in every life: their offsets lie under it."""
 
 
 class PushConsumer(InContext):

@@ -1,22 +1,31 @@
 """Which clients of a process share an instance, and so connections, routes and heartbeats: those of one client id.
 
 One rule: a group stands once in an instance's heartbeats as a consumer, so a second consumer of a group gets an instance of its own; only
-who asks for one by an equal, explicit name is refused. It must not know what an instance does.
+who asks for one by an equal, explicit name is refused. So is who asks for a name that an instance has which cannot be shared: brokers
+would take the two for one client. It must not know what an instance does.
 Source: apache/rocketmq ``ClientConfig.buildMQClientId``, ``MQClientManager``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from turbopump.client.heartbeat import Member
 from turbopump.client.identity import InstanceSettings
 from turbopump.client.instance import ClientInstance
+from turbopump.client.loop_thread import never_runs_again
 from turbopump.client.surroundings import Surroundings
 from turbopump.errors import ConfigError
+
+BROADCAST_INSTANCE: Final = "DEFAULT"
+"""The name of those that broadcast and were given none, the same in every life: their offsets lie under it. Only a second one of a group is
+refused under it."""
 
 
 @dataclass(slots=True)
@@ -36,18 +45,28 @@ class _Process:
 _processes: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, _Process]]] = weakref.WeakKeyDictionary()
 
 
+_joining = threading.Lock()
+"""Held by who joins: loops of several threads look at each other's instances."""
+
+
 def join_instance(settings: InstanceSettings, surroundings: Surroundings, member: Member) -> ClientInstance:
     """The instance that ``member`` belongs to from now on, started; ``instance.leave(member)`` gives it back.
 
-    Raises ConfigError if the name was given and has such a member already.
+    Raises ConfigError if the name was given and has such a member already, or an instance with other credentials, with another
+    ``namespace_v2`` or on another event loop.
     """
+    with _joining:
+        return _join(settings, surroundings, member)
+
+
+def _join(settings: InstanceSettings, surroundings: Surroundings, member: Member) -> ClientInstance:
     process = _process_of(surroundings)
     for other, instance in process.instances:
-        if other == settings and instance.admits(member):
+        if _one_client(other, settings) and not _differences(other, settings) and instance.admits(member):
             instance.join(member)
             return instance
     if settings.instance_name is not None:
-        _refuse_duplicate(process, settings, member)
+        _refuse_second(surroundings, settings, member)
     name = settings.instance_name or process.next_name()
     instance = ClientInstance(
         settings.name_servers,
@@ -73,10 +92,55 @@ def _process_of(surroundings: Surroundings) -> _Process:
     return process
 
 
-def _refuse_duplicate(process: _Process, settings: InstanceSettings, member: Member) -> None:
-    for other, instance in process.instances:
-        if other.client_name == settings.client_name and not instance.admits(member):
+def _refuse_second(surroundings: Surroundings, settings: InstanceSettings, member: Member) -> None:
+    name = settings.instance_name
+    for loop, other, instance in _named(surroundings, settings):
+        differences = _differences(other, settings)
+        if loop is not asyncio.get_running_loop():
+            differences.append("on another event loop")
+        if not differences:
             raise ConfigError(
-                f"this process has a {member.kind} of group {member.group!r} under instance_name={settings.instance_name!r} already; "
+                f"this process has a {member.kind} of group {member.group!r} under instance_name={name!r} already; "
                 "give another instance_name, or none: then each gets what it needs"
             )
+        if name != BROADCAST_INSTANCE or not instance.admits(member):
+            raise ConfigError(
+                f"instance_name={name!r} is in use in this process {' and '.join(differences)}, and brokers would take the two for one "
+                "client (replies go to the other, messages are handled twice); give another instance_name, or close the other first"
+            )
+
+
+def _named(
+    surroundings: Surroundings, settings: InstanceSettings
+) -> Iterator[tuple[asyncio.AbstractEventLoop, InstanceSettings, ClientInstance]]:
+    """The instances of this process that are the same client to the brokers. What was left on a loop that never runs again is gone."""
+    for loop, processes in list(_processes.items()):
+        process = None if never_runs_again(loop) else processes.get(surroundings.identity)
+        for other, instance in [] if process is None else list(process.instances):
+            if _one_client(other, settings):
+                yield loop, other, instance
+
+
+def _one_client(one: InstanceSettings, other: InstanceSettings) -> bool:
+    """Whether the two have one client id in one cluster: a name server belongs to no two."""
+    return one.client_name == other.client_name and not set(one.name_servers).isdisjoint(other.name_servers)
+
+
+def _differences(one: InstanceSettings, other: InstanceSettings) -> list[str]:
+    """Why the two cannot share an instance."""
+    differences = {
+        "with other credentials": one.credentials != other.credentials,
+        "with another namespace_v2": one.namespace_v2 != other.namespace_v2,
+        "with other name servers of the same cluster": set(one.name_servers) != set(other.name_servers),
+    }
+    return [text for text, differ in differences.items() if differ]
+
+
+def _after_fork() -> None:
+    """In the child: whoever held it in the parent does not exist here. (What the parent started stands under its process id.)"""
+    global _joining
+    _joining = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

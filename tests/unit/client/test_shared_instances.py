@@ -1,4 +1,4 @@
-"""Which clients of a process share an instance, in virtual time."""
+"""Which clients of a process share an instance; but for those on several event loops in virtual time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import asyncio
 
 import pytest
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
+from tests.unit.client.test_broadcasting import broadcasting
 
+from turbopump import blocking
+from turbopump.client.identity import Credentials
 from turbopump.client.producer import Producer
 from turbopump.client.pull_consumer import PullConsumer
 from turbopump.client.push_consumer import PushConsumer
@@ -166,5 +169,101 @@ def test_a_member_that_is_announced_while_a_heartbeat_is_under_way_waits_for_the
             sent = await producer.send("orders", b"x")  # the first heartbeat is on its way
             await consumer.commit(sent.queue, 1)
             assert [data.group_name for data in cluster.broker.heartbeats[-1].consumer_data_set] == ["readers"]
+
+    simulate(1, scenario)
+
+
+ONE, OTHER = Credentials("one", "secret-1"), Credentials("other", "secret-2")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "says"),
+    [
+        ({"credentials": ONE}, {"credentials": OTHER}, "with other credentials, and"),
+        ({}, {"credentials": OTHER}, "with other credentials, and"),
+        ({"namespace_v2": "n"}, {}, "with another namespace_v2, and"),
+        ({"credentials": ONE, "namespace_v2": "n"}, {}, "with other credentials and with another namespace_v2, and"),
+    ],
+)
+def test_a_name_in_use_is_refused_to_who_cannot_share_its_instance(
+    first: dict[str, object], second: dict[str, object], says: str
+) -> None:
+    """Replies to the one once went to the other."""
+
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster:
+            refused = client_of(Producer, cluster, group="b", instance_name="till", **second)
+            async with (
+                client_of(Producer, cluster, group="a", instance_name="till", **first),
+                client_of(Producer, cluster, group="b", instance_name="till", unit_name="north", **second),
+            ):
+                with pytest.raises(
+                    ConfigError, match=rf"instance_name='till' is in use in this process {says} .*close the other"
+                ):
+                    await refused.start()
+            async with refused:
+                assert refused.client_id == "127.0.0.1@till"
+
+    simulate(1, scenario)
+
+
+def test_a_name_serves_two_clusters_and_one_whose_name_servers_are_named_in_another_order_or_not_all() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster:
+            here, beside, elsewhere = cluster.name_server.address, "127.0.0.1:1", "127.0.0.1:2"
+            named = {**cluster.settings, "instance_name": "till"}
+            async with (
+                Producer([here, beside], group="a", **named) as one,
+                Producer([beside, here], group="b", **named) as other,
+                Producer(elsewhere, group="a", **named) as apart,
+            ):
+                assert one.client_id == other.client_id == apart.client_id == "127.0.0.1@till"
+                with pytest.raises(ConfigError, match="with other name servers of the same cluster"):
+                    await Producer(here, group="c", **named).start()
+
+    simulate(1, scenario)
+
+
+NOBODY = "127.0.0.1:1"
+"""Nothing is asked of a name server at the start."""
+
+
+@pytest.mark.parametrize("kind", [blocking.Producer, blocking.PullConsumer])
+def test_a_name_in_use_on_one_loop_is_refused_on_another_until_it_is_free(kind: type) -> None:
+    """A second consumer of the group once started there, and messages were handled twice."""
+
+    async def on_two_loops() -> None:
+        async with Producer(NOBODY, group="a", instance_name="two-loops"):
+            with pytest.raises(ConfigError, match=r"in use in this process on another event loop, and .*close the other first"):
+                await asyncio.to_thread(second.start)
+
+    second = kind(NOBODY, group="b", instance_name="two-loops")
+    asyncio.run(on_two_loops())
+    with kind(NOBODY, group="b", instance_name="two-loops"), pytest.raises(ConfigError, match="on another event loop"):
+        asyncio.run(on_two_loops())
+    asyncio.run(on_two_loops())
+
+
+def test_a_name_is_free_again_when_the_loop_of_who_had_it_is_closed() -> None:
+    async def left_open() -> str:
+        producer = Producer(NOBODY, instance_name="left-open")
+        await producer.start()
+        kept.append(producer)
+        return producer.client_id
+
+    kept: list[Producer] = []
+    assert asyncio.run(left_open()) == asyncio.run(left_open())
+
+
+def test_consumers_that_broadcast_without_a_name_are_refused_only_if_they_are_of_one_group() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with (
+            scripted_cluster(simulation, queues=1) as cluster,
+            broadcasting(cluster, simulation, credentials=ONE) as one,
+            broadcasting(cluster, simulation, group="others", credentials=OTHER) as other,
+        ):
+            assert one.client_id == other.client_id == "127.0.0.1@DEFAULT"
+            with pytest.raises(ConfigError, match="'DEFAULT' is in use in this process with other credentials"):
+                await broadcasting(cluster, simulation).start()
 
     simulate(1, scenario)

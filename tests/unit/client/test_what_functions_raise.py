@@ -14,6 +14,7 @@ from tests.unit.client.test_handler_threads import PATIENCE_S, Queue, message_of
 from turbopump import Message, TransactionState
 from turbopump.blocking import Producer, TransactionProducer
 from turbopump.client import loop_thread
+from turbopump.client import producer as asyncio_producer
 from turbopump.client.consuming.handler_threads import HandlerThreads
 from turbopump.client.consuming.handling import HandlerPool
 from turbopump.client.consuming.ready_messages import ReadyMessages
@@ -183,3 +184,15 @@ def test_a_call_on_a_loop_that_was_stopped_fails_instead_of_waiting_for_ever(
     monkeypatch.setattr(loop_thread, "_loop_thread", thread)
     monkeypatch.setattr(loop_thread, "LoopThread", lambda: "another")
     assert the_loop_thread() == "another"
+
+
+def test_a_name_is_free_again_when_the_loop_of_all_blocking_clients_was_stopped(thread: LoopThread) -> None:
+    async def start_and_stop() -> None:
+        await asyncio_producer.Producer("127.0.0.1:1", instance_name="stopped").start()
+        asyncio.get_running_loop().stop()
+        await asyncio.Event().wait()
+
+    with pytest.raises(RuntimeError, match="was stopped"):
+        thread.call(start_and_stop)
+    with Producer("127.0.0.1:1", instance_name="stopped"):
+        pass
