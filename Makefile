@@ -24,16 +24,12 @@ coverage: $(VENV)/.ready  ## branches of store/ that its tests take, and except 
 interop: $(VENV)/.ready   ## foreign clients against our servers, our clients against Apache's
 	$(RUN) tests/two_lanes.py interop
 
+BENCHES = -mbench -mbench.clients -mbench.clients.consuming -mbench.clients.end_to_end -mbench.sql_pulls -mbench.held_polls \
+          -mbench.recovery -mbench.cold_reader tests/spark/measure_read.py
+
 bench: $(VENV)/.ready     ## our broker and Apache's in turn: ratios; then producers, consumers, filters, held polls, recovery, a cold reader; the Spark source and a tuple per row
-	$(RUN) -m bench
-	$(RUN) -m bench.clients
-	$(RUN) -m bench.clients.consuming
-	$(RUN) -m bench.clients.end_to_end
-	$(RUN) -m bench.sql_pulls
-	$(RUN) -m bench.held_polls
-	$(RUN) -m bench.recovery
-	$(RUN) -m bench.cold_reader
-	$(RUN) tests/spark/measure_read.py
+	@missed=; for part in $(BENCHES); do echo "$(RUN) $$part"; $(RUN) $$part || missed="$$missed $$part ($$?)"; done; \
+	if test -n "$$missed"; then echo "missed (1) or failed (2):$$missed"; exit 1; fi
 
 sim: $(VENV)/.ready       ## many seeds of the simulation, in virtual time
 	$(RUN) tests/two_lanes.py sim

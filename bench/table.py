@@ -67,6 +67,11 @@ def context_lines(report: Report) -> list[str]:
     ]
 
 
+def exit_status(rows: Sequence[Sequence[str]]) -> int:
+    """0 if no row ends with MISSED, else 1."""
+    return int(any(row[-1] == "MISSED" for row in rows))
+
+
 def plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[i]) for row in (headings, *rows)) for i in range(len(headings))]
 

@@ -1,7 +1,7 @@
 """`python -m bench.clients`: our producer against Apache's Java producer, both on our broker, in one run.
 
 A B A B: each pair is one window of the one and one of the other, right after each other; a ratio is taken within a pair and the
-median of the pairs is judged. The JVM is warmed until it is compiled. Exit status 0 when everything ran, 2 when something failed.
+median of the pairs is judged. The JVM is warmed until it is compiled. Exit status 1: a figure was missed; 2: something failed.
 """
 
 import sys
@@ -18,7 +18,7 @@ from bench.clients.programs import HEADINGS, Client, ClientError, Window, java_c
 from bench.cores import Cores, calibration_seconds
 from bench.generator import CACHE
 from bench.remote import create_topic
-from bench.table import plain_table
+from bench.table import exit_status, plain_table
 
 TOPIC = "bench-clients"
 QUEUES = 8
@@ -80,6 +80,7 @@ def compare(pairs: int, seconds: float, warm: float) -> None:
         f"our broker, {pairs} pairs of {seconds} s, JVM warmed {warm} s a mode; calibration loop {before:.3f} s and {after:.3f} s"
     )
     click.echo(plain_table(HEADINGS, rows))
+    sys.exit(exit_status(rows))
 
 
 def one_pair(clients: dict[str, Client], comparison: Comparison, seconds: float) -> tuple[Window, Window]:

@@ -8,7 +8,7 @@ from bench.brokers import APACHE, OURS
 from bench.generator import LoadResult
 from bench.memory import Memory, memory_of
 from bench.results import Report, Run, Spread, targets
-from bench.table import as_markdown, as_text
+from bench.table import as_markdown, as_text, exit_status, target_rows
 
 
 def run(case: str, pair: int, broker: str, *, rate: int, cpu_us: float = 10.0, p50_us: float = 100.0) -> Run:
@@ -76,6 +76,18 @@ def test_both_tables_show_the_case_its_ratio_and_the_calibration(show: object) -
     assert "2.00 (1.50-3.00)" in text
     assert "calibration loop 0.123 s and 0.124 s" in text
     assert "MISSED" in text
+
+
+def test_a_figure_that_was_missed_is_an_exit_status_and_one_that_was_not_measured_is_none() -> None:
+    measured = three_pairs()
+    assert exit_status(target_rows(measured)) == 1
+    measured.runs.clear()
+    assert {row[-1] for row in target_rows(measured)} == {"not measured"}
+    assert exit_status(target_rows(measured)) == 0
+    measured.start_s = {OURS: [0.2, 0.3, 0.4]}
+    assert exit_status(target_rows(measured)) == 0
+    measured.start_s = {OURS: [1.2, 1.3, 1.4]}
+    assert exit_status(target_rows(measured)) == 1
 
 
 def test_memory_of_a_process_is_less_anonymous_than_resident() -> None:
