@@ -30,7 +30,8 @@
         ├── ResendError             dead letters cannot be resent now
         └── NotStartedError         used before start, after close, or in a forked child
 
-Local mistakes (ConfigError, MessageError) are raised before anything is sent; ResponseError is the peer's word.
+Local mistakes (ConfigError, MessageError) are raised before anything is sent; ResponseError is the peer's word. Every one can be pickled
+and copied with its attributes, so it reaches who waits for the worker of a process pool.
 """
 
 from __future__ import annotations
@@ -38,6 +39,17 @@ from __future__ import annotations
 
 class TurbopumpError(Exception):
     """Base of all errors raised by this package."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (
+            _made_again,
+            (type(self), self.args),
+            self.__dict__,
+        )  # Exception's own would call the class with nothing but its text
+
+
+def _made_again(kind: type[TurbopumpError], args: tuple[object, ...]) -> TurbopumpError:
+    return kind.__new__(kind, *args)
 
 
 class ConfigError(TurbopumpError):
