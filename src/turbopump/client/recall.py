@@ -1,7 +1,7 @@
 """Calling a timer message back: asking the broker on which it waits. Source: apache/rocketmq ``DefaultMQProducerImpl.recallMessage``.
 
 One rule: only the broker that the handle names is asked, for nobody else can know the message; it is asked again if the connection ends,
-for a recall that is repeated does no harm.
+for a recall that is repeated does no harm. If it cannot be reached, it may have moved: the name servers are asked where to.
 """
 
 from __future__ import annotations
@@ -9,11 +9,20 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from turbopump.client.routes import TopicRoute
 from turbopump.client.sending.sender import Sender
 from turbopump.client.traces.tracing import Tracing
-from turbopump.errors import CallTimeoutError, ConnectError, ConnectionLostError, MessageError, RouteNotFoundError
+from turbopump.errors import (
+    CallTimeoutError,
+    ConnectError,
+    ConnectionLostError,
+    MessageError,
+    ResponseError,
+    RouteNotFoundError,
+)
 from turbopump.message.recall_handle import RecallHandle
 from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX, topic_fault
+from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.recall import RecallMessage
 
 AGAIN_S: Final = 0.1
@@ -47,7 +56,10 @@ async def recall_message(sender: Sender, topic: str, handle: str | None, timeout
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
     route = await sender.route(topic, timeout)
-    address = route.master(decoded.broker_name) or sender.instance.routes.address_of(decoded.broker_name, topic=topic)
+    address = _address(sender, route, decoded.broker_name)
+    if address is None:
+        route = await _renewed(sender, route, deadline)
+        address = _address(sender, route, decoded.broker_name)
     if address is None:
         raise RouteNotFoundError(
             f"the broker {decoded.broker_name[:100]} that the recall handle names is not among those of topic {sender.shown(topic)}; "
@@ -56,6 +68,7 @@ async def recall_message(sender: Sender, topic: str, handle: str | None, timeout
     request = RecallMessage(producer_group=sender.group, topic=topic, recall_handle=handle)
     began_ms = sender.instance.surroundings.clock.now_ms()
     good = False
+    moved = False
     lost: ConnectionLostError | None = None
     try:
         while True:
@@ -63,16 +76,36 @@ async def recall_message(sender: Sender, topic: str, handle: str | None, timeout
                 reply = await sender.instance.remoting.call(address, request, timeout=max(deadline - loop.time(), 0.001))
                 good = True
                 return reply.msg_id
-            except (ConnectionLostError, ConnectError) as error:
+            except (ConnectionLostError, ConnectError, ResponseError) as error:
+                if isinstance(error, ResponseError) and error.code != ResponseCode.TOPIC_NOT_EXIST:
+                    raise
+                route = await _renewed(sender, route, deadline)
+                before, address = address, _address(sender, route, decoded.broker_name) or address
                 if isinstance(error, ConnectionLostError):
                     lost = error
-                if lost is None:
+                elif address != before and not moved:
+                    moved = True
+                    continue
+                if lost is None or isinstance(error, ResponseError):
                     raise
                 if loop.time() + AGAIN_S >= deadline:
                     raise ConnectionLostError(f"{lost}; {_NOT_KNOWN}") from error
                 await asyncio.sleep(AGAIN_S)
     except CallTimeoutError as error:
+        sender.instance.routes.renew_soon(route)
         raise CallTimeoutError(f"{error}; {_NOT_KNOWN}") from None
     finally:
         if tracing is not None:
             tracing.dispatcher.recalled(topic, decoded.unique_id, group=sender.group, time_ms=began_ms, success=good)
+
+
+def _address(sender: Sender, route: TopicRoute, broker_name: str) -> str | None:
+    return route.master(broker_name) or sender.instance.routes.address_of(broker_name, topic=route.topic)
+
+
+async def _renewed(sender: Sender, route: TopicRoute, deadline: float) -> TopicRoute:
+    try:
+        async with asyncio.timeout_at(deadline):
+            return await sender.instance.routes.renewed(route)
+    except TimeoutError:
+        return route

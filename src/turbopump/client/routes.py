@@ -11,6 +11,7 @@ import logging
 import random
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Final
 
 from turbopump.errors import BodyError, CallTimeoutError, RemotingError, ResponseError, RouteNotFoundError
@@ -33,6 +34,8 @@ DEFAULT_TOPIC_QUEUES: Final = 4
 """Most queues per broker that a new topic gets through the default topic (``defaultTopicQueueNums``)."""
 TIMEOUT_S: Final = 3.0
 """For one round of asking all name servers; whoever has more time asks again."""
+DOUBT_S: Final = 1.0
+"""A topic's name servers are not asked again within this time for calls that fail: a broker that is down does not flood them."""
 
 
 class NameServersSilentError(RouteNotFoundError):
@@ -123,6 +126,8 @@ class Routes:
         self._on_change = on_change
         self._known: dict[str, TopicRoute] = {}
         self._asking: dict[str, asyncio.Task[TopicRoute]] = {}
+        self._asked_at: dict[str, float] = {}
+        """When a question about a topic was begun last, by the loop's time; of topics with a route."""
 
     @property
     def known(self) -> Mapping[str, TopicRoute]:
@@ -154,13 +159,43 @@ class Routes:
 
     async def refresh(self, topic: str, *, inherit: bool = False) -> TopicRoute:
         """Ask the name servers now; callers at the same time share one question. Errors as ``get``."""
+        task = self._question(topic, inherit)
+        return await outcome_of(task, lambda: RouteNotFoundError(f"no route to topic {topic!r}: the client was closed"))
+
+    async def renewed(self, doubtful: TopicRoute, *, pause: float = DOUBT_S) -> TopicRoute:
+        """A newer route than one with which a call has failed, or the same if there is none: somebody else may have got it, or the name
+        servers are asked, unless they were within ``pause`` seconds."""
+        if not self._is_in_doubt(doubtful, pause):
+            return self._known.get(doubtful.topic, doubtful)
+        try:
+            return await self.refresh(doubtful.topic, inherit=True)
+        except RouteNotFoundError:
+            return doubtful
+
+    def renew_soon(self, doubtful: TopicRoute) -> None:
+        """The same for the next call: nobody waits for it."""
+        if self._is_in_doubt(doubtful, DOUBT_S):
+            self._question(doubtful.topic, inherit=True)
+
+    def _is_in_doubt(self, doubtful: TopicRoute, pause: float) -> bool:
+        topic = doubtful.topic
+        if self._known.get(topic, doubtful) is not doubtful:
+            return False
+        if f"{topic}\nTrue" in self._asking:
+            return True  # the question that is under way is shared
+        return asyncio.get_running_loop().time() - self._asked_at.get(topic, -inf) >= pause
+
+    def _question(self, topic: str, inherit: bool) -> asyncio.Task[TopicRoute]:
         key = f"{topic}\n{inherit}"
         task = self._asking.get(key)
         if task is None:
-            task = asyncio.get_running_loop().create_task(self._ask(topic, inherit), name=f"route of {topic}")
+            loop = asyncio.get_running_loop()
+            if topic in self._known:
+                self._asked_at[topic] = loop.time()
+            task = loop.create_task(self._ask(topic, inherit), name=f"route of {topic}")
             self._asking[key] = task
             task.add_done_callback(lambda done: self._asked(key, done))
-        return await outcome_of(task, lambda: RouteNotFoundError(f"no route to topic {topic!r}: the client was closed"))
+        return task
 
     async def refresh_all(self) -> None:
         """Ask for every route at hand; what cannot be had stays as it is."""

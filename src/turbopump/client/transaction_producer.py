@@ -8,6 +8,7 @@ Source: apache/rocketmq ``TransactionMQProducer``, ``DefaultMQProducerImpl.sendM
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Unpack
@@ -41,6 +42,8 @@ Checker = Callable[[ReceivedMessage], object]
 """``checker(message)`` looks up how the local work of a half message went, perhaps of another process's, and returns its state."""
 
 INTRODUCE_AGAIN_S: Final = 30.0
+RENEW_S: Final = 3.0
+"""To learn where a broker is now that is to be told of a transaction; it asks by itself, so little is lost."""
 
 
 def _are_topics(value: object) -> bool:
@@ -188,12 +191,8 @@ class TransactionProducer(Producer):
             bname=sent.queue.broker_name,
         )
         remark = None if error is None else f"executeLocalTransactionBranch exception: {error!r}"
-        route = sender.instance.routes.known.get(topic)
-        address = None if route is None else route.master(sent.queue.broker_name)
         try:
-            if address is None:
-                raise ConnectError(f"broker {sent.queue.broker_name} has no master at the moment")
-            connection = await sender.instance.remoting.connect(address)
+            address, connection = await self._connect(sender, topic, sent.queue.broker_name)
         except ConnectError as cause:
             log.warning(
                 "a broker could not be told of a transaction, it will ask state=%s msg_id=%s cause=%s",
@@ -216,6 +215,26 @@ class TransactionProducer(Producer):
             )
         )
         return True
+
+    @staticmethod
+    async def _connect(sender: Sender, topic: str, broker_name: str) -> tuple[str, Connection]:
+        """The broker's master, where it is known to be or has moved to. Raises ConnectError."""
+        routes, connect = sender.instance.routes, sender.instance.remoting.connect
+        route = routes.known.get(topic)
+        address = None if route is None else route.master(broker_name)
+        refused = ConnectError(f"broker {broker_name} has no master at the moment")
+        if address is not None:
+            try:
+                return address, await connect(address)
+            except ConnectError as error:
+                refused = error
+        newer = None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RENEW_S):
+                newer = None if route is None else (await routes.renewed(route)).master(broker_name)
+        if newer is None or newer == address:
+            raise refused
+        return newer, await connect(newer)
 
     def _asked(self, request: CheckTransactionState, message: ReceivedMessage, peer: Connection) -> None:
         if self._sender is not None:

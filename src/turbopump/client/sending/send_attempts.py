@@ -1,7 +1,8 @@
 """The way of one message: to a queue, on a connection, again on another broker while there is time, until somebody has it.
 
 One rule: the deadline covers everything, routes, topic creation, connections and retries; the error of a send that failed lists what was
-tried. The short way is in ``sender.py``. It must not know how messages are made.
+tried. A failure that says that the route is old has it asked for again; if nothing was stored, and the broker is elsewhere by now, the
+same queue is tried there, whatever the retries. The short way is in ``sender.py``. It must not know how messages are made.
 Source: apache/rocketmq ``DefaultMQProducerImpl.sendDefaultImpl``; asynchronous retries correct the queue id, which ``onExceptionImpl``
 does not.
 """
@@ -16,9 +17,16 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turbopump.client.hooks import MessageKind, SendContext
-from turbopump.client.routes import TopicRoute
+from turbopump.client.routes import DOUBT_S, TopicRoute
 from turbopump.client.sending.outgoing import DELAYING, Outgoing
-from turbopump.client.sending.send_failure import Attempt, NotWrittenError, ProducerClosedError, failure, no_queue
+from turbopump.client.sending.send_failure import (
+    Attempt,
+    NotWrittenError,
+    ProducerClosedError,
+    failure,
+    is_queue_gone,
+    no_queue,
+)
 from turbopump.client.sending.send_result import AnswerUnreadError, SendResult, SendStatus, result_of
 from turbopump.errors import (
     CallTimeoutError,
@@ -27,7 +35,6 @@ from turbopump.errors import (
     MessageError,
     RemotingError,
     ResponseError,
-    RouteNotFoundError,
     SendError,
 )
 from turbopump.message.message_queue import MessageQueue
@@ -60,41 +67,55 @@ class Attempts:
         self._deadline = began + timeout
         self._loop = asyncio.get_running_loop()
         self._tried: list[Attempt] = []
+        self._corrected = False
 
     async def until_stored(self, first: Attempt | None) -> SendResult:
         route = await self._route()
         retries = self._sender.rules.retries if self._target is None else 0  # a chosen queue is not exchanged for another
-        if first is not None:
+        outcome: SendResult | Attempt
+        if first is None:
+            outcome = await self._attempt(route, None, may_retry=retries > 0)
+        else:
+            outcome = first
             await self._failed(first, self._began)
-            if not await self._goes_on(route, first, retries):
-                return self._give_up()
-            route = await self._refreshed(route, first)
-        while True:
-            attempt = await self._attempt(route, may_retry=len(self._tried) < retries)
-            if isinstance(attempt, SendResult):
-                return attempt
-            if not await self._goes_on(route, attempt, retries):
-                return self._give_up()
-            route = await self._refreshed(route, attempt)
+        while isinstance(outcome, Attempt):
+            queue = None  # chosen anew
+            if await self._goes_on(route, outcome, retries):
+                if is_routes_fault(outcome):
+                    route = await self._renewed(route, RETRY_PAUSE_S)
+            else:
+                correction = await self._correction(route, outcome)
+                if correction is None:
+                    return self._give_up()
+                route, queue = correction
+            outcome = await self._attempt(route, queue, may_retry=len(self._tried) < retries)
+        return outcome
 
     async def oneway(self) -> None:
         route = await self._route()
         queue = self._choose(route)
         sender = self._sender
-        address = route.master(queue.broker_name) or "no address"
-        try:
-            connection = await sender.instance.remoting.connect(master_of(route, queue), timeout=self._left())
-            await self._room(connection)
-            self._refuse_if_closed()
-        except (ConnectError, NotWrittenError, ProducerClosedError) as error:
-            now = self._loop.time()
-            sender.faults.failed(queue.broker_name, now, connection=isinstance(error, ConnectError))
-            if isinstance(error, NotWrittenError):
-                await sender.instance.abandon_if_silent(address, self._began)
-            attempt = Attempt(queue.broker_name, address, str(error), error)
-            raise self._failure([attempt], (now - self._began) * 1000) from error
+        while True:
+            address = route.master(queue.broker_name) or "no address"
+            try:
+                connection = await sender.instance.remoting.connect(master_of(route, queue), timeout=self._left())
+                await self._room(connection)
+                self._refuse_if_closed()
+                break
+            except (ConnectError, NotWrittenError, ProducerClosedError) as error:
+                sender.faults.failed(queue.broker_name, self._loop.time(), connection=isinstance(error, ConnectError))
+                if isinstance(error, NotWrittenError):
+                    await sender.instance.abandon_if_silent(address, self._began)
+                attempt = Attempt(queue, address, str(error), error)
+                self._tried.append(attempt)
+                correction = await self._correction(route, attempt)
+                if correction is None:
+                    raise self._failure() from error
+                route = correction[0]
         context = self._before(queue, address, oneway=True)
         connection.send_frame(sender.frame(self._outgoing, queue, connection.next_opaque, oneway=True))
+        if sender.creation.unsaid:
+            sender.creation.landed(queue)
         self._after(context, self._loop.time(), None)
         await asyncio.sleep(0)  # let the loop write: a caller that only sends oneway would never yield
 
@@ -110,9 +131,11 @@ class Attempts:
 
     # --- one attempt ---------------------------------------------------------------------------------------------------------
 
-    async def _attempt(self, route: TopicRoute, *, may_retry: bool) -> SendResult | Attempt:
+    async def _attempt(self, route: TopicRoute, queue: MessageQueue | None, *, may_retry: bool) -> SendResult | Attempt:
+        """At ``queue``, or one chosen now."""
         sender, loop = self._sender, self._loop
-        queue = self._choose(route)
+        if queue is None:
+            queue = self._choose(route)
         began = loop.time()
         address = route.master(queue.broker_name) or ""
         context = self._before(queue, address or "no address")
@@ -132,7 +155,7 @@ class Attempts:
             raise
         except RemotingError as error:
             self._after(context, began, error)
-            attempt = Attempt(queue.broker_name, address or "no address", str(error), error)
+            attempt = Attempt(queue, address or "no address", str(error), error)
             await self._failed(attempt, began)
             return attempt
         self._after(context, began, result)
@@ -143,7 +166,7 @@ class Attempts:
             sender.creation.landed(result.queue)
         if result.status is SendStatus.OK or not sender.rules.retry_unless_ok:
             return result
-        attempt = Attempt(queue.broker_name, address, result.status.value, None, result)
+        attempt = Attempt(queue, address, result.status.value, None, result)
         self._tried.append(attempt)
         return attempt
 
@@ -228,19 +251,22 @@ class Attempts:
     def _is_final(self, attempt: Attempt) -> bool:
         error = attempt.error
         if isinstance(error, ResponseError):
-            return error.code not in self._sender.rules.retry_codes
+            return error.code not in self._sender.rules.retry_codes and not is_queue_gone(error)
         return isinstance(error, AnswerUnreadError)
 
     def _give_up(self) -> SendResult:
         for attempt in reversed(self._tried):
             if attempt.result is not None:
                 return attempt.result  # stored, if not as safely as was wished
-        spent_ms = (self._loop.time() - self._began) * 1000
-        raise self._failure(self._tried, spent_ms) from self._tried[-1].error
+        raise self._failure() from self._tried[-1].error
 
-    def _failure(self, tried: list[Attempt], spent_ms: float) -> SendError:
-        sender, outgoing = self._sender, self._outgoing
-        return failure(outgoing.msg_id, sender.shown(outgoing.topic), tried, spent_ms, closed=sender.under_way.closed)
+    def _failure(self) -> SendError:
+        sender, outgoing, tried = self._sender, self._outgoing, self._tried
+        spent_ms = (self._loop.time() - self._began) * 1000
+        topic, closed = sender.shown(outgoing.topic), sender.under_way.closed
+        route = sender.instance.routes.known.get(outgoing.topic)
+        queues = None if route is None else sum(queue.broker_name == tried[-1].broker_name for queue in route.publish_queues)
+        return failure(outgoing.msg_id, topic, tried, spent_ms, closed=closed, queues=queues)
 
     async def _pause(self, route: TopicRoute, attempt: Attempt) -> bool:
         """Wait, if it would be the same broker again; False if there is no time left for another attempt."""
@@ -265,18 +291,39 @@ class Attempts:
             raise no_queue(queue)
         return await self._sender.route(self._outgoing.topic, self._left())
 
-    async def _refreshed(self, route: TopicRoute, attempt: Attempt) -> TopicRoute:
-        """A newer route if the attempt's error says that ours is old and there is one."""
-        error = attempt.error
-        unknown = isinstance(error, ResponseError) and error.code == ResponseCode.TOPIC_NOT_EXIST
-        if not unknown and not isinstance(error, ConnectError):
-            return route
+    async def _correction(self, route: TopicRoute, attempt: Attempt) -> tuple[TopicRoute, MessageQueue | None] | None:
+        """The route, and the queue if not any, of one attempt beyond the retries: nothing was stored, and the route was wrong."""
+        sender, error = self._sender, attempt.error
+        if sender.under_way.closed:
+            return None
+        if not is_routes_fault(attempt):
+            if isinstance(error, (CallTimeoutError, ConnectionLostError)):
+                sender.instance.routes.renew_soon(route)  # it may be stored: only the next send looks elsewhere
+            return None
+        newer = await self._renewed(route, DOUBT_S)
+        if self._corrected or sender.under_way.closed or self._loop.time() >= self._deadline:
+            return None
+        self._corrected = True
+        if is_queue_gone(error):
+            chosen = isinstance(self._target, MessageQueue)
+            return None if chosen or attempt.queue in newer.publish_queues else (newer, None)
+        address = newer.master(attempt.broker_name)
+        return None if address in (None, attempt.address) else (newer, attempt.queue)
+
+    async def _renewed(self, route: TopicRoute, pause: float) -> TopicRoute:
         try:
             async with asyncio.timeout_at(self._deadline):
-                newer = await self._sender.instance.routes.refresh(route.topic, inherit=True)
-        except (TimeoutError, RouteNotFoundError):
+                newer = await self._sender.instance.routes.renewed(route, pause=pause)
+        except TimeoutError:
             return route
         return newer if newer.publish_queues else route
+
+
+def is_routes_fault(attempt: Attempt) -> bool:
+    """Whether the route may be old, and nothing was stored."""
+    error = attempt.error
+    unknown = isinstance(error, ResponseError) and error.code == ResponseCode.TOPIC_NOT_EXIST
+    return unknown or isinstance(error, ConnectError) or is_queue_gone(error)
 
 
 def with_properties(outgoing: Outgoing, properties: dict[str, str]) -> Outgoing:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
 from turbopump.client.sending.send_result import AnswerUnreadError, SendResult
 from turbopump.errors import CallTimeoutError, ConnectError, RemotingError, ResponseError, SendError
+from turbopump.message.message_queue import MessageQueue
 from turbopump.protocol.codes import ResponseCode
 
 
@@ -36,23 +38,42 @@ def no_queue(queue: object) -> TypeError:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One broker, and what became of it there: ``error``, or ``result`` if it was stored less safely than was wished."""
+    """One queue, and what became of it there: ``error``, or ``result`` if it was stored less safely than was wished."""
 
-    broker_name: str
+    queue: MessageQueue
     address: str
     outcome: str
     error: RemotingError | None
     result: SendResult | None = None
 
+    @property
+    def broker_name(self) -> str:
+        return self.queue.broker_name
 
-def failure(msg_id: str, topic: str, tried: list[Attempt], spent_ms: float, *, closed: bool = False) -> SendError:
-    """The error of a send that nobody took. ``closed``: nobody else was tried, for the producer has been closed."""
+
+def is_queue_gone(error: RemotingError | None) -> bool:
+    """Whether the broker has no queue of this id, and therefore stored nothing. Source: apache/rocketmq
+    ``AbstractSendMessageProcessor.msgCheck``: code 29, in 4.x 1, which mean other things as well."""
+    if not isinstance(error, ResponseError) or error.code not in (ResponseCode.INVALID_PARAMETER, ResponseCode.SYSTEM_ERROR):
+        return False
+    return _QUEUE_GONE.match(error.remark) is not None
+
+
+_QUEUE_GONE: Final = re.compile(r"request queueId\[\d+\] is illegal")
+
+
+def failure(
+    msg_id: str, topic: str, tried: list[Attempt], spent_ms: float, *, closed: bool = False, queues: int | None = None
+) -> SendError:
+    """The error of a send that nobody took. ``closed``: nobody else was tried, for the producer has been closed. ``queues``: how many the
+    topic has at the last broker, by the newest route."""
     attempts = "1 attempt" if len(tried) == 1 else f"{len(tried)} attempts"
     each = "; ".join(_told(tried))
     last = tried[-1].error
+    remedy = _fewer_queues(tried[-1].queue, topic, queues) if is_queue_gone(last) else _remedy(last)
     head = f"message {msg_id[:80]} to topic {topic!r} was not acknowledged: {attempts} in {spent_ms:.0f} ms: {each}"
     return SendError(
-        f"{head}. {'The producer was closed meanwhile. ' if closed else ''}{_remedy(last)}",
+        f"{head}. {'The producer was closed meanwhile. ' if closed else ''}{remedy}",
         topic=topic,
         brokers=tuple(attempt.broker_name for attempt in tried),
         spent_ms=spent_ms,
@@ -71,6 +92,13 @@ def _told(tried: list[Attempt]) -> list[str]:
         for each in alike.values()
         for last in each[-1:]
     ]
+
+
+def _fewer_queues(queue: MessageQueue, topic: str, queues: int | None) -> str:
+    if queues is None or queues > queue.queue_id:
+        return "The broker has fewer queues of the topic than the name servers say: try again in a moment"
+    count = "1 queue" if queues == 1 else f"{queues} queues"
+    return f"The topic has only {count} on {queue.broker_name} now: take one of `await producer.publish_queues({topic!r})`"
 
 
 def _remedy(last: RemotingError | None) -> str:

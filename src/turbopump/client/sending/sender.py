@@ -138,9 +138,9 @@ class Sender:
                         self.statistics.count_stored(queue.broker_name, now - began)
                         if result.status is SendStatus.OK or not self.rules.retry_unless_ok:
                             return result
-                        first = Attempt(queue.broker_name, address, result.status.value, None, result)
+                        first = Attempt(queue, address, result.status.value, None, result)
                     except RemotingError as error:
-                        first = Attempt(queue.broker_name, address, str(error), error)
+                        first = Attempt(queue, address, str(error), error)
             return await Attempts(self, outgoing, target, began, timeout).until_stored(first)
         except (SendError, RouteNotFoundError):
             self.statistics.given_up += 1

@@ -1,0 +1,342 @@
+"""Sends whose route is old, the broker being elsewhere by now or the topic smaller: name servers are asked, and nothing is stored twice.
+
+In virtual time; the route is polled every 30 s, and each story ends long before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.unit.client.scripted_cluster import ScriptedBroker, ScriptedCluster, refusal, scripted_cluster, until
+from tests.unit.client.test_producer import producer_of
+
+from turbopump.client.producer import Producer
+from turbopump.client.selectors import by_hash
+from turbopump.client.transaction_producer import TransactionProducer
+from turbopump.client.transaction_state import TransactionState
+from turbopump.errors import ConnectError, RouteNotFoundError, SendError
+from turbopump.message.message import Message
+from turbopump.message.message_queue import MessageQueue
+from turbopump.message.recall_handle import RecallHandle
+from turbopump.protocol.codes import RequestCode, ResponseCode
+from turbopump.protocol.requests.recall import RecallMessage, RecallMessageReply
+from turbopump.protocol.requests.send import SendMessageV2
+from turbopump.protocol.requests.topics import CreateTopic
+from turbopump.protocol.requests.transactions import EndTransaction
+from turbopump.remoting.router import RequestContext, Response
+from turbopump.testing.simulation import Simulation, simulate
+
+SEND = RequestCode.SEND_MESSAGE_V2
+QUEUE = MessageQueue("orders", "broker-a", 1)
+ELSEWHERE = MessageQueue("orders", "broker-b", 1)
+
+
+async def move(cluster: ScriptedCluster) -> str:
+    """The first broker restarts on another port, and the name server knows; its new address."""
+    broker, before = cluster.broker, cluster.broker.address
+    await broker.stop()
+    broker._port = 0
+    await broker.start()
+    assert broker.address != before
+    cluster.name_server.route("orders", *cluster.brokers)
+    return broker.address
+
+
+def stored(*brokers: ScriptedBroker) -> int:
+    return sum(len(entries) for broker in brokers for entries in broker.entries.values())
+
+
+async def to_a_queue(producer: Producer) -> None:
+    assert (await producer.send("orders", b"x", queue=QUEUE)).queue == QUEUE
+
+
+async def by_selector(producer: Producer) -> None:
+    await producer.send("orders", b"x", selector=by_hash("k"))
+
+
+async def by_sharding_key(producer: Producer) -> None:
+    await producer.send("orders", b"x", sharding_key="k")
+
+
+async def plainly(producer: Producer) -> None:
+    await producer.send("orders", b"x")
+
+
+async def as_a_batch(producer: Producer) -> None:
+    await producer.send_batch([Message("orders", b"x")], queue=QUEUE)
+
+
+async def oneway(producer: Producer) -> None:
+    await producer.send_oneway("orders", b"x", queue=QUEUE)
+
+
+@pytest.mark.parametrize("send", [to_a_queue, by_selector, by_sharding_key, plainly, as_a_batch, oneway])
+def test_a_broker_that_has_moved_is_found_by_the_send_that_it_refuses(send: Callable[[Producer], Any]) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster, retries=0) as producer:
+            await producer.send("orders", b"before")
+            await move(cluster)
+            await asyncio.sleep(1)
+            began = simulation.loop.time()
+            await asyncio.gather(*(send(producer) for _ in range(20)))
+            await until(lambda: stored(cluster.broker) == 21)
+            assert simulation.loop.time() - began < 1
+            assert cluster.name_server.asked == ["orders"] * 2, "all of them share one question"
+
+    simulate(1, scenario)
+
+
+def test_a_queue_of_a_broker_that_the_route_does_not_know_yet_is_sent_to() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster) as producer:
+            cluster.name_server.route("orders", cluster.broker)
+            await producer.send("orders", b"x")
+            with pytest.raises(SendError, match=r"1 attempt in .*broker-b has no master at the moment\. Check that the broker"):
+                await producer.send("orders", b"x", queue=ELSEWHERE)
+            cluster.name_server.route("orders", *cluster.brokers)
+            await asyncio.sleep(1)
+            assert (await producer.send("orders", b"x", queue=ELSEWHERE)).queue == ELSEWHERE
+
+    simulate(1, scenario)
+
+
+def test_a_broker_that_does_not_know_the_topic_is_asked_for_at_the_name_server() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
+            await producer.send("orders", b"x", queue=QUEUE)
+            heir = ScriptedBroker("broker-a")
+            await heir.start()
+            cluster.name_server.route("orders", heir)
+            cluster.broker.script[SEND].append(refusal(ResponseCode.TOPIC_NOT_EXIST))
+            await asyncio.sleep(1)
+            await producer.send("orders", b"x", queue=QUEUE)
+            assert (stored(cluster.broker), stored(heir)) == (1, 1)
+            await heir.stop()
+
+    simulate(1, scenario)
+
+
+def test_a_broker_that_is_down_does_not_flood_the_name_server() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster, retries=0) as producer:
+            await producer.send("orders", b"x")
+            await cluster.broker.stop()
+            await asyncio.sleep(1)
+            began, errors = simulation.loop.time(), 0
+            while simulation.loop.time() < began + 5:
+                for send in (plainly, to_a_queue, oneway):
+                    with pytest.raises(SendError, match=r"1 attempt in .*Connection refused\. Check that the broker runs"):
+                        await send(producer)
+                    errors += 1
+                await asyncio.sleep(0.01)
+            assert errors > 1000
+            assert 3 <= len(cluster.name_server.asked) <= 8
+
+    simulate(1, scenario)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_may_be_stored_is_not_sent_again_but_the_next_send_finds_the_new_broker(lost: bool) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster, send_timeout=1.5) as producer:
+            await producer.send("orders", b"x", queue=QUEUE)
+            heir = ScriptedBroker("broker-a")
+            await heir.start()
+            cluster.name_server.route("orders", heir)
+            cluster.broker.script[SEND].append(None)
+            sending = asyncio.create_task(to_a_queue(producer))
+            await asyncio.sleep(1)
+            if lost:
+                for connection in list(cluster.broker._server.connections):  # type: ignore[union-attr]
+                    connection.abort()
+            with pytest.raises(SendError, match=r"1 attempt in .*may be stored all the same"):
+                await sending
+            failed = simulation.loop.time()
+            await until(lambda: len(cluster.name_server.asked) == 2)
+            assert simulation.loop.time() - failed < 1
+            await asyncio.sleep(0.1)
+            await to_a_queue(producer)
+            assert (len(cluster.broker.requests(SendMessageV2)), stored(heir)) == (2, 1)
+            await heir.stop()
+
+    simulate(1, scenario)
+
+
+# --- fewer queues ------------------------------------------------------------------------------------------------------------
+
+OURS = (29, "request queueId[7] is illegal, topic orders has 2 queues (0 to 1)")
+APACHE_5 = (
+    29,
+    "request queueId[7] is illegal, TopicConfig [topicName=orders, readQueueNums=2, writeQueueNums=2] Producer: 1.2.3.4",
+)
+APACHE_4 = (1, APACHE_5[1])
+
+
+def shrunk(answer: tuple[int, str]) -> Callable[[ScriptedBroker], None]:
+    """Brokers that have two queues of each topic."""
+
+    def prepare(broker: ScriptedBroker) -> None:
+        usual = broker._send
+
+        def send(request: SendMessageV2, context: RequestContext) -> Response:
+            return refusal(*answer) if request.queue_id >= 2 else usual(request, context)
+
+        broker._send = send  # type: ignore[method-assign]
+
+    return prepare
+
+
+@pytest.mark.parametrize("answer", [OURS, APACHE_5, APACHE_4])
+@pytest.mark.parametrize("retries", [0, 2])
+@pytest.mark.parametrize("send", [plainly, by_sharding_key])
+def test_a_topic_with_fewer_queues_costs_no_send(
+    send: Callable[[Producer], Any], retries: int, answer: tuple[int, str]
+) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with (
+            scripted_cluster(simulation, queues=8, prepare=shrunk(answer)) as cluster,
+            producer_of(cluster, retries=retries) as producer,
+        ):
+            await producer.publish_queues("orders")
+            cluster.name_server.route("orders", cluster.broker, queues=2)
+            await asyncio.sleep(1)
+            for _ in range(2):
+                await asyncio.gather(*(send(producer) for _ in range(16)))
+            assert stored(cluster.broker) == 32
+            assert len(cluster.name_server.asked) == 2
+
+    simulate(1, scenario)
+
+
+@pytest.mark.parametrize("answer", [OURS, APACHE_5, APACHE_4])
+@pytest.mark.parametrize(("left", "said"), [(2, "2 queues"), (1, "1 queue")])
+def test_a_chosen_queue_that_is_gone_is_told_with_what_there_is(left: int, said: str, answer: tuple[int, str]) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with (
+            scripted_cluster(simulation, queues=8, prepare=shrunk(answer)) as cluster,
+            producer_of(cluster) as producer,
+        ):
+            gone = (await producer.publish_queues("orders"))[7]
+            with pytest.raises(SendError, match=r"1 attempt in .*is illegal.*name servers say: try again in a moment"):
+                await producer.send("orders", b"x", queue=gone)
+            cluster.name_server.route("orders", cluster.broker, queues=left)
+            await asyncio.sleep(1)
+            remedy = rf"only {said} on broker-a now: take one of `await producer\.publish_queues\('orders'\)`"
+            with pytest.raises(SendError, match=remedy) as caught:
+                await producer.send("orders", b"x", queue=gone)
+            assert caught.value.code == answer[0]
+            assert stored(cluster.broker) == 0
+
+    simulate(1, scenario)
+
+
+def test_the_same_code_for_another_reason_stays_final() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster) as producer:
+            for broker in cluster.brokers:
+                broker.script[SEND].append(refusal(ResponseCode.INVALID_PARAMETER, "a batch must have one wait flag"))
+            with pytest.raises(SendError, match=r"1 attempt in .*wait flag\. The broker's log has the details"):
+                await producer.send("orders", b"x")
+            assert cluster.name_server.asked == ["orders"]
+
+    simulate(1, scenario)
+
+
+# --- recalls, transactions, and the first message of a topic -------------------------------------------------------------------
+
+
+def recalls(broker: ScriptedBroker) -> None:
+    def answer(request: RecallMessage, context: RequestContext) -> Response:
+        return Response(RecallMessageReply(msg_id=RecallHandle.decode(request.recall_handle).unique_id))
+
+    broker.further.append((RecallMessage, answer))
+
+
+def test_a_recall_finds_a_broker_that_has_moved_or_is_new() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, brokers=2, prepare=recalls) as cluster, producer_of(cluster) as producer:
+            first, new = (RecallHandle("orders", name, "1795318199001", "U1").encode() for name in ("broker-a", "broker-b"))
+            cluster.name_server.route("orders", cluster.broker)
+            assert await producer.recall("orders", first) == "U1"
+            with pytest.raises(RouteNotFoundError, match="broker-b that the recall handle names is not among those"):
+                await producer.recall("orders", new)
+            cluster.name_server.route("orders", *cluster.brokers)
+            await asyncio.sleep(1)
+            assert await producer.recall("orders", new) == "U1"
+            await move(cluster)
+            await asyncio.sleep(1)
+            assert await producer.recall("orders", first) == "U1"
+            await cluster.broker.stop()
+            await asyncio.sleep(1)
+            with pytest.raises(ConnectError, match="Connection refused"):
+                await producer.recall("orders", first)
+
+    simulate(1, scenario)
+
+
+def test_a_recall_that_the_broker_of_the_old_route_cannot_know_goes_to_the_new_one() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, prepare=recalls) as cluster, producer_of(cluster) as producer:
+            handle = RecallHandle("orders", "broker-a", "1795318199001", "U1").encode()
+            await producer.publish_queues("orders")
+            heir = ScriptedBroker("broker-a")
+            recalls(heir)
+            await heir.start()
+            cluster.name_server.route("orders", heir)
+            cluster.broker.script[RecallMessage.code].append(refusal(ResponseCode.TOPIC_NOT_EXIST))
+            await asyncio.sleep(1)
+            assert await producer.recall("orders", handle) == "U1"
+            assert len(heir.requests(RecallMessage)) == 1
+            await heir.stop()
+
+    simulate(1, scenario)
+
+
+def ends(broker: ScriptedBroker) -> None:
+    broker.further.append((EndTransaction, lambda _request, _context: None))
+
+
+def test_the_end_of_a_transaction_reaches_a_broker_that_has_moved(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with (
+            scripted_cluster(simulation, prepare=ends) as cluster,
+            TransactionProducer(
+                cluster.name_server.address, group="sellers", checker=lambda _: TransactionState.UNKNOWN, **cluster.settings
+            ) as producer,
+        ):
+
+            async def work(message: Message, arg: object) -> TransactionState:
+                await (move(cluster) if arg == "moves" else cluster.broker.stop())
+                await asyncio.sleep(1)
+                return TransactionState.COMMIT
+
+            assert (await producer.send_in_transaction(Message("orders", b"x"), "moves", executor=work)).told
+            await until(lambda: len(cluster.broker.requests(EndTransaction)) == 1)
+            assert not (await producer.send_in_transaction(Message("orders", b"x"), "stops", executor=work)).told
+
+    simulate(1, scenario)
+    assert "could not be told of a transaction" in caplog.text
+    assert "Connection refused" in caplog.text
+
+
+def test_the_warning_of_a_topic_that_cannot_be_made_names_the_broker_of_its_first_message_if_that_went_oneway(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, brokers=2, topic=None) as cluster, producer_of(cluster) as producer:
+            cluster.name_server.route("TBW102", *cluster.brokers, perm=7)
+            for broker in cluster.brokers:
+                broker.script[RequestCode.UPDATE_AND_CREATE_TOPIC].append(refusal(ResponseCode.NO_PERMISSION, "not you"))
+            await producer.send_oneway("fresh", b"first", queue=MessageQueue("fresh", "broker-b", 0))
+            await until(lambda: stored(*cluster.brokers) == 1)
+            await producer.send("fresh", b"second", queue=MessageQueue("fresh", "broker-a", 0))
+            assert [len(broker.requests(CreateTopic)) for broker in cluster.brokers] == [1, 1]
+
+    with caplog.at_level(logging.WARNING, "turbopump.client"):
+        simulate(1, scenario)
+    (warning,) = [record.getMessage() for record in caplog.records if "topic" in record.getMessage()]
+    assert "on broker broker-b alone" in warning
