@@ -15,6 +15,7 @@ from turbopump.client.heartbeat import Member
 from turbopump.client.hooks import SendHook, SendHooks
 from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.in_context import InContext
+from turbopump.client.instance import ClientInstance
 from turbopump.client.namespace import wrap
 from turbopump.client.recall import recall_message
 from turbopump.client.request_reply import Replier, Requester
@@ -119,12 +120,23 @@ class Producer(InContext):
         return self._started().instance.client_id
 
     async def start(self) -> None:
-        """Make ready; connections are opened by the first send. Nothing happens if it is started already."""
+        """Make ready; connections are opened by the first send. Nothing happens if it is started already. Raises ConfigError if its
+        ``instance_name`` is in use by who cannot be one client with it (docs/client.md)."""
         if self._sender is not None:
             self._sender.instance.check_usable("Producer", self._member)
             return
+        instance = join_instance(self._settings, self._surroundings, self._member)
+        try:
+            await self._begin(instance)
+        except BaseException:
+            if self._tracing is not None:
+                await self._tracing.close()
+            await instance.leave(self._member)
+            self._member.left = False  # it may be started once more
+            raise
+
+    async def _begin(self, instance: ClientInstance) -> None:
         surroundings = self._surroundings
-        instance = join_instance(self._settings, surroundings, self._member)
         token = surroundings.random.getrandbits(32)
         ids = UniqueIds(surroundings.clock, ip=surroundings.ip, token=token, pid=surroundings.pid())
         self._pack = Packer(ids, body_size_max=self._body_size_max, compression=self._compression, namespace=self._namespace)
@@ -132,9 +144,9 @@ class Producer(InContext):
         if self._trace_topic is not None:
             topic, namespace = self._trace_topic, self._namespace
             tracing = Tracing(Producer, self._settings, surroundings, group=self.group, topic=topic, namespace=namespace)
+            self._tracing = tracing
             await tracing.start()
             hooks.append(tracing.dispatcher)
-            self._tracing = tracing
         frames = SendFrames if self._accumulator is None else NotedFrames
         self._sender = Sender(
             instance,

@@ -1,14 +1,15 @@
-"""Consumers whose start does not end well, or whose queues cannot be divided for a while, against a scripted cluster in virtual time."""
+"""Clients whose start does not end well, or consumers whose queues cannot be divided for a while: a scripted cluster in virtual time."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from random import Random
 
 import pytest
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
 
-from turbopump import LitePullConsumer, MessageQueue, PushConsumer, SimpleConsumer
+from turbopump import LitePullConsumer, MessageQueue, Producer, PushConsumer, SimpleConsumer
 from turbopump.client.allocation import allocate_average
 from turbopump.errors import NotStartedError
 from turbopump.protocol.codes import RequestCode
@@ -43,6 +44,38 @@ def test_a_start_that_is_given_up_leaves_no_member_behind(kind: type[Consumer], 
             assert not cluster.broker.members["readers"], "nobody keeps queues that nobody consumes"
             with pytest.raises(NotStartedError):
                 await consumer.start()
+
+    simulate(1, scenario)
+
+
+class NoEntropy(Random):
+    there = True
+
+    def getrandbits(self, bits: int) -> int:
+        if not self.there:
+            raise OSError("no entropy")
+        return super().getrandbits(bits)
+
+
+@pytest.mark.parametrize("trace", [False, True])
+def test_a_producer_whose_start_fails_leaves_its_place_and_may_be_started_once_more(trace: bool) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster:
+            source = NoEntropy(1)
+            settings = {**cluster.settings, "random": source, "instance_name": "till"}
+            producer = Producer(cluster.name_server.address, group="sellers", trace=trace, **settings)
+            async with Producer(cluster.name_server.address, group="others", **settings) as other:
+                source.there = False
+                with pytest.raises(OSError, match="no entropy"):
+                    await producer.start()
+                source.there = True
+                await other.send("orders", b"x")
+                await until(lambda: bool(cluster.broker.heartbeats))
+                assert [data.group_name for data in cluster.broker.heartbeats[-1].producer_data_set] == ["others"]
+                async with Producer(cluster.name_server.address, group="sellers", **settings):
+                    pass
+                async with producer:
+                    await producer.send("orders", b"x")
 
     simulate(1, scenario)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 
 from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster, until
 from tests.unit.client.test_producer import producer_of
-from tests.unit.client.test_push_consumer import consumer_of
+from tests.unit.client.test_push_consumer import consumer_of, fill
 
 from turbopump.client.consuming.delivery import Delivery, Retry
 from turbopump.client.consuming.offset_store import ConsumeFrom
@@ -65,6 +66,34 @@ def test_a_send_leaves_a_trace_after_five_seconds() -> None:
             assert message.keys == [result.msg_id, "k1", "k2"]
             groups = [data.group_name for data in cluster.broker.heartbeats[-1].producer_data_set]
             assert groups == ["sellers", "_INNER_TRACE_PRODUCER-sellers-PRODUCE-1"]
+
+    simulate(1, scenario)
+
+
+def test_groups_of_any_length_are_traced_each_under_a_group_of_its_own() -> None:
+    """A group of 89 characters and more once could not be started: the name of its traces' group was too long."""
+    long = "g" * 120
+    groups = ["g" * 88, "g" * 89, long, long[:-1] + "h"]
+
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, AsyncExitStack() as stack:
+            cluster.name_server.route(TRACE_TOPIC, cluster.broker)
+            fill(cluster, 1)
+            for group in groups:
+                producer = await stack.enter_async_context(producer_of(cluster, group=group, trace=True, instance_name="till"))
+                await producer.send("orders", b"body")
+            await stack.enter_async_context(
+                consumer_of(cluster, group=long, trace=True, instance_name="till", consume_from=ConsumeFrom.FIRST)
+            )
+            await until(lambda: len(cluster.broker.heartbeats[-1].producer_data_set) == 9)
+            named = [data.group_name for data in cluster.broker.heartbeats[-1].producer_data_set]
+            by_traces = [name for name in named if name.startswith("_INNER_TRACE_PRODUCER-")]
+            assert by_traces[0] == f"_INNER_TRACE_PRODUCER-{groups[0]}-PRODUCE-1"
+            assert [len(name) for name in by_traces] == [120] * 5
+            assert [name.endswith("-PRODUCE-1") for name in by_traces] == [True] * 4 + [False]
+            assert len(set(by_traces)) == 5
+        traced = {record[3] for message in traces(cluster) for record in records(message) if record[0] == "Pub"}
+        assert traced == set(groups)
 
     simulate(1, scenario)
 

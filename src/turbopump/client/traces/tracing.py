@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Protocol
+from zlib import crc32
 
 from turbopump.client.identity import InstanceSettings
 from turbopump.client.setting_rules import TRACE_RULES, check
@@ -16,6 +17,7 @@ from turbopump.client.traces.trace import GROUP_PREFIX, TRACE_TOPIC
 from turbopump.client.traces.trace_dispatcher import TraceDispatcher
 from turbopump.message.ids import UniqueIds
 from turbopump.message.message import Message
+from turbopump.message.rules import GROUP_SIZE_MAX
 
 SEND_TIMEOUT_S = 5.0
 
@@ -32,6 +34,15 @@ def trace_topic(trace: bool | str) -> str | None:
     """Where traces go by the setting ``trace``: nowhere, to Apache's topic, or to the one named. Raises ConfigError."""
     check(TRACE_RULES, {"trace": trace})
     return TRACE_TOPIC if trace is True else trace or None
+
+
+def trace_group(group: str, kind: str) -> str:
+    """The group that the traces of ``group`` are sent under, as Apache names it; of a long name there is the beginning and a checksum of
+    the whole, for this too may have no more than 120 characters."""
+    room = GROUP_SIZE_MAX - len(f"{GROUP_PREFIX}--{kind}-1")
+    if len(group) > room:
+        group = f"{group[: room - 9]}-{crc32(group.encode()):08x}"
+    return f"{GROUP_PREFIX}-{group}-{kind}-1"
 
 
 class Tracing:
@@ -51,7 +62,7 @@ class Tracing:
     ) -> None:
         self._producer = make(
             list(settings.name_servers),
-            group=f"{GROUP_PREFIX}-{group}-{kind}-1",
+            group=trace_group(group, kind),
             instance_name=settings.instance_name,
             unit_name=settings.unit_name,
             credentials=settings.credentials,
