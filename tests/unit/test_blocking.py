@@ -206,6 +206,18 @@ def test_sends_that_are_only_started_are_many_at_once(broker: BrokerThread, topi
             producer.start_send(Message(topic, b"x"), queue=elsewhere).result(10)
 
 
+def test_a_send_that_is_on_its_way_cannot_be_cancelled(
+    broker: BrokerThread, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A cancelled future once said that it was, and asyncio logged an InvalidStateError when the message was stored."""
+    with Producer(broker.namesrv) as producer:
+        futures = [producer.start_send(Message(topic, f"{i}")) for i in range(50)]
+        cancelled = [future.cancel() for future in futures]
+        assert cancelled == [False] * 50
+        assert [future.result(20).status for future in futures] == [SendStatus.OK] * 50
+    assert "InvalidStateError" not in caplog.text
+
+
 def test_keys_batches_and_bounds_work_from_many_threads(broker: BrokerThread, topic: str) -> None:
     settings = ProducerSettings(auto_batch=AutoBatch(), back_pressure=BackPressure(messages=20), compression="zstd")
     with Producer(broker.namesrv, **settings) as producer:

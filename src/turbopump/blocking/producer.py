@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Unpack, overload
 
 from turbopump.blocking.on_loop_thread import OnLoopThread
@@ -107,14 +107,13 @@ class Producer(OnLoopThread[asyncio_producer.Producer]):
         timeout: float | None = None,
     ) -> Future[SendResult]:
         """Put one message on its way, and return when there is room for it (``back_pressure``); the future gets what ``send`` returns
-        or raises, on the client's thread: a callback of it must be quick and may not call the blocking client."""
+        or raises, on the client's thread: a callback of it must be quick and may not call the blocking client. It is running, and so cannot
+        be cancelled."""
         outcome: Future[SendResult] = Future()
+        outcome.set_running_or_notify_cancel()
 
         def settle(sent: asyncio.Future[SendResult]) -> None:
-            if sent.cancelled():
-                outcome.cancel()
-                return
-            error = sent.exception()
+            error = CancelledError() if sent.cancelled() else sent.exception()
             if error is not None:
                 outcome.set_exception(error)
             else:
