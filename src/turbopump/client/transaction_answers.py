@@ -1,7 +1,7 @@
 """Answers to brokers that ask what has become of a transaction: the user's checker is asked, some at a time, and the state is told.
 
-One rule: a question that cannot be answered is dropped, for the broker asks again; nothing waits without a bound. Source: apache/rocketmq
-``DefaultMQProducerImpl.checkTransactionState``.
+One rule: a question that cannot be answered is dropped, for the broker asks again; nothing waits without a bound, and nobody is asked
+after the close. Source: apache/rocketmq ``DefaultMQProducerImpl.checkTransactionState``.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from turbopump.client.instance import ClientInstance
+from turbopump.client.consuming.handling import cancelled
 from turbopump.client.namespace import unwrap
+from turbopump.client.sending.sender import Sender
+from turbopump.client.sending.under_way import UnderWay
 from turbopump.client.transaction_state import TransactionState
 from turbopump.client.user_function import UserFunction
 from turbopump.message.message import ReceivedMessage
@@ -38,7 +40,8 @@ class Asked(NamedTuple):
 
 
 class TransactionAnswers:
-    """Of one producer. ``tell(request, remark, asked, state)`` sends an answer on its way. ``dropped`` counts."""
+    """Of one producer, whose close waits for the checks that are under way. ``tell(request, remark, asked, state)`` sends an answer on its
+    way. ``dropped`` counts."""
 
     def __init__(
         self,
@@ -55,11 +58,14 @@ class TransactionAnswers:
         self._namespace = namespace
         self._concurrency = concurrency
         self._waiting: deque[Asked] = deque()
-        self._workers = 0
+        self._workers: set[asyncio.Task[None]] = set()
+        self._closed = False
         self.dropped = 0
 
-    def take(self, asked: Asked, instance: ClientInstance) -> None:
+    def take(self, asked: Asked, sender: Sender) -> None:
         """Answer soon."""
+        if self._closed:
+            return
         if len(self._waiting) >= WAITING_MAX:
             if not self.dropped:
                 log.warning(
@@ -70,16 +76,31 @@ class TransactionAnswers:
             self.dropped += 1
             return
         self._waiting.append(asked)
-        if self._workers < self._concurrency:
-            self._workers += 1
-            instance.spawn(self._work(), name=f"checks of transactions of {self._group}")
+        if len(self._workers) < self._concurrency:
+            work = self._work(sender.under_way)
+            self._workers.add(sender.instance.spawn(work, name=f"checks of transactions of {self._group}"))
 
-    async def _work(self) -> None:
+    def close(self) -> None:
+        """Take no more questions, and drop those that wait: the broker asks another of the group."""
+        self._closed = True
+        self._waiting.clear()
+
+    async def end(self) -> None:
+        """After ``close``: cancel the checks that are still under way."""
+        others = [worker for worker in self._workers if worker is not asyncio.current_task()]
+        if others:
+            await cancelled(others, 0)
+
+    async def _work(self, under_way: UnderWay) -> None:
+        this = asyncio.current_task()
+        assert this is not None
+        under_way.count += 1
         try:
             while self._waiting:
                 await self._answer(self._waiting.popleft())
         finally:
-            self._workers -= 1
+            self._workers.discard(this)
+            under_way.ended()
 
     async def _answer(self, asked: Asked) -> None:
         request, message, _ = asked

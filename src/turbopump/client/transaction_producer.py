@@ -17,13 +17,14 @@ from turbopump.client.hooks import EndTransactionContext
 from turbopump.client.namespace import wrap
 from turbopump.client.producer import DEFAULT_GROUP, Producer
 from turbopump.client.sending.outgoing import DELAYING, refuse_odd
+from turbopump.client.sending.send_failure import ProducerClosedError
 from turbopump.client.sending.send_result import SendResult, SendStatus
 from turbopump.client.sending.sender import Sender
 from turbopump.client.setting_rules import FUNCTION, Rule, check, check_timeout, is_collection, whole_from
 from turbopump.client.settings import ProducerSettings
 from turbopump.client.transaction_answers import Asked, TransactionAnswers, state_of
 from turbopump.client.transaction_state import TransactionResult, TransactionState
-from turbopump.client.user_function import UserFunction
+from turbopump.client.user_function import NotCalledError, UserFunction
 from turbopump.errors import ConfigError, ConnectError, MessageError, TurbopumpError
 from turbopump.message.ids import decode_offset_msg_id
 from turbopump.message.message import Message, ReceivedMessage
@@ -94,7 +95,6 @@ class TransactionProducer(Producer):
         )
         self._member.exclusive = True
         self._member.on_transaction_check = self._asked
-        self._under_way: set[asyncio.Future[None]] = set()
 
     async def __aenter__(self) -> TransactionProducer:
         await self.start()
@@ -109,14 +109,21 @@ class TransactionProducer(Producer):
             sender.tasks.append(sender.instance.spawn(self._introduce(sender), name="introduction of a transaction producer"))
 
     async def close(self) -> None:
-        """As ``Producer.close``, after the transactions that are under way (``send_timeout`` at most); those that last longer the broker
-        will ask about."""
-        if self._under_way:
-            await asyncio.wait(self._under_way, timeout=self._rules.timeout)
+        """As ``Producer.close``, which waits for the transactions and checks that are under way, too; about transactions that last longer
+        the broker will ask another of the group. No check begins after the close has begun, no executor after ``send_timeout``: who
+        still waits for one gets a result with the state UNKNOWN, and a NotStartedError in it."""
+        if self._sender is not None:
+            self._answers.close()
         await super().close()
-        self._checker.close()
-        if self._executor is not None:
-            self._executor.close()
+        await self._answers.end()
+
+    async def _wait_idle(self, sender: Sender) -> None:
+        try:
+            await super()._wait_idle(sender)
+        finally:
+            self._checker.close()
+            if self._executor is not None:
+                self._executor.close()
 
     async def send_in_transaction(
         self, message: Message, arg: object = None, *, executor: Executor | None = None, timeout: float | None = None
@@ -124,8 +131,9 @@ class TransactionProducer(Producer):
         """Send ``message`` as a half message, run the executor with it and ``arg``, and tell the broker how it went.
 
         The executor finds the transaction's id in the property ``__transactionId__``. What it raises is logged, and is in the result: the
-        broker will ask the checker then. ``timeout``: seconds for the half message. Raises as ``Producer.send``, and then nothing was
-        executed; MessageError for a delayed message.
+        broker will ask the checker then. A NotStartedError is there if it was not called, for the producer was closed meanwhile.
+        ``timeout``: seconds for the half message. Raises as ``Producer.send``, and then nothing was executed; MessageError for a delayed
+        message.
         """
         check({"executor": _RULES["executor"]}, {"executor": executor})
         check_timeout(timeout)
@@ -140,13 +148,11 @@ class TransactionProducer(Producer):
             raise
         if delaying is not None:
             raise MessageError(f"the message of a transaction cannot be delayed (property {delaying}); send it without")
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._under_way.add(done)
+        sender.under_way.count += 1
         try:
             return await self._execute(sender, message, arg, run, timeout)
         finally:
-            self._under_way.discard(done)
-            done.set_result(None)
+            sender.under_way.ended()
             if run is not self._executor:
                 run.close()
 
@@ -157,12 +163,17 @@ class TransactionProducer(Producer):
         half = Message.as_it_is(message.topic, message.body, properties, message.flag)
         outgoing = self._pack.pack(half)
         sent = await self._admission.deliver(sender, outgoing, None, timeout)
-        state, failed = TransactionState.ROLLBACK, None
+        state = TransactionState.ROLLBACK
+        failed: Exception | None = None
         if sent.status is SendStatus.OK:
             half.properties[UNIQ_KEY] = outgoing.msg_id
             half.properties[TRANSACTION_ID] = sent.transaction_id or outgoing.msg_id
             try:
+                if sender.under_way.closed:
+                    raise NotCalledError("the function was not called: the close had ended before the half message was stored")
                 state = state_of(await run.call(half, arg), "executor")
+            except NotCalledError as error:
+                state, failed = TransactionState.UNKNOWN, error
             except Exception as error:
                 state, failed = TransactionState.UNKNOWN, error
                 log.warning(
@@ -192,8 +203,10 @@ class TransactionProducer(Producer):
         )
         remark = None if error is None else f"executeLocalTransactionBranch exception: {error!r}"
         try:
+            _refuse_if_closed(sender)
             address, connection = await self._connect(sender, topic, sent.queue.broker_name)
-        except ConnectError as cause:
+            _refuse_if_closed(sender)
+        except (ConnectError, ProducerClosedError) as cause:
             log.warning(
                 "a broker could not be told of a transaction, it will ask state=%s msg_id=%s cause=%s",
                 state.name,
@@ -238,10 +251,12 @@ class TransactionProducer(Producer):
 
     def _asked(self, request: CheckTransactionState, message: ReceivedMessage, peer: Connection) -> None:
         if self._sender is not None:
-            self._answers.take(Asked(request, message, peer), self._sender.instance)
+            self._answers.take(Asked(request, message, peer), self._sender)
 
     def _told(self, answer: EndTransaction, remark: str | None, asked: Asked, state: TransactionState) -> None:
         sender = self._started()
+        if sender.under_way.closed:
+            return
         message = asked.message
         self._write(sender, asked.peer, answer, remark)
         sender.hooks.end_transaction(
@@ -280,3 +295,8 @@ class TransactionProducer(Producer):
                     missing.remove(topic)
             if missing:
                 await asyncio.sleep(INTRODUCE_AGAIN_S)
+
+
+def _refuse_if_closed(sender: Sender) -> None:
+    if sender.under_way.closed:
+        raise ProducerClosedError("the producer was closed meanwhile")

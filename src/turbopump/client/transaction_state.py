@@ -25,8 +25,8 @@ class TransactionState(Enum):
 @dataclass(frozen=True, slots=True)
 class TransactionResult:
     """``sent`` is what became of the half message, ``state`` what the executor said (ROLLBACK without asking it, if the half message is not
-    stored as safely as promised), ``error`` what it raised (the state is UNKNOWN then). ``told``: the broker was told the state; if not, it
-    will ask."""
+    stored as safely as promised), ``error`` what it raised, or a NotStartedError if the producer was closed before it was called (the state
+    is UNKNOWN then). ``told``: the broker was told the state; if not, it will ask."""
 
     sent: SendResult
     state: TransactionState

@@ -12,6 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 from turbopump.client.consuming.handling import is_coroutine_function
 from turbopump.client.function_failure import awaited, failure_of, meant
+from turbopump.errors import NotStartedError
+
+
+class NotCalledError(NotStartedError):
+    """The function was not called: whose it is was closed before."""
 
 
 class UserFunction:
@@ -24,7 +29,7 @@ class UserFunction:
             self._pool = ThreadPoolExecutor(threads, thread_name_prefix=f"turbopump-{name}")
 
     async def call(self, *args: object) -> object:
-        """What it returns. Raises what it raises, as ``failure_of`` says, and TypeError as ``meant`` does."""
+        """What it returns. Raises what it raises, as ``failure_of`` says, TypeError as ``meant`` does, and NotCalledError."""
         if self._pool is None:
             result = self._function(*args)
         else:
@@ -32,14 +37,27 @@ class UserFunction:
         return meant(await awaited(result) if inspect.isawaitable(result) else result)
 
     def close(self) -> None:
-        """Start no more calls; those that run are left to end."""
+        """Start no more calls of a plain function: those that wait for a thread end with NotCalledError, those that run are left to end."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 async def in_pool(pool: ThreadPoolExecutor, function: Callable[..., object], *args: object) -> object:
-    """What a plain function returns that is called in a thread. Raises as ``failure_of`` says."""
-    result, failure = await asyncio.get_running_loop().run_in_executor(pool, _ended, function, args)
+    """What a plain function returns that is called in a thread. Raises as ``failure_of`` says, and NotCalledError if the pool was closed
+    before a thread was free."""
+    this = asyncio.current_task()
+    assert this is not None
+    cancels = this.cancelling()
+    try:
+        result, failure = await asyncio.get_running_loop().run_in_executor(pool, _ended, function, args)
+    except asyncio.CancelledError:
+        if this.cancelling() > cancels:
+            raise
+        raise NotCalledError("the function was not called: it still waited for a thread at the close") from None
+    except RuntimeError as error:
+        if "cannot schedule new futures" not in str(error):
+            raise
+        raise NotCalledError("the function was not called after the close") from None
     if failure is not None:
         raise failure
     return result

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from turbopump.client.instance import ROUTE_INTERVAL_S, ClientInstance
 from turbopump.client.namespace import unwrap, unwrapped
 from turbopump.client.routes import TopicRoute
-from turbopump.client.user_function import UserFunction
+from turbopump.client.user_function import NotCalledError, UserFunction
 from turbopump.errors import RouteNotFoundError
 from turbopump.message.message_queue import MessageQueue
 
@@ -72,5 +72,7 @@ class QueueListeners:
     async def _tell(self, listener: UserFunction, topic: str, queues: list[MessageQueue]) -> None:
         try:
             await listener.call(topic, queues)
+        except NotCalledError:
+            pass  # the consumer is closed
         except Exception:
             log.exception("listener for queues failed topic=%s", topic)

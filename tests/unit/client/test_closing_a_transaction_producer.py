@@ -1,0 +1,275 @@
+"""What a close leaves of transactions and of questions about them: nothing that is called, and nobody is told."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from tests.unit.client.test_transaction_producer import BROKER, COMMIT, NAMESRV, SELLER, UNKNOWN, World, in_a_world, unexpected
+
+from turbopump import Message, TransactionProducer, TransactionResult, TransactionState
+from turbopump.blocking import TransactionProducer as BlockingTransactionProducer
+from turbopump.client.hooks import SendContext, SendHook
+from turbopump.client.user_function import NotCalledError, UserFunction
+from turbopump.errors import NotStartedError
+from turbopump.message.message import ReceivedMessage
+from turbopump.testing.broker_in_loop import running_broker
+from turbopump.testing.broker_thread import BrokerThread
+
+PATIENCE_S = 20.0
+
+
+async def two_of_one_instance(world: World, **settings: Any) -> tuple[TransactionProducer, TransactionProducer]:
+    """The one that a story closes, and another that keeps the connections."""
+    clock, source = world.simulation.clock(SELLER), world.simulation.source(SELLER)
+    shared: dict[str, Any] = {"clock": clock, "random": source, "local_ip": SELLER}
+    closed = TransactionProducer(f"{NAMESRV}:9876", **{"group": "sellers", "checker": unexpected, **shared, **settings})
+    other = TransactionProducer(f"{NAMESRV}:9876", group="others", checker=committing, executor=undecided, **shared)
+    await other.start()
+    await other.send_in_transaction(Message("orders", b"other"))
+    await closed.start()
+    assert closed.client_id == other.client_id
+    return closed, other
+
+
+async def undecided(_message: Message, _arg: object) -> None:
+    return None
+
+
+async def committing(_message: ReceivedMessage) -> TransactionState:
+    return COMMIT
+
+
+# --- with coroutines, in virtual time ----------------------------------------------------------------------------------------
+
+
+def test_after_a_close_nobody_is_asked_and_a_check_that_was_under_way_is_answered() -> None:
+    async def story(world: World) -> None:
+        begun: list[bytes] = []
+
+        async def check(message: ReceivedMessage) -> TransactionState:
+            begun.append(message.body)
+            await asyncio.sleep(2)
+            return COMMIT
+
+        producer, other = await two_of_one_instance(world, executor=undecided, checker=check, threads=1)
+        for number in range(20):
+            await producer.send_in_transaction(Message("orders", b"%d" % number))
+        while len(begun) < 2:
+            await asyncio.sleep(0.1)
+        before = world.simulation.loop.time()
+        await producer.close()
+        assert world.simulation.loop.time() - before < 2.1
+        await asyncio.sleep(100)
+        assert len(begun) == 2
+        assert world.delivered() == sorted([*begun, b"other"])
+        await other.close()
+
+    in_a_world(story)
+
+
+def test_a_check_that_outlasts_the_close_is_cancelled_and_not_answered() -> None:
+    async def story(world: World) -> None:
+        ended: list[str] = []
+
+        async def check(_message: ReceivedMessage) -> TransactionState:
+            try:
+                await asyncio.sleep(50)
+            except asyncio.CancelledError:
+                ended.append("cancelled")
+            return COMMIT
+
+        producer, other = await two_of_one_instance(world, executor=undecided, checker=check, send_timeout=1.0)
+        await producer.send_in_transaction(Message("orders", b"x"))
+        while not producer._answers._workers:
+            await asyncio.sleep(0.1)
+        before = world.simulation.loop.time()
+        await producer.close()
+        assert ended == ["cancelled"]
+        assert 0.99 < world.simulation.loop.time() - before < 1.2
+        await asyncio.sleep(100)
+        assert world.delivered() == [b"other"]
+        await other.close()
+
+    in_a_world(story)
+
+
+def test_an_executor_that_outlasts_the_close_ends_and_the_broker_is_not_told() -> None:
+    async def story(world: World) -> None:
+        async def execute(_message: Message, _arg: object) -> TransactionState:
+            await asyncio.sleep(5)
+            return COMMIT
+
+        producer, other = await two_of_one_instance(world, executor=execute, send_timeout=1.0)
+        sending = asyncio.create_task(producer.send_in_transaction(Message("orders", b"x")))
+        await asyncio.sleep(0.5)
+        before = world.simulation.loop.time()
+        await producer.close()
+        assert 0.99 < world.simulation.loop.time() - before < 1.2
+        result = await sending
+        assert (result.state, result.error, result.told) == (COMMIT, None, False)
+        await asyncio.sleep(100)
+        assert world.delivered() == [b"other"]
+        await other.close()
+
+    in_a_world(story)
+
+
+def test_nothing_is_executed_for_a_half_message_whose_answer_comes_after_the_close() -> None:
+    async def story(world: World) -> None:
+        async def execute(_message: Message, _arg: object) -> TransactionState:
+            raise AssertionError("not to be executed")
+
+        producer, other = await two_of_one_instance(world, executor=execute, send_timeout=1.0)
+        world.simulation.network.cut(BROKER, SELLER)
+        sending = asyncio.create_task(producer.send_in_transaction(Message("orders", b"x"), timeout=30))
+        await asyncio.sleep(0.5)
+        await producer.close()
+        world.simulation.network.heal(BROKER, SELLER)
+        not_called(await sending)
+        await other.close()
+
+    in_a_world(story)
+
+
+def test_a_close_before_the_start_does_no_harm() -> None:
+    async def story(world: World) -> None:
+        producer = world.producer(executor=lambda *_: COMMIT)
+        await producer.close()
+        async with producer:
+            assert producer._executor is not None
+            assert producer._executor._pool is not None
+            assert not producer._executor._pool._shutdown
+
+    in_a_world(story)
+
+
+# --- with plain functions, in threads ----------------------------------------------------------------------------------------
+
+
+class Stored(SendHook):
+    """Notes half messages that are stored; right after it, each executor is handed to its thread."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def after(self, context: SendContext) -> None:
+        self.count += context.error is None
+
+
+def not_called(result: TransactionResult) -> None:
+    assert (result.state, result.told) == (UNKNOWN, False)
+    assert isinstance(result.error, NotStartedError)
+    assert "not called" in str(result.error)
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def test_who_still_waits_for_a_thread_at_the_close_gets_a_result_and_who_was_cancelled_is_cancelled() -> None:
+    inside, goes_on = threading.Event(), threading.Event()
+    executed: list[bytes] = []
+
+    def execute(message: Message, _arg: object) -> TransactionState:
+        executed.append(message.body)
+        inside.set()
+        assert goes_on.wait(PATIENCE_S)
+        return COMMIT
+
+    async def main() -> None:
+        async with running_broker() as running:
+            hook = Stored()
+            producer = TransactionProducer(
+                running.namesrv,
+                group="sellers",
+                checker=committing,
+                executor=execute,
+                threads=1,
+                hooks=[hook],
+                send_timeout=1.0,
+            )
+            await producer.start()
+
+            def send(body: bytes) -> asyncio.Task[TransactionResult]:
+                return asyncio.create_task(producer.send_in_transaction(Message("orders", body), timeout=PATIENCE_S))
+
+            first = send(b"first")
+            await until(inside.is_set)
+            others = [send(b"x") for _ in range(3)]
+            await until(lambda: hook.count == 4)
+            others[0].cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await others[0]
+            await producer.close()
+            for other in others[1:]:
+                not_called(await other)
+            goes_on.set()
+            result = await first
+            assert (result.state, result.error, result.told) == (COMMIT, None, False)
+            assert executed == [b"first"]
+
+    try:
+        asyncio.run(main())
+    finally:
+        goes_on.set()
+
+
+def test_without_await_who_still_waits_for_a_thread_at_the_close_gets_a_result() -> None:
+    inside, goes_on = threading.Event(), threading.Event()
+    results: list[object] = []
+
+    def execute(_message: Message, _arg: object) -> TransactionState:
+        inside.set()
+        assert goes_on.wait(PATIENCE_S)
+        return COMMIT
+
+    with BrokerThread() as broker:
+        hook = Stored()
+        producer = BlockingTransactionProducer(
+            broker.namesrv,
+            group="sellers",
+            checker=lambda _: UNKNOWN,
+            executor=execute,
+            threads=1,
+            hooks=[hook],
+            send_timeout=1.0,
+        )
+        producer.start()
+
+        def send() -> None:
+            try:
+                results.append(producer.send_in_transaction(Message("orders", b"x"), timeout=PATIENCE_S))
+            except BaseException as error:
+                results.append(error)
+
+        try:
+            threads = [threading.Thread(target=send, daemon=True) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            assert inside.wait(PATIENCE_S)
+            asyncio.run(until(lambda: hook.count == 3))
+            producer.close()
+            asyncio.run(until(lambda: len(results) == 2))
+            for result in results:
+                assert isinstance(result, TransactionResult), repr(result)
+                not_called(result)
+        finally:
+            goes_on.set()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        assert len(results) == 3
+
+
+def test_a_function_that_is_called_after_the_close_says_so() -> None:
+    async def main() -> None:
+        function = UserFunction(lambda: None, threads=1, name="test")
+        function.close()
+        with pytest.raises(NotCalledError, match="not called"):
+            await function.call()
+
+    asyncio.run(main())
