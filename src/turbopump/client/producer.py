@@ -171,18 +171,21 @@ class Producer(InContext):
             return
         if self._requester is not None:
             self._requester.close()
+        now = asyncio.get_running_loop().time
+        deadline = now() + self._rules.timeout
         try:
-            async with asyncio.timeout(self._rules.timeout):
+            async with asyncio.timeout_at(deadline):
                 await self._wait_idle(sender)
         except TimeoutError:
             pass
         sender.close()
         self._admission.close()
         if self._tracing is not None:
-            await self._tracing.close()
+            await self._tracing.finish(deadline - now())
         for task in sender.tasks:
             task.cancel()
-        await sender.instance.leave(self._member)
+        leave = sender.instance.leave(self._member)
+        await (leave if self._tracing is None else asyncio.gather(leave, self._tracing.close()))
 
     async def _wait_idle(self, sender: Sender) -> None:
         if self._accumulator is not None:

@@ -10,9 +10,11 @@ from tests.unit.client.scripted_cluster import scripted_cluster, until
 from tests.unit.client.test_producer import producer_of
 from tests.unit.client.test_request_reply import a_request
 
+from turbopump.client.instance import FAREWELL_TIMEOUT_S
 from turbopump.client.sending.accumulator import AutoBatch
 from turbopump.client.sending.back_pressure import BackPressure
 from turbopump.client.sending.send_result import SendResult
+from turbopump.client.traces.trace import TRACE_TOPIC
 from turbopump.errors import ConnectError, NotStartedError, ReplyError, RouteNotFoundError, SendError
 from turbopump.message.message import Message
 from turbopump.protocol.codes import RequestCode
@@ -65,6 +67,30 @@ def test_a_close_takes_send_timeout_at_most_and_nothing_is_sent_after_it(setting
             assert len(cluster.broker.requests(SendMessageV2)) + len(cluster.broker.requests(SendBatchMessage)) == asked
             remoting = producer._started().instance.remoting
             assert remoting.connected(cluster.broker.address) is False
+
+    simulate(1, scenario)
+
+
+@pytest.mark.parametrize("pending", [0, 1])
+def test_traces_get_what_is_left_of_send_timeout_and_then_a_second_goes_to_the_farewells(pending: int) -> None:
+    """They once had five seconds of their own, and each of the two producers its own second."""
+
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster:
+            cluster.name_server.route(TRACE_TOPIC, cluster.broker)
+            async with producer_of(cluster, send_timeout=1.0, trace=True) as producer:
+                await producer.send("orders", b"w")
+                cluster.broker.script[RequestCode.SEND_MESSAGE_V2].extend([None] * 20)
+                cluster.broker.script[RequestCode.UNREGISTER_CLIENT].extend([None] * 20)
+                sends = [asyncio.create_task(producer.send("orders", b"x", timeout=30)) for _ in range(pending)]
+                await asyncio.sleep(0)
+                before = simulation.loop.time()
+            assert 1.0 <= simulation.loop.time() - before <= FAREWELL_TIMEOUT_S + 1.1
+            asked = len(cluster.broker.received)
+            await asyncio.sleep(30)
+            assert len(cluster.broker.received) == asked
+            assert [send.done() for send in sends] == [True] * pending
+            await asyncio.gather(*sends, return_exceptions=True)
 
     simulate(1, scenario)
 

@@ -120,15 +120,17 @@ class TraceDispatcher(SendHook):
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(FLUSH_INTERVAL_S, self._start)
 
-    async def close(self) -> None:
-        """Send what is held, for five seconds at most."""
+    async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        """Send what is held, for ``timeout`` seconds at most; what is not sent by then is dropped."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+            async with asyncio.timeout(timeout):
                 while self._held or self._sending:
                     self._start()
                     await asyncio.wait(set(self._sending))
         for task in self._sending:
             task.cancel()
+        self.dropped += len(self._held)
+        self._held.clear()
         if self._timer is not None:
             self._timer.cancel()
 
