@@ -163,9 +163,9 @@ class Producer(InContext):
             self._sender.tasks.append(instance.spawn(FaultDetector(instance, self._faults).run(), name="fault detector"))
 
     async def close(self) -> None:
-        """Wait for what is under way, also replies and oneway sends, and what waits for room (``send_timeout`` at most), take leave of the
-        brokers, close the connections that no other client shares. What is not written by then ends with a SendError, or a ReplyError.
-        May be called twice."""
+        """Wait for what is under way, also replies, recalls and oneway sends, and what waits for room (``send_timeout`` at most), take
+        leave of the brokers, close the connections that no other client shares. What is not written by then ends with a SendError (a
+        reply: ReplyError, a recall: RemotingError). May be called twice."""
         sender = self._sender
         if sender is None or self._member.left:
             return

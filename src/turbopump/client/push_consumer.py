@@ -264,8 +264,15 @@ class PushConsumer(InContext):
         """As ``close``, for a caller in ``thread``; whether it has ended: it has not if a handler asked."""
         running = self._life.running
         in_handler = running is not None and running.is_handling(asyncio.current_task(), thread)
-        await self._life.end(lambda running: running.close(self._close_timeout), wait=not in_handler)
+        await self._life.end(self._end, wait=not in_handler)
         return not in_handler
+
+    async def _end(self, running: RunningPush) -> None:
+        try:
+            await running.close(self._close_timeout)
+        finally:
+            if self._replier is not None:
+                self._replier.close()
 
     async def wait_closed(self) -> None:
         """Wait until somebody closes this consumer: what a program with a handler does for the rest of its life."""

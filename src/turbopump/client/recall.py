@@ -10,6 +10,7 @@ import asyncio
 from typing import Final
 
 from turbopump.client.routes import TopicRoute
+from turbopump.client.sending.send_failure import ProducerClosedError
 from turbopump.client.sending.sender import Sender
 from turbopump.client.traces.tracing import Tracing
 from turbopump.errors import (
@@ -53,6 +54,16 @@ async def recall_message(sender: Sender, topic: str, handle: str | None, timeout
     if not isinstance(handle, str):
         raise MessageError(f"recall_handle={handle!r:.80} is no handle: the recall_handle of a SendResult is expected")
     decoded = RecallHandle.decode(handle)
+    sender.under_way.count += 1
+    try:
+        return await _recall(sender, topic, handle, decoded, timeout, tracing)
+    finally:
+        sender.under_way.ended()
+
+
+async def _recall(
+    sender: Sender, topic: str, handle: str, decoded: RecallHandle, timeout: float, tracing: Tracing | None
+) -> str:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
     route = await sender.route(topic, timeout)
@@ -72,6 +83,10 @@ async def recall_message(sender: Sender, topic: str, handle: str | None, timeout
     lost: ConnectionLostError | None = None
     try:
         while True:
+            if sender.under_way.closed:
+                raise ProducerClosedError(
+                    f"the producer was closed meanwhile; {_NOT_KNOWN if lost is not None else 'nothing was recalled'}"
+                )
             try:
                 reply = await sender.instance.remoting.call(address, request, timeout=max(deadline - loop.time(), 0.001))
                 good = True

@@ -200,6 +200,10 @@ class Replier:
         """For a producer: by the rules of its sends, and its close waits for them as for those."""
         return cls(sender.instance, group=sender.group, rules=sender.rules, hooks=sender.hooks, under_way=sender.under_way)
 
+    def close(self) -> None:
+        """From now on nothing is sent; what waits for its answer still gets it. For a consumer: a producer closes its own sender."""
+        self._sender.close()
+
     async def reply(
         self, request: ReceivedMessage, body: bytes | str, properties: Mapping[str, str] | None, timeout: float | None
     ) -> SendResult:

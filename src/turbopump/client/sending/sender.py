@@ -210,7 +210,7 @@ class Sender:
             raise RouteNotFoundError(
                 f"no route to topic {self.shown(topic)!r}: no name server answered in {waited} s (asked: {asked}). {remedy}"
             ) from None
-        if self.creation.is_due(route):
+        if self.creation.is_due(route) and not self.under_way.closed:
             await self.creation.make(route, max(deadline - loop.time(), 0.001) / 2)  # the send itself needs time too
             route = self._known.get(topic, route)
         if not route.publish_queues:
