@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
+from turbopump.client.namespace import unwrap, unwrapped
 from turbopump.client.sending.send_result import SendResult
 from turbopump.message.message_queue import MessageQueue
 
@@ -30,9 +31,9 @@ class MessageKind(IntEnum):
 
 @dataclass(slots=True)
 class SendContext:
-    """One attempt. ``body_size`` as the body goes out (compressed if it is); ``batch``: the body of a batch (``message/batch.py``), None
-    of a single message; ``result`` or ``error`` is set after it; ``state`` is a place for what a hook wants to keep from before to
-    after."""
+    """One attempt, in the user's names (without ``namespace%``). ``body_size`` as the body goes out (compressed if it is); ``batch``: the
+    body of a batch (``message/batch.py``), None of a single message; ``result`` or ``error`` is set after it; ``state`` is a place for what
+    a hook wants to keep from before to after."""
 
     group: str
     topic: str
@@ -53,8 +54,8 @@ class SendContext:
 
 @dataclass(frozen=True, slots=True)
 class EndTransactionContext:
-    """A transaction whose state (COMMIT_MESSAGE, ROLLBACK_MESSAGE or UNKNOW) the broker at ``address`` is told; ``from_check``: because it
-    has asked."""
+    """A transaction, in the user's names, whose state (COMMIT_MESSAGE, ROLLBACK_MESSAGE or UNKNOW) the broker at ``address`` is told;
+    ``from_check``: because it has asked."""
 
     group: str
     topic: str
@@ -84,26 +85,35 @@ class SendHook:
 
 
 class SendHooks:
-    """A producer's hooks, in the order given."""
+    """A producer's hooks, in the order given. The names in what it is told are those on the wire."""
 
-    def __init__(self, hooks: Sequence[SendHook]) -> None:
+    def __init__(self, hooks: Sequence[SendHook], namespace: str | None = None) -> None:
         self._hooks = tuple(hooks)
+        self._namespace = namespace
 
     def __bool__(self) -> bool:
         return bool(self._hooks)
 
     def before(self, context: SendContext) -> None:
         """Forbid, then before."""
+        namespace = self._namespace
+        if namespace is not None:
+            context.group, context.topic = unwrap(namespace, context.group), unwrap(namespace, context.topic)
+            context.queue = unwrapped(namespace, context.queue)
         for hook in self._hooks:
             hook.forbid(context)
         self._each(lambda hook: hook.before(context))
 
     def after(self, context: SendContext) -> None:
         """After."""
+        if self._namespace is not None and context.result is not None:
+            context.result = context.result.moved_to(unwrapped(self._namespace, context.result.queue))
         self._each(lambda hook: hook.after(context))
 
     def end_transaction(self, context: EndTransactionContext) -> None:
         """A transaction's state was told."""
+        group, topic = unwrap(self._namespace, context.group), unwrap(self._namespace, context.topic)
+        context = replace(context, group=group, topic=topic)
         self._each(lambda hook: hook.end_transaction(context))
 
     def _each(self, call: Callable[[SendHook], None]) -> None:

@@ -29,7 +29,7 @@ from opentelemetry.util.types import AttributeValue
 from turbopump.client.consuming.delivery_batch import BatchHandler
 from turbopump.client.consuming.handling import Handler, is_coroutine_function
 from turbopump.client.hooks import MessageKind, SendContext, SendHook
-from turbopump.client.namespace import INSTANCE_ID, unwrap
+from turbopump.client.namespace import INSTANCE_ID
 from turbopump.config.addresses import parse_address
 from turbopump.errors import ConfigError, ResponseError
 from turbopump.message.message import Message, ReceivedMessage
@@ -67,18 +67,16 @@ class OpenTelemetry(SendHook):
     def before(self, context: SendContext) -> None:
         """An attempt begins: its span is the parent of whatever the message brings about."""
         properties = context.properties
-        namespace = properties.get(INSTANCE_ID)
-        topic = unwrap(namespace, context.topic)
         span = self._tracer.start_span(
-            f"send {topic}",
+            f"send {context.topic}",
             kind=SpanKind.PRODUCER,
             attributes={
                 "messaging.operation.name": "send",
                 "messaging.operation.type": "send",
                 "messaging.destination.partition.id": str(context.queue.queue_id),
                 "messaging.message.body.size": context.body_size,
-                "messaging.rocketmq.client_group": unwrap(namespace, context.group),
-                **_message_attributes(topic, context.msg_id, properties, _type_of(context.kind, properties)),
+                "messaging.rocketmq.client_group": context.group,
+                **_message_attributes(context.topic, context.msg_id, properties, _type_of(context.kind, properties)),
                 **_server(context.address),
             },
         )

@@ -154,7 +154,7 @@ class Producer(InContext):
             frames(self._member.group, instance.dress),
             RoundRobin(surroundings.random, self._faults),
             self._faults,
-            SendHooks(hooks),
+            SendHooks(hooks, self._namespace),
             group=self._member.group,
             namespace=self._namespace,
             statistics=self.statistics,

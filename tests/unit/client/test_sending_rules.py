@@ -10,7 +10,7 @@ import pytest
 from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster, until
 from tests.unit.client.test_producer import producer_of
 
-from turbopump.client.hooks import MessageKind, SendContext, SendHook
+from turbopump.client.hooks import EndTransactionContext, MessageKind, SendContext, SendHook, SendHooks
 from turbopump.client.identity import Credentials, Dress
 from turbopump.client.producer import Producer
 from turbopump.client.pull_consumer import PullConsumer
@@ -267,6 +267,41 @@ def test_hooks_see_each_attempt_before_and_after() -> None:
             assert (done.state["n"], done.cost_ms >= 0) == (3, True)
 
     simulate(1, scenario)
+
+
+def test_hooks_see_the_names_that_the_user_gave() -> None:
+    """In a namespace they once saw ``north%orders``."""
+
+    async def scenario(simulation: Simulation) -> None:
+        notes = Notes()
+        async with scripted_cluster(simulation) as cluster:
+            cluster.name_server.route("north%orders", cluster.broker)
+            async with producer_of(cluster, group="sellers", namespace="north", hooks=[notes]) as producer:
+                queue = (await producer.publish_queues("orders"))[1]
+                await producer.send("orders", b"x", queue=queue)
+                await producer.send_batch([Message("orders", b"y"), Message("orders", b"z")], queue=queue)
+                await producer.send_oneway("orders", b"x", queue=queue)
+        assert [(seen.group, seen.topic, seen.queue) for seen in notes.contexts] == [("sellers", "orders", queue)] * 3
+        results = [seen.result.queue for seen in notes.contexts if seen.result is not None]
+        assert results == [queue] * 2
+        assert queue == MessageQueue("orders", "broker-a", 1)
+        sent = cluster.broker.requests(SendMessageV2)
+        assert [(request.producer_group, request.topic) for request in sent] == [("north%sellers", "north%orders")] * 2
+
+    simulate(1, scenario)
+
+
+def test_hooks_see_the_names_that_the_user_gave_when_a_transaction_ends() -> None:
+    ended: list[EndTransactionContext] = []
+
+    class Hook(SendHook):
+        def end_transaction(self, context: EndTransactionContext) -> None:
+            ended.append(context)
+
+    told = EndTransactionContext("north%sellers", "north%orders", {}, "a:1", "ID", None, "COMMIT_MESSAGE", from_check=True)
+    SendHooks([Hook()], "north").end_transaction(told)
+    SendHooks([Hook()]).end_transaction(told)
+    assert [(context.group, context.topic) for context in ended] == [("sellers", "orders"), ("north%sellers", "north%orders")]
 
 
 def test_a_hook_may_forbid_and_one_that_fails_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:

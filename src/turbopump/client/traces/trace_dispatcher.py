@@ -63,7 +63,6 @@ class TraceDispatcher(SendHook):
         result = context.result
         if result is None or not result.trace_on:
             return
-        topic, group = unwrap(self._namespace, context.topic), unwrap(self._namespace, context.group)
         cost_ms = max(self._now_ms() - context.started_ms, 0)
         sent = _sent(context, result)
         if len(sent) > 1:
@@ -71,12 +70,12 @@ class TraceDispatcher(SendHook):
             self.dropped += max(len(sent) - room, 0)
             sent = sent[:room]
         for one in sent:
-            message = Traced(topic, one.msg_id, one.properties.get(TAGS), one.properties.get(KEYS))
+            message = Traced(context.topic, one.msg_id, one.properties.get(TAGS), one.properties.get(KEYS))
             record = pub_record(
                 message,
                 time_ms=context.started_ms,
                 region=result.region_id,
-                group=group,
+                group=context.group,
                 store_host=context.address,
                 body_size=one.body_size,
                 cost_ms=cost_ms,
@@ -89,12 +88,12 @@ class TraceDispatcher(SendHook):
     def end_transaction(self, context: EndTransactionContext) -> None:
         """A record of how a transaction ended."""
         properties = context.properties
-        message = Traced(unwrap(self._namespace, context.topic), context.msg_id, properties.get(TAGS), properties.get(KEYS))
+        message = Traced(context.topic, context.msg_id, properties.get(TAGS), properties.get(KEYS))
         record = end_transaction_record(
             message,
             time_ms=self._now_ms(),
             region=properties.get(MSG_REGION, DEFAULT_REGION),
-            group=unwrap(self._namespace, context.group),
+            group=context.group,
             store_host=context.address,
             kind=MessageKind.TRANSACTION_COMMIT,
             transaction_id=context.transaction_id or context.msg_id,
