@@ -131,8 +131,8 @@ class StoreKeeping:
         default=1000,
         metadata=setting(
             "timerPrecisionMs",
-            "messages are delivered so much after their time at most; with another value than before, timerlog and timerwheel are "
-            "made anew",
+            "messages are delivered so much after their time at most; with another value than before, what waits gets its "
+            "place in timerlog and timerwheel anew at the start",
             "ms",
             only=(100, 200, 500, 1000),
             otherwise="as Apache's broker counts any other value as one of these",

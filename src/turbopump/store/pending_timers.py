@@ -67,6 +67,17 @@ class Due:
         return len(self.offsets)
 
 
+@dataclass(frozen=True, slots=True)
+class OldSlots:
+    """Units of the timer log, from ``start`` to ``end``, in slots of another precision. Those before ``read_time`` are delivered, and of
+    the slot ``read_time`` the first ``delivered``."""
+
+    start: int
+    end: int
+    read_time: int
+    delivered: int
+
+
 class PendingTimers:
     """The timers of an open store, as ``timer_recovery.py`` has found them. Times in ms.
 
@@ -91,6 +102,10 @@ class PendingTimers:
         self.redo_before = 0
         """Not 0: log and wheel are made anew from the queue. Its messages before this offset had units once: those whose slot is before
         ``read_time`` are delivered. Until that is over, ``log`` and ``wheel`` are no base for a checkpoint."""
+        self.old_slots: OldSlots | None = None
+        """Not None: these are to be put into slots of ``config.precision_ms``. Until that is over, it is as with ``redo_before``."""
+        self.log_begin = self.saved.log_begin
+        """What the log has before this position counts no more, and goes with the next checkpoint."""
         self.known: set[int] = set()
         """Offsets, in the commit log, of messages at or behind ``queue_offset`` that have units nevertheless."""
         self._oldest_at = 0
@@ -107,16 +122,26 @@ class PendingTimers:
 
     # --- messages come -------------------------------------------------------------------------------------------------------
 
-    def put(self, due: int, offset: int, size: int, now: int, topic_hash: int, *, recalls: bool) -> None:
-        """Remember the message at ``offset`` of the commit log for the slot ``due``, which is not before ``read_time``. Raises OSError,
-        StoreError; nothing has changed then. About 3 µs."""
+    def put(
+        self, due: int, offset: int, size: int, now: int, topic_hash: int, *, recalls: bool, until: int | None = None
+    ) -> None:
+        """Remember the message at ``offset`` of the commit log for the slot ``due``, which is not before ``read_time``; and for those
+        behind it up to ``until``. Raises OSError, StoreError; nothing has changed then, or a recall is in some.
+        About 3 µs."""
         written = self.config.floor(now)
+        for slot in range(due, due + 1 if until is None else until + 1, self.config.precision_ms):
+            if self._put(slot, offset, size, written, topic_hash, recalls=recalls):
+                break
+
+    def _put(self, due: int, offset: int, size: int, written: int, topic_hash: int, *, recalls: bool) -> bool:
+        """Put it into one slot; whether it rolls from there."""
         time, rolls = self.place(due, written)
         magic = MAGIC_DEFAULT | (MAGIC_ROLL if rolls else 0) | (MAGIC_DELETE if recalls else 0)
         wheel = self.wheel
         written = min(written, time)  # what is overdue by weeks has no place for the difference
         position = self.log.append(wheel.last(time), magic, written, time, offset, size, topic_hash)
         wheel.put(time, position, -1 if recalls else 1)
+        return rolls
 
     def place(self, due: int, written: int) -> tuple[int, bool]:
         """The slot of a message that is due in the slot ``due`` and put there at ``written``; True if it must roll from there.
@@ -207,7 +232,14 @@ class PendingTimers:
             now,
             self.saved.counter + 1,
             wheel_sum=self._wheel.sum if self._wheel is not None else 0,
+            precision_ms=self.config.precision_ms,
+            log_begin=self.log_begin,
         )
+
+    @property
+    def rebuilding(self) -> bool:
+        """Whether log and wheel are being made and are no base for a checkpoint."""
+        return self.redo_before > 0 or self.old_slots is not None
 
     @property
     def moved(self) -> bool:
@@ -240,14 +272,34 @@ class PendingTimers:
         self.queue_offset = min(queue_start, self.queue_offset)
         self.delivered = self._oldest_at = 0
         self.known.clear()
+        self.old_slots = None
 
     def forget(self) -> None:
         """Delete wheel and log."""
+        self.forget_wheel()
+        self.log.remove()
+        self.log_begin = 0
+
+    def forget_wheel(self) -> None:
+        """Delete the wheel."""
         if self._wheel is not None:
             self._wheel.close()
             self._wheel = None
         self._disk.remove(self.config.paths.timer_wheel)
-        self.log.remove()
+
+    def take_out_old_slots(self, end: int, read_time: int) -> None:
+        """The slots of what the log has up to ``end`` are of another precision: they become ``old_slots``, and the log begins anew behind
+        them. The checkpoint on the disk stays true until the next one."""
+        self.forget_wheel()
+        self.old_slots = OldSlots(self.log.start, end, read_time, self.delivered)
+        self.log_begin = self.log.go_on_behind(end)
+        self.delivered = 0
+
+    def old_slots_are_over(self) -> None:
+        """All that waits has another slot."""
+        self.old_slots = None
+        if self.log.end == self.log_begin:  # none waits
+            self.forget()
 
     # --- what the commit log must keep ---------------------------------------------------------------------------------------
 

@@ -7,6 +7,8 @@
     at 64, ours: 8 magic "TPTIMERS"   8 units of the slot lastReadTimeMs that are delivered
                  8 offset of the queue before which everything is to be read again   4 CRC-32 of bytes 0–55 and 64–87
     at 92, ours: 8 sum of the wheel's pending slots (``TimerWheel.sum``)   4 CRC-32 of bytes 64–99; left out by earlier releases of ours
+    at 104, ours: 8 precision of the wheel in ms, 0: slots are to be given anew   8 position before which the timer log counts no more
+                 4 CRC-32 of bytes 0–119; beside Apache's longs, too, while log and wheel of its broker get other slots
 
 Apache's broker writes the longs only: then the CRC does not fit, and what it means by them counts: its log and wheel were synced after
 lastTimerLogFlushPos was taken, so the log may be longer. Source: apache/rocketmq ``TimerCheckpoint``. The file is replaced in one step.
@@ -28,6 +30,8 @@ _OWN: Final = struct.Struct(">8sqq")
 _OWN_AT: Final = 64
 _SUM: Final = struct.Struct(">qI")
 _SUM_AT: Final = 92
+_SLOTS: Final = struct.Struct(">qqI")
+_SLOTS_AT: Final = 104
 _MAGIC: Final = b"TPTIMERS"
 
 
@@ -35,7 +39,8 @@ _MAGIC: Final = b"TPTIMERS"
 class TimerCheckpoint:
     """``read_time`` (ms): every slot before it is delivered, and of the slot itself the first ``delivered`` units. ``log_end``: position
     in the timer log. ``queue_offset``: every message before it in the queue has its unit. ``redo_before``: not 0, log and wheel are being
-    made anew from the queue, up to there. ``ours``: this program wrote it. ``wheel_sum`` of the wheel as it was then; None: not known."""
+    made anew from the queue, up to there. ``ours``: this program wrote it. ``wheel_sum`` of the wheel as it was then; None: not known.
+    ``precision_ms`` of log and wheel; None: not known, 0: another than any. ``log_begin``: before that position the log counts no more."""
 
     read_time: int = 0
     log_end: int = 0
@@ -46,17 +51,23 @@ class TimerCheckpoint:
     counter: int = 0
     ours: bool = True
     wheel_sum: int | None = None
+    precision_ms: int | None = None
+    log_begin: int = 0
 
     def encode(self) -> bytes:
         longs = _LONGS.pack(self.read_time, self.log_end, self.queue_offset, self.queue_offset, 0, self.timestamp, self.counter)
         own = _OWN.pack(_MAGIC, self.delivered, self.redo_before)
         data = bytearray(FILE_SIZE)
         data[: len(longs)] = longs
-        data[_OWN_AT : _OWN_AT + len(own)] = own
-        data[_OWN_AT + len(own) : _OWN_AT + len(own) + 4] = zlib.crc32(longs + own).to_bytes(4)
-        if self.wheel_sum is not None:
+        if self.ours:
+            data[_OWN_AT : _OWN_AT + len(own)] = own
+            data[_OWN_AT + len(own) : _OWN_AT + len(own) + 4] = zlib.crc32(longs + own).to_bytes(4)
+        if self.ours and self.wheel_sum is not None:
             data[_SUM_AT : _SUM_AT + 8] = self.wheel_sum.to_bytes(8)
             data[_SUM_AT + 8 : _SUM_AT + 12] = zlib.crc32(data[_OWN_AT : _SUM_AT + 8]).to_bytes(4)
+        if self.precision_ms is not None:
+            _SLOTS.pack_into(data, _SLOTS_AT, self.precision_ms, self.log_begin, 0)
+            data[_SLOTS_AT + 16 : _SLOTS_AT + 20] = zlib.crc32(data[: _SLOTS_AT + 16]).to_bytes(4)
         return bytes(data)
 
     @classmethod
@@ -70,6 +81,8 @@ class TimerCheckpoint:
             return None
         own = data[_OWN_AT : _OWN_AT + _OWN.size]
         ours = data[_OWN_AT + _OWN.size : _OWN_AT + _OWN.size + 4] == zlib.crc32(longs + own).to_bytes(4)
+        precision, log_begin, check = _SLOTS.unpack_from(data, _SLOTS_AT)
+        slots = (precision, log_begin) if check == zlib.crc32(data[: _SLOTS_AT + 16]) else (None, 0)
         if ours:
             _, delivered, redo_before = _OWN.unpack(own)
             wheel_sum, check = _SUM.unpack_from(data, _SUM_AT)
@@ -82,9 +95,11 @@ class TimerCheckpoint:
                 redo_before,
                 timestamp,
                 counter,
-                wheel_sum=wheel_sum if known else None,
+                True,
+                wheel_sum if known else None,
+                *slots,
             )
-        return cls(read_time, log_end, min(queue_offset, master_offset), 0, 0, timestamp, counter, ours=False)
+        return cls(read_time, log_end, min(queue_offset, master_offset), 0, 0, timestamp, counter, False, None, *slots)
 
 
 def load_timer_checkpoint(disk: Disk, path: Path) -> TimerCheckpoint | None:

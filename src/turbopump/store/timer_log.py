@@ -187,6 +187,24 @@ class TimerLog:
         if self._current is None and self._files and self._files.files[-1].end > end:
             raise StoreError(f"the timer log has no position {end}")  # pragma: no cover - the assertion says so too
 
+    def go_on_behind(self, end: int) -> int:
+        """As ``cut_at``; but what is added goes into another file than what is there. The position where that begins."""
+        self.cut_at(end)
+        if self._current is not None:
+            self.end = self._current.end
+            self._current = None
+        return self.end
+
+    def files_before(self, position: int) -> list[MappedFile]:
+        """The files from the front on that end before ``position``; never the last."""
+        return [file for file in self._files.files[:-1] if file.end <= position]
+
+    def remove_before(self, position: int) -> None:
+        """Remove those, here and now. Raises OSError."""
+        for file in self.files_before(position):
+            self._disk.remove(file.segment.path)
+            self._files.forget_first()
+
     def prepare(self) -> None:
         """Begin to make the next file in a thread, if this one is nearly full; to be called now and then."""
         if self._current is not None and self._current.end - self.end < self._files.file_size // 4:

@@ -7,13 +7,17 @@
    unit becomes the last of its slot, and it ends at the first that is not good. Messages that have units already are known.
    RocketMQ: ``TimerMessageStore.recover``.
 3. The wheel is missing or damaged, or a chain behind the checkpoint is torn: the wheel is made from the whole log.
-4. The log is missing or damaged: both are made again from the queue, message by message, once the broker runs. Without a checkpoint too,
+4. Both were written with another precision: the slots are given anew, message by message, once the broker runs. Whether they were, our
+   checkpoint says; where it does not, or Apache's, the wheel does, and of less than a second the slots are given anew in any case:
+   a message of Apache's does not always tell within which of them it is due.
+5. The log is missing or damaged: both are made again from the queue, message by message, once the broker runs. Without a checkpoint too,
    nobody knows what is delivered: all that the queue still has is delivered (again).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from turbopump.errors import StoreError
 from turbopump.store.consume_queue import ConsumeQueue
@@ -46,7 +50,7 @@ def open_timers(
             f"the queue of timer messages ends at {end}, before the {checkpoint.queue_offset} that the timers had reached"
         )
     else:
-        fault = _load(timers, config, disk, checkpoint, queue)
+        fault = _load(timers, config, disk, checkpoint, queue, now)
     if fault is not None:
         timers.begin_anew(first, fault)
     timers.queue_offset = min(max(timers.queue_offset, first), end)
@@ -55,7 +59,7 @@ def open_timers(
 
 
 def _load(
-    timers: PendingTimers, config: TimerConfig, disk: Disk, checkpoint: TimerCheckpoint, queue: ConsumeQueue | None
+    timers: PendingTimers, config: TimerConfig, disk: Disk, checkpoint: TimerCheckpoint, queue: ConsumeQueue | None, now: int
 ) -> str | None:
     """Bring log and wheel to where the checkpoint says; what is wrong with them, if that cannot be."""
     log = timers.log
@@ -64,6 +68,7 @@ def _load(
         return "the program was stopped while the timer log was made anew"
     try:
         log.load()
+        log.remove_before(checkpoint.log_begin)
     except StoreError as error:
         return f"the timer log is damaged: {error}"
     if not log.capacity:
@@ -72,6 +77,14 @@ def _load(
     if not log.start <= checkpoint.log_end <= log.capacity:
         return f"the timer log does not reach position {checkpoint.log_end}"
     whole = disk.file_size(config.paths.timer_wheel) == wheel_size(config.slots)
+    precision = checkpoint.precision_ms
+    if precision is None:
+        precision = _precision(timers, now, whole=whole)
+        if not precision:  # before the wheel is written anew: it says so no more then
+            timers.saved = replace(checkpoint, precision_ms=0)
+            timers.write_checkpoint(timers.saved)
+    if precision != config.precision_ms:
+        return _take_out(timers, checkpoint, queue)
     if not checkpoint.ours:
         return _follow(timers, checkpoint, queue, whole=whole)
     if not whole or not _lead_back(timers, checkpoint):
@@ -81,6 +94,38 @@ def _load(
             timers.report("the timer wheel was missing or damaged; it is made again from the timer log")
     log.cut_at(checkpoint.log_end)
     return None
+
+
+def _precision(timers: PendingTimers, now: int, *, whole: bool) -> int:
+    """That of today if the wheel is such a one; 0 if it is not, or if that would not be enough."""
+    precision, log = timers.config.precision_ms, timers.log
+    if precision < 1000:
+        return 0
+    if whole:
+        return 0 if timers.wheel.is_of_another_precision(now) else precision
+    strange = any(unit.time % precision and unit.time >= timers.read_time for unit in log.scan(log.start))
+    return 0 if strange else precision
+
+
+def _take_out(timers: PendingTimers, checkpoint: TimerCheckpoint, queue: ConsumeQueue | None) -> str | None:
+    """All slots are to be given anew: see 4."""
+    end = checkpoint.log_end
+    if not checkpoint.ours:
+        first_new = _first_new(timers, queue)
+        for unit in timers.log.scan(timers.log.start):
+            if first_new is not None and unit.offset >= first_new:
+                timers.known.add(unit.offset)
+        end = timers.log.scanned_to
+        if end < checkpoint.log_end:
+            return f"the timer log ends at position {end}, before {checkpoint.log_end}, which was on the disk"
+    timers.take_out_old_slots(end, checkpoint.read_time)
+    return None
+
+
+def _first_new(timers: PendingTimers, queue: ConsumeQueue | None) -> int | None:
+    """The offset in the commit log of the first message behind the checkpoint's queue offset."""
+    unit = queue.unit(timers.queue_offset) if queue is not None else None
+    return unit[0] if unit is not None else None
 
 
 def fill_wheel(timers: PendingTimers, end: int) -> bool:
@@ -124,8 +169,7 @@ def _follow(timers: PendingTimers, checkpoint: TimerCheckpoint, queue: ConsumeQu
     """Apache's log and wheel: see 2."""
     log, wheel = timers.log, timers.wheel
     begin = log.file_start(max(checkpoint.log_end - log.file_size, log.start))
-    unit = queue.unit(timers.queue_offset) if queue is not None else None
-    first_new = unit[0] if unit is not None else None
+    first_new = _first_new(timers, queue)
     for found in log.scan(begin):
         if first_new is not None and found.offset >= first_new:
             timers.known.add(found.offset)

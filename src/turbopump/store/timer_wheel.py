@@ -138,6 +138,17 @@ class TimerWheel:
                 index += 1
         return pending
 
+    def is_of_another_precision(self, now: int) -> bool:
+        """Whether there are slots that no time around ``now`` has: then they are counted in other units. Reads the whole file."""
+        low, high = (int(now * share) // self.precision_ms for share in (0.7, 1.4))
+        for start in data_steps(self.segment, 0):
+            size = min(STEP, self.segment.size - start)
+            piece = self.segment.read_cold(start, size - size % SLOT_SIZE)
+            for number, _, last, _, _ in _SLOT.iter_unpack(piece):
+                if number > 0 and last >= 0 and not low < number < high:
+                    return True
+        return False
+
     def clear(self) -> None:
         """Empty every slot."""
         for start in data_steps(self.segment, 0):

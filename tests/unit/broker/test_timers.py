@@ -10,6 +10,7 @@ import pytest
 from tests.unit.broker.talking import Client, Talk, in_virtual_time, pull
 from tests.unit.broker.transacting import BROKER, World, in_a_world
 
+from turbopump.broker.schedule.timer_copies import slots_of
 from turbopump.message.codec import decode_entries
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import encode_properties
@@ -340,3 +341,43 @@ def test_a_broker_stopped_right_after_its_first_timer_message_starts_without_a_c
         assert [message.body for message in await world.client().messages()] == [b"later"]
 
     in_a_world(story)
+
+
+@pytest.mark.parametrize(
+    ("out", "deliver", "precision", "slots"),
+    [
+        pytest.param(5000, 5001, 1000, (5000, 5000), id="the slot that it got"),
+        pytest.param(5000, 6000, 1000, (5000, 5000), id="on the last ms of it"),
+        pytest.param(5300, 5371, 1000, (5000, 5000), id="coarser"),
+        pytest.param(5000, 5871, 100, (5800, 5800), id="finer"),
+        pytest.param(5000, 5871, 500, (5500, 5500), id="half"),
+        pytest.param(1200, 1371, 500, (1000, 1000), id="from 200 to 500"),
+        pytest.param(5000, None, 100, (5000, 5900), id="its time is not known"),
+        pytest.param(5500, None, 100, (5500, 5900), id="it was 500 at most"),
+        pytest.param(5400, None, 100, (5400, 5500), id="it was 200 at most"),
+        pytest.param(5300, None, 100, (5300, 5300), id="it was 100"),
+        pytest.param(5000, None, 1000, (5000, 5000), id="it does not matter"),
+        pytest.param(5000, 9000, 100, (5000, 5900), id="a time that is not that of its slot"),
+    ],
+)
+def test_the_slots_in_which_a_message_may_be_follow_from_what_it_tells(
+    out: int, deliver: int | None, precision: int, slots: tuple[int, int]
+) -> None:
+    assert slots_of(out, deliver, precision) == slots
+
+
+@pytest.mark.parametrize(("precision", "tells"), [(1000, False), (500, True), (100, True)])
+def test_a_message_with_a_delay_tells_its_time_where_its_slot_alone_would_not(precision: int, tells: bool) -> None:
+    async def scene(talk: Talk, _simulation: Simulation) -> None:
+        await talk.client.create()
+        await talk.client.send(b"later", properties=props(TIMER_DELAY_MS=2345))
+        stored = talk.broker.store.lookup.message_in_queue(TIMER_TOPIC, 0, 0)
+        assert stored is not None
+        assert ("TIMER_DELIVER_MS" in stored.properties) == tells
+        (message,) = await waiting_pull(talk.client)
+        assert stored.born_timestamp <= message.store_timestamp
+        if tells:
+            due = int(stored.properties["TIMER_DELIVER_MS"])
+            assert due <= message.store_timestamp <= due + precision + 20
+
+    in_virtual_time(scene, timer_precision_ms=precision)

@@ -164,6 +164,15 @@ def test_a_checkpoint_reads_back_and_apaches_is_told_from_ours() -> None:
     theirs = struct.pack(">7q", NOW + 1000, 156, 5, 4, 0, NOW, 9) + data[56:]
     assert TimerCheckpoint.decode(theirs) == TimerCheckpoint(NOW + 1000, 156, 4, 0, 0, NOW, 9, ours=False)
     assert TimerCheckpoint.decode(data[:-1]) is None
+    for noted in (replace(checkpoint, precision_ms=100, log_begin=104), replace(checkpoint, wheel_sum=7, precision_ms=0)):
+        assert TimerCheckpoint.decode(noted.encode()) == noted
+        beside_apaches = replace(noted, ours=False, delivered=0, wheel_sum=None)
+        assert TimerCheckpoint.decode(beside_apaches.encode()) == beside_apaches
+        written_by_apache = bytearray(noted.encode())
+        written_by_apache[7] ^= 1
+        written = TimerCheckpoint.decode(bytes(written_by_apache))
+        assert written is not None
+        assert (written.ours, written.precision_ms, written.log_begin) == (False, None, 0)
     summed = replace(checkpoint, wheel_sum=1 << 50)
     assert TimerCheckpoint.decode(summed.encode()) == summed
     assert summed.encode()[:92] == data[:92], "what earlier releases read"

@@ -12,7 +12,7 @@ from typing import Final
 
 from turbopump.broker.asking import ask
 from turbopump.broker.flush_wait import FlushWait
-from turbopump.broker.schedule.timer_copies import TimerMessage, timer_message
+from turbopump.broker.schedule.timer_copies import TimerMessage, slots_of, timer_message
 from turbopump.broker.schedule.timer_detour import slot_ms
 from turbopump.broker.schedule.timers import Timers
 from turbopump.broker.topics import TopicTable
@@ -98,19 +98,25 @@ class RecallHandler:
                 ResponseCode.ILLEGAL_OPERATION,
                 f"timestamp invalid: {handle.time_text[:40]} is no time within timerMaxDelaySec of the broker",
             )
-        due = slot_ms(handle.time_ms, self._config.timer_precision_ms)
-        if not self._timers.may_recall(due):
-            return self._too_late(due)
+        out, precision = handle.time_ms - 1, self._config.timer_precision_ms
+        if out % 100:  # a time within the slot
+            out = slot_ms(handle.time_ms, precision)
+        due, until = slots_of(out, None, precision)
+        if not self._timers.may_recall(until):
+            return self._too_late(until)
         try:
-            refused = await self._unknown(handle, due)
-            if refused is None:
-                refused = await self._store_recall(request, handle, due, born_host)
+            found = await self._find(handle, out)
+            if isinstance(found, Response):
+                return found
+            if found is not None:
+                out, due = found.out, found.due
+            refused = await self._store_recall(request, handle, out, due, born_host)
         except (OSError, StoreError) as error:
             return self._refuse(ResponseCode.SYSTEM_ERROR, f"execute error: {error}")
         return refused or self._answer(Response(RecallMessageReply(msg_id=handle.unique_id)))
 
-    async def _unknown(self, handle: RecallHandle, due: int) -> Response | None:
-        """Why there is no such message, as far as the index tells; None: it waits, or nobody knows."""
+    async def _find(self, handle: RecallHandle, out: int) -> TimerMessage | Response | None:
+        """The message that got the slot ``out``, or why there is none, as far as the index tells; None: nobody knows."""
         lookup = self._store.lookup
         if lookup.no_index_because is not None:
             return None
@@ -118,9 +124,9 @@ class RecallHandler:
         if found.errors or found.damaged:
             return None
         for entry in found.found:
-            timer = timer_message(entry.message)
-            if isinstance(timer, TimerMessage) and (timer.topic, timer.due) == (handle.topic, due):
-                return None
+            timer = timer_message(entry.message, self._config.timer_precision_ms)
+            if isinstance(timer, TimerMessage) and (timer.topic, timer.out, timer.recalled) == (handle.topic, out, None):
+                return timer
         return self._refuse(
             ResponseCode.ILLEGAL_OPERATION,
             f"no message {handle.unique_id[:100]} of topic {handle.topic[:130]} waits here for {handle.time_text}: "
@@ -128,14 +134,14 @@ class RecallHandler:
         )
 
     async def _store_recall(
-        self, request: RecallMessage, handle: RecallHandle, due: int, born_host: tuple[str, int]
+        self, request: RecallMessage, handle: RecallHandle, out: int, due: int, born_host: tuple[str, int]
     ) -> Response | None:
         """Store the recall; why that cannot be, if it cannot."""
         while True:
             if not self._timers.may_recall(due):
                 return self._too_late(due)
             try:
-                placed = self._put(request, handle, due, born_host)  # in the turn in which it was not too late
+                placed = self._put(request, handle, out, born_host)  # in the turn in which it was not too late
                 break
             except RoomInMakingError:
                 await asyncio.sleep(ROOM_PAUSE_S)
@@ -143,7 +149,7 @@ class RecallHandler:
         await self._flush.flushed(placed.log_end)
         return None
 
-    def _put(self, request: RecallMessage, handle: RecallHandle, due: int, born_host: tuple[str, int]) -> Placed:
+    def _put(self, request: RecallMessage, handle: RecallHandle, out: int, born_host: tuple[str, int]) -> Placed:
         now = self._clock.now_ms()
         properties = {
             TIMER_DELETE_UNIQ_KEY: delete_key(handle.topic, handle.unique_id),
@@ -152,7 +158,7 @@ class RecallHandler:
             "BORN_TIMESTAMP": str(now),
             TAGS: RECALL_TAG,
             PRODUCER_GROUP: request.producer_group or "",
-            TIMER_OUT_MS: str(due),
+            TIMER_OUT_MS: str(out),
             REAL_TOPIC: handle.topic,
             REAL_QUEUE_ID: "0",
         }

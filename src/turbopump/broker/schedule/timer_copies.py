@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from turbopump.broker.schedule.timer_detour import asked_long, slot_ms
 from turbopump.message.java_hash import java_hash
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import (
     REAL_QUEUE_ID,
     REAL_TOPIC,
     TIMER_DELETE_UNIQ_KEY,
+    TIMER_DELIVER_MS,
     TIMER_DEQUEUE_MS,
     TIMER_ENQUEUE_MS,
     TIMER_OUT_MS,
@@ -32,10 +34,14 @@ NEVER_WAITED: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class TimerMessage:
-    """A message of ``rmq_sys_wheel_timer``, as far as timers go. ``due`` is its slot (ms), ``names`` what recalls of it name."""
+    """A message of ``rmq_sys_wheel_timer``, as far as timers go. ``out`` is the slot (ms) that it got when it was sent; ``due`` is the one
+    that it has with the precision of today, ``until`` the same, or for a recall, which is in every slot in which its message may be, the
+    last. ``names`` is what recalls of it name."""
 
     message: ReceivedMessage
+    out: int
     due: int
+    until: int
     topic: str
     queue_id: int
     unique_id: str
@@ -54,8 +60,17 @@ class TimerMessage:
 _topic_hash = lru_cache(maxsize=1024)(java_hash)
 
 
-def timer_message(message: ReceivedMessage) -> TimerMessage | str:
-    """Read a stored timer message; what is wrong with it, if it is none."""
+def slots_of(out: int, deliver: int | None, precision: int) -> tuple[int, int]:
+    """The first and the last slot that a message may be in which got the slot ``out`` when it was sent, perhaps with another precision
+    than today's. ``deliver`` is its time, if it tells; else that may be as far behind as the greatest precision with such a slot has it."""
+    last = out + next((coarse for coarse in (1000, 500, 200) if out % coarse == 0), 100)
+    if deliver is not None and out < deliver <= last:
+        return slot_ms(deliver, precision), slot_ms(deliver, precision)
+    return slot_ms(out + 1, precision), slot_ms(last, precision)
+
+
+def timer_message(message: ReceivedMessage, precision: int) -> TimerMessage | str:
+    """Read a stored timer message, for slots of ``precision`` ms; what is wrong with it, if it is none."""
     properties = message.properties
     out, queue_id = properties.get(TIMER_OUT_MS, ""), properties.get(REAL_QUEUE_ID, "")
     topic = properties.get(REAL_TOPIC, "")
@@ -67,7 +82,12 @@ def timer_message(message: ReceivedMessage) -> TimerMessage | str:
     if nowhere or not (queue_id.isascii() and queue_id.isdigit() and len(queue_id) < 10):
         return f"{REAL_TOPIC}={topic[:140]!r} {REAL_QUEUE_ID}={queue_id[:40]!r} is no place to deliver to"
     unique_id = properties.get(UNIQ_KEY, "")
-    return TimerMessage(message, int(out), topic, int(queue_id), unique_id, properties.get(TIMER_DELETE_UNIQ_KEY))
+    recalled = properties.get(TIMER_DELETE_UNIQ_KEY)
+    deliver = asked_long(properties.get(TIMER_DELIVER_MS, "")) if recalled is None else None  # of a recall: its handle's
+    due, until = slots_of(int(out), deliver, precision)
+    if recalled is None:  # never early
+        due = until
+    return TimerMessage(message, int(out), due, until, topic, int(queue_id), unique_id, recalled)
 
 
 def copied(message: ReceivedMessage, written: int, now: int, *, rolls: bool) -> str:

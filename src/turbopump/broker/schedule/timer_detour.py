@@ -78,6 +78,8 @@ def timed(parcel: Parcel, config: BrokerConfig, now: int) -> Parcel | Response:
     if deliver - now > config.timer_max_delay_sec * 1000:
         return _illegal(config, f"{name}={properties[name][:40]} is {(deliver - now) // 1000} s ahead")
     out = slot_ms(deliver, config.timer_precision_ms)
+    if name != TIMER_DELIVER_MS and (config.timer_precision_ms < 1000 or TIMER_DELIVER_MS in properties):
+        properties[TIMER_DELIVER_MS] = str(deliver)  # of which second's slot the finer one is would not tell it after a change
     properties[TIMER_OUT_MS] = str(out)
     properties[REAL_TOPIC] = parcel.topic
     properties[REAL_QUEUE_ID] = str(parcel.queue_id)
@@ -91,9 +93,9 @@ def deliver_ms(properties: dict[str, str], now: int) -> int | None:
     """When the message is to be delivered; None if that is no number."""
     for name, unit in _ASKING:
         if name in properties:
-            count = _long(properties[name])
+            count = asked_long(properties[name])
             return None if count is None else now + count * unit
-    return _long(properties.get(TIMER_DELIVER_MS, ""))
+    return asked_long(properties.get(TIMER_DELIVER_MS, ""))
 
 
 def slot_ms(deliver: int, precision: int) -> int:
@@ -101,7 +103,7 @@ def slot_ms(deliver: int, precision: int) -> int:
     return (deliver - 1) // precision * precision
 
 
-def _long(text: str) -> int | None:
+def asked_long(text: str) -> int | None:
     """What Java's ``Long.parseLong`` makes of it."""
     digits = text[1:] if text[:1] in ("-", "+") else text
     if not (digits.isascii() and digits.isdigit() and len(digits) < 40):
@@ -111,7 +113,7 @@ def _long(text: str) -> int | None:
 
 
 def _level(properties: dict[str, str]) -> int:
-    return _long(properties.get(DELAY_TIME_LEVEL, "").strip()) or 0
+    return asked_long(properties.get(DELAY_TIME_LEVEL, "").strip()) or 0
 
 
 def _illegal(config: BrokerConfig, why: str) -> Response:

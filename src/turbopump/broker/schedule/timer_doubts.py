@@ -9,10 +9,12 @@ from turbopump.broker.schedule.timer_copies import TimerMessage
 from turbopump.errors import StoreDamagedError
 from turbopump.store.consume_queue import ConsumeQueue
 from turbopump.store.pending_timers import Due
-from turbopump.store.timer_log import MAGIC_DELETE, MAGIC_ROLL
+from turbopump.store.timer_log import MAGIC_DELETE, MAGIC_ROLL, TimerUnit
 
 _LATE_SLOTS = 4
 """A message may be in a later slot than its own if that was over when it came, by the clock or by at most as many slots."""
+_COARSEST_MS = 1000
+"""The greatest precision that there is."""
 
 
 class Doubts:
@@ -36,10 +38,30 @@ class Doubts:
     def _fits(self, due: Due, number: int, message: TimerMessage | str) -> bool:
         offset, size, magic = due.offsets[number], due.sizes[number], due.magics[number]
         if isinstance(message, str):
-            unit = self._queue.unit(self._queue.first_at(offset))
-            return unit is not None and unit[:2] == (offset, size)
+            return self._has(offset, size)
         if bool(magic & MAGIC_DELETE) != (message.recalled is not None):
             return False
         if magic & MAGIC_ROLL:
-            return message.due > due.time
-        return message.due == due.time or (message.due < due.time and message.due <= due.written[number] + self._late_ms)
+            return message.until > due.time
+        until = message.until
+        return message.due <= due.time <= until or (until < due.time and until <= due.written[number] + self._late_ms)
+
+    def check_old(self, unit: TimerUnit, message: TimerMessage | str) -> None:
+        """As ``check``, of a unit that was written with another precision, which need not be known."""
+        if isinstance(message, str):
+            fits = self._has(unit.offset, unit.size)
+        elif unit.recalls != (message.recalled is not None):
+            fits = False
+        elif unit.rolls:
+            fits = message.out + _COARSEST_MS > unit.time
+        else:
+            late = max(message.out + _COARSEST_MS, unit.written + _LATE_SLOTS * _COARSEST_MS)
+            fits = message.out < unit.time + _COARSEST_MS and unit.time <= late
+        if not fits:
+            text = f"a unit of the slot {unit.time} points to {unit.offset}, {unit.size} bytes, where its message is not"
+            raise StoreDamagedError(f"the timer log is damaged: {text}")
+
+    def _has(self, offset: int, size: int) -> bool:
+        """Whether the queue has a message there."""
+        unit = self._queue.unit(self._queue.first_at(offset))
+        return unit is not None and unit[:2] == (offset, size)

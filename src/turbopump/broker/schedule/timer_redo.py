@@ -18,6 +18,7 @@ HELD_MAX: Final = 200_000
 
 class _Held(NamedTuple):
     due: int
+    until: int
     offset: int
     size: int
     topic_hash: int
@@ -44,11 +45,11 @@ class Redo:
         if index >= pending.redo_before:
             return True
         written = pending.config.floor(message.message.store_timestamp)
-        time, rolls = pending.place(message.due, written)
+        time, rolls = pending.place(message.until, written)
         if time >= pending.read_time:
             return True
         if rolls and len(self._held) < HELD_MAX and message.unique_id:
-            self._held[key] = _Held(message.due, offset, size, message.topic_hash, recalls)
+            self._held[key] = _Held(message.due, message.until, offset, size, message.topic_hash, recalls)
         return rolls and (len(self._held) >= HELD_MAX or not message.unique_id)
 
     def finish(self, end: int, now: int) -> bool:
@@ -57,8 +58,8 @@ class Redo:
         if pending.queue_offset < max(pending.redo_before, end):
             return False
         for held in self._held.values():
-            due = max(held.due, pending.read_time)
-            pending.put(due, held.offset, held.size, now, held.topic_hash, recalls=held.recalls)
+            due, until = (max(slot, pending.read_time) for slot in (held.due, held.until))
+            pending.put(due, held.offset, held.size, now, held.topic_hash, recalls=held.recalls, until=until)
         self._held.clear()
         pending.redo_before = 0
         self.active = False

@@ -93,7 +93,7 @@ class TimerSaving:
         pending = self._pending
         if not self._exists and self._queue.max_index > self._queue.min_index:  # the first ones came too late to be taken in
             pending.write_checkpoint(pending.checkpoint(self._clock.now_ms()))
-        elif pending.moved and self._exists and not self._failed and not pending.redo_before:
+        elif pending.moved and self._exists and not self._failed and not pending.rebuilding:
             self._store.flusher.flush_all_now()
             if self._store.flushed.error is None:
                 for segment in pending.dirty_segments():
@@ -109,7 +109,14 @@ class TimerSaving:
         """Note, in this thread, that everything is made anew; should the note fail, the next start finds log and checkpoint at odds."""
         pending = self._pending
         checkpoint = TimerCheckpoint(
-            pending.read_time, 0, pending.queue_offset, 0, pending.redo_before, self._clock.now_ms(), pending.saved.counter + 1
+            pending.read_time,
+            0,
+            pending.queue_offset,
+            0,
+            pending.redo_before,
+            self._clock.now_ms(),
+            pending.saved.counter + 1,
+            precision_ms=pending.config.precision_ms,
         )
         try:
             pending.write_checkpoint(checkpoint)
@@ -124,7 +131,8 @@ class TimerSaving:
         """The offset of the log from which on messages wait here, or a smaller one while that is being looked up; None: none waits."""
         pending, queue = self._pending, self._queue
         unit = queue.unit(min(pending.queue_offset, pending.saved.queue_offset))
-        if pending.next_time() is None and unit is None and not self._changed and not self._under_way:
+        still = pending.next_time() is None and not pending.rebuilding and not self._changed and not self._under_way
+        if still and unit is None:
             return None
         loop = asyncio.get_running_loop()
         if self._looking is None and not self._stopped and loop.time() >= self._looked_at + OLDEST_EVERY_S:
@@ -146,7 +154,7 @@ class TimerSaving:
 
     def _begin(self) -> None:
         self._timer = None
-        if self._failed or self._stopped or self._pending.redo_before or not self._exists:
+        if self._failed or self._stopped or self._pending.rebuilding or not self._exists:
             return
         self._under_way, self._changed = True, False
         self._pending.log.prepare()
@@ -171,7 +179,7 @@ class TimerSaving:
                 f"fdatasync of the timer log failed ({error.strerror or error}); after the next start messages may be delivered again"
             )
             return
-        if self._stopped or self._pending.redo_before:
+        if self._stopped or self._pending.rebuilding:
             self._under_way = False
             return
         self._written_out.clear()
@@ -193,7 +201,7 @@ class TimerSaving:
 
     def _trim(self) -> None:
         timer_log = self._pending.log
-        files = timer_log.drop_before(self._store.log.start)
+        files = timer_log.files_before(self._pending.saved.log_begin) or timer_log.drop_before(self._store.log.start)
         if not files or self._stopped:
             return
 

@@ -18,6 +18,7 @@ from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.schedule.timer_copies import NEVER_WAITED, TimerMessage, copied, timer_message
 from turbopump.broker.schedule.timer_detour import slot_ms
 from turbopump.broker.schedule.timer_doubts import Doubts
+from turbopump.broker.schedule.timer_new_slots import NewSlots
 from turbopump.broker.schedule.timer_redo import Redo
 from turbopump.broker.schedule.timer_saving import TimerSaving
 from turbopump.broker.schedule.timer_slices import SLICE, Ahead, first_slice, slice_of
@@ -85,6 +86,7 @@ class Timers:
         self._saving = TimerSaving(pending, store, self._queue, disk, clock, flush_interval)
         self._redo = Redo(pending)
         self._doubts = Doubts(self._queue, pending.config.precision_ms)
+        self._new_slots = NewSlots(pending, self._doubts, self._read, self._pass_over)
         self._task: asyncio.Task[None] | None = None
         self._begun = -1
         """The newest slot whose delivery has begun."""
@@ -125,7 +127,7 @@ class Timers:
     def has_delivered(self, deliver_ms: int, queue_offset: int) -> bool:
         """Whether all is delivered that was to be so at ``deliver_ms`` or before and stands in the queue before ``queue_offset``."""
         pending = self.pending
-        if pending.queue_offset < queue_offset or self._redo.active:
+        if pending.queue_offset < queue_offset or pending.rebuilding:
             return False
         next_time = pending.next_time()
         return next_time is None or next_time > slot_ms(deliver_ms, pending.config.precision_ms)
@@ -133,6 +135,8 @@ class Timers:
     async def _run(self) -> None:
         while True:
             try:
+                if await self._new_slots.run(self._clock.now_ms()):
+                    self._saving.touch()
                 await self._take_in()
                 wait = await self._deliver_due()
                 if self._refused and wait:
@@ -192,14 +196,14 @@ class Timers:
         self.numbers.taken_in += 1
         if self._redo.active and not self._redo.is_pending(index, offset, size, message):
             return
-        if message.due < pending.read_time and message.due + pending.config.precision_ms <= now:
+        if message.until < pending.read_time and message.until + pending.config.precision_ms <= now:
             if message.recalled is None:
                 await self._deliver(message, NEVER_WAITED, rolls=False)
             return
-        if message.due < pending.read_time - 2 * pending.config.precision_ms:
+        if message.until < pending.read_time - 2 * pending.config.precision_ms:
             self._rewind(now)
-        due = max(message.due, pending.read_time)
-        pending.put(due, offset, size, now, message.topic_hash, recalls=message.recalled is not None)
+        due, until = (max(slot, pending.read_time) for slot in (message.due, message.until))
+        pending.put(due, offset, size, now, message.topic_hash, recalls=message.recalled is not None, until=until)
 
     def _rewind(self, now: int) -> None:
         """The clock was set back. Raises StoreError until it is on the disk how far things are."""
@@ -337,7 +341,7 @@ class Timers:
             return fault
         try:
             message: ReceivedMessage = decode_entry(data, check_crc=False)
-            return timer_message(message)
+            return timer_message(message, self.pending.config.precision_ms)
         except StoredMessageError as error:
             return str(error)
 
