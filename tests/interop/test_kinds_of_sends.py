@@ -84,7 +84,7 @@ KINDS = {
     "send_async": Kind(many, in_order=False),
     "send_oneway": Kind(many, in_order=False),
     "send_batch": Kind(many),
-    "send_by_selector": Kind(many),
+    "send_by_selector": Kind(many, queue=by_number),
     "send_to_queue": Kind(many),
     "async_to_queue": Kind(many, in_order=False, queue=third),
     "async_by_selector": Kind(many, in_order=False, queue=by_number),
@@ -116,10 +116,7 @@ KINDS = {
 }
 TIMERS = ("timers", "timers_sec", "timers_ms", "timers_oneway", "recalled")
 ONLY_JAVA_5 = {"auto_batch", "namespace_v2", *TIMERS}
-ONLY_JAVA = {
-    *("send_by_selector", "lz4", "zstd", "levels_oneway", "namespace_transactions"),
-    *(name for name in KINDS if name.startswith(("async_", "oneway_", "batch_"))),
-}
+ONLY_JAVA = {"lz4", "zstd"}
 ALSO = ("send_large", "send_vip")  # read back by the client itself, and nothing new to our consumer
 JAVA_4_KINDS = tuple(kind for kind in KINDS if kind not in ONLY_JAVA_5)
 GO_KINDS = tuple(kind for kind in JAVA_4_KINDS if kind not in ONLY_JAVA)

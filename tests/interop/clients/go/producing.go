@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"strings"
 	"sync"
@@ -21,7 +22,9 @@ const (
 func producing(s *session) bool {
 	kinds := map[string]scenario{
 		"sharded": sharded, "zlib": zlibbed, "largest": largestLetter, "levels": levels, "namespace": inNamespace, "traced": traced,
+		"namespace_transactions": namespaceTransactions,
 	}
+	maps.Copy(kinds, ways)
 	for name, work := range scenarios {
 		if strings.HasPrefix(name, "send_") {
 			kinds[name] = work
@@ -94,14 +97,18 @@ func largestLetter(s *session, topic string) (string, error) {
 	return s.sendAs(l, producer.WithCompressMsgBodyOverHowmuch(5<<20))
 }
 
-func levels(s *session, topic string) (string, error) {
+func levelled(topic string) *letters {
 	l := newLetters(topic, few)
 	for n, message := range l.sent {
 		if n%4 != 0 {
 			message.WithDelayTimeLevel(n % 4)
 		}
 	}
-	return s.sendAs(l)
+	return l
+}
+
+func levels(s *session, topic string) (string, error) {
+	return s.sendAs(levelled(topic))
 }
 
 func inNamespace(s *session, topic string) (string, error) {

@@ -41,6 +41,7 @@ func (s *session) send(p rocketmq.Producer, l *letters, from, to int) error {
 // sendOne sends a letter until it is acknowledged.
 func (s *session) sendOne(p rocketmq.Producer, l *letters, message *primitive.Message) (*primitive.SendResult, error) {
 	for {
+		message.Topic = l.topic // a producer with a namespace writes that into the message
 		result, err := p.SendSync(patiently(), message)
 		if err == nil {
 			return result, l.acknowledged(message, result)

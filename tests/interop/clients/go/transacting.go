@@ -63,14 +63,13 @@ func (l *listener) settled(enough func(number, times int) bool) (count, question
 	return count, questions
 }
 
-func (s *session) transactionProducer(topic string, l *listener) (rocketmq.TransactionProducer, error) {
-	p, err := rocketmq.NewTransactionProducer(
-		l,
+func (s *session) transactionProducer(topic string, l primitive.TransactionListener, options ...producer.Option) (rocketmq.TransactionProducer, error) {
+	p, err := rocketmq.NewTransactionProducer(l, append([]producer.Option{
 		producer.WithNameServer(primitive.NamesrvAddr{s.namesrv}),
-		producer.WithGroupName(topic+"-group"),
-		producer.WithInstanceName(topic+"-group"),
+		producer.WithGroupName(topic + "-group"),
+		producer.WithInstanceName(topic + "-group"),
 		producer.WithRetry(0),
-	)
+	}, options...)...)
 	if err != nil {
 		return nil, err
 	}
