@@ -93,6 +93,7 @@ KINDS = {
     "batch_to_queue": Kind(many, queue=third),
     "batch_async": Kind(many, in_order=False),
     "batch_async_to_queue": Kind(many, in_order=False, queue=third),
+    "batch_oneway": Kind(many, in_order=False),
     "send_signed": Kind(lambda topic: letters(topic, 8)),
     "sharded": Kind(sharded),
     "zlib": Kind(compressible, compressed=ZLIB),
@@ -117,11 +118,13 @@ KINDS = {
 TIMERS = ("timers", "timers_sec", "timers_ms", "timers_oneway", "recalled")
 ONLY_JAVA_5 = {"auto_batch", "namespace_v2", *TIMERS}
 ONLY_JAVA = {"lz4", "zstd"}
+ONLY_GO = {"batch_oneway"}
 ALSO = ("send_large", "send_vip")  # read back by the client itself, and nothing new to our consumer
-JAVA_4_KINDS = tuple(kind for kind in KINDS if kind not in ONLY_JAVA_5)
-GO_KINDS = tuple(kind for kind in JAVA_4_KINDS if kind not in ONLY_JAVA)
+JAVA_5_KINDS = tuple(kind for kind in KINDS if kind not in ONLY_GO)
+JAVA_4_KINDS = tuple(kind for kind in JAVA_5_KINDS if kind not in ONLY_JAVA_5)
+GO_KINDS = tuple(kind for kind in KINDS if kind not in ONLY_JAVA_5 | ONLY_JAVA)
 CLIENTS = (
-    ForeignClient("java-5.3.3", tuple(KINDS), lambda: java_client("5.3.3", program="Producing")),
+    ForeignClient("java-5.3.3", JAVA_5_KINDS, lambda: java_client("5.3.3", program="Producing")),
     ForeignClient("java-4.9.8", JAVA_4_KINDS, lambda: java_client("4.9.8", program="Producing")),
     ForeignClient("go-2.1.2", GO_KINDS, lambda: go_client("producing")),
 )

@@ -23,6 +23,7 @@ var ways = map[string]scenario{
 	"batch_to_queue":       way(producer.NewManualQueueSelector, batch, inTurn),
 	"batch_async":          way(producer.NewRoundRobinQueueSelector, batch, atOnce),
 	"batch_async_to_queue": way(producer.NewManualQueueSelector, batch, atOnce),
+	"batch_oneway":         way(producer.NewRoundRobinQueueSelector, batch, oneway),
 	"levels_oneway":        levelsOneway,
 }
 
