@@ -29,13 +29,15 @@ COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, 
 
 
 class World(KeptPrograms):
-    """The data base of the producers (``decided``), what they know to be stored (``acknowledged``), and what a consumer has read."""
+    """The data base of the producers (``decided``), what they know to be stored (``acknowledged``), whose commit they may have sent
+    (``commit_told``), and what a consumer has read."""
 
     def __init__(self, simulation: Simulation, *, peace: bool = False) -> None:
         super().__init__(simulation, rest_s=20)
         self.peace = peace
         self.decided: dict[int, TransactionState] = {}
         self.acknowledged: set[int] = set()
+        self.commit_told: set[int] = set()
         self.delivered: Counter[int] = Counter()
         self.too_early: list[int] = []
         self.questions = 0
@@ -120,19 +122,25 @@ class World(KeptPrograms):
     async def _producer(self, host: str) -> None:
         rng = self.source(host)
 
+        def tell(number: int, state: TransactionState) -> TransactionState:
+            if state is COMMIT:
+                self.commit_told.add(number)
+            return state
+
         async def execute(_message: Message, number: object) -> TransactionState:
             assert isinstance(number, int)
             self.decided[number] = COMMIT if rng.random() < 0.6 else ROLLBACK
             await asyncio.sleep(rng.choice((0, 0, 0, 0.1, 12)))
             if rng.random() < 0.1:
                 raise OSError("the data base is away")
-            return UNKNOWN if rng.random() < 0.3 else self.decided[number]
+            return UNKNOWN if rng.random() < 0.3 else tell(number, self.decided[number])
 
         async def check(message: ReceivedMessage) -> TransactionState:
             self.questions += 1
             if rng.random() < 0.2:
                 return UNKNOWN
-            return self.decided.get(int(message.body), ROLLBACK if rng.random() < 0.5 else UNKNOWN)
+            number = int(message.body)
+            return tell(number, self.decided.get(number, ROLLBACK if rng.random() < 0.5 else UNKNOWN))
 
         producer = TransactionProducer(
             f"{NAMESRV}:9876",
@@ -178,7 +186,7 @@ class World(KeptPrograms):
                     message = broker.store.lookup.message_in_queue(TOPIC, queue_id, index)
                     assert message is not None
                     number = int(message.body)
-                    if self.decided.get(number) is not COMMIT:
+                    if number not in self.commit_told or self.decided.get(number) is not COMMIT:
                         self.too_early.append(number)
                     self.delivered[number] += 1
                     self._read[queue_id] = index + 1

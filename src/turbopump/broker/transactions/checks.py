@@ -1,7 +1,9 @@
 """Asking producers what has become of their transactions: in rounds, each half message once in a round.
 
 The rule: whoever was asked about stands again at the end of the queue, with the number of times in its properties, so that the place in
-the queue moves on and nothing else need be kept. While nothing is pending, nothing happens. Source: apache/rocketmq
+the queue moves on and nothing else need be kept. After a kill the queue goes on from a place that was kept before; of the copies that are
+read again, only the newest of each half message counts (with RocketMQ each is asked about and copied again, so that every such kill
+doubles them). While nothing is pending, nothing happens. Source: apache/rocketmq
 ``TransactionalMessageServiceImpl.check``, ``AbstractTransactionalMessageCheckListener``; there rounds go on whether there is anything to
 ask about or not.
 """
@@ -140,6 +142,7 @@ class TransactionChecks:
             if not pending.advance():
                 continue
             if (place := pending.place) >= end:
+                pending.forget_given_up()
                 break
             try:
                 step = await self._look_at(place)
@@ -179,6 +182,13 @@ class TransactionChecks:
         if pending.has_ended(half.origin):
             self._endings.note_ended(half.offset)
             return _Step()
+        if await self._stands_further_behind(half):
+            pending.passed(place)
+            return _Step()
+        if await self._was_given_up(half):
+            pending.forget_copy(half.origin)
+            pending.passed(place)
+            return _Step()
         if self._is_hopeless(half):
             await self._give_up(half)
             return _Step()
@@ -188,6 +198,24 @@ class TransactionChecks:
             log.error("half message cannot be stored again, it is given up offset=%d cause=%s", place, error)
             await self._give_up(half)
             return _Step()
+
+    async def _stands_further_behind(self, half: Half) -> bool:
+        """Whether a newer copy of it can be read: the last run made it, and was killed before it had kept its place."""
+        newest = self._pending.newest_copy(half.origin)
+        if newest is None or newest <= half.offset:
+            return False
+        entry = await ask(self._store.cold_reads, self._store.lookup.entry_in_queue(HALF_TOPIC, QUEUE, newest))
+        copy = read_half(entry.message) if entry is not None and entry.fault is None else None
+        return copy is not None and copy.is_the_same_as(half)
+
+    async def _was_given_up(self, half: Half) -> bool:
+        """Whether a letter about it was written behind it: by the last run, which was killed before it had kept its place."""
+        offset = self._pending.given_up(half.origin)
+        if offset is None or offset <= half.message.commit_log_offset:
+            return False
+        entry = await ask(self._store.cold_reads, self._store.lookup.entry_at(offset))
+        letter = read_half(entry.message) if entry is not None and entry.fault is None else None
+        return letter is not None and letter.is_the_same_as(half)
 
     async def _ask_or_put_off(self, half: Half) -> _Step:
         due = self._due(half)
@@ -248,7 +276,10 @@ class TransactionChecks:
     async def _give_up(self, half: Half) -> None:
         if self._topics.find(GIVEN_UP_TOPIC) is None:
             self._topics.put(TopicConfig(topic_name=GIVEN_UP_TOPIC, read_queue_nums=1, write_queue_nums=1, perm=READ_WRITE))
-        await self._forwarding.forward(half.message, GIVEN_UP_TOPIC, QUEUE)
+        try:
+            await self._forwarding.forward(half.message, GIVEN_UP_TOPIC, QUEUE, properties=half.put_off())
+        except MessageError:  # of another broker's directory, with no room for where it was first
+            await self._forwarding.forward(half.message, GIVEN_UP_TOPIC, QUEUE)
         self._pending.forget_copy(half.origin)
         self._pending.passed(half.offset)
         self.given_up += 1

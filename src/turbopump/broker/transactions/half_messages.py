@@ -136,6 +136,24 @@ class Half(msgspec.Struct, frozen=True):
         """In the queue of half messages."""
         return self.message.queue_offset
 
+    def is_the_same_as(self, other: Half) -> bool:
+        """Whether both are copies of one half message. Their UNIQ_KEY would not do: a producer may give it twice."""
+        return self.origin == other.origin and self._birth == other._birth
+
+    @property
+    def _birth(self) -> tuple[object, ...]:
+        message = self.message
+        unique = message.properties.get(UNIQ_KEY)
+        return (
+            self.group,
+            self.topic,
+            self.queue_id,
+            unique,
+            message.born_timestamp,
+            message.body_crc,
+            len(message.stored_body),
+        )
+
     @property
     def final_flag(self) -> int:
         """The ``sysFlag`` of the message once it is committed."""

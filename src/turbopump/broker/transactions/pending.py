@@ -14,6 +14,8 @@ ENDED_KEPT: Final = 100_000
 """Ended ones that are remembered: one that is ended again, later, is not delivered twice."""
 COPIES_KEPT: Final = 1_000_000
 """Half messages that stand again further behind, and whose older copies are known to be the same."""
+GIVEN_UP_KEPT: Final = 100_000
+"""Half messages that the last run gave up after it had kept its place."""
 STEP: Final = 1000
 
 
@@ -26,6 +28,7 @@ class PendingHalves:
         self._ended: set[int] = set()
         self._remembered: dict[int, None] = {}
         self._copies: dict[int, int] = {}
+        self._given_up: dict[int, int] = {}
         self._marks: deque[tuple[int, int]] = deque()
 
     @property
@@ -77,6 +80,24 @@ class PendingHalves:
     def forget_copy(self, origin: int) -> None:
         """Note that a half message was given up: it stands nowhere any more."""
         self._copies.pop(origin, None)
+
+    def newest_copy(self, origin: int) -> int | None:
+        """Where the half message that was first at ``origin`` is now; None: nothing is known of copies."""
+        return self._copies.get(origin)
+
+    def note_given_up(self, letter: int, origin: int) -> bool:
+        """Note that the log has at ``letter`` the newest letter about the half message that was first at ``origin``; False if no more are
+        kept."""
+        self._given_up.setdefault(origin, letter)
+        return len(self._given_up) < GIVEN_UP_KEPT
+
+    def given_up(self, origin: int) -> int | None:
+        """Where in the log the letter is that was written when it was given up, as far as the start found one."""
+        return self._given_up.get(origin)
+
+    def forget_given_up(self) -> None:
+        """Note that all which the start found pending have been looked at."""
+        self._given_up.clear()
 
     def advance(self) -> bool:
         """Pass over ended ones, a bounded number; False if there may be more."""

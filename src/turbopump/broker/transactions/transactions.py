@@ -18,7 +18,16 @@ from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.topics import TopicTable
 from turbopump.broker.transactions.checks import TransactionChecks
 from turbopump.broker.transactions.endings import Endings
-from turbopump.broker.transactions.half_messages import GROUP, HALF_TOPIC, OP_TOPIC, QUEUE, Half, ended_offsets, read_half
+from turbopump.broker.transactions.half_messages import (
+    GIVEN_UP_TOPIC,
+    GROUP,
+    HALF_TOPIC,
+    OP_TOPIC,
+    QUEUE,
+    Half,
+    ended_offsets,
+    read_half,
+)
 from turbopump.broker.transactions.op_queue import OpQueue
 from turbopump.broker.transactions.pending import PendingHalves
 from turbopump.broker.transactions.saved_place import SavedPlace
@@ -99,6 +108,7 @@ class Transactions:
             await self._read_ended()
             self._ended_known.set()
             await self._read_copies()
+            await self._read_given_up()
             self._copies_known.set()
             await self.checks.run()
         except Exception:
@@ -141,6 +151,25 @@ class Transactions:
                 self.endings.note_ended(half.offset, half.origin)
             else:
                 self._pending.note_copy(half.origin, index)
+
+    async def _read_given_up(self) -> None:
+        """Which of the pending ones were given up without the place being kept: their letters lie in the log behind the first of them."""
+        queue, store, pending = self._store.queues.find(HALF_TOPIC, QUEUE), self._store, self._pending
+        if queue is None or (first := queue.unit(max(pending.place, queue.min_index))) is None:
+            return
+        for index in range(store.max_offset(GIVEN_UP_TOPIC, QUEUE) - 1, store.min_offset(GIVEN_UP_TOPIC, QUEUE) - 1, -1):
+            if index % SLICE == 0:
+                await asyncio.sleep(0)
+            entry = await self._in_queue(GIVEN_UP_TOPIC, index)
+            if entry is None or entry.fault is not None:
+                continue
+            if entry.offset <= first[0]:
+                break
+            letter = read_half(entry.message)
+            if letter is None or TRANSACTION_PREPARED_QUEUE_OFFSET not in entry.message.properties:
+                continue
+            if not pending.note_given_up(entry.offset, letter.origin):
+                break
 
     async def _is_committed(self, half: Half) -> bool:
         """Whether the message is where it is meant to go, as far as the key index knows: a kill came before that was written down.
