@@ -1,7 +1,9 @@
 """What the broker itself appends: messages that are stored already and go on to another queue, and entries of its own.
 
 Delays and timers that are due, committed transactions, letters to dead-letter topics, marks of operation queues: all go in by this door.
-It waits for room where a send would stand in the line, and it must not know why a message goes on.
+What the broker has to deliver goes on while sends are refused for want of room, for it is what keeps the oldest segments from being
+deleted; what a client brings (``for_client``) is refused as a send is. It waits for room where a send would stand in the line, and it must
+not know why a message goes on.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ class Forwarding:
         sys_flag: int | None = None,
         reconsume_times: int | None = None,
         prepared_transaction_offset: int = 0,
+        for_client: bool = False,
     ) -> Placed:
         """Store a stored message again, in another place. What is not given is as it was: body (compressed or not), birth, flag,
         property text and so on. Raises what ``MessageStore.put`` does, but for RoomInMakingError, which it waits for.
@@ -59,9 +62,12 @@ class Forwarding:
             born_host=message.born_host,
             reconsume_times=message.reconsume_times if reconsume_times is None else reconsume_times,
             prepared_transaction_offset=prepared_transaction_offset,
+            own=not for_client,
         )
 
-    async def append(self, topic: str, queue_id: int, body: bytes, properties: str, *, sys_flag: int = 0) -> Placed:
+    async def append(
+        self, topic: str, queue_id: int, body: bytes, properties: str, *, sys_flag: int = 0, for_client: bool = False
+    ) -> Placed:
         """Store a message of the broker's own, born here and now. Raises as ``forward`` does."""
         return await self._put(
             topic,
@@ -74,6 +80,7 @@ class Forwarding:
             born_host=self._host_pair,
             reconsume_times=0,
             prepared_transaction_offset=0,
+            own=not for_client,
         )
 
     async def flushed(self, placed: Placed) -> None:
@@ -101,6 +108,7 @@ class Forwarding:
         born_host: tuple[str, int],
         reconsume_times: int,
         prepared_transaction_offset: int,
+        own: bool,
     ) -> Placed:
         host = encode_host(*born_host)
         flags = sys_flag & ~_OUR_BITS
@@ -129,6 +137,7 @@ class Forwarding:
                     store_host=self._store_host,
                     reconsume_times=reconsume_times,
                     prepared_transaction_offset=prepared_transaction_offset,
+                    own=own,
                 )
             except RoomInMakingError:
                 waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -159,6 +159,11 @@ class BatchConsumeQueue(ConsumeQueue):
         self._write(BatchUnit(0, 1, 0, 0, index - 1, 1))
         self.min_index, self.first_number = index, self.next_number
 
+    def new_file_for(self, count: int) -> int:
+        """Bytes of the file that ``make_room`` would make; 0 if it needs none."""
+        end = (self.next_number + count) * BATCH_UNIT_SIZE
+        return 0 if self._files and self._files.files[-1].end >= end else self._files.file_size
+
     def make_room(self, count: int) -> None:
         """Make the files that the next ``count`` units need, so that appending them cannot fail. Raises OSError."""
         end = (self.next_number + count) * BATCH_UNIT_SIZE

@@ -111,6 +111,12 @@ class CommitLog:
             )
         return self._roll()
 
+    def new_file_for(self, size: int) -> int:
+        """Bytes of the file that ``place`` would make for an entry of ``size`` bytes; 0 if it needs none."""
+        current = self._current
+        fits = current is not None and current.end - self.end >= size + BLANK_SIZE_MIN
+        return 0 if fits or self._files.has_spare else self.segment_size
+
     @property
     def room(self) -> tuple[Any, int]:
         """The map that the offset which ``place`` gave lies in, and the byte of it: where the entry is to be written."""

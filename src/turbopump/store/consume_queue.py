@@ -122,6 +122,11 @@ class ConsumeQueue:
         if file is not None:
             _pack_into(file.buffer, (index - 1) * UNIT_SIZE - file.start, 0, 1, 0)
 
+    def new_file_for(self, count: int) -> int:
+        """Bytes of the file that ``make_room`` would make; 0 if it needs none."""
+        end = (self.max_index + count) * UNIT_SIZE
+        return 0 if self._files and self._files.files[-1].end >= end else self._files.file_size
+
     def make_room(self, count: int) -> None:
         """Make the files that the next ``count`` units need, so that appending them cannot fail. Raises OSError."""
         file = self._file

@@ -5,12 +5,14 @@
     used     > diskMaxUsedSpaceRatio 75 %        files older than fileReservedTime go, at any hour
              > diskSpaceCleanForciblyRatio 85 %  no new file in a root of the log that is so full while another is not; with
                                                  cleanFileForciblyEnable the oldest files go, whatever their age
-             > diskSpaceWarningLevelRatio 90 %   sends are refused until it is at most 85 % again
+             > diskSpaceWarningLevelRatio 90 %   sends are refused until it is at most 85 % again; what the broker itself appends goes
+                                                 on (``has_room_beside_reserve``), for segments are held by what it has yet to deliver
 
 Of several roots of the log the least used one counts. Where free bytes are judged instead (``free_min``) the three levels are 2.5, 1.5
 and 1 times that many, which is how 25, 15 and 10 % relate. A file that finds no room has sends refused as well, until there is.
-Source: apache/rocketmq ``CleanCommitLogService.isSpaceToDelete``. The rule: levels are made from numbers; the numbers are asked for
-beside the owner's thread, since a disk that hangs does not answer. It must not know what is deleted.
+Source: apache/rocketmq ``CleanCommitLogService.isSpaceToDelete``, ``HookUtils.checkBeforePutMessage`` (there the broker's own appends are
+refused as sends are). The rule: levels are made from numbers; the numbers are asked for beside the owner's thread, since a disk that
+hangs does not answer. It must not know what is deleted.
 """
 
 from __future__ import annotations
@@ -26,6 +28,9 @@ from turbopump.errors import StoreClosedError
 from turbopump.store.disk import Disk, Space
 
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+RESERVE_MAX: Final = 16 * 1024 * 1024
+"""Bytes, or 1 % of the file system if that is less, which new files for the broker's own appends leave free while sends are refused: for
+offsets and other small files."""
 
 
 class Level(IntEnum):
@@ -184,6 +189,14 @@ class SpaceWatch:
         self.look()
         return refusal
 
+    def has_room_beside_reserve(self, log_size: int, queue_size: int) -> bool:
+        """Whether new files of so many bytes (0: none) in the log and in the queues leave the reserve free, as far as is known. What
+        fits into files that are there needs no room: they have all their blocks."""
+        roots = [space for path in self._log_roots if (space := self.figures.get(path)) is not None]
+        queues = self.figures.get(self._others[0]) if self._others else None
+        fits_log = not log_size or not roots or any(_leaves_reserve(space, log_size) for space in roots)
+        return fits_log and (not queue_size or queues is None or _leaves_reserve(queues, queue_size))
+
     def _conclude(self) -> None:
         before = self.refusal
         if self._lacking is not None:
@@ -212,6 +225,10 @@ class SpaceWatch:
             "free some space there, keep messages for less time (fileReservedTime), or let the oldest be deleted whatever their age "
             "(cleanFileForciblyEnable)"
         )
+
+
+def _leaves_reserve(space: Space, size: int) -> bool:
+    return space.free - size >= min(space.total // 100, RESERVE_MAX)
 
 
 def _measured(space: Space | None) -> str:

@@ -165,6 +165,11 @@ class MappedFiles:
         return file
 
     @property
+    def has_spare(self) -> bool:
+        """Whether the next file takes no more room: it is there, or being made."""
+        return self._spare is not None or self._spare_in_making
+
+    @property
     def wait_for_spare(self) -> bool:
         """Whether a spare file will soon be there, and somebody will be told."""
         return self._spare_in_making and self.on_spare is not None

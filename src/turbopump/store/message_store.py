@@ -136,14 +136,19 @@ class MessageStore:
         reconsume_times: int = 0,
         prepared_transaction_offset: int = 0,
         count: int = 1,
+        own: bool = False,
     ) -> Placed:
         """Append one message, or an inner batch of ``count``, and dispatch it.
+
+        ``own``: the broker delivers what it holds (a delay that is over, a half message to ask about); that goes on where sends are
+        refused for want of room, as long as it fits into the files there are, or new ones leave a reserve (``disk_space.py``).
 
         Raises StoreClosedError if the store takes no writes (a full disk is one reason), MessageError if no file can hold it, OSError
         if a new file fails.
         Hosts as ``codec.encode_host`` makes them. Cost: about 6 µs, of which the CRC takes 1, the key index 2.
         """
-        if self._closed or self.flushed.error is not None or self.space.refusal is not None:
+        short_of_room = self.space.refusal is not None
+        if self._closed or self.flushed.error is not None or (short_of_room and not own):
             self._refuse()
         began = self._monotonic()
         queue = self.queues.find_or_make(topic, queue_id)
@@ -155,6 +160,8 @@ class MessageStore:
         if len(name) > TOPIC_SIZE_MAX_V1:
             size += 1
         log = self.log
+        if short_of_room and not self.space.has_room_beside_reserve(log.new_file_for(size), queue.new_file_for(1)):
+            self._refuse()
         try:
             queue.make_room(1)  # what may fail comes before the first byte is written
             offset = log.place(size)

@@ -518,6 +518,7 @@ def test_while_the_store_takes_nothing_an_end_is_refused_with_the_cause_and_late
         half = await one.prepare()
         one.answer = lambda _message: Outcome.COMMIT
         world.broker.store.space.refusal = "the disk is full"
+        world.broker.store.space.has_room_beside_reserve = lambda *_sizes: False  # type: ignore[method-assign]
         code, remark = await one.client.code(one.ending(half, Outcome.COMMIT))
         assert code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert "the disk is full" in remark

@@ -177,3 +177,21 @@ def test_another_error_of_a_new_file_is_passed_on_and_refuses_only_this_send() -
     error = OSError(errno.EACCES, "Permission denied")
     assert watched.watch.no_room(error, A, 100) is error
     assert watched.watch.refusal is None
+
+
+def test_new_files_for_the_brokers_own_appends_leave_a_hundredth_or_16_mib_free_in_one_root_and_beside_the_queues() -> None:
+    watched = Watched()
+    fits = watched.watch.has_room_beside_reserve
+    assert fits(1 << 40, 1 << 40), "nothing is known yet"
+    watched.look(a=Space(1000, 50), b=Space(1000, 30), queues=Space(1000, 20))
+    assert (fits(40, 0), fits(41, 0)) == (True, False)
+    assert (fits(0, 10), fits(0, 11)) == (True, False)
+    assert fits(40, 10)
+    assert not fits(41, 10)
+    large = Space(1 << 50, 1 << 30)
+    watched.look(a=large, b=large, queues=large)
+    room = (1 << 30) - (16 << 20)
+    assert (fits(room, 0), fits(room + 1, 0)) == (True, False)
+    full = Space(1000, 0)
+    watched.look(a=full, b=full, queues=full)
+    assert fits(0, 0), "files that are there have their blocks"

@@ -161,7 +161,7 @@ class RepliesHandler:
             store_size=0,
         )
         try:
-            placed = await self._forwarding.forward(message, request.topic, queue_id)
+            placed = await self._forwarding.forward(message, request.topic, queue_id, for_client=True)
         except (OSError, StoreError, MessageError):
             self.unstored += 1
         else:

@@ -97,6 +97,7 @@ class SendBackHandler:
                 parcel.queue_id,
                 properties=parcel.properties,
                 reconsume_times=message.reconsume_times + 1,
+                for_client=True,
             )
             key = f"{message.properties.get(RETRY_TOPIC) or message.topic}@{request.group}"
             self._statistics.add(SNDBCK_PUT_NUMS, key, 1)

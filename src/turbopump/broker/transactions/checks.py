@@ -28,6 +28,7 @@ from turbopump.errors import MessageError, StoreError
 from turbopump.protocol.bodies.topics import TopicConfig
 from turbopump.protocol.command import encode_command, request_command
 from turbopump.remoting.connection import Connection
+from turbopump.store.disk_space import Level
 from turbopump.store.message_store import MessageStore
 from turbopump.store.new_message import Placed
 
@@ -93,6 +94,7 @@ class TransactionChecks:
         loop = asyncio.get_running_loop()
         pending, timeout = self._pending, self._timeout_ms / 1000
         earliest = due = loop.time() + self._interval
+        look = max(self._interval, 1.0)
         known = self._end
         while True:
             if pending.place >= self._end:
@@ -100,10 +102,12 @@ class TransactionChecks:
                 due, known = loop.time() + timeout, self._end
             while (left := max(earliest, due) - loop.time()) > 0:
                 try:
-                    async with asyncio.timeout(left):
+                    async with asyncio.timeout(min(left, look)):
                         await self._arrival(known)
                 except TimeoutError:
-                    break
+                    if left <= look or self._in_the_way():
+                        break
+                    continue
                 due, known = min(due, loop.time() + timeout), 1 << 62
             pending.advance()
             if pending.place < self._end:
@@ -112,6 +116,13 @@ class TransactionChecks:
                 known += copies
                 earliest = loop.time() + self._interval
                 due = loop.time() + wait_ms / 1000
+
+    def _in_the_way(self) -> bool:
+        """Whether the first one that is pending lies in the segment that is next to be deleted for want of room: a round puts those that
+        are to be asked about much later behind the others."""
+        files, queue = self._store.log.files.files, self._store.queues.find(HALF_TOPIC, QUEUE)
+        unit = queue.unit(self._pending.place) if queue is not None else None
+        return self._store.space.level >= Level.CRAMPED and bool(files) and unit is not None and unit[0] < files[0].end
 
     @property
     def _end(self) -> int:

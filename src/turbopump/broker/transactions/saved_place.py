@@ -38,6 +38,14 @@ class SavedPlace:
             self._waiting = True
             flushed.when(end, partial(self._reached, *place))
 
+    def needed_from(self) -> int | None:
+        """The offset in the log of the first half message that the next start would look at; None if there is none. It moves on with each
+        check, which stores them again at the end, so that none holds its segment for longer than until then."""
+        self.moved()  # what had ended before a start is passed over without anything being noted
+        queue = self._store.queues.find(HALF_TOPIC, QUEUE)
+        unit = queue.unit(max(self._saved[0], queue.min_index)) if queue is not None else None
+        return unit[0] if unit is not None else None
+
     def save_now(self) -> None:
         """Keep them at a clean stop, which brings everything to the disk."""
         if self._store.flushed.error is None:

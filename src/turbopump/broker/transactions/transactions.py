@@ -92,7 +92,12 @@ class Transactions:
 
     def start(self) -> None:
         """Read what is pending, then ask about it when it is time."""
+        self._store.retention.needed_from.append(self._needed_from)
         self._task = asyncio.get_running_loop().create_task(self._run(), name="turbopump transactions")
+
+    def _needed_from(self) -> int | None:
+        """For retention; nothing is kept for checks that do not come."""
+        return None if self._task is None or self._task.done() else self._place.needed_from()
 
     async def close(self) -> None:
         """Write down what has ended, and where the next start is to go on."""
