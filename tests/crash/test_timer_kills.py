@@ -1,4 +1,5 @@
-"""kill -9 with timer messages pending: each comes, none early, and the broker's memory does not grow with them.
+"""kill -9 with timer messages pending, and messages at delay levels among them: each comes, none early, and the broker's memory does not
+grow with them.
 
 Two kinds. The *many* are due within a short time, in which the broker is killed again and again: what it then has to catch up with says
 nothing about how exact it is. The *few* are due before, at any time of a second, while all the many wait and nothing else happens: by them
@@ -28,6 +29,9 @@ LATE_MS = 1000
 FEW_PER_SECOND = 50
 """Four times what a million a day are."""
 FEW_S_MAX = 40
+LEVELS = 18
+BY_LEVEL = 4
+"""Each fourth of the many waits at a delay level, if one ends within the time in which they are due."""
 MEMORY_MAX = 200 * 1000 * 1000
 PACE_COUNT = 10_000
 PULL_BATCH = 1000
@@ -52,23 +56,28 @@ class Extent:
     first_s: float | None
     over_s: float
     kills: int
+    level_s: int
+    """What each delay level adds to the one before, so that several end while the many are due, whenever it is that one is sent."""
 
 
 class Story:
     """``due`` is number → time of delivery in ms, of the many and the few; ``killed`` the times (ms) of kills and when the broker was
     ready again; ``sleeps`` how late plain sleeps were while the few came."""
 
-    def __init__(self, broker: BrokerProcess, rng: random.Random) -> None:
+    def __init__(self, broker: BrokerProcess, rng: random.Random, level_s: int) -> None:
         self.broker = broker
         self.rng = rng
+        self.level_s = level_s
+        self.by_level = 0
         self.due: dict[int, int] = {}
         self.few: list[int] = []
         self.many_begin = 0
         self.killed: list[tuple[int, int]] = []
         self.sleeps: list[float] = []
         self.memory: dict[str, int] = {}
+        """The most of each kind at any look."""
         self.pending = 0
-        """Messages that waited when the memory was looked at."""
+        """Messages that waited when the memory was looked at for the first time."""
         self.came: list[tuple[int, int]] = []
         """(number, store time in ms) of every message that consumers have seen."""
         self._read: dict[MessageQueue, int] = {}
@@ -84,6 +93,14 @@ class Story:
         self.many_begin = int((time.time() + first_s) * 1000)
 
         def many(number: int) -> Message:
+            now = time.time()
+            left = self.many_begin / 1000 - now
+            fitting = [level for level in range(1, LEVELS + 1) if left < level * self.level_s < left + over_s]
+            if number % BY_LEVEL == 0 and fitting:
+                level = self.rng.choice(fitting)
+                self.by_level += 1
+                self.due[number] = int((now + level * self.level_s) * 1000)  # the broker counts from when it is stored
+                return Message(TOPIC, b"%d" % number, delay_level=level)
             deliver = int(self.many_begin + self.rng.uniform(0, over_s) * 1000)
             self.due[number] = max(deliver, int(time.time() * 1000) + 50)
             return Message(TOPIC, b"%d" % number, deliver_at=self.due[number])
@@ -125,6 +142,7 @@ class Story:
                 await self.broker.kill()
             await self.broker.start()
             self.killed.append((began, int(time.time() * 1000)))
+            self.look_at_memory()
 
     def look_at_memory(self) -> None:
         """Of the broker's process, in bytes: all that is resident, and what is not of files."""
@@ -132,9 +150,10 @@ class Story:
         for line in text.splitlines():
             name, _, rest = line.partition(":")
             if name in ("VmRSS", "RssAnon"):
-                self.memory[name] = int(rest.split()[0]) * 1024
-        now = time.time() * 1000
-        self.pending = sum(due > now for due in self.due.values())
+                self.memory[name] = max(int(rest.split()[0]) * 1024, self.memory.get(name, 0))
+        if not self.killed:
+            now = time.time() * 1000
+            self.pending = sum(due > now for due in self.due.values())
 
     async def read(self) -> None:
         """See what came since the last time."""
@@ -150,10 +169,11 @@ class Story:
 
 
 async def told(home: Path, rng: random.Random, extent: Extent) -> Story:
-    async with BrokerProcess(home / "home", home / "store", SETTINGS) as broker:
+    levels = " ".join(f"{level * extent.level_s}s" for level in range(1, LEVELS + 1))
+    async with BrokerProcess(home / "home", home / "store", {**SETTINGS, "messageDelayLevel": levels}) as broker:
         await broker.start()
         await broker.create_topic(TOPIC, QUEUES)
-        story = Story(broker, rng)
+        story = Story(broker, rng, extent.level_s)
         first_s = extent.first_s
         if first_s is None:
             first_s = FEW_S_MAX + 10 + 1.2 * extent.count * await story.pace()
@@ -183,12 +203,12 @@ def caught_up_s(late: dict[int, tuple[int, int]], ready: int) -> float:
     return (at - ready) / 1000
 
 
-def test_pending_timer_messages_survive_kill_9(
+def test_pending_timer_messages_and_delay_levels_survive_kill_9(
     tmp_path: Path, rng: random.Random, full: bool, measured: Callable[[str], None]
 ) -> None:
-    extent = Extent(1_000_000, None, 90.0, 5) if full else Extent(3_000, 7.0, 5.0, 2)
+    extent = Extent(1_000_000, None, 90.0, 5, level_s=20) if full else Extent(3_000, 7.0, 5.0, 2, level_s=1)
     if "TURBOPUMP_TIMERS" in os.environ:
-        extent = Extent(int(os.environ["TURBOPUMP_TIMERS"]), None, 90.0, 5)
+        extent = Extent(int(os.environ["TURBOPUMP_TIMERS"]), None, 90.0, 5, level_s=20)
     story = asyncio.run(told(tmp_path, rng, extent))
     first: dict[int, int] = {}
     for number, at in story.came:
@@ -197,9 +217,9 @@ def test_pending_timer_messages_survive_kill_9(
     early = [number for number, at in story.came if at < story.due[number]]
     came = {number: (story.due[number], at) for number, at in first.items()}
     measured(
-        f"{len(story.due):,} timer messages, {extent.kills} kills: {len(lost)} lost, {len(early)} early, "
-        f"{len(story.came) - len(first):,} twice; memory with {story.pending:,} of them pending "
-        f"{story.memory['RssAnon'] / 1e6:.0f} MB, with pages of files {story.memory['VmRSS'] / 1e6:.0f} MB"
+        f"{len(story.due):,} messages, {story.by_level:,} of them at delay levels, {extent.kills} kills: {len(lost)} lost, "
+        f"{len(early)} early, {len(story.came) - len(first):,} twice; memory with {story.pending:,} of them pending, and after each "
+        f"kill, at most {story.memory['RssAnon'] / 1e6:.0f} MB, with pages of files {story.memory['VmRSS'] / 1e6:.0f} MB"
     )
     idle = [first[number] - story.due[number] for number in story.few if number in first]
     machine = max(story.sleeps, default=0.0)
@@ -219,4 +239,10 @@ def test_pending_timer_messages_survive_kill_9(
     assert story.memory["RssAnon"] <= MEMORY_MAX
     if full:
         assert idle, "sending took so much longer than was foreseen that the broker was never idle: run it again"
+        assert story.pending >= extent.count, (
+            "sending took longer than was foreseen, so that the first came before the last was sent"
+        )
+        assert story.by_level > extent.count // BY_LEVEL // 2, (
+            "most were sent when no level ended in time: level_s is too small"
+        )
         assert p99(idle) <= LATE_MS + (0 if quiet else 2 * machine)
