@@ -101,9 +101,11 @@ class ClientInstance:
             return
         self._closed = True
         self.on_end()
-        for task in [*self._tasks, *self._introducing.values()]:
+        this = asyncio.current_task()  # a user's function that is called in a task of ours may be what closes it
+        others = [task for task in (*self._tasks, *self._introducing.values()) if task is not this]
+        for task in others:
             task.cancel()
-        await asyncio.gather(*self._tasks, *self._introducing.values(), return_exceptions=True)
+        await asyncio.gather(*others, return_exceptions=True)
         self.routes.close()
         farewells = [
             self._take_leave(address, member)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from turbopump.client.consuming.handling import cancelled
 from turbopump.client.namespace import unwrap
@@ -58,7 +58,9 @@ class TransactionAnswers:
         self._namespace = namespace
         self._concurrency = concurrency
         self._waiting: deque[Asked] = deque()
-        self._workers: set[asyncio.Task[None]] = set()
+        self._workers = 0
+        self._working: dict[asyncio.Task[Any], UnderWay] = {}
+        """Those of the workers that have begun, and where each is counted as under way."""
         self._closed = False
         self.dropped = 0
 
@@ -76,31 +78,36 @@ class TransactionAnswers:
             self.dropped += 1
             return
         self._waiting.append(asked)
-        if len(self._workers) < self._concurrency:
-            work = self._work(sender.under_way)
-            self._workers.add(sender.instance.spawn(work, name=f"checks of transactions of {self._group}"))
+        if self._workers < self._concurrency:
+            self._workers += 1
+            sender.instance.spawn(self._work(sender.under_way), name=f"checks of transactions of {self._group}")
 
     def close(self) -> None:
-        """Take no more questions, and drop those that wait: the broker asks another of the group."""
+        """Take no more questions, and drop those that wait: the broker asks another of the group. Nobody waits for the check that closes
+        its own producer."""
         self._closed = True
         self._waiting.clear()
+        this = asyncio.current_task()
+        if this in self._working:
+            self._working.pop(this).ended()
 
     async def end(self) -> None:
         """After ``close``: cancel the checks that are still under way."""
-        others = [worker for worker in self._workers if worker is not asyncio.current_task()]
-        if others:
-            await cancelled(others, 0)
+        if self._working:
+            await cancelled(list(self._working), 0)
 
     async def _work(self, under_way: UnderWay) -> None:
         this = asyncio.current_task()
         assert this is not None
         under_way.count += 1
+        self._working[this] = under_way
         try:
             while self._waiting:
                 await self._answer(self._waiting.popleft())
         finally:
-            self._workers.discard(this)
-            under_way.ended()
+            self._workers -= 1
+            if self._working.pop(this, None) is not None:
+                under_way.ended()
 
     async def _answer(self, asked: Asked) -> None:
         request, message, _ = asked

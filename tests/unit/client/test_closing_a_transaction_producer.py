@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from tests.unit.client.test_transaction_producer import BROKER, COMMIT, NAMESRV, SELLER, UNKNOWN, World, in_a_world, unexpected
@@ -12,9 +14,12 @@ from tests.unit.client.test_transaction_producer import BROKER, COMMIT, NAMESRV,
 from turbopump import Message, TransactionProducer, TransactionResult, TransactionState
 from turbopump.blocking import TransactionProducer as BlockingTransactionProducer
 from turbopump.client.hooks import SendContext, SendHook
+from turbopump.client.sending.under_way import UnderWay
+from turbopump.client.transaction_answers import Asked, TransactionAnswers
 from turbopump.client.user_function import NotCalledError, UserFunction
 from turbopump.errors import NotStartedError
 from turbopump.message.message import ReceivedMessage
+from turbopump.protocol.requests.transactions import CheckTransactionState
 from turbopump.testing.broker_in_loop import running_broker
 from turbopump.testing.broker_thread import BrokerThread
 
@@ -94,6 +99,52 @@ def test_a_check_that_outlasts_the_close_is_cancelled_and_not_answered() -> None
         await other.close()
 
     in_a_world(story)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_checker_may_close_its_own_producer_and_nobody_waits_for_it(shared: bool) -> None:
+    async def story(world: World) -> None:
+        took: list[float] = []
+
+        async def check(_message: ReceivedMessage) -> TransactionState:
+            before = world.simulation.loop.time()
+            await producer.close()
+            took.append(world.simulation.loop.time() - before)
+            return COMMIT
+
+        producer, other = await two_of_one_instance(world, executor=undecided, checker=check)
+        if not shared:
+            await other.close()
+        await producer.send_in_transaction(Message("orders", b"x"))
+        async with asyncio.timeout(100):
+            while not took:
+                await asyncio.sleep(0.1)
+        assert took[0] < 0.5
+        await producer.close()
+        await other.close()
+
+    in_a_world(story)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
+def test_checks_that_end_in_the_moment_they_begin_leave_room_for_others() -> None:
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined,unused-ignore]
+        checker: Any = UserFunction(committing, threads=1, name="checker")
+        told: list[object] = []
+        answers = TransactionAnswers(checker, lambda *answer: told.append(answer), group="g", namespace=None, concurrency=2)
+        loop = asyncio.get_running_loop()
+        instance = SimpleNamespace(spawn=lambda work, name: loop.create_task(work, name=name))
+        sender: Any = SimpleNamespace(under_way=UnderWay(), instance=instance)
+        message: Any = SimpleNamespace(topic="orders", properties={}, msg_id="1", broker_name="")
+        request = CheckTransactionState(topic="orders", tran_state_table_offset=1, commit_log_offset=2, msg_id="1", bname="b")
+        for number in range(10):
+            answers.take(Asked(request, message, cast(Any, None)), sender)
+            while len(told) <= number:
+                await asyncio.sleep(0)
+        assert sender.under_way.count == 0
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
 
 
 def test_an_executor_that_outlasts_the_close_ends_and_the_broker_is_not_told() -> None:

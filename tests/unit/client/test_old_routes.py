@@ -139,6 +139,22 @@ def test_a_broker_that_is_down_does_not_flood_the_name_server() -> None:
     simulate(1, scenario)
 
 
+def test_name_servers_that_keep_silent_cost_a_send_that_has_failed_half_a_second() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
+            await producer.send("orders", b"x")
+            await cluster.broker.stop()
+            cluster.name_server.silent = True
+            await asyncio.sleep(1)
+            for send in (to_a_queue, oneway, by_sharding_key):
+                began = simulation.loop.time()
+                with pytest.raises(SendError, match=r"Connection refused"):
+                    await send(producer)
+                assert simulation.loop.time() - began < 0.6
+
+    simulate(1, scenario)
+
+
 @pytest.mark.parametrize("lost", [False, True])
 def test_what_may_be_stored_is_not_sent_again_but_the_next_send_finds_the_new_broker(lost: bool) -> None:
     async def scenario(simulation: Simulation) -> None:

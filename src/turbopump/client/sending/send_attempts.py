@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -53,6 +54,8 @@ Target = MessageQueue | Callable[[Sequence[MessageQueue]], MessageQueue] | None
 
 RETRY_PAUSE_S: Final = 0.1
 """Wait before the same broker is tried again; doubles each time."""
+CORRECTION_S: Final = 0.5
+"""How long a send that has failed for good waits to hear that its route was wrong."""
 
 
 class Attempts:
@@ -300,7 +303,7 @@ class Attempts:
             if isinstance(error, (CallTimeoutError, ConnectionLostError)):
                 sender.instance.routes.renew_soon(route)  # it may be stored: only the next send looks elsewhere
             return None
-        newer = await self._renewed(route, DOUBT_S)
+        newer = await self._renewed(route, DOUBT_S, patience=CORRECTION_S)
         if self._corrected or sender.under_way.closed or self._loop.time() >= self._deadline:
             return None
         self._corrected = True
@@ -310,9 +313,10 @@ class Attempts:
         address = newer.master(attempt.broker_name)
         return None if address in (None, attempt.address) else (newer, attempt.queue)
 
-    async def _renewed(self, route: TopicRoute, pause: float) -> TopicRoute:
+    async def _renewed(self, route: TopicRoute, pause: float, *, patience: float = inf) -> TopicRoute:
+        """A newer route, or this one if there is none within ``patience`` seconds: the question goes on for whoever sends next."""
         try:
-            async with asyncio.timeout_at(self._deadline):
+            async with asyncio.timeout_at(min(self._deadline, self._loop.time() + patience)):
                 newer = await self._sender.instance.routes.renewed(route, pause=pause)
         except TimeoutError:
             return route
