@@ -49,38 +49,43 @@ COMPARISONS = (
 @click.option(
     "--warm", type=click.FloatRange(0.5), default=15.0, show_default=True, help="Seconds each way of the JVM is warmed."
 )
-def main(pairs: int, seconds: float, warm: float) -> None:
+@click.option("--only", default="", help="Those comparisons alone whose title has this text in it.")
+def main(pairs: int, seconds: float, warm: float, only: str) -> None:
+    comparisons = [comparison for comparison in COMPARISONS if only in comparison.title]
+    if not comparisons:
+        raise click.UsageError(f"no comparison has {only!r} in its title: {'; '.join(one.title for one in COMPARISONS)}")
+    cores = Cores.of_this_machine()
+    before = calibration_seconds(min(cores.broker))
     try:
-        compare(pairs, seconds, warm)
+        rows = [row for comparison in comparisons for row in compared(comparison, cores, pairs, seconds, warm)]
     except (ClientError, TimeoutError, ChildProcessError, ToolMissingError) as problem:
         click.echo(f"bench: {problem}", err=True)
         sys.exit(2)
-
-
-def compare(pairs: int, seconds: float, warm: float) -> None:
-    cores = Cores.of_this_machine()
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="data-", dir=CACHE)))
-        broker = stack.enter_context(running_broker(OURS, directory, cores))
-        create_topic(broker.port, TOPIC, QUEUES)
-        before = calibration_seconds(min(cores.broker))
-        clients = {
-            "java": stack.enter_context(running_client(*java_command("ProducerLoad"), broker.namesrv, TOPIC)),
-            "ours": stack.enter_context(running_client(sys.executable, "-m", "bench.clients.program", broker.namesrv, TOPIC)),
-        }
-        for mode in ("threads-64", "async-64", "threads-1"):
-            clients["java"].measure(mode, 1024, warm)
-        clients["ours"].measure("async-64", 1024, 1.0)
-        rows: list[tuple[str, ...]] = []
-        for comparison in COMPARISONS:
-            rows += judged(comparison.title, comparison.wanted, [one_pair(clients, comparison, seconds) for _ in range(pairs)])
-        after = calibration_seconds(min(cores.broker))
+    after = calibration_seconds(min(cores.broker))
     click.echo(
         f"our broker, {pairs} pairs of {seconds} s, JVM warmed {warm} s a mode; calibration loop {before:.3f} s and {after:.3f} s"
     )
     click.echo(plain_table(HEADINGS, rows))
     sys.exit(exit_status(rows))
+
+
+def compared(comparison: Comparison, cores: Cores, pairs: int, seconds: float, warm: float) -> list[tuple[str, ...]]:
+    """The rows of one comparison, with a broker and a store of its own: what the one before has sent need not be written back to the disk
+    while this one is measured."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="data-", dir=CACHE)))
+        broker = stack.enter_context(running_broker(OURS, directory, cores))
+        create_topic(broker.port, TOPIC, QUEUES)
+        program = [sys.executable, "-m", "bench.clients.program"]
+        clients = {"ours": stack.enter_context(running_client(*program, broker.namesrv, TOPIC))}
+        clients["ours"].measure(comparison.ours[1], comparison.size, 1.0)
+        who, mode = comparison.theirs
+        if who == "java":
+            clients[who] = stack.enter_context(running_client(*java_command("ProducerLoad"), broker.namesrv, TOPIC))
+            clients[who].measure(mode, comparison.size, warm)
+        windows = [one_pair(clients, comparison, seconds) for _ in range(pairs)]
+    return judged(comparison.title, comparison.wanted, windows)
 
 
 def one_pair(clients: dict[str, Client], comparison: Comparison, seconds: float) -> tuple[Window, Window]:
