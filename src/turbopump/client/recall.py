@@ -10,7 +10,6 @@ import asyncio
 from typing import Final
 
 from turbopump.client.routes import TopicRoute
-from turbopump.client.sending.send_failure import ProducerClosedError
 from turbopump.client.sending.sender import Sender
 from turbopump.client.traces.tracing import Tracing
 from turbopump.errors import (
@@ -54,11 +53,8 @@ async def recall_message(sender: Sender, topic: str, handle: str | None, timeout
     if not isinstance(handle, str):
         raise MessageError(f"recall_handle={handle!r:.80} is no handle: the recall_handle of a SendResult is expected")
     decoded = RecallHandle.decode(handle)
-    sender.under_way.count += 1
-    try:
+    with sender.under_way:
         return await _recall(sender, topic, handle, decoded, timeout, tracing)
-    finally:
-        sender.under_way.ended()
 
 
 async def _recall(
@@ -69,7 +65,7 @@ async def _recall(
     route = await sender.route(topic, timeout)
     address = _address(sender, route, decoded.broker_name)
     if address is None:
-        route = await _renewed(sender, route, deadline)
+        route = await sender.instance.routes.renewed(route, deadline - loop.time())
         address = _address(sender, route, decoded.broker_name)
     if address is None:
         raise RouteNotFoundError(
@@ -83,10 +79,9 @@ async def _recall(
     lost: ConnectionLostError | None = None
     try:
         while True:
-            if sender.under_way.closed:
-                raise ProducerClosedError(
-                    f"the producer was closed meanwhile; {_NOT_KNOWN if lost is not None else 'nothing was recalled'}"
-                )
+            sender.under_way.refuse_if_closed(
+                f"the producer was closed meanwhile; {_NOT_KNOWN if lost is not None else 'nothing was recalled'}"
+            )
             try:
                 reply = await sender.instance.remoting.call(address, request, timeout=max(deadline - loop.time(), 0.001))
                 good = True
@@ -94,7 +89,7 @@ async def _recall(
             except (ConnectionLostError, ConnectError, ResponseError) as error:
                 if isinstance(error, ResponseError) and error.code != ResponseCode.TOPIC_NOT_EXIST:
                     raise
-                route = await _renewed(sender, route, deadline)
+                route = await sender.instance.routes.renewed(route, deadline - loop.time())
                 before, address = address, _address(sender, route, decoded.broker_name) or address
                 if isinstance(error, ConnectionLostError):
                     lost = error
@@ -116,11 +111,3 @@ async def _recall(
 
 def _address(sender: Sender, route: TopicRoute, broker_name: str) -> str | None:
     return route.master(broker_name) or sender.instance.routes.address_of(broker_name, topic=route.topic)
-
-
-async def _renewed(sender: Sender, route: TopicRoute, deadline: float) -> TopicRoute:
-    try:
-        async with asyncio.timeout_at(deadline):
-            return await sender.instance.routes.renewed(route)
-    except TimeoutError:
-        return route

@@ -162,14 +162,15 @@ class Routes:
         task = self._question(topic, inherit)
         return await outcome_of(task, lambda: RouteNotFoundError(f"no route to topic {topic!r}: the client was closed"))
 
-    async def renewed(self, doubtful: TopicRoute, *, pause: float = DOUBT_S) -> TopicRoute:
-        """A newer route than one with which a call has failed, or the same if there is none: somebody else may have got it, or the name
-        servers are asked, unless they were within ``pause`` seconds."""
+    async def renewed(self, doubtful: TopicRoute, timeout: float, *, pause: float = DOUBT_S) -> TopicRoute:
+        """A newer route than one with which a call has failed, or the same if there is none within ``timeout`` seconds: somebody else may
+        have got it, or the name servers are asked, unless they were within ``pause`` seconds. The question goes on for whoever is next."""
         if not self._is_in_doubt(doubtful, pause):
             return self._known.get(doubtful.topic, doubtful)
         try:
-            return await self.refresh(doubtful.topic, inherit=True)
-        except RouteNotFoundError:
+            async with asyncio.timeout(timeout):
+                return await self.refresh(doubtful.topic, inherit=True)
+        except (TimeoutError, RouteNotFoundError):
             return doubtful
 
     def renew_soon(self, doubtful: TopicRoute) -> None:

@@ -8,7 +8,6 @@ Source: apache/rocketmq ``TransactionMQProducer``, ``DefaultMQProducerImpl.sendM
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Unpack
@@ -148,11 +147,10 @@ class TransactionProducer(Producer):
             raise
         if delaying is not None:
             raise MessageError(f"the message of a transaction cannot be delayed (property {delaying}); send it without")
-        sender.under_way.count += 1
         try:
-            return await self._execute(sender, message, arg, run, timeout)
+            with sender.under_way:
+                return await self._execute(sender, message, arg, run, timeout)
         finally:
-            sender.under_way.ended()
             if run is not self._executor:
                 run.close()
 
@@ -203,9 +201,9 @@ class TransactionProducer(Producer):
         )
         remark = None if error is None else f"executeLocalTransactionBranch exception: {error!r}"
         try:
-            _refuse_if_closed(sender)
+            sender.under_way.refuse_if_closed("the producer was closed meanwhile")
             address, connection = await self._connect(sender, topic, sent.queue.broker_name)
-            _refuse_if_closed(sender)
+            sender.under_way.refuse_if_closed("the producer was closed meanwhile")
         except (ConnectError, ProducerClosedError) as cause:
             log.warning(
                 "a broker could not be told of a transaction, it will ask state=%s msg_id=%s cause=%s",
@@ -241,10 +239,7 @@ class TransactionProducer(Producer):
                 return address, await connect(address)
             except ConnectError as error:
                 refused = error
-        newer = None
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(RENEW_S):
-                newer = None if route is None else (await routes.renewed(route)).master(broker_name)
+        newer = None if route is None else (await routes.renewed(route, RENEW_S)).master(broker_name)
         if newer is None or newer == address:
             raise refused
         return newer, await connect(newer)
@@ -295,8 +290,3 @@ class TransactionProducer(Producer):
                     missing.remove(topic)
             if missing:
                 await asyncio.sleep(INTRODUCE_AGAIN_S)
-
-
-def _refuse_if_closed(sender: Sender) -> None:
-    if sender.under_way.closed:
-        raise ProducerClosedError("the producer was closed meanwhile")

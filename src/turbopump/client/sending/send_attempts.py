@@ -54,6 +54,7 @@ Target = MessageQueue | Callable[[Sequence[MessageQueue]], MessageQueue] | None
 
 RETRY_PAUSE_S: Final = 0.1
 """Wait before the same broker is tried again; doubles each time."""
+NOT_WRITTEN: Final = "nothing was written to it any more"
 CORRECTION_S: Final = 0.5
 """How long a send that has failed for good waits to hear that its route was wrong."""
 
@@ -103,7 +104,7 @@ class Attempts:
             try:
                 connection = await sender.instance.remoting.connect(master_of(route, queue), timeout=self._left())
                 await self._room(connection)
-                self._refuse_if_closed()
+                sender.under_way.refuse_if_closed(NOT_WRITTEN)
                 break
             except (ConnectError, NotWrittenError, ProducerClosedError) as error:
                 sender.faults.failed(queue.broker_name, self._loop.time(), connection=isinstance(error, ConnectError))
@@ -150,7 +151,7 @@ class Attempts:
             patience = self._patience(route, queue, connected=connection is not None, may_retry=may_retry)
             if connection is None:
                 connection = await sender.instance.remoting.connect(address, timeout=patience)
-            self._refuse_if_closed()
+            sender.under_way.refuse_if_closed(NOT_WRITTEN)
             answer = await sender.ask(connection, self._outgoing, queue, max(min(patience, self._left()), 0.001))
             result = result_of(answer, self._outgoing, queue, address)
         except asyncio.CancelledError:
@@ -179,10 +180,6 @@ class Attempts:
                 await self._sender.instance.introduced(address)
         except TimeoutError:
             raise ConnectError(f"{address} answered no heartbeat within {patience:.1f} s") from None
-
-    def _refuse_if_closed(self) -> None:
-        if self._sender.under_way.closed:
-            raise ProducerClosedError("nothing was written to it any more")
 
     def _choose(self, route: TopicRoute) -> MessageQueue:
         if self._target is None:
@@ -314,12 +311,9 @@ class Attempts:
         return None if address in (None, attempt.address) else (newer, attempt.queue)
 
     async def _renewed(self, route: TopicRoute, pause: float, *, patience: float = inf) -> TopicRoute:
-        """A newer route, or this one if there is none within ``patience`` seconds: the question goes on for whoever sends next."""
-        try:
-            async with asyncio.timeout_at(min(self._deadline, self._loop.time() + patience)):
-                newer = await self._sender.instance.routes.renewed(route, pause=pause)
-        except TimeoutError:
-            return route
+        """A newer route with queues, or this one if there is none within ``patience`` seconds and before the deadline."""
+        timeout = min(self._deadline - self._loop.time(), patience)
+        newer = await self._sender.instance.routes.renewed(route, timeout, pause=pause)
         return newer if newer.publish_queues else route
 
 

@@ -146,7 +146,7 @@ class Sender:
             self.statistics.given_up += 1
             raise
         finally:
-            under_way.count -= 1  # 50 ns less than ``ended``
+            under_way.count -= 1  # 50 ns less than ``with``
             if under_way.idle is not None and not under_way.count:
                 under_way.idle.set()
 
@@ -156,11 +156,8 @@ class Sender:
 
     async def send_oneway(self, outgoing: Outgoing, target: Target) -> None:
         """One attempt, and no answer."""
-        self.under_way.count += 1
-        try:
+        with self.under_way:
             await Attempts(self, outgoing, target, self._time(), self.rules.timeout).oneway()
-        finally:
-            self.under_way.ended()
 
     def close(self) -> None:
         """From now on nothing is sent, by this one and those that send in the same way; what waits for its answer still gets it."""

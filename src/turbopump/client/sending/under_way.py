@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+from turbopump.client.sending.send_failure import ProducerClosedError
+
 
 class UnderWay:
-    """One for all senders of a producer. Who begins adds 1 to ``count``; who ends takes it off, and sets ``idle`` if there is one and he
-    was the last, or calls ``ended``, which does both."""
+    """One for all senders of a producer: ``with under_way`` around what a close is to wait for. The hot path does it by hand: who begins
+    adds 1 to ``count``; who ends takes it off, and sets ``idle`` if there is one and he was the last."""
 
     __slots__ = ("closed", "count", "idle")
 
@@ -16,6 +18,17 @@ class UnderWay:
         self.closed = False
         """Nothing is sent from now on, and what fails is not tried again."""
         self.idle: asyncio.Event | None = None
+
+    def __enter__(self) -> None:
+        self.count += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.ended()
+
+    def refuse_if_closed(self, why: str) -> None:
+        """Raises ProducerClosedError, with ``why``, after the close."""
+        if self.closed:
+            raise ProducerClosedError(why)
 
     def ended(self) -> None:
         """One less."""
