@@ -432,6 +432,25 @@ def _register(name_server: ScriptedNameServer, broker: ScriptedBroker, request: 
         name_server.routes[request.topic].broker_datas[:0] = before.broker_datas
 
 
+@asynccontextmanager
+async def deaf_to_sends(cluster: ScriptedCluster) -> AsyncIterator[asyncio.Future[asyncio.Transport]]:
+    """The route of ``orders`` leads to a peer that reads nothing; its end of the first connection, once there is one."""
+    loop = asyncio.get_running_loop()
+    made: asyncio.Future[asyncio.Transport] = loop.create_future()
+
+    class Deaf(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            assert isinstance(transport, asyncio.Transport)
+            transport.pause_reading()
+            made.set_result(transport)
+
+    server = await loop.create_server(Deaf, "127.0.0.1", 4242)
+    cluster.broker.address = "127.0.0.1:4242"
+    cluster.name_server.route("orders", cluster.broker)
+    yield made
+    server.close()
+
+
 async def until(condition: Callable[[], bool]) -> None:
     """Wait, in virtual time, until something is so; ten virtual minutes at most."""
     async with asyncio.timeout(600):

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.unit.client.scripted_cluster import scripted_cluster, until
+from tests.unit.client.scripted_cluster import deaf_to_sends, scripted_cluster, until
 from tests.unit.client.test_producer import producer_of
 from tests.unit.client.test_request_reply import a_request
 
@@ -151,17 +151,7 @@ def test_a_close_waits_for_replies_and_oneway_sends_that_look_for_their_route() 
 @pytest.mark.parametrize("reads_again", [True, False])
 def test_a_close_waits_for_a_oneway_send_that_waits_for_a_broker_to_read(reads_again: bool) -> None:
     async def scenario(simulation: Simulation) -> None:
-        made = simulation.loop.create_future()
-
-        class Deaf(asyncio.Protocol):
-            def connection_made(self, transport: asyncio.BaseTransport) -> None:
-                transport.pause_reading()  # type: ignore[attr-defined]
-                made.set_result(transport)
-
-        server = await simulation.loop.create_server(Deaf, "127.0.0.1", 4242)
-        async with scripted_cluster(simulation) as cluster:
-            cluster.broker.address = "127.0.0.1:4242"
-            cluster.name_server.route("orders", cluster.broker)
+        async with scripted_cluster(simulation) as cluster, deaf_to_sends(cluster) as made:
             producer = producer_of(cluster, compress_from=None, send_timeout=2.0)
             await producer.start()
             sends = [asyncio.create_task(producer.send_oneway("orders", b"x" * 1_000_000)) for _ in range(20)]
@@ -184,7 +174,6 @@ def test_a_close_waits_for_a_oneway_send_that_waits_for_a_broker_to_read(reads_a
             else:
                 assert isinstance(ends[-1], SendError)
                 made.result().abort()
-        server.close()
 
     simulate(1, scenario)
 

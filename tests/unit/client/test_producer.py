@@ -8,7 +8,14 @@ import re
 
 import pytest
 from tests.forks import in_a_fork
-from tests.unit.client.scripted_cluster import ScriptedCluster, ScriptedNameServer, refusal, scripted_cluster, until
+from tests.unit.client.scripted_cluster import (
+    ScriptedCluster,
+    ScriptedNameServer,
+    deaf_to_sends,
+    refusal,
+    scripted_cluster,
+    until,
+)
 
 from turbopump.client.producer import Producer
 from turbopump.client.sending.send_result import SendStatus
@@ -614,33 +621,23 @@ def test_oneway_sends_wait_for_a_broker_that_does_not_read() -> None:
 
 def test_a_oneway_send_to_a_broker_that_does_not_read_gives_up_at_its_deadline() -> None:
     async def scenario(simulation: Simulation) -> None:
-        made = simulation.loop.create_future()
+        async with (
+            scripted_cluster(simulation) as cluster,
+            deaf_to_sends(cluster) as made,
+            producer_of(cluster, compress_from=None, send_timeout=2) as producer,
+        ):
+            began = 0.0
 
-        class Deaf(asyncio.Protocol):
-            def connection_made(self, transport: asyncio.BaseTransport) -> None:
-                transport.pause_reading()  # type: ignore[attr-defined]
-                made.set_result(transport)
+            async def send_on_and_on() -> None:
+                nonlocal began
+                while True:
+                    began = simulation.loop.time()
+                    await producer.send_oneway("orders", b"x" * 100_000)
 
-        server = await simulation.loop.create_server(Deaf, "127.0.0.1", 4242)
-        async with scripted_cluster(simulation) as cluster:
-            cluster.broker.address = "127.0.0.1:4242"
-            cluster.name_server.route("orders", cluster.broker)
-            async with producer_of(cluster, compress_from=None, send_timeout=2) as producer:
-                began = 0.0
-
-                async def send_on_and_on() -> None:
-                    nonlocal began
-                    while True:
-                        began = simulation.loop.time()
-                        await producer.send_oneway("orders", b"x" * 100_000)
-
-                with pytest.raises(
-                    SendError, match=r"has not read for 2.0 s .* Nothing was stored.* longer send_timeout"
-                ) as told:
-                    await asyncio.wait_for(send_on_and_on(), 30)
-                assert simulation.loop.time() - began == pytest.approx(2, abs=0.01)
-                assert isinstance(told.value.__cause__, CallTimeoutError)
-                (await made).abort()
-        server.close()
+            with pytest.raises(SendError, match=r"has not read for 2.0 s .* Nothing was stored.* longer send_timeout") as told:
+                await asyncio.wait_for(send_on_and_on(), 30)
+            assert simulation.loop.time() - began == pytest.approx(2, abs=0.01)
+            assert isinstance(told.value.__cause__, CallTimeoutError)
+            (await made).abort()
 
     simulate(1, scenario)

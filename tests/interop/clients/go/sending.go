@@ -238,20 +238,9 @@ func sendToQueue(s *session, topic string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	first, err := s.producer(topic + "-first")
+	l, queues, err := s.begun(topic)
 	if err != nil {
 		return "", err
-	}
-	l := newLetters(topic, s.count)
-	if err = s.send(first, l, 0, 1); err != nil {
-		return "", err
-	}
-	queues, err := s.queues(topic)
-	if err != nil {
-		return "", err
-	}
-	if len(queues) != 4 {
-		return "", fmt.Errorf("%d queues", len(queues))
 	}
 	for i, message := range l.sent[1:] {
 		message.Queue = queues[i%3]
@@ -264,6 +253,23 @@ func sendToQueue(s *session, topic string) (string, error) {
 		}
 	}
 	return s.compare(l)
+}
+
+// begun: letters of which the first was sent, so that the topic is there with its four queues.
+func (s *session) begun(topic string) (*letters, []*primitive.MessageQueue, error) {
+	first, err := s.producer(topic + "-first")
+	if err != nil {
+		return nil, nil, err
+	}
+	l := newLetters(topic, s.count)
+	if err = s.send(first, l, 0, 1); err != nil {
+		return nil, nil, err
+	}
+	queues, err := s.queues(topic)
+	if err == nil && len(queues) != 4 {
+		err = fmt.Errorf("%d queues", len(queues))
+	}
+	return l, queues, err
 }
 
 func sendLarge(s *session, topic string) (string, error) {

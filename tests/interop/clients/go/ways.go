@@ -41,15 +41,7 @@ type sending func(p rocketmq.Producer, l *letters, parts [][]*primitive.Message)
 // way sends by a producer's selector, a call for so many messages, of which each names the third queue: only the manual selector looks.
 func way(selector func() producer.QueueSelector, size int, send sending) scenario {
 	return func(s *session, topic string) (string, error) {
-		first, err := s.producer(topic + "-first")
-		if err != nil {
-			return "", err
-		}
-		l := newLetters(topic, s.count)
-		if err = s.send(first, l, 0, 1); err != nil {
-			return "", err
-		}
-		queues, err := s.queues(topic)
+		l, queues, err := s.begun(topic)
 		if err != nil {
 			return "", err
 		}
