@@ -1,4 +1,8 @@
-"""For every test: hypothesis draws the same examples each time, and a slow machine is no failure. The header tells which functions run."""
+"""For every test: hypothesis draws the same examples each time, and a slow machine is no failure. The header tells which functions run, and
+on whose loop. ``TURBOPUMP_TEST_LOOP=uvloop`` in the environment: on uvloop's, as programs do that use it."""
+
+import asyncio
+import os
 
 from hypothesis import settings
 from tests.fuzzing import FACTOR, examples
@@ -8,6 +12,12 @@ from turbopump.compiled import KIND
 settings.register_profile("turbopump", parent=examples())
 settings.load_profile("turbopump")
 
+LOOP = os.environ.get("TURBOPUMP_TEST_LOOP", "asyncio")
+if LOOP == "uvloop":
+    import uvloop
+
+    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+
 
 def pytest_report_header() -> str:
-    return f"turbopump: hot functions are {KIND}, {FACTOR} × the usual examples of arbitrary input"
+    return f"turbopump: {LOOP}'s loop, hot functions are {KIND}, {FACTOR} × the usual examples of arbitrary input"

@@ -1,5 +1,6 @@
 """`make test`: every suite on the Python that runs this, and on the others that are present what they may do differently: on the newest, in
 plain Python, all but the command line, the broker and the clients; on those between, what has to do with the interpreter and its loop.
+The clients' tests run a second time on uvloop, where users have it: its timers and its clock are others than asyncio's.
 
 Two runs of pytest at a time, on the two cores that a machine has at least. The first is shown as it goes, the others when they have ended;
 the accidents of `tests/crash`, which look at the time, come last and alone. Others are looked for on the PATH and among pyenv's versions;
@@ -14,12 +15,14 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VERSIONS = ((3, 11), (3, 12), (3, 13), (3, 14))
 HERE = (["tests/unit", "tests/golden"], ["tests/spark", "bench/tests/test_against_our_broker.py"], ["tests/simulation"])
 """The suites, in three runs, the longest first."""
+ON_UVLOOP = ["tests/unit/client", "tests/unit/test_blocking.py"]
 WITHOUT = "--ignore=tests/unit/{}".format
 NEWEST = ["tests/unit", "tests/golden", *map(WITHOUT, ("broker", "cli", "client"))]
 BETWEEN = ["tests/unit", "tests/golden", *map(WITHOUT, ("broker", "cli", "store"))]
@@ -42,9 +45,13 @@ def main() -> int:
     newest = max((version for version, _ in others), default=here)
     with ThreadPoolExecutor(2) as lanes:
         runs = [lanes.submit(run, here, Path(sys.executable), suites, shown=suites is HERE[0]) for suites in HERE]
+        if find_spec("uvloop") is None:
+            print("-- uvloop is not present: the clients are not tested on its loop", flush=True)
+        else:
+            runs.append(lanes.submit(run, here, Path(sys.executable), ON_UVLOOP, shown=False, TURBOPUMP_TEST_LOOP="uvloop"))
         for version, python in reversed(others):
             if version == newest:
-                runs.append(lanes.submit(run, version, python, NEWEST, shown=False, pure=True))
+                runs.append(lanes.submit(run, version, python, NEWEST, shown=False, TURBOPUMP_PURE="1"))
             else:
                 runs.append(lanes.submit(run, version, python, BETWEEN, shown=False))
         statuses = [each.result() for each in runs]
@@ -52,10 +59,10 @@ def main() -> int:
     return next((status for status in statuses if status), 0)
 
 
-def run(version: tuple[int, int], python: Path, suites: list[str], *, shown: bool = True, pure: bool = False) -> int:
-    """Run pytest; its exit status. What it prints is passed on as it comes, or, unless ``shown``, when it has ended. ``pure``: without the
-    compiled functions."""
-    title = f"== Python {version[0]}.{version[1]}: "
+def run(version: tuple[int, int], python: Path, suites: list[str], *, shown: bool = True, **set_in_environment: str) -> int:
+    """Run pytest; its exit status. What it prints is passed on as it comes, or, unless ``shown``, when it has ended. What is set in its
+    environment is left as it is if whoever calls has set it."""
+    title = f"== Python {version[0]}.{version[1]}{''.join(f', {name}={value}' for name, value in set_in_environment.items())}: "
     if shown:
         print(f"\n{title}{' '.join(suites)}", flush=True)
     begun = time.monotonic()
@@ -63,8 +70,7 @@ def run(version: tuple[int, int], python: Path, suites: list[str], *, shown: boo
     variables = dict(os.environ)
     # Or each process that a test starts would compile every module again: half of its seconds.
     variables.pop("PYTHONDONTWRITEBYTECODE", None)
-    if pure:
-        variables.setdefault("TURBOPUMP_PURE", "1")
+    variables = set_in_environment | variables
     output = None if shown else subprocess.PIPE
     done = subprocess.run(command, cwd=ROOT, env=variables, check=False, stdout=output, stderr=output and subprocess.STDOUT)
     if not shown:

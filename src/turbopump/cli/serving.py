@@ -17,6 +17,7 @@ from turbopump.config.addresses import LOOPBACK, is_loopback, is_wildcard, join_
 from turbopump.config.properties import encode
 from turbopump.config.setting import SettingsClass, effective
 from turbopump.errors import ConfigError
+from turbopump.event_loop import loop_factory
 
 log = logging.getLogger(__name__)
 
@@ -54,16 +55,6 @@ def run_client(work: Coroutine[Any, Any, None]) -> None:
             runner.run(cancelled_by_signals())
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, if the extra `fast` is installed."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
 
 
 def _keep_freed_memory() -> None:

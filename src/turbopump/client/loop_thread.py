@@ -15,6 +15,8 @@ import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
+from turbopump.event_loop import new_event_loop
+
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
@@ -28,7 +30,7 @@ class LoopThread:
     """The background thread and its loop; started by the first call, ends with the process."""
 
     def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
+        self.loop = new_event_loop()
         self.ended = False
         """Whether somebody stopped the loop: nothing runs on it any more."""
         self._called: set[_Outcome] = set()

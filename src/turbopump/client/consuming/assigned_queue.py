@@ -104,7 +104,7 @@ class AssignedQueue:
         self._room: asyncio.Future[None] | None = None
         self._broker_id = MASTER_ID
         self._task: asyncio.Task[None] | None = None
-        self._again: list[asyncio.TimerHandle] = []
+        self._again: dict[int, asyncio.Handle] = {}
         self._fault: str | None = None
         self._doubted: int | None = None
         """The offset of a pull whose answer held a damaged message and that is made once more."""
@@ -126,7 +126,7 @@ class AssignedQueue:
         self.stop_pulling()
         if self._line is not None:
             self._line.stop()
-        for timer in self._again:
+        for timer in self._again.values():
             timer.cancel()
         self._again.clear()
 
@@ -245,12 +245,10 @@ class AssignedQueue:
             self._keep(message, RETRY_DELAYS_S[min(message.attempt, len(RETRY_DELAYS_S)) - 1])
 
     def _keep(self, message: Delivery, delay: float) -> None:
-        timer = self._loop.call_later(max(delay, 0.0), self._deliver_again, message)
-        self._again.append(timer)
+        self._again[id(message)] = self._loop.call_later(max(delay, 0.0), self._deliver_again, message)
 
     def _deliver_again(self, message: Delivery) -> None:
-        now = self._loop.time()
-        self._again = [timer for timer in self._again if timer.when() > now and not timer.cancelled()]
+        del self._again[id(message)]
         again = copy(message)  # who had it may still say something, of that delivery
         again.deliver(self, message.attempt + 1)
         self._ready.put([again])
