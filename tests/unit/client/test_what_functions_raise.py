@@ -164,6 +164,7 @@ def test_the_loop_of_all_blocking_clients_goes_on_and_says_who_broke_out(
         asyncio.get_running_loop().call_soon(plain(SystemExit(3)))
 
     thread.call(broken)
+    assert thread.call(answer) == 42  # uvloop may still answer this one before it lets go
     assert thread.call(answer) == 42
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
     assert "SystemExit(3)" in caplog.text
