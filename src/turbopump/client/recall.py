@@ -62,7 +62,7 @@ async def _recall(
 ) -> str:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
-    route = await sender.route(topic, timeout)
+    route = await sender.route(topic, timeout, writable=False)  # what waits can be recalled where nothing can be sent
     address = _address(sender, route, decoded.broker_name)
     if address is None:
         route = await sender.instance.routes.renewed(route, deadline - loop.time())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +18,11 @@ from turbopump.message.message import Message
 from turbopump.message.recall_handle import RecallHandle
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.recall import RecallMessage, RecallMessageReply
+from turbopump.protocol.requests.topics import CreateTopic
+from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.router import RequestContext, Response
 from turbopump.testing import running_broker
+from turbopump.testing.broker_in_loop import RunningBroker
 from turbopump.testing.broker_thread import BrokerThread
 from turbopump.testing.simulation import Simulation, simulate
 
@@ -109,6 +113,46 @@ def test_a_producer_recalls_what_it_sent_and_is_told_when_it_is_too_late() -> No
             told = [record for record in records if record[0] == "Recall"]
             assert told[0][3:7] == ["p", "Orders", later.msg_id, "true\x02"]
             assert [one[6] for one in told] == ["true\x02", "true\x02", "false\x02", "false\x02"]
+
+    asyncio.run(story())
+
+
+async def change_topic(running: RunningBroker, **settings: int) -> None:
+    admin = RemotingClient()
+    await admin.call(running.broker_address, CreateTopic(topic="Orders", **settings))
+    await admin.close()
+
+
+@pytest.mark.parametrize("since", [{"perm": 4}, {"perm": 0}, {"write_queue_nums": 0}])
+def test_a_producer_that_comes_later_recalls_in_a_topic_that_takes_no_more_messages(since: dict[str, int]) -> None:
+    async def story() -> None:
+        async with running_broker() as running:
+            await running.create_topic("Orders")
+            async with Producer(running.namesrv, group="p") as producer:
+                sent = await producer.send(Message("Orders", b"later", delay=3600))
+            assert sent.recall_handle is not None
+            await change_topic(running, **{"read_queue_nums": 4, "write_queue_nums": 4, **since})
+            async with Producer(running.namesrv, group="p") as producer:
+                with pytest.raises(RouteNotFoundError, match="no writable queue"):
+                    await producer.send("Orders", b"now")
+                assert await producer.recall("Orders", sent.recall_handle) == sent.msg_id
+            async with Producer(running.namesrv, group="p") as producer:
+                assert await producer.recall("Orders", sent.recall_handle) == sent.msg_id
+
+    asyncio.run(story())
+
+
+def test_a_producer_recalls_on_a_broker_that_was_made_read_only(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running_broker(directory=tmp_path, broker_name="broker-a") as running, Producer(running.namesrv) as producer:
+            await running.create_topic("Orders")
+            sent = await producer.send(Message("Orders", b"later", delay=3600))
+        assert sent.recall_handle is not None
+        async with (
+            running_broker(directory=tmp_path, broker_name="broker-a", broker_permission=4) as running,
+            Producer(running.namesrv) as producer,
+        ):
+            assert await producer.recall("Orders", sent.recall_handle) == sent.msg_id
 
     asyncio.run(story())
 

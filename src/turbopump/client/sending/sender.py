@@ -185,9 +185,9 @@ class Sender:
             oneway,
         )
 
-    async def route(self, topic: str, timeout: float) -> TopicRoute:
-        """A route with queues to send to; the topic is made if it is new. Name servers that keep silent are asked again until ``timeout``
-        seconds are over. Raises RouteNotFoundError."""
+    async def route(self, topic: str, timeout: float, *, writable: bool = True) -> TopicRoute:
+        """A route with queues to send to, or any if it need not be ``writable``; the topic is made if it is new. Name servers that keep
+        silent are asked again until ``timeout`` seconds are over. Raises RouteNotFoundError."""
         known = self._known.get(topic)
         if known is not None and is_usual(known):
             return known
@@ -195,7 +195,7 @@ class Sender:
         deadline = loop.time() + timeout
         try:
             async with asyncio.timeout_at(deadline):
-                route = await self._found(topic)
+                route = await self._found(topic, writable)
         except TimeoutError:
             asked = ", ".join(self.instance.routes.name_servers)
             waited, remedy = f"{timeout:.1f}", "Check the name server address, and that it runs"
@@ -210,20 +210,20 @@ class Sender:
         if self.creation.is_due(route) and not self.under_way.closed:
             await self.creation.make(route, max(deadline - loop.time(), 0.001) / 2)  # the send itself needs time too
             route = self._known.get(topic, route)
-        if not route.publish_queues:
+        if writable and not route.publish_queues:
             raise RouteNotFoundError(
                 f"no route to topic {self.shown(topic)!r}: it has no writable queue. Check its permission (perm 6 allows reading and "
                 "writing) and that the master of its broker is up"
             )
         return route
 
-    async def _found(self, topic: str) -> TopicRoute:
+    async def _found(self, topic: str, writable: bool) -> TopicRoute:
         """What the name servers know, asked until they answer or refuse. Raises RouteNotFoundError."""
         routes = self.instance.routes
         while True:
             try:
                 route = await routes.get(topic, inherit=True)
-                return route if route.publish_queues else await routes.refresh(topic, inherit=True)
+                return route if route.publish_queues or not writable else await routes.refresh(topic, inherit=True)
             except NameServersSilentError:
                 await asyncio.sleep(SILENCE_PAUSE_S)
             except RouteNotFoundError as error:
