@@ -13,8 +13,10 @@ from turbopump.config.broker_config import FlushDiskType
 from turbopump.message.batch import encode_batch
 from turbopump.message.codec import decode_entries
 from turbopump.message.message import Message
+from turbopump.message.recall_handle import RecallHandle
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.offsets import GetMaxOffset
+from turbopump.protocol.requests.recall import RecallMessage
 from turbopump.protocol.requests.send import SendMessageReply, SendMessageV2
 from turbopump.testing.simulated_disk import SimulatedDisk
 from turbopump.testing.simulation import Simulation
@@ -93,6 +95,37 @@ def test_a_disk_that_takes_too_long_is_said_to_and_the_message_is_kept() -> None
         assert answer.header(SendMessageReply).queue_offset == 0, "the answer is complete"
         await asyncio.sleep(30)
         assert await talk.client.all_bodies() == [b"x"]
+
+    with_disk(scene)
+
+
+def test_a_timer_message_whose_disk_takes_too_long_can_be_recalled_by_the_handle_of_that_answer() -> None:
+    async def scene(talk: Talk, disk: SimulatedDisk) -> None:
+        disk.sync_seconds = (20.0, 20.0)
+        timer = SendMessageV2(topic="T", queue_id=0, properties="UNIQ_KEY\x01U1\x02TIMER_DELAY_SEC\x01300\x02")
+        answer = await talk.client.ask(timer, b"later", timeout=60)
+        assert answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
+        handle = answer.header(SendMessageReply).recall_handle
+        assert RecallHandle.decode(handle or "").unique_id == "U1"
+        disk.sync_seconds = (0.001, 0.001)
+        await asyncio.sleep(30)
+        assert (await talk.client.ask(RecallMessage(topic="T", recall_handle=handle))).code == 0
+        await talk.client.send(b"plain")
+        await asyncio.sleep(320)
+        assert await talk.client.all_bodies() == [b"plain"]
+
+    with_disk(scene)
+
+
+def test_an_inner_batch_whose_disk_takes_too_long_is_answered_with_its_own_id_too() -> None:
+    async def scene(talk: Talk, disk: SimulatedDisk) -> None:
+        await talk.client.create("inner", attributes="+queue.type=BatchCQ")
+        await asyncio.sleep(1)
+        disk.sync_seconds = (20.0, 20.0)
+        batch = SendMessageV2(topic="inner", queue_id=0, batch=True, properties="UNIQ_KEY\x01B1\x02")
+        answer = await talk.client.ask(batch, encode_batch([Message("inner", b"a"), Message("inner", b"b")]), timeout=60)
+        assert answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
+        assert answer.header(SendMessageReply).batch_uniq_id == "B1"
 
     with_disk(scene)
 

@@ -256,10 +256,11 @@ def test_codes_that_mean_stored_but_become_a_status() -> None:
                 (ResponseCode.SLAVE_NOT_AVAILABLE, SendStatus.SLAVE_NOT_AVAILABLE),
             ]:
                 answer = refusal(code)
-                answer.ext = {"msgId": "AB", "queueId": "3", "queueOffset": "7"}
+                answer.ext = {"msgId": "AB", "queueId": "3", "queueOffset": "7", "recallHandle": "h"}
                 cluster.broker.script[RequestCode.SEND_MESSAGE_V2].append(answer)
                 result = await producer.send("orders", b"x")
                 assert (result.status, result.queue.queue_id, result.queue_offset) == (status, 3, 7)
+                assert result.recall_handle == "h", "a timer message can be recalled all the same"
             assert stored.status is SendStatus.OK
 
     simulate(1, scenario)

@@ -166,7 +166,7 @@ class SendHandler:
                 context.opaque, self._answer(self._reply(queue_id, placed.offset, placed.queue_offset, unique, recall_handle))
             )
         if self._sync:
-            late = partial(self._late, queue_id, placed.offset, placed.queue_offset, unique)
+            late = partial(self._late, queue_id, placed.offset, placed.queue_offset, unique, recall_handle)
             return self._when_flushed(placed.log_end, frame, late, context, text)
         return frame
 
@@ -271,7 +271,7 @@ class SendHandler:
             reply = msgspec.structs.replace(reply, batch_uniq_id=unique)
         frame = encode_response(context.opaque, self._answer(reply))
         if self._sync:
-            late = partial(self._late, queue_id, placed.offset, placed.queue_offset, unique)
+            late = partial(self._stored_late, reply)
             return self._when_flushed(placed.log_end, frame, late, context, request.properties or "")
         return frame
 
@@ -289,8 +289,12 @@ class SendHandler:
             self._held.hold(log_end, context, frame, late)
         return None
 
-    def _late(self, queue_id: int, at: int | bytes, queue_offset: int, unique: str | None) -> Response:
-        reply = self._reply(queue_id, at, queue_offset, unique)
+    def _late(
+        self, queue_id: int, at: int | bytes, queue_offset: int, unique: str | None, recall_handle: str | None = None
+    ) -> Response:
+        return self._stored_late(self._reply(queue_id, at, queue_offset, unique, recall_handle))
+
+    def _stored_late(self, reply: SendMessageReply) -> Response:
         remark = f"the disk has not answered within {self._config.sync_flush_timeout} ms; the message is stored but may be lost"
         return self._answer(reply, code=ResponseCode.FLUSH_DISK_TIMEOUT, remark=remark)
 
