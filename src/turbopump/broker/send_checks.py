@@ -69,19 +69,16 @@ class SendChecks:
                     remark=f"topic[{request.topic}] not exist, apply first please! Create it (turbopump topic create), "
                     "or set autoCreateTopicEnable=true on the broker",
                 )
-        queues = max(topic.write_queue_nums, topic.read_queue_nums)
-        if request.queue_id >= queues:
-            return Response(
-                code=ResponseCode.INVALID_PARAMETER,
-                remark=f"request queueId[{request.queue_id}] is illegal, topic {request.topic} has {queues} queues (0 to {queues - 1})",
-            )
+        refused = _unfit_queue(request, topic)
+        if refused is not None:
+            return refused
         refused = self._unfit_for_batch(request) if request.batch else self._without_group(request)
         if refused is None:
             refused = self._unfit_for_topic(request, topic)
         if refused is not None:
             return refused
         if request.queue_id < 0:
-            return self._random.randrange(max(topic.write_queue_nums, 1))
+            return self._random.randrange(topic.write_queue_nums)
         return request.queue_id
 
     # --- in the order in which they are asked --------------------------------------------------------------------------------
@@ -159,6 +156,19 @@ class SendChecks:
                 remark or "the message is an inner batch (sysFlag 128) but its topic has no queue.type=BatchCQ; send a batch"
             )
         return None if remark is None else Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=remark)
+
+
+def _unfit_queue(request: SendRequest, topic: TopicConfig) -> Response | None:
+    """RocketMQ divides by the number of queues where there is none to choose from, and answers 1 (``/ by zero``)."""
+    queues = max(topic.write_queue_nums, topic.read_queue_nums)
+    if request.queue_id < 0 < topic.write_queue_nums or 0 <= request.queue_id < queues:
+        return None
+    said = f"request queueId[{request.queue_id}] is illegal, topic {request.topic} has "
+    if request.queue_id >= 0 and queues > 0:
+        said += f"{queues} queues (0 to {queues - 1})"
+    else:
+        said += f"no queue to write to here (writeQueueNums={topic.write_queue_nums}): give it some, or send to another broker"
+    return Response(code=ResponseCode.INVALID_PARAMETER, remark=said)
 
 
 def _wrong_type(topic: str, expected: str, actual: str) -> str | None:

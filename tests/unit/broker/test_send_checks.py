@@ -12,7 +12,8 @@ from turbopump.protocol import fastjson
 from turbopump.protocol.bodies.groups import SubscriptionGroupWrapper
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.groups import GetAllGroups
-from turbopump.protocol.requests.send import SendMessageV2
+from turbopump.protocol.requests.send import SendBatchMessage, SendMessage, SendMessageV2
+from turbopump.protocol.requests.topics import CreateTopic
 
 TOO_LARGE = bytes(5001)
 BATCH = encode_batch([Message("T", b"x")])
@@ -53,6 +54,28 @@ ORDER: list[tuple[dict[str, Any], dict[str, Any], bytes, int, str]] = [
     (FULL, {"topic": "new", "default_topic": "none", "queue_id": 99}, b"", 17, "topic[new] not exist, apply first please!"),
     (CHECKED | FULL, {"topic": "ordered", "queue_id": 99}, b"", 29, "request queueId[99] is illegal"),
     (FULL, {"topic": "%RETRY%g", "queue_id": 99}, b"", 29, "request queueId[99] is illegal"),
+    (
+        CHECKED | FULL,
+        {"topic": "no-writes", "queue_id": -1},
+        b"",
+        29,
+        "request queueId[-1] is illegal, topic no-writes has no queue",
+    ),
+    (
+        FULL,
+        {"topic": "no-writes", "queue_id": -7, "batch": True},
+        BATCH,
+        29,
+        "request queueId[-7] is illegal, topic no-writes has no",
+    ),
+    (FULL, {"topic": "no-writes", "queue_id": 2}, b"", 29, "request queueId[2] is illegal, topic no-writes has 2 queues"),
+    (
+        FULL,
+        {"topic": "none", "default_topic_queue_nums": 0, "queue_id": 0},
+        b"",
+        29,
+        "request queueId[0] is illegal, topic none has no",
+    ),
     (FULL | NO_GROUPS, {"topic": "%RETRY%none"}, b"", 26, "subscription group not exist, none"),
     (FULL, {"topic": "%RETRY%none", "batch": True}, BATCH, 13, "batch request does not support retry group %RETRY%none"),
     (FULL, {"topic": "%RETRY%" + "g" * 121, "batch": True}, BATCH, 13, "message topic length too long 128"),
@@ -84,6 +107,11 @@ ORDER: list[tuple[dict[str, Any], dict[str, Any], bytes, int, str]] = [
 ]
 
 
+async def change(talk: Talk, topic: str, readable: int, writable: int) -> None:
+    request = CreateTopic(topic=topic, read_queue_nums=readable, write_queue_nums=writable)
+    assert (await talk.client.ask(request)).code == ResponseCode.SUCCESS
+
+
 @pytest.mark.parametrize(("broker", "fields", "body", "code", "begins"), ORDER)
 def test_the_first_rule_that_a_send_breaks_answers_it(
     tmp_path: Path, broker: dict[str, Any], fields: dict[str, Any], body: bytes, code: int, begins: str
@@ -94,6 +122,7 @@ def test_the_first_rule_that_a_send_breaks_answers_it(
         await talk.client.create()
         await talk.client.create("ordered", order=True, attributes="+message.type=FIFO")
         await talk.client.create("compacted", attributes="+cleanup.policy=COMPACTION")
+        await change(talk, "no-writes", 2, 0)
         await talk.client.create("compacted-fifo", attributes="+cleanup.policy=COMPACTION,+message.type=FIFO")
         if config.get("auto_create_subscription_group", True):
             await talk.client.join("c")
@@ -107,6 +136,27 @@ def test_the_first_rule_that_a_send_breaks_answers_it(
         assert talk.broker.store.log.end == end
 
     converse(tmp_path, scene, max_message_size=5000, **config)
+
+
+@pytest.mark.parametrize("kind", [SendMessage, SendMessageV2, SendBatchMessage])
+def test_a_send_for_which_the_broker_is_to_choose_is_refused_where_there_is_no_queue_to_choose(
+    tmp_path: Path, kind: type[SendMessage]
+) -> None:
+    async def scene(talk: Talk) -> None:
+        await talk.client.join("c")
+        batch = kind is SendBatchMessage
+        for topic in ("T",) if batch else ("T", "%RETRY%c"):
+            await change(talk, topic, 2, 2)
+            send = kind(topic=topic, queue_id=-1, batch=batch)
+            assert (await talk.client.code(send, BATCH))[0] == 0
+            end = talk.broker.store.log.end
+            for readable in (2, 0):
+                await change(talk, topic, readable, 0)
+                code, remark = await talk.client.code(send, BATCH)
+                assert (code, "give it some" in remark) == (ResponseCode.INVALID_PARAMETER, True), remark
+            assert talk.broker.store.log.end == end
+
+    converse(tmp_path, scene)
 
 
 @pytest.mark.parametrize("properties", ["", "UNIQ_KEY\x01U\x02"])
