@@ -49,7 +49,8 @@ class Forwarding:
         for_client: bool = False,
     ) -> Placed:
         """Store a stored message again, in another place. What is not given is as it was: body (compressed or not), birth, flag,
-        property text and so on. Raises what ``MessageStore.put`` does, but for RoomInMakingError, which it waits for.
+        property text and so on. A property text that is as it was and leaves no room for the entry's CRC (``enabledAppendPropCRC`` was
+        off when it was stored) goes without one. Raises what ``MessageStore.put`` does, but for RoomInMakingError, which it waits for.
         """
         return await self._put(
             topic,
@@ -63,6 +64,7 @@ class Forwarding:
             reconsume_times=message.reconsume_times if reconsume_times is None else reconsume_times,
             prepared_transaction_offset=prepared_transaction_offset,
             own=not for_client,
+            as_stored=properties is None and not for_client,
         )
 
     async def append(
@@ -81,6 +83,7 @@ class Forwarding:
             reconsume_times=0,
             prepared_transaction_offset=0,
             own=not for_client,
+            as_stored=False,
         )
 
     async def flushed(self, placed: Placed) -> None:
@@ -109,6 +112,7 @@ class Forwarding:
         reconsume_times: int,
         prepared_transaction_offset: int,
         own: bool,
+        as_stored: bool,
     ) -> Placed:
         host = encode_host(*born_host)
         flags = sys_flag & ~_OUR_BITS
@@ -138,6 +142,7 @@ class Forwarding:
                     reconsume_times=reconsume_times,
                     prepared_transaction_offset=prepared_transaction_offset,
                     own=own,
+                    as_stored=as_stored,
                 )
             except RoomInMakingError:
                 waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -137,11 +137,14 @@ class MessageStore:
         prepared_transaction_offset: int = 0,
         count: int = 1,
         own: bool = False,
+        as_stored: bool = False,
     ) -> Placed:
         """Append one message, or an inner batch of ``count``, and dispatch it.
 
         ``own``: the broker delivers what it holds (a delay that is over, a half message to ask about); that goes on where sends are
         refused for want of room, as long as it fits into the files there are, or new ones leave a reserve (``disk_space.py``).
+        ``as_stored``: its properties were in the store before, perhaps when entries had no CRC; where they leave no room for one, it goes
+        without, which is noted on the disk first.
 
         Raises StoreClosedError if the store takes no writes (a full disk is one reason), MessageError if no file can hold it, OSError
         if a new file fails.
@@ -154,9 +157,13 @@ class MessageStore:
         queue = self.queues.find_or_make(topic, queue_id)
         name = topic.encode()
         body, properties = message.body, message.properties
+        with_crc, overhead = self.with_crc, self._overhead
         if CRC_NAME in properties or not properties.endswith(b"\x02") or len(properties) > self.properties_size_max:
-            properties = self._storable(properties)
-        size = self._overhead + len(born_host) + len(store_host) + len(body) + len(name) + len(properties)
+            properties, with_crc = self._storable(properties, as_stored=as_stored)
+            if with_crc != self.with_crc:
+                overhead -= CRC_SUFFIX_SIZE
+                self.provenance.note_without_crc(self.flushed.value)
+        size = overhead + len(born_host) + len(store_host) + len(body) + len(name) + len(properties)
         if len(name) > TOPIC_SIZE_MAX_V1:
             size += 1
         log = self.log
@@ -187,7 +194,7 @@ class MessageStore:
             body,
             name,
             properties,
-            self.with_crc,
+            with_crc,
         )
         log.written(size)
         tags = message.tags_code if topic != SCHEDULE_TOPIC else self.dispatcher.delayed_tags(message, now)
@@ -318,15 +325,17 @@ class MessageStore:
         finally:
             self._lock.release()
 
-    def _storable(self, properties: bytes) -> bytes:
-        """Property text as an entry may hold it: ended, and without a CRC that another entry had. Raises MessageError if it is too long."""
+    def _storable(self, properties: bytes, *, as_stored: bool) -> tuple[bytes, bool]:
+        """Property text as an entry may hold it, without a CRC that another entry had, and whether one of its own follows: then the text
+        is ended. Raises MessageError if it is too long."""
         if CRC_NAME in properties:
             properties = without_crc(properties)
-        if self.with_crc and properties and not properties.endswith(b"\x02"):
-            properties += b"\x02"
-        if len(properties) > self.properties_size_max:
-            raise self._too_long(len(properties))
-        return properties
+        ended = properties + b"\x02" if self.with_crc and properties and not properties.endswith(b"\x02") else properties
+        if len(ended) <= self.properties_size_max:
+            return ended, self.with_crc
+        if as_stored and len(properties) <= PROPERTIES_SIZE_MAX:
+            return properties, False
+        raise self._too_long(len(ended))
 
     def _too_long(self, size: int) -> MessageError:
         return MessageError(

@@ -83,6 +83,19 @@ class Provenance:
         self._running = True
         self.note_indexes(index_names)
 
+    def note_without_crc(self, flushed: int) -> None:
+        """Remember that we write an entry without a CRC: from ``flushed`` on, which no crash takes back, until the next start entries may
+        have none. Raises OSError; it is not remembered then."""
+        before = self._written
+        if not before or before[-1][1] is not None:
+            return
+        self._written = [*before[:-1], [before[-1][0], flushed]]
+        try:
+            self._save()
+        except OSError:
+            self._written = before
+            raise
+
     def note_indexes(self, names: list[str] | None) -> None:
         """Remember the index files there are now; None: from now on messages are not indexed. Raises OSError."""
         self.index_names = list(names) if names is not None else None

@@ -1,14 +1,31 @@
 """Who wrote what: a missing whole-entry CRC is damage in what we wrote, and none in what Apache's broker did."""
 
+import errno
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.store.directory import HOST, Directory, bodies, put
 
+from turbopump.errors import MessageError
 from turbopump.message.codec import CRC_SUFFIX_SIZE
+from turbopump.message.properties import PROPERTIES_SIZE_MAX
 from turbopump.store.disk import SystemDisk
+from turbopump.store.message_store import MessageStore
 from turbopump.store.new_message import NewMessage
 from turbopump.store.provenance import Provenance
+
+
+class FailingDisk(SystemDisk):
+    """Has no room for the file ``failing``."""
+
+    failing: Path | None = None
+
+    def replace_file(self, path: Path, data: bytes) -> None:
+        if path == self.failing:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        super().replace_file(path, data)
 
 
 def strip_crc_names(directory: Directory) -> None:
@@ -202,3 +219,31 @@ def test_a_crash_is_a_crash_although_its_abort_file_was_removed(tmp_path: Path, 
     assert again.recovery is not None
     assert again.recovery.clean
     again.close()
+
+
+def test_an_entry_that_goes_without_its_crc_is_noted_before_it_is_written_and_is_no_damage(tmp_path: Path) -> None:
+    directory = ours(tmp_path / "a")
+    store = MessageStore.open(replace(directory.config, segment_size=1 << 20), disk := FailingDisk(), directory.clock, print)
+    end = put(store, b"with").log_end
+    store.flusher.flush_all_now()
+    full = NewMessage(b"full", b"a\x01".ljust(PROPERTIES_SIZE_MAX - 1, b"i") + b"\x02", 0)
+    fields: dict[str, Any] = {"sys_flag": 0, "born_timestamp": 0, "born_host": HOST, "store_host": HOST}
+    with pytest.raises(MessageError, match="32747 are allowed"):
+        store.put("T", 0, full, **fields)
+    disk.failing = directory.paths.provenance
+    with pytest.raises(OSError, match="No space"):
+        store.put("T", 0, full, as_stored=True, **fields)
+    assert bodies(store) == [b"with"]
+    disk.failing = None
+    store.put("T", 0, full, as_stored=True, **fields)
+    put(store, b"again with")
+    twin = directory.copy(tmp_path / "b")
+    twin.config = replace(twin.config, segment_size=1 << 20)
+    store.close()
+    found = twin.open()
+    assert found.recovery is not None
+    assert not found.recovery.damages
+    assert bodies(found) == [b"with", b"full", b"again with"]
+    assert found.log.requires_crc(end - 1)
+    assert not found.log.requires_crc(end)
+    found.close()
