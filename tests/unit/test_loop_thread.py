@@ -7,6 +7,7 @@ import contextvars
 import os
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -97,6 +98,22 @@ def test_a_caller_that_is_interrupted_before_the_loop_has_looked_has_its_call_ca
     occupier.join(PATIENCE_S)
     thread.call(late, "next")
     assert ran == ["next"]
+
+
+def test_what_ran_is_let_go_on_the_loops_thread_for_in_a_finalizer_what_a_signals_handler_raises_is_lost(
+    thread: LoopThread,
+) -> None:
+    ended_on: list[threading.Thread] = []
+
+    async def note() -> None:
+        weakref.finalize(asyncio.current_task(), lambda: ended_on.append(threading.current_thread()))
+
+    async def nothing() -> None:
+        pass
+
+    thread.call(note)
+    thread.call(nothing)  # the loop has gone on
+    assert ended_on == [thread._thread]
 
 
 def test_handing_over_to_the_loop_and_back_is_cheap() -> None:

@@ -148,6 +148,7 @@ class _Outcome:
             if isinstance(error, asyncio.CancelledError):
                 raise
         finally:
+            self._task = None  # or it dies on the caller's thread, in a callback that swallows what a signal's handler raises
             self.ready.release()
 
     def fail(self, error: Exception) -> None:
