@@ -39,7 +39,7 @@ from turbopump.client.producer import Producer
 from turbopump.client.request_reply import Replier
 from turbopump.client.sending.send_result import SendResult
 from turbopump.client.setting_rules import check, group_in
-from turbopump.client.shared_instances import BROADCAST_INSTANCE, join_instance
+from turbopump.client.shared_instances import join_broadcasting, join_instance
 from turbopump.client.surroundings import name_server_addresses, surroundings_of
 from turbopump.client.traces.tracing import consumer_tracing, trace_topic
 from turbopump.clock import Clock
@@ -140,8 +140,6 @@ class PushConsumer(InContext):
         asks_brokers = not client_rebalance and not broadcast
         self.group = group
         self._namespace = namespace
-        if broadcast:
-            instance_name = instance_name or BROADCAST_INSTANCE
         self._settings = InstanceSettings(name_server_addresses(namesrv), instance_name, unit_name, credentials, namespace_v2)
         strategy = strategy_of(allocation)
         pop = pop_settings(allocation, pop_invisible_time, pop_batch, pop_threshold, max_reconsume_times, used=asks_brokers)
@@ -233,10 +231,14 @@ class PushConsumer(InContext):
             self._subscribe(RETRY_PREFIX + self.group, ALL)
         self._started_ms = self._surroundings.clock.now_ms()
         member = Member(self._group, consumer=self.consumer_data)
-        instance = join_instance(self._settings, self._surroundings, member)
+        settings = self._settings
+        if self._push_settings.broadcast:
+            settings, instance = join_broadcasting(settings, self._surroundings, member)
+        else:
+            instance = join_instance(settings, self._surroundings, member)
         try:
             tracing = consumer_tracing(
-                *(Producer, self._settings, self._surroundings, self._trace_topic), group=self.group, namespace=self._namespace
+                *(Producer, settings, self._surroundings, self._trace_topic), group=self.group, namespace=self._namespace
             )
             running = self._life.running = RunningPush(
                 *(instance, member, self._push_settings, self._subscriptions, tracing), concurrency=self._concurrency

@@ -13,7 +13,8 @@ import os
 import threading
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any, Final
 
 from turbopump.client.heartbeat import Member
@@ -24,8 +25,8 @@ from turbopump.client.surroundings import Surroundings
 from turbopump.errors import ConfigError
 
 BROADCAST_INSTANCE: Final = "DEFAULT"
-"""The name of those that broadcast and were given none, the same in every life: their offsets lie under it. Only a second one of a group is
-refused under it."""
+"""The name of those that broadcast and were given none, the same in every life: their offsets lie under it. While there is one of a group,
+the second is ``DEFAULT#2``, and so on: two must not write one file."""
 
 
 @dataclass(slots=True)
@@ -56,17 +57,40 @@ def join_instance(settings: InstanceSettings, surroundings: Surroundings, member
     ``namespace_v2`` or on another event loop.
     """
     with _joining:
-        return _join(settings, surroundings, member)
+        return _shared(settings, surroundings, member) or _new(
+            settings, surroundings, member, named=settings.instance_name is not None
+        )
 
 
-def _join(settings: InstanceSettings, surroundings: Surroundings, member: Member) -> ClientInstance:
-    process = _process_of(surroundings)
-    for other, instance in process.instances:
+def join_broadcasting(
+    settings: InstanceSettings, surroundings: Surroundings, member: Member
+) -> tuple[InstanceSettings, ClientInstance]:
+    """As ``join_instance``, for a consumer whose place is found in its next life by its name: who gave none gets the first of ``DEFAULT``,
+    ``DEFAULT#2``, … that no other of its group has in this process. The settings with that name come with it."""
+    if settings.instance_name is not None:
+        return settings, join_instance(settings, surroundings, member)
+    with _joining:
+        for number in count(1):
+            name = BROADCAST_INSTANCE if number == 1 else f"{BROADCAST_INSTANCE}#{number}"
+            named = replace(settings, instance_name=name)
+            if all(instance.admits(member) for _, _, instance in _named(surroundings, named)):
+                break
+        return named, _shared(named, surroundings, member) or _new(named, surroundings, member, named=False)
+
+
+def _shared(settings: InstanceSettings, surroundings: Surroundings, member: Member) -> ClientInstance | None:
+    for other, instance in _process_of(surroundings).instances:
         if _one_client(other, settings) and not _differences(other, settings) and instance.admits(member):
             instance.join(member)
             return instance
-    if settings.instance_name is not None:
+    return None
+
+
+def _new(settings: InstanceSettings, surroundings: Surroundings, member: Member, *, named: bool) -> ClientInstance:
+    """``named``: its user gave the name."""
+    if named:
         _refuse_second(surroundings, settings, member)
+    process = _process_of(surroundings)
     name = settings.instance_name or process.next_name()
     instance = ClientInstance(
         settings.name_servers,

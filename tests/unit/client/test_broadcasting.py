@@ -182,12 +182,48 @@ def test_nobody_needs_to_be_listed_as_a_member() -> None:
     simulate(1, scenario)
 
 
-def test_two_of_a_group_in_a_process_need_names_for_they_would_share_a_file() -> None:
+def test_a_second_of_a_group_gets_a_name_and_a_file_of_its_own_and_both_are_found_in_the_next_life() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
+            fill(cluster, 3)
+            async with (
+                broadcasting(cluster, simulation, trace=True) as one,
+                broadcasting(cluster, simulation, trace=True) as other,
+                broadcasting(cluster, simulation, group="others") as apart,
+            ):
+                assert [one.client_id, other.client_id, apart.client_id] == [
+                    "127.0.0.1@DEFAULT",
+                    "127.0.0.1@DEFAULT#2",
+                    "127.0.0.1@DEFAULT",
+                ]
+                await read(one, 2)
+                await read(other, 1)
+            async with broadcasting(cluster, simulation) as one, broadcasting(cluster, simulation) as other:
+                assert await read(one, 1) == [b"m2"]
+                assert await read(other, 2) == [b"m1", b"m2"]
+
+    simulate(1, scenario)
+
+
+def test_the_first_name_that_is_free_is_the_next_ones() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            one = broadcasting(cluster, simulation)
+            await one.start()
             async with broadcasting(cluster, simulation):
-                with pytest.raises(ConfigError, match="give another instance_name"):
-                    await broadcasting(cluster, simulation).start()
+                await one.close()
+                async with broadcasting(cluster, simulation) as next_one:
+                    assert next_one.client_id == "127.0.0.1@DEFAULT"
+
+    simulate(1, scenario)
+
+
+def test_a_second_of_a_group_under_a_name_that_was_given_is_refused_and_a_name_that_no_directory_can_have() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation, queues=1) as cluster:
+            async with broadcasting(cluster, simulation, instance_name="till"):
+                with pytest.raises(ConfigError, match="under instance_name='till' already; give another"):
+                    await broadcasting(cluster, simulation, instance_name="till").start()
             with pytest.raises(ConfigError, match="name of a directory"):
                 await broadcasting(cluster, simulation, instance_name="../x").start()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
@@ -14,6 +16,7 @@ from turbopump.client.producer import Producer
 from turbopump.client.pull_consumer import PullConsumer
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.errors import ConfigError, NotStartedError
+from turbopump.testing import BrokerThread
 from turbopump.testing.simulation import Simulation, simulate
 
 
@@ -255,15 +258,42 @@ def test_a_name_is_free_again_when_the_loop_of_who_had_it_is_closed() -> None:
     assert asyncio.run(left_open()) == asyncio.run(left_open())
 
 
-def test_consumers_that_broadcast_without_a_name_are_refused_only_if_they_are_of_one_group() -> None:
+def test_consumers_that_broadcast_without_a_name_share_it_unless_they_are_of_one_group() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with (
             scripted_cluster(simulation, queues=1) as cluster,
             broadcasting(cluster, simulation, credentials=ONE) as one,
             broadcasting(cluster, simulation, group="others", credentials=OTHER) as other,
+            broadcasting(cluster, simulation) as second,
         ):
             assert one.client_id == other.client_id == "127.0.0.1@DEFAULT"
-            with pytest.raises(ConfigError, match="'DEFAULT' is in use in this process with other credentials"):
-                await broadcasting(cluster, simulation).start()
+            assert second.client_id == "127.0.0.1@DEFAULT#2"
 
     simulate(1, scenario)
+
+
+def test_two_of_a_group_that_broadcast_on_two_loops_are_both_served(tmp_path: Path) -> None:
+    """The second once was refused for the name DEFAULT, which nobody had given."""
+
+    async def handle(_message: object) -> None:
+        return
+
+    settings: dict[str, Any] = {
+        "group": "readers",
+        "topic": "orders",
+        "handler": handle,
+        "broadcast": True,
+        "offsets_directory": tmp_path,
+        "local_ip": "10.0.0.7",
+    }
+
+    async def on_two_loops() -> list[str]:
+        async with PushConsumer(broker.namesrv, **settings) as one:
+            other = blocking.PushConsumer(broker.namesrv, **settings)
+            await asyncio.to_thread(other.start)
+            ids = [one.client_id, other.client_id]
+            await asyncio.to_thread(other.close)
+            return ids
+
+    with BrokerThread() as broker:
+        assert asyncio.run(on_two_loops()) == ["10.0.0.7@DEFAULT", "10.0.0.7@DEFAULT#2"]
