@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from turbopump.broker.schedule.timers import Timers
 from turbopump.broker.send_queue import SendQueue
 from turbopump.broker.statistics import (
     BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC,
@@ -37,11 +38,6 @@ _NOTHING_OF_THE_KIND: Final = {
     "getMessageEntireTimeMax": "0",
     "pageCacheLockTimeMills": "0",
     "remainTransientStoreBufferNumbs": "0",
-    "timerReadBehind": "0",
-    "timerOffsetBehind": "0",
-    "timerCongestNum": "0",
-    "timerEnqueueTps": "0.0",
-    "timerDequeueTps": "0.0",
 }
 
 
@@ -66,6 +62,13 @@ class RuntimeInfo:
         self._boot_ms = clock.now_ms()
         self._began = clock.monotonic()
         self._sources: list[Callable[[], Mapping[str, str]]] = []
+        self._timers: Timers | None = None
+
+    def watch(self, timers: Timers) -> None:
+        """Tell of these timers."""
+        self._timers = timers
+        numbers = timers.numbers
+        self._statistics.timers = lambda: (numbers.taken_in, numbers.delivered + numbers.rolled)
 
     def add_source(self, source: Callable[[], Mapping[str, str]]) -> None:
         """``source`` is asked each time, at once, for keys and values."""
@@ -90,6 +93,7 @@ class RuntimeInfo:
             **self._counts(),
             **self._latencies(),
             **self._places(),
+            **self._timer_figures(),
         }
         for source in self._sources:
             figures.update(source())
@@ -114,6 +118,25 @@ class RuntimeInfo:
             "msgGetTotalYesterdayMorning": str(mornings.get_yesterday),
             "msgGetTotalTodayMorning": str(mornings.get_today),
             "msgGetTotalTodayNow": str(statistics.total(BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC)),
+        }
+
+    def _timer_figures(self) -> dict[str, str]:
+        """RocketMQ: behind is what the ``TimerMessageStore`` has not read yet, slot by slot; ours sleeps until the next one is due, so it
+        is behind only from then on."""
+        _, (_, minute, _) = self._statistics.rates()
+        overdue = behind = waiting = 0
+        if self._timers is not None:
+            pending = self._timers.pending
+            next_time = pending.next_time()
+            if next_time is not None:
+                overdue = max(self._clock.now_ms() - next_time - pending.config.precision_ms, 0) // 1000
+            behind, waiting = self._timers.queue_end - pending.queue_offset, pending.waiting
+        return {
+            "timerReadBehind": str(overdue),
+            "timerOffsetBehind": str(max(behind, 0)),
+            "timerCongestNum": str(waiting),
+            "timerEnqueueTps": str(round(minute[5], 3)),
+            "timerDequeueTps": str(round(minute[6], 3)),
         }
 
     def _latencies(self) -> dict[str, str]:

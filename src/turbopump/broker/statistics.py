@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import date, datetime
 from typing import Final, NamedTuple
 
@@ -89,13 +89,16 @@ class StatsItem:
 
 
 class Totals(NamedTuple):
-    """Since the start of the process: messages taken and their bytes; pulls that found something and that did not; messages given."""
+    """Since the start of the process: messages taken and their bytes; pulls that found something and that did not; messages given;
+    messages that the timers took in, and that they gave on."""
 
     put: int = 0
     put_size: int = 0
     found: int = 0
     missed: int = 0
     given: int = 0
+    timed: int = 0
+    due: int = 0
 
 
 class Mornings(NamedTuple):
@@ -121,6 +124,8 @@ class Statistics:
         self._gets: dict[tuple[str, str], list[int]] = {}
         self.missed = 0
         """Pulls that were answered without a message."""
+        self.timers: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        """Tells how many messages the timers have taken in, and given on."""
         self._ticks = 0
         self._due = 0.0
         self._walk: Iterator[None] | None = None
@@ -221,7 +226,7 @@ class Statistics:
                     item.sample(span, number)
                     if count % ITEMS_AT_ONCE == 0:
                         yield
-        self._history.append(Totals(self._put, self._put_size, self._found, self.missed, self._given))
+        self._history.append(Totals(self._put, self._put_size, self._found, self.missed, self._given, *self.timers()))
         self._turn_the_day()
 
     def _count_puts(self) -> Iterator[None]:

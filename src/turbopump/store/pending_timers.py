@@ -165,6 +165,12 @@ class PendingTimers:
         """The first slot that holds what is not delivered; None if there is none."""
         return self._wheel.next_pending(self.read_time) if self._wheel is not None else None
 
+    @property
+    def waiting(self) -> int:
+        """Messages in slots that are not delivered yet, recalls counted against them. RocketMQ: ``TimerWheel.getAllNum``, which walks over
+        all slots; ours is counted as they come and go."""
+        return max(self._wheel.waiting, 0) if self._wheel is not None else 0
+
     def due(self, time: int) -> Question[Due]:
         """What the slot holds. Raises StoreDamagedError if its chain is not as it was written: then ``begin_anew``."""
         found = Due(time, array("q"), array("i"), array("q"), bytearray())

@@ -63,6 +63,8 @@ class TimerWheel:
         self._occupied = bytearray(self.total)
         self.sum = 0
         """Of the CRC-32 of every slot that is not delivered: what tells whether the file is still as it was written."""
+        self.waiting = 0
+        """Of the units of every slot that is not delivered, recalls counted against it."""
         self.dirty = False
 
     @property
@@ -86,25 +88,28 @@ class TimerWheel:
         """The unit at ``position`` is now the newest of a time; ``change`` is what it does to the count."""
         number = time // self.precision_ms
         index = number % self.total
-        found, first, _, count, magic = _SLOT.unpack_from(self._buffer, index * SLOT_SIZE)
+        found, first, _, before, magic = _SLOT.unpack_from(self._buffer, index * SLOT_SIZE)
+        count = before
         if found != number:
             first, count = -1, 0
         count = max(min(count + change, _COUNT_MAX), -_COUNT_MAX)
-        self._write(index, _SLOT.pack(number, position if first < 0 else first, position, count, magic), occupied=True)
+        slot = _SLOT.pack(number, position if first < 0 else first, position, count, magic)
+        self._write(index, slot, before, count, occupied=True)
 
     def set_last(self, time: int, last: int, count: int) -> None:
         """Let the chain of a time end at ``last``; −1 empties the slot."""
         number = time // self.precision_ms
         index = number % self.total
-        _, first, _, _, magic = _SLOT.unpack_from(self._buffer, index * SLOT_SIZE)
+        _, first, _, before, magic = _SLOT.unpack_from(self._buffer, index * SLOT_SIZE)
         slot = _SLOT.pack(number, first if last >= 0 else -1, last, count, magic)
-        self._write(index, slot, occupied=last >= 0)
+        self._write(index, slot, before, count, occupied=last >= 0)
 
     def passed(self, time: int) -> None:
         """All that a slot held is delivered."""
         index = time // self.precision_ms % self.total
         if self._occupied[index]:
             self.sum -= self._crc(index)
+            self.waiting -= _SLOT.unpack_from(self._buffer, index * SLOT_SIZE)[3]
             self._occupied[index] = 0
 
     def next_pending(self, time: int) -> int | None:
@@ -125,7 +130,7 @@ class TimerWheel:
         pending = []
         number, total = time // self.precision_ms, self.total
         self._occupied = bytearray(total)
-        self.sum = 0
+        self.sum = self.waiting = 0
         for start in data_steps(self.segment, 0):
             size = min(STEP, self.segment.size - start)
             piece = self.segment.read_cold(start, size - size % SLOT_SIZE)
@@ -134,6 +139,7 @@ class TimerWheel:
                 if number <= found < number + total and found % total == index and last >= 0:
                     self._occupied[index] = 1
                     self.sum += self._crc(index)
+                    self.waiting += count
                     pending.append(Slot(found * self.precision_ms, first, last, count))
                 index += 1
         return pending
@@ -155,7 +161,7 @@ class TimerWheel:
             size = min(STEP, self.segment.size - start)
             self._buffer[start : start + size] = bytes(size)
         self._occupied = bytearray(self.total)
-        self.sum = 0
+        self.sum = self.waiting = 0
         self.dirty = True
 
     def dirty_segments(self) -> list[Segment]:
@@ -166,14 +172,16 @@ class TimerWheel:
     def close(self) -> None:
         self.segment.close()
 
-    def _write(self, index: int, slot: bytes, *, occupied: bool) -> None:
+    def _write(self, index: int, slot: bytes, before: int, count: int, *, occupied: bool) -> None:
         if self._occupied[index]:
             self.sum -= self._crc(index)
+            self.waiting -= before
         at = index * SLOT_SIZE
         self._buffer[at : at + SLOT_SIZE] = slot
         self._occupied[index] = occupied
         if occupied:
             self.sum += zlib.crc32(slot)
+            self.waiting += count
         self.dirty = True
 
     def _crc(self, index: int) -> int:

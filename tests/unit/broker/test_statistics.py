@@ -1,10 +1,11 @@
 """What a broker counts: by walking its queues every ten seconds, and three numbers a pull."""
 
+import asyncio
 from datetime import datetime
 from pathlib import Path
 
 import pytest
-from tests.unit.broker.talking import Talk, converse
+from tests.unit.broker.talking import Talk, converse, in_virtual_time
 
 from turbopump.broker.statistics import (
     BROKER_GET_NUMS,
@@ -24,12 +25,14 @@ from turbopump.broker.statistics import (
 from turbopump.protocol import fastjson
 from turbopump.protocol.bodies.register import KVTable
 from turbopump.protocol.bodies.stats import BrokerStatsData, BrokerStatsItem, TopicStatsTable
+from turbopump.protocol.requests.recall import RecallMessage
 from turbopump.protocol.requests.send_back import ConsumerSendMsgBack
 from turbopump.protocol.requests.statistics import GetBrokerRuntimeInfo, ViewBrokerStatsData
 from turbopump.protocol.requests.topics import DeleteTopic, GetTopicStatsInfo
 from turbopump.store.append_latency import NAMES
 from turbopump.store.consume_queue import ConsumeQueue
 from turbopump.store.disk import SystemDisk
+from turbopump.testing.simulation import Simulation
 
 
 class Scene:
@@ -252,6 +255,42 @@ def test_a_broker_tells_of_itself_under_apache_s_keys(tmp_path: Path) -> None:
         assert (await runtime_info(talk))["timerReadBehind"] == "7"
 
     converse(tmp_path, scene)
+
+
+def test_a_broker_tells_what_waits_in_its_timers_how_much_comes_and_goes_and_what_is_late() -> None:
+    async def scene(talk: Talk, _simulation: Simulation) -> None:
+        async def told() -> tuple[str, ...]:
+            table = await runtime_info(talk)
+            return tuple(
+                table[f"timer{name}"] for name in ("CongestNum", "OffsetBehind", "ReadBehind", "EnqueueTps", "DequeueTps")
+            )
+
+        await talk.client.create()
+        assert await told() == ("0", "0", "0", "0.0", "0.0")
+        for number in range(60):
+            seconds = 30 if number < 30 else 300 + number
+            sent = await talk.client.send(properties=f"UNIQ_KEY\x01U{number}\x02TIMER_DELAY_SEC\x01{seconds}\x02")
+        await asyncio.sleep(12)
+        waiting, behind, late, came, went = await told()
+        assert (waiting, behind, late, went) == ("60", "0", "0", "0.0")
+        assert float(came) == pytest.approx(6.0)
+        assert (await talk.client.ask(RecallMessage(topic="T", recall_handle=sent.recall_handle))).code == 0
+        await asyncio.sleep(30)
+        waiting, behind, late, came, went = await told()
+        assert (waiting, behind, late) == ("29", "0", "0"), "those that were delivered and the one recalled do not wait"
+        assert float(went) == pytest.approx(30 / 40)
+        await asyncio.sleep(120)
+        assert (await told())[3:] == ("0.0", "0.0"), "the rates are of the last minute"
+        assert talk.broker._timers is not None
+        await talk.broker._timers.stop()
+        await talk.client.send(properties="UNIQ_KEY\x01last\x02TIMER_DELAY_SEC\x0130\x02")
+        assert (await told())[:3] == ("29", "1", "0")
+        await asyncio.sleep(300)
+        waiting, behind, late, *_ = await told()
+        assert (waiting, behind) == ("29", "1")
+        assert 100 < int(late) < 200
+
+    in_virtual_time(scene)
 
 
 async def runtime_info(talk: Talk) -> dict[str, str]:

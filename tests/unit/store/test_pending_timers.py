@@ -384,6 +384,31 @@ def test_a_recall_counts_against_its_slot(one: Timers) -> None:
     assert answer(one.timers.due(seconds(5))).magics == bytes([1, 1, MAGIC_DEFAULT | MAGIC_DELETE])
 
 
+def test_how_many_wait_is_known_without_a_look_at_every_slot(one: Timers, tmp_path: Path) -> None:
+    assert one.timers.waiting == 0
+    for number in range(60):
+        one.add(seconds(5 + number % 3))
+    one.add(seconds(6), recalls=True)
+    one.add(seconds(1000))
+    assert one.timers.waiting == 60
+    one.timers.passed(seconds(5))
+    one.timers.passed(seconds(5))
+    assert one.timers.waiting == 40
+    one.save()
+    one.add(seconds(9))
+    assert one.timers.waiting == 41
+    killed = one.kill(tmp_path / "killed")
+    assert killed.open().waiting == 40, "and the last one comes from the queue again"
+    lost = one.kill(tmp_path / "lost")
+    lost.config.paths.timer_wheel.unlink()
+    assert lost.open().waiting == 40
+    lost.timers.begin_anew(0, "the disk says so")
+    assert lost.timers.waiting == 0
+    for time in range(6, 61):
+        killed.timers.passed(seconds(time))
+    assert killed.timers.waiting == 0
+
+
 def test_the_next_pending_slot_is_found_round_the_end_of_the_wheel(one: Timers) -> None:
     to_the_end = 400 - NOW // 1000 % 400
     one.timers.idle_until(seconds(to_the_end - 5))
