@@ -9,6 +9,7 @@ Source: apache/rocketmq ``ClientConfig.buildMQClientId``, ``MQClientManager``.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 import weakref
@@ -35,7 +36,22 @@ class _Process:
 
     name: str
     made: int = 0
-    instances: list[tuple[InstanceSettings, ClientInstance]] = field(default_factory=list)
+    entries: list[tuple[InstanceSettings, weakref.ref[ClientInstance]]] = field(default_factory=list)
+    """Weak: an instance lives by the tasks on its loop, so a loop that was dropped without a close can go, and they with it."""
+
+    def instances(self) -> Iterator[tuple[InstanceSettings, ClientInstance]]:
+        """Those there are."""
+        for settings, entry in list(self.entries):
+            instance = entry()
+            if instance is not None:
+                yield settings, instance
+
+    def add(self, settings: InstanceSettings, instance: ClientInstance) -> None:
+        """Until it ends."""
+        self.entries[:] = [entry for entry in self.entries if entry[1]() is not None]
+        added = (settings, weakref.ref(instance))
+        self.entries.append(added)
+        instance.on_end = lambda: self.entries.remove(added)
 
     def next_name(self) -> str:
         """``<pid>#<random>`` for the first instance without a name, ``<pid>#<random>#2`` for the second; none is used twice."""
@@ -56,6 +72,7 @@ def join_instance(settings: InstanceSettings, surroundings: Surroundings, member
     Raises ConfigError if the name was given and has such a member already, or an instance with other credentials, with another
     ``namespace_v2`` or on another event loop.
     """
+    _let_go(settings, surroundings)
     with _joining:
         return _shared(settings, surroundings, member) or _new(
             settings, surroundings, member, named=settings.instance_name is not None
@@ -69,6 +86,7 @@ def join_broadcasting(
     ``DEFAULT#2``, … that no other of its group has in this process. The settings with that name come with it."""
     if settings.instance_name is not None:
         return settings, join_instance(settings, surroundings, member)
+    _let_go(replace(settings, instance_name=BROADCAST_INSTANCE), surroundings)
     with _joining:
         for number in count(1):
             name = BROADCAST_INSTANCE if number == 1 else f"{BROADCAST_INSTANCE}#{number}"
@@ -78,8 +96,17 @@ def join_broadcasting(
         return named, _shared(named, surroundings, member) or _new(named, surroundings, member, named=False)
 
 
+def _let_go(settings: InstanceSettings, surroundings: Surroundings) -> None:
+    """A loop that was dropped without a close is there until it is collected: have it done, before it stands in somebody's way."""
+    this = asyncio.get_running_loop()
+    with _joining:
+        elsewhere = any(loop is not this for loop, _, _ in _named(surroundings, settings))
+    if settings.instance_name is not None and elsewhere:
+        gc.collect()
+
+
 def _shared(settings: InstanceSettings, surroundings: Surroundings, member: Member) -> ClientInstance | None:
-    for other, instance in _process_of(surroundings).instances:
+    for other, instance in _process_of(surroundings).instances():
         if _one_client(other, settings) and not _differences(other, settings) and instance.admits(member):
             instance.join(member)
             return instance
@@ -99,9 +126,7 @@ def _new(settings: InstanceSettings, surroundings: Surroundings, member: Member,
         surroundings=surroundings,
         dress=settings.dress(),
     )
-    entry = (settings, instance)
-    process.instances.append(entry)
-    instance.on_end = lambda: process.instances.remove(entry)
+    process.add(settings, instance)
     instance.join(member)
     instance.start()
     return instance
@@ -140,7 +165,7 @@ def _named(
     """The instances of this process that are the same client to the brokers. What was left on a loop that never runs again is gone."""
     for loop, processes in list(_processes.items()):
         process = None if never_runs_again(loop) else processes.get(surroundings.identity)
-        for other, instance in [] if process is None else list(process.instances):
+        for other, instance in () if process is None else process.instances():
             if _one_client(other, settings):
                 yield loop, other, instance
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,16 @@ from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster
 from tests.unit.client.test_broadcasting import broadcasting
 
 from turbopump import blocking
-from turbopump.client.identity import Credentials
+from turbopump.client.heartbeat import Member
+from turbopump.client.identity import Credentials, InstanceSettings
+from turbopump.client.instance import ClientInstance
 from turbopump.client.producer import Producer
 from turbopump.client.pull_consumer import PullConsumer
 from turbopump.client.push_consumer import PushConsumer
+from turbopump.client.shared_instances import join_broadcasting
+from turbopump.client.surroundings import surroundings_of
 from turbopump.errors import ConfigError, NotStartedError
+from turbopump.protocol.bodies.heartbeat import ConsumerData
 from turbopump.testing import BrokerThread
 from turbopump.testing.simulation import Simulation, simulate
 
@@ -256,6 +263,43 @@ def test_a_name_is_free_again_when_the_loop_of_who_had_it_is_closed() -> None:
 
     kept: list[Producer] = []
     assert asyncio.run(left_open()) == asyncio.run(left_open())
+
+
+def test_a_name_is_free_again_when_the_loop_of_who_had_it_is_dropped() -> None:
+    """It was held for ever: what was to be forgotten with the loop knew the loop."""
+
+    def dropped() -> str:
+        loop = asyncio.SelectorEventLoop()
+        producer = Producer(NOBODY, instance_name="dropped")
+        loop.run_until_complete(producer.start())
+        return producer.client_id
+
+    def dropped_while_it_broadcasts() -> str:
+        loop = asyncio.SelectorEventLoop()
+        settings = InstanceSettings((NOBODY,))
+        _, instance = loop.run_until_complete(joins(settings))
+        return instance.client_id
+
+    async def joins(settings: InstanceSettings) -> tuple[InstanceSettings, ClientInstance]:
+        member = Member("readers", consumer=lambda: ConsumerData("readers"))
+        return join_broadcasting(settings, surroundings_of(None, None, None), member)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        assert dropped() == dropped()
+        assert dropped_while_it_broadcasts() == dropped_while_it_broadcasts()
+        gc.collect()
+
+
+def test_who_has_a_name_has_it_though_nobody_keeps_the_client() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster:
+            await client_of(Producer, cluster, instance_name="till", group="a").start()
+            gc.collect()
+            with pytest.raises(ConfigError, match="under instance_name='till' already"):
+                await client_of(Producer, cluster, instance_name="till", group="a").start()
+
+    simulate(1, scenario)
 
 
 def test_consumers_that_broadcast_without_a_name_share_it_unless_they_are_of_one_group() -> None:
