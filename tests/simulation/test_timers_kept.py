@@ -405,3 +405,51 @@ def test_a_disk_that_fails_the_timers_files_stops_no_delivery(operation: str) ->
         assert set(sent) <= set(await world.delivered())
 
     with_one_broker(scene, **SMALL)
+
+
+@pytest.mark.parametrize("killed_on_the_way", [False, True])
+def test_without_its_checkpoint_no_recalled_message_comes_and_one_of_the_same_id_does(killed_on_the_way: bool) -> None:
+    async def scene(world: OneBroker) -> None:
+        handle = await send(world, b"recalled", 3)
+        later = await send(world, b"recalled, later", 60)
+        for number in range(200):  # more than one turn reads
+            await send(world, b"%d" % number, 3)
+        for one in (handle, later):
+            answer = await world.client.ask(RecallMessage(topic="T", recall_handle=one or ""))
+            assert answer.code == ResponseCode.SUCCESS
+        await send(world, b"again", 6, UNIQ_KEY=b"recalled".hex())
+        await asyncio.sleep(10)
+        sent = [*(b"%d" % number for number in range(200)), b"again"]
+        assert await world.delivered() == sent
+        await world.stop()
+        files(world, remove_checkpoints)
+        await world.up()
+        if killed_on_the_way:
+            timers = world.broker._timers
+            assert timers is not None
+            while timers.pending.saved.queue_offset < 60:
+                await asyncio.sleep(0.0001)
+            assert timers.pending.saved.queue_offset < 200
+            world.kill(power_cut=True)
+            await world.up()
+        await asyncio.sleep(100)
+        assert Counter(await world.delivered()) == Counter([*sent, *sent])
+
+    with_one_broker(scene, **SMALL, timer_flush_interval_ms=1)
+
+
+def test_what_is_overdue_at_a_start_is_not_delivered_for_a_reader_of_pops_while_it_waits_for_the_rest() -> None:
+    async def scene(world: OneBroker) -> None:
+        deliver = now_ms(world) + 3000
+        await send_many(world, 200, 3)
+        await asyncio.sleep(10)
+        await world.stop()
+        files(world, remove_checkpoints)
+        await world.up()
+        timers, queue = world.broker._timers, world.broker.store.queues.find_or_make("T", 0)
+        assert timers is not None
+        while not timers.has_delivered(deliver, 200):
+            await asyncio.sleep(0.001)
+        assert queue.max_index == 400
+
+    with_one_broker(scene, **SMALL)

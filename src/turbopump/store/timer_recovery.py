@@ -11,7 +11,7 @@
    checkpoint says; where it does not, or Apache's, the wheel does, and of less than a second the slots are given anew in any case:
    a message of Apache's does not always tell within which of them it is due.
 5. The log is missing or damaged: both are made again from the queue, message by message, once the broker runs. Without a checkpoint too,
-   nobody knows what is delivered: all that the queue still has is delivered (again).
+   nobody knows what is delivered: all that the queue still has is delivered (again), but for what it recalls.
 """
 
 from __future__ import annotations

@@ -90,6 +90,15 @@ def timer_message(message: ReceivedMessage, precision: int) -> TimerMessage | st
     return TimerMessage(message, int(out), due, until, topic, int(queue_id), unique_id, recalled)
 
 
+Recalls = dict[str, set[tuple[int, int]]]
+"""What the recalls in a slot name: of each name the first and the last slot (ms) in which the message that is meant may be."""
+
+
+def is_recalled(message: TimerMessage, recalls: Recalls) -> bool:
+    """Whether one of them is of this message: in a slot with what was overdue, there may be others with its unique id."""
+    return any(due <= message.due <= until for name in message.names for due, until in recalls.get(name, ()))
+
+
 def copied(message: ReceivedMessage, written: int, now: int, *, rolls: bool) -> str:
     """The property text of what is stored now. ``written``: when the message was put into its slot (ms)."""
     properties = dict(message.properties)

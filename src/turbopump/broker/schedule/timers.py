@@ -1,9 +1,10 @@
 """Timer messages of a broker: from the queue of ``rmq_sys_wheel_timer`` into their slots, and out of them when they are due.
 
 One task does both, in this order: whatever the queue has is taken in before a slot is delivered, so that a recall that was accepted is
-in the slot of its message before that goes. While nothing is due the task sleeps until the next slot is, or the queue grows; nothing is
-polled. Slots go in the order of time, a slice of messages in a turn of the loop. Neither is anything kept per message, nor lost: what the
-store refuses is tried again. Source: apache/rocketmq ``TimerMessageStore``, which drops a message after three attempts.
+in the slot of its message before that goes; of what a start finds, the overdue goes when all of it is read. While nothing is due the task
+sleeps until the next slot is, or the queue grows; nothing is polled. Slots go in the order of time, a slice of messages in a turn of the
+loop. Neither is anything kept per message, nor lost: what the store refuses is tried again. Source: apache/rocketmq
+``TimerMessageStore``, which drops a message after three attempts.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Final
 
 from turbopump.broker.asking import ask, read_pieces
 from turbopump.broker.forwarding import Forwarding
-from turbopump.broker.schedule.timer_copies import NEVER_WAITED, TimerMessage, copied, timer_message
+from turbopump.broker.schedule.timer_copies import NEVER_WAITED, Recalls, TimerMessage, copied, is_recalled, timer_message
 from turbopump.broker.schedule.timer_detour import slot_ms
 from turbopump.broker.schedule.timer_doubts import Doubts
 from turbopump.broker.schedule.timer_new_slots import NewSlots
@@ -88,6 +89,11 @@ class Timers:
         self._doubts = Doubts(self._queue, pending.config.precision_ms)
         self._new_slots = NewSlots(pending, self._doubts, self._read, self._pass_over)
         self._task: asyncio.Task[None] | None = None
+        self._found_end = self._queue.max_index
+        """One past the last message that the queue had at the start."""
+        over = pending.read_time + pending.config.precision_ms <= clock.now_ms()
+        self._overdue_in = pending.read_time if over else -1
+        """A slot that may hold messages whose own had passed before."""
         self._begun = -1
         """The newest slot whose delivery has begun."""
         self._ahead: Ahead | None = None
@@ -130,7 +136,7 @@ class Timers:
         if pending.queue_offset < queue_offset or pending.rebuilding:
             return False
         next_time = pending.next_time()
-        return next_time is None or next_time > slot_ms(deliver_ms, pending.config.precision_ms)
+        return next_time is None or next_time > max(slot_ms(deliver_ms, pending.config.precision_ms), self._overdue_in)
 
     async def _run(self) -> None:
         while True:
@@ -196,13 +202,17 @@ class Timers:
         self.numbers.taken_in += 1
         if self._redo.active and not self._redo.is_pending(index, offset, size, message):
             return
-        if message.until < pending.read_time and message.until + pending.config.precision_ms <= now:
+        precision = pending.config.precision_ms
+        overdue = message.until < pending.read_time and message.until + precision <= now
+        if overdue and index >= self._found_end and not self._redo.active:
             if message.recalled is None:
                 await self._deliver(message, NEVER_WAITED, rolls=False)
             return
-        if message.until < pending.read_time - 2 * pending.config.precision_ms:
+        if message.until < pending.read_time - 2 * precision and pending.read_time > now + precision:
             self._rewind(now)
         due, until = (max(slot, pending.read_time) for slot in (message.due, message.until))
+        if overdue:  # its recall may stand behind it, whose slot had passed as well
+            self._overdue_in = max(self._overdue_in, due)
         pending.put(due, offset, size, now, message.topic_hash, recalls=message.recalled is not None, until=until)
 
     def _rewind(self, now: int) -> None:
@@ -212,6 +222,7 @@ class Timers:
             raise StoreError("the clock was set back, which is to be noted first")
         log.warning("the clock was set back: times that had passed come again")
         self.pending.rewind(now)
+        self._overdue_in = -1
 
     # --- out -----------------------------------------------------------------------------------------------------------------
 
@@ -237,8 +248,7 @@ class Timers:
         await self._look_ahead(time)
         assert self._ahead is not None
         due, found = self._ahead.due, self._ahead.found
-        recalled = await self._recalls(due, found)
-        await self._deliver_all(due, recalled, found)
+        await self._deliver_all(due, await self._recalls(due, found), found)
         self._ahead = None
         pending.passed(time)
         self._saving.touch()
@@ -252,21 +262,21 @@ class Timers:
             due = await ask(self._store.cold_reads, pending.due(time))
             self._ahead = Ahead(time, newest, due, await self._read(slice_of(due, pending.delivered)))
 
-    async def _recalls(self, due: Due, known: dict[int, TimerMessage | str]) -> set[str]:
+    async def _recalls(self, due: Due, known: dict[int, TimerMessage | str]) -> Recalls:
         """What the recalls of a slot name."""
-        names = set()
+        names: Recalls = {}
         of_recalls = [n for n, magic in enumerate(due.magics) if magic & MAGIC_DELETE and not magic & MAGIC_ROLL]
         for number in of_recalls:
             offset = due.offsets[number]
             found = known.get(offset) or (await self._read([(offset, due.sizes[number])]))[offset]
             self._doubts.check(due, number, [found])
             if isinstance(found, TimerMessage) and found.recalled is not None:
-                names.add(found.recalled)
+                names.setdefault(found.recalled, set()).add((found.due, found.until))
             if number % SLICE == 0:
                 await asyncio.sleep(0)
         return names
 
-    async def _deliver_all(self, due: Due, recalled: set[str], found: dict[int, TimerMessage | str]) -> None:
+    async def _deliver_all(self, due: Due, recalls: Recalls, found: dict[int, TimerMessage | str]) -> None:
         """Every message of a slot, from where a stop or a refusal has left it."""
         pending = self.pending
         while pending.delivered < len(due):
@@ -284,7 +294,7 @@ class Timers:
                     self._pass_over(message.message.queue_offset, offset, "it is not the one that was put there")
                 elif magic & MAGIC_DELETE and not rolls:
                     pass
-                elif recalled and not rolls and not recalled.isdisjoint(message.names):
+                elif recalls and not rolls and is_recalled(message, recalls):
                     self.numbers.recalled += 1
                 else:
                     await self._deliver(message, due.written[number], rolls=rolls)
