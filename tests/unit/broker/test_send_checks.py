@@ -77,6 +77,7 @@ ORDER: list[tuple[dict[str, Any], dict[str, Any], bytes, int, str]] = [
         "request queueId[0] is illegal, topic none has no",
     ),
     (FULL | NO_GROUPS, {"topic": "%RETRY%none"}, b"", 26, "subscription group not exist, none"),
+    (FULL, {"topic": "%RETRY%"}, b"", 26, "subscription group not exist, "),
     (FULL, {"topic": "%RETRY%none", "batch": True}, BATCH, 13, "batch request does not support retry group %RETRY%none"),
     (FULL, {"topic": "%RETRY%" + "g" * 121, "batch": True}, BATCH, 13, "message topic length too long 128"),
     (CHECKED | FULL, {"topic": "compacted-fifo"}, TOO_LARGE, 13, "TopicMessageType validate failed, the expected type is FIFO"),

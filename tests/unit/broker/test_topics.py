@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.broker.talking import Talk, converse, talking, until
+from tests.unit.broker.talking import Talk, converse, in_virtual_time, pull, talking, until
 
 from turbopump.errors import StoreLockedError
 from turbopump.protocol import fastjson
@@ -27,6 +27,7 @@ from turbopump.protocol.requests.topics import (
     GetTopicConfig,
     GetTopicStatsInfo,
 )
+from turbopump.testing.simulation import Simulation
 
 
 async def table(talk: Talk) -> TopicConfigSerializeWrapper:
@@ -258,6 +259,20 @@ def test_a_pull_that_waits_for_a_deleted_topic_is_answered_and_goes_on_with_the_
         assert await talk.client.all_bodies() == [b"new"]
 
     converse(tmp_path, scene)
+
+
+def test_what_waited_when_its_topic_was_deleted_comes_when_the_name_is_made_again() -> None:
+    async def scene(talk: Talk, _simulation: Simulation) -> None:
+        await talk.client.create()
+        for body, properties in ((b"level", "DELAY\x013\x02"), (b"time", "TIMER_DELAY_SEC\x0120\x02"), (b"gone", "")):
+            await talk.client.send(body, properties=f"UNIQ_KEY\x01{body.decode()}\x02{properties}")
+        await talk.client.ask(DeleteTopic(topic="T"))
+        await asyncio.sleep(30)
+        assert (await talk.client.ask(pull(0))).code == ResponseCode.TOPIC_NOT_EXIST
+        await talk.client.create()
+        assert await talk.client.all_bodies() == [b"level", b"time"]
+
+    in_virtual_time(scene)
 
 
 def test_the_system_s_topics_are_there_from_the_start(tmp_path: Path) -> None:
