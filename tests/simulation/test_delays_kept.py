@@ -34,7 +34,7 @@ def test_after_a_clean_stop_nothing_comes_twice_and_what_waits_comes_when_it_is_
         await world.stop()
         await asyncio.sleep(5)
         await world.up()
-        assert saved_offsets(world) == {"1": 3}
+        assert saved_offsets(world) == {"1": 3, "3": 0}
         await asyncio.sleep(due - 0.1 - loop.time())
         assert await world.delivered() == [b"first 0", b"first 1", b"first 2"]
         await asyncio.sleep(0.2)
@@ -220,6 +220,49 @@ def test_a_table_of_positions_that_cannot_be_right_stops_nothing(text: bytes) ->
         assert b"second" in await world.delivered()
 
     with_one_broker(scene, message_delay_level=LEVELS)
+
+
+@pytest.mark.parametrize("left", [None, b'{"offsetTable":null}', b'{"offsetTable":{}}'])
+def test_where_no_positions_are_left_delivered_messages_come_again_and_a_line_says_so(
+    left: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene(world: OneBroker) -> None:
+        await world.delay(b"first", 1)
+        await world.delay(b"second", 3)
+        await asyncio.sleep(1.5)
+        await world.stop()
+        mount = world.simulation.disk(HOST).mount()
+        for name in ("delayOffset.json", "delayOffset.json.bak"):
+            mount.remove(Path("/store/config") / name)
+            if left is not None:
+                mount.write_file(Path("/store/config") / name, left)
+        mount.close()
+        world.simulation.disk(HOST).kill()
+        for _ in range(2):
+            await world.up()
+            await asyncio.sleep(1.5)
+            assert await world.delivered() == [b"first", b"first"]
+            await world.stop()
+        await world.up()
+
+    with_one_broker(scene, message_delay_level=LEVELS)
+    (line,) = [record for record in caplog.records if "delayOffset.json" in record.getMessage()]
+    assert line.levelno == logging.WARNING
+    assert "delivered before once more messages=2" in line.getMessage()
+
+
+def test_a_directory_in_which_delayed_messages_only_wait_starts_without_a_complaint(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene(world: OneBroker) -> None:
+        await world.stop()
+        await world.up()
+        await world.delay(b"later", 3)
+        await world.stop()
+        await world.up()
+        await asyncio.sleep(31)
+        assert await world.delivered() == [b"later"]
+
+    with_one_broker(scene, message_delay_level=LEVELS)
+    assert not [record for record in caplog.records if "delayOffset" in record.getMessage()]
 
 
 def test_a_position_beyond_the_end_of_its_queue_is_set_back_for_good() -> None:

@@ -72,6 +72,13 @@ class Delays:
         read = self._table.load(lambda data: fastjson.decode(data, DelayOffsetTable), DelayOffsetTable)
         self._version = read.data_version
         self._saved = dict(read.offset_table)
+        there = sum(level.queue.max_index - level.queue.min_index for level in self.levels)
+        if there and not self._saved:
+            log.warning(
+                "config/delayOffset.json is missing or tells no positions: all delayed messages that are still in the log are delivered, "
+                "those that were delivered before once more messages=%d",
+                there,
+            )
         for level in self.levels:
             first, end = level.queue.min_index, level.queue.max_index
             wanted = self._saved.get(level.number, 0)
@@ -122,8 +129,11 @@ class Delays:
             self._table.save_now(self._encode())
 
     def _collect(self) -> bool:
-        now = {level.number: level.safe_position() for level in self.levels}
-        moved = {number: position for number, position in now.items() if position != self._saved.get(number, 0)}
+        """Whether there is anything to save. A level that never had a message has no position."""
+        now = {
+            level.number: level.safe_position() for level in self.levels if level.queue.max_index or level.number in self._saved
+        }
+        moved = {number: position for number, position in now.items() if position != self._saved.get(number)}
         self._saved.update(moved)
         return bool(moved)
 
