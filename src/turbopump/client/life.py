@@ -32,7 +32,7 @@ class Life(Generic[RunningT]):
     def __init__(self, what: str) -> None:
         self._what = what
         self.running: RunningT | None = None
-        """Given by the start; it stays after the close."""
+        """Given by the start; it stays after the close, but for that of a start that failed."""
         self._close: asyncio.Task[None] | None = None
 
     def begins(self) -> bool:
@@ -55,6 +55,13 @@ class Life(Generic[RunningT]):
         running = self.started()
         running.instance.check_usable(self._what, running.member)
         return running
+
+    async def undo(self, close: Callable[[RunningT], Coroutine[Any, Any, None]]) -> None:
+        """The start has failed: close what there is of it. It may be started once more, unless somebody has closed it meanwhile."""
+        closed = self._close is not None
+        await self.end(close)
+        if not closed:
+            self.running = self._close = None
 
     async def end(self, close: Callable[[RunningT], Coroutine[Any, Any, None]], *, wait: bool = True) -> None:
         """Close what runs, if anything does, once and to its end: whoever asks again waits for the same close, and a caller that is

@@ -102,7 +102,8 @@ class LitePullConsumer(InContext):
         """Join the group and begin to pull ahead; what is subscribed or assigned later is read from then on.
 
         Raises RouteNotFoundError if no name server answers (a topic that does not exist yet is waited for), NotStartedError after
-        ``close`` or if it is closed meanwhile. A start that fails or is cancelled leaves the group.
+        ``close`` or if it is closed meanwhile. A start that fails or is cancelled leaves the group, and may be
+        called again.
         """
         if not self._life.begins():
             return
@@ -123,7 +124,7 @@ class LitePullConsumer(InContext):
             await instance.introduce_all()
             await running.begin(self._named)
         except BaseException:
-            await self.close()
+            await self._life.undo(RunningLitePull.close)
             raise
 
     async def close(self) -> None:

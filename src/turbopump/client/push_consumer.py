@@ -221,7 +221,8 @@ class PushConsumer(InContext):
         """Join the group and begin to consume. Returns after the first look at who gets which queue.
 
         Raises RouteNotFoundError if no name server answers (a topic that does not exist yet is waited for), NotStartedError after
-        ``close`` or if it is closed meanwhile, ConfigError if nothing is subscribed. A start that fails or is cancelled leaves the group.
+        ``close`` or if it is closed meanwhile, ConfigError if nothing is subscribed. A start that fails or is cancelled leaves the
+        group, and may be called again.
         """
         if not self._life.begins():
             return
@@ -251,7 +252,7 @@ class PushConsumer(InContext):
             await instance.introduce_all()
             await running.begin()
         except BaseException:
-            await self.close()
+            await self._life.undo(self._end)
             raise
 
     async def close(self) -> None:
@@ -275,6 +276,7 @@ class PushConsumer(InContext):
         finally:
             if self._replier is not None:
                 self._replier.close()
+                self._replier = None
 
     async def wait_closed(self) -> None:
         """Wait until somebody closes this consumer: what a program with a handler does for the rest of its life."""

@@ -95,7 +95,7 @@ class SimpleConsumer(InContext):
         """Make the group known to the brokers.
 
         Raises RouteNotFoundError if no name server answers (a topic that does not exist yet is waited for), NotStartedError after
-        ``close``.
+        ``close``. A start that fails or is cancelled may be called again.
         """
         if not self._life.begins():
             return
@@ -112,7 +112,7 @@ class SimpleConsumer(InContext):
             await instance.routes.find(list(self._subscriptions))
             await instance.introduce_all()
         except BaseException:
-            await self.close()
+            await self._life.undo(_Running.close)
             raise
 
     async def close(self) -> None:

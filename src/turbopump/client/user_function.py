@@ -24,6 +24,7 @@ class UserFunction:
 
     def __init__(self, function: Callable[..., object], *, threads: int, name: str) -> None:
         self._function = function
+        self._threads, self._name = threads, name
         self._pool = None
         if not is_coroutine_function(function):
             self._pool = ThreadPoolExecutor(threads, thread_name_prefix=f"turbopump-{name}")
@@ -35,6 +36,10 @@ class UserFunction:
         else:
             result = await in_pool(self._pool, self._function, *args)
         return meant(await awaited(result) if inspect.isawaitable(result) else result)
+
+    def anew(self) -> UserFunction:
+        """The same, to be called after the close of this one."""
+        return UserFunction(self._function, threads=self._threads, name=self._name)
 
     def close(self) -> None:
         """Start no more calls of a plain function: those that wait for a thread end with NotCalledError, those that run are left to end."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
 
 from turbopump import LitePullConsumer, MessageQueue, Producer, PushConsumer, SimpleConsumer
 from turbopump.client.allocation import allocate_average
-from turbopump.errors import NotStartedError
+from turbopump.client.consuming.queue_listeners import QueueListeners
+from turbopump.errors import NotStartedError, RouteNotFoundError
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.requests.clients import GetConsumerListByGroup
 from turbopump.testing.simulation import Simulation, simulate
@@ -42,10 +45,58 @@ def test_a_start_that_is_given_up_leaves_no_member_behind(kind: type[Consumer], 
                     pass
             await asyncio.sleep(70)
             assert not cluster.broker.members["readers"], "nobody keeps queues that nobody consumes"
-            with pytest.raises(NotStartedError):
+            async with consumer:
+                assert list(cluster.broker.members["readers"]) == [consumer.client_id]
+            with pytest.raises(NotStartedError, match="is closed"):
                 await consumer.start()
 
     simulate(1, scenario)
+
+
+@pytest.mark.parametrize("kind", [PushConsumer, LitePullConsumer, SimpleConsumer])
+def test_a_start_that_failed_may_be_called_again(kind: type[Consumer]) -> None:
+    """It once said that the consumer was closed, which nobody had done."""
+
+    async def scenario(simulation: Simulation) -> None:
+        async with scripted_cluster(simulation) as cluster:
+            consumer = consumer_of(kind, cluster, instance_name="till")
+            cluster.name_server.silent = True
+            for _ in range(2):
+                with pytest.raises(RouteNotFoundError):
+                    await consumer.start()
+            cluster.name_server.silent = False
+            async with consumer:
+                assert list(cluster.broker.members["readers"]) == ["127.0.0.1@till"]
+
+    simulate(1, scenario)
+
+
+def test_a_plain_listener_is_told_after_a_start_that_was_called_again() -> None:
+    """Its thread pool once ended with the first start."""
+
+    async def scenario() -> None:
+        told: asyncio.Queue[int] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def listen(_topic: str, queues: Sequence[MessageQueue]) -> None:
+            loop.call_soon_threadsafe(told.put_nowait, len(queues))
+
+        async def route(_topic: str) -> Any:
+            return SimpleNamespace(subscribe_queues=())
+
+        listeners = QueueListeners(None)
+        await listeners.add("orders", listen)
+        listeners.close()
+        spawn = lambda work, name: loop.create_task(work, name=name)  # noqa: E731
+        running = loop.create_task(listeners.run(cast(Any, SimpleNamespace(routes=SimpleNamespace(get=route), spawn=spawn))))
+        await asyncio.sleep(0)  # it has looked at the route
+        queues = (MessageQueue("orders", "broker-a", 0),)
+        listeners.route_changed(cast(Any, SimpleNamespace(topic="orders", subscribe_queues=queues)))
+        assert await asyncio.wait_for(told.get(), 60) == 1
+        running.cancel()
+        listeners.close()
+
+    asyncio.run(scenario())
 
 
 class NoEntropy(Random):

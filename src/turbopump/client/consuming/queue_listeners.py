@@ -56,11 +56,12 @@ class QueueListeners:
             self._instance.spawn(self._tell(listener, unwrap(self._namespace, route.topic), queues), name="queue listener")
 
     def close(self) -> None:
-        """Call nobody any more."""
+        """Call nobody, until it is ``run`` again."""
         self._instance = None
         for listeners in self._listeners.values():
             for listener in listeners:
                 listener.close()
+            listeners[:] = [listener.anew() for listener in listeners]
 
     async def _learn(self, topic: str, instance: ClientInstance) -> None:
         try:
