@@ -9,6 +9,7 @@ from tests.unit.broker.popping import Popper
 
 from turbopump.broker.pop.records import ACK_TAG
 from turbopump.message.codec import decode_entries
+from turbopump.protocol.bodies.groups import SubscriptionGroupConfig
 from turbopump.store.pending_timers import TIMER_TOPIC
 
 SYNC = {"flush_disk_type": "SYNC_FLUSH"}
@@ -67,3 +68,29 @@ def test_that_a_message_is_back_is_written_down_when_its_copy_is_on_the_disk_and
                 await asyncio.sleep(0.01)
 
     with_one_broker(scene, flush_disk_type="ASYNC_FLUSH")
+
+
+@pytest.mark.parametrize("crc_before", [True, False])
+def test_a_message_whose_properties_are_full_comes_again_too_up_to_the_dead_letters(crc_before: bool) -> None:
+    async def scene(world: OneBroker) -> None:
+        full = b"UNIQ_KEY\x01U\x02a\x01"
+        await world.client.send(b"measured", properties=full.decode() + "x\x02")
+        measured = world.broker.store.lookup.message_in_queue("T", 0, 0)
+        assert measured is not None
+        size = len(measured.properties_text.split("__CRC32#")[0])
+        filler = "x" * (1 + world.broker.store.properties_size_max - size)
+        await world.client.send(b"full", properties=f"{full.decode()}{filler}\x02")
+        await world.stop()
+        world.config["enabled_append_prop_crc"] = True
+        await world.up()
+        world.broker._groups.put(SubscriptionGroupConfig(group_name="g", retry_max_times=2))
+        popper = Popper(world.client, world.simulation.clock(HOST).now_ms)
+        assert len(await popper.until(2, 20, invisible_ms=5000)) == 2
+        for attempt in (1, 2):
+            again = await popper.until(2, 60, invisible_ms=5000)
+            assert sorted((one.body, one.attempt) for one in again) == [(b"full", attempt), (b"measured", attempt)]
+        await asyncio.sleep(30)
+        dead = await world.client.messages(topic="%DLQ%g")
+        assert sorted(message.body for message in dead) == [b"full", b"measured"]
+
+    with_one_broker(scene, **SYNC, enabled_append_prop_crc=crc_before)

@@ -1,7 +1,8 @@
 """A popped message that nobody acknowledged goes to its group's retry topic, or after too many attempts to the dead letters.
 
 Source: apache/rocketmq ``PopReviveService.reviveRetry``. Ours: ``retryMaxTimes`` of the group counts here too; with Apache a message that
-kills its consumer comes again for ever. ``ORIGIN_MESSAGE_ID`` and ``RETRY_TOPIC`` are kept as for messages that were sent back.
+kills its consumer comes again for ever. ``ORIGIN_MESSAGE_ID`` and ``RETRY_TOPIC`` are kept as for messages that were sent back, where the
+properties have room for them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from turbopump.broker.groups import GroupTable
 from turbopump.broker.pop.records import PopKey
 from turbopump.broker.topics import READ_WRITE, TopicTable
 from turbopump.config.broker_config import BrokerConfig
-from turbopump.errors import StoredMessageError
+from turbopump.errors import MessageError, StoredMessageError
 from turbopump.message.inner_batch import plain_messages
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.pop_handle import original_topic, pop_retry_topic
@@ -56,7 +57,8 @@ class PuttingBack:
     async def _put(self, message: ReceivedMessage, key: PopKey) -> str:
         group = self._groups.find(key.group)
         attempts_max = group.retry_max_times if group is not None else 0
-        properties = {name: value for name, value in message.properties.items() if name != POP_CK}
+        kept = {name: value for name, value in message.properties.items() if name != POP_CK}
+        properties = dict(kept)
         if message.reconsume_times == 0 or FIRST_POP_TIME not in properties:
             properties[FIRST_POP_TIME] = str(key.pop_time_ms)
         properties.setdefault(ORIGIN_MESSAGE_ID, message.offset_msg_id)
@@ -67,13 +69,13 @@ class PuttingBack:
         else:
             topic = self._retry_topic(key)
         assert topic.topic_name is not None
-        await self._forwarding.forward(
-            message,
-            topic.topic_name,
-            0,
-            properties=encode_properties(properties),
-            reconsume_times=message.reconsume_times + 1,
-        )
+        attempts = message.reconsume_times + 1
+        text = encode_properties(properties)
+        try:
+            await self._forwarding.forward(message, topic.topic_name, 0, properties=text, reconsume_times=attempts)
+        except MessageError:  # perhaps the properties are full: without those that are added here
+            as_it_was = encode_properties(kept) if POP_CK in message.properties else None
+            await self._forwarding.forward(message, topic.topic_name, 0, properties=as_it_was, reconsume_times=attempts)
         return topic.topic_name
 
     def _retry_topic(self, key: PopKey) -> TopicConfig:
