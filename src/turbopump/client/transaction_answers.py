@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any, Final, NamedTuple
 
 from turbopump.client.consuming.handling import cancelled
@@ -29,6 +30,9 @@ WAITING_MAX: Final = 2000
 """Questions that wait for the checker (``checkRequestHoldMax``); more are dropped."""
 ANSWER_S: Final = 60.0
 """How long a checker may think; the broker asks again."""
+
+_worker: Final[ContextVar[asyncio.Task[Any] | None]] = ContextVar("turbopump worker", default=None)
+"""Who calls the checker: also in the thread of a plain one, and in what it has done on the loop from there."""
 
 
 class Asked(NamedTuple):
@@ -88,6 +92,8 @@ class TransactionAnswers:
         self._closed = True
         self._waiting.clear()
         this = asyncio.current_task()
+        if this not in self._working and self._checker.plain:
+            this = _worker.get()
         if this in self._working:
             self._working.pop(this).ended()
 
@@ -99,6 +105,7 @@ class TransactionAnswers:
     async def _work(self, under_way: UnderWay) -> None:
         this = asyncio.current_task()
         assert this is not None
+        _worker.set(this)
         under_way.count += 1
         self._working[this] = under_way
         try:

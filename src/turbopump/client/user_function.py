@@ -1,4 +1,4 @@
-"""Calling a user's function for an answer: a coroutine function on the loop, a plain one in a thread of its own pool.
+"""Calling a user's function: a coroutine function on the loop, a plain one in a thread of its own pool and the caller's context.
 
 One rule: a plain function never runs on the loop. It must not know what is asked. (Handlers of messages: ``handling.py``.)
 """
@@ -9,6 +9,7 @@ import asyncio
 import inspect
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 
 from turbopump.client.consuming.handling import is_coroutine_function
 from turbopump.client.function_failure import awaited, failure_of, meant
@@ -29,12 +30,17 @@ class UserFunction:
         if not is_coroutine_function(function):
             self._pool = ThreadPoolExecutor(threads, thread_name_prefix=f"turbopump-{name}")
 
+    @property
+    def plain(self) -> bool:
+        """Whether it is called in a thread."""
+        return self._pool is not None
+
     async def call(self, *args: object) -> object:
         """What it returns. Raises what it raises, as ``failure_of`` says, TypeError as ``meant`` does, and NotCalledError."""
         if self._pool is None:
             result = self._function(*args)
         else:
-            result = await in_pool(self._pool, self._function, *args)
+            result = await in_pool(self._pool, copy_context().run, self._function, *args)
         return meant(await awaited(result) if inspect.isawaitable(result) else result)
 
     def anew(self) -> UserFunction:

@@ -316,6 +316,35 @@ def test_without_await_who_still_waits_for_a_thread_at_the_close_gets_a_result()
         assert len(results) == 3
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_without_await_a_plain_checker_may_close_its_own_producer_and_nobody_waits_for_it(shared: bool) -> None:
+    """It once waited for itself, for the whole ``send_timeout``."""
+    closed = threading.Event()
+    errors: list[BaseException] = []
+
+    def check(_message: ReceivedMessage) -> TransactionState:
+        try:
+            producer.close()
+        except BaseException as error:
+            errors.append(error)
+        closed.set()
+        return COMMIT
+
+    with BrokerThread(transaction_time_out=100, transaction_check_interval=200) as broker:
+        others = BlockingTransactionProducer(broker.namesrv, group="others", checker=committing, executor=undecided)
+        producer = BlockingTransactionProducer(
+            broker.namesrv, group="sellers", checker=check, executor=lambda *_: UNKNOWN, send_timeout=1000.0
+        )
+        if shared:
+            others.start()
+        producer.start()
+        producer.send_in_transaction(Message("orders", b"x"), timeout=PATIENCE_S)
+        assert closed.wait(PATIENCE_S)
+        producer.close()
+        others.close()
+    assert errors == []
+
+
 def test_a_function_that_is_called_after_the_close_says_so() -> None:
     async def main() -> None:
         function = UserFunction(lambda: None, threads=1, name="test")
