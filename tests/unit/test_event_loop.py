@@ -22,7 +22,10 @@ found = the_loop_thread().call(which)
 
 
 def says(program: str) -> str:
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60).stderr
+    run = subprocess.run(
+        [sys.executable, "-c", program], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=60
+    )
+    return run.stderr
 
 
 def test_the_thread_of_the_blocking_clients_runs_on_uvloop() -> None:
