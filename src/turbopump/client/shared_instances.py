@@ -98,10 +98,12 @@ def join_broadcasting(
 
 def _let_go(settings: InstanceSettings, surroundings: Surroundings) -> None:
     """A loop that was dropped without a close is there until it is collected: have it done, before it stands in somebody's way."""
+    if settings.instance_name is None:
+        return
     this = asyncio.get_running_loop()
     with _joining:
         elsewhere = any(loop is not this for loop, _, _ in _named(surroundings, settings))
-    if settings.instance_name is not None and elsewhere:
+    if elsewhere:
         gc.collect()
 
 
