@@ -176,7 +176,8 @@ class Broker:
         self.runtime_info.add_source(self._delays.places)
         self._timers = timers_of(config, settings.paths, store, disk, self._forwarding, clock)
         tables.save_too(self._timers)
-        self.runtime_info.watch(self._timers)
+        self.runtime_info.add_source(self._timers.figures)
+        self.statistics.timers = self._timers.numbers.in_and_out
         self._pop = Pop(config, store, tables, self._timers, self._forwarding, self.statistics, clock)
 
         self._registration = Registration(

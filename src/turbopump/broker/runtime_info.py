@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from turbopump.broker.schedule.timers import Timers
 from turbopump.broker.send_queue import SendQueue
 from turbopump.broker.statistics import (
     BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC,
@@ -62,13 +61,6 @@ class RuntimeInfo:
         self._boot_ms = clock.now_ms()
         self._began = clock.monotonic()
         self._sources: list[Callable[[], Mapping[str, str]]] = []
-        self._timers: Timers | None = None
-
-    def watch(self, timers: Timers) -> None:
-        """Tell of these timers."""
-        self._timers = timers
-        numbers = timers.numbers
-        self._statistics.timers = lambda: (numbers.taken_in, numbers.delivered + numbers.rolled)
 
     def add_source(self, source: Callable[[], Mapping[str, str]]) -> None:
         """``source`` is asked each time, at once, for keys and values."""
@@ -93,7 +85,6 @@ class RuntimeInfo:
             **self._counts(),
             **self._latencies(),
             **self._places(),
-            **self._timer_figures(),
         }
         for source in self._sources:
             figures.update(source())
@@ -112,31 +103,14 @@ class RuntimeInfo:
             "getMissTps": _rates(rate[3] for rate in rates),
             "getTotalTps": _rates(rate[2] + rate[3] for rate in rates),
             "getTransferredTps": _rates(rate[4] for rate in rates),
+            "timerEnqueueTps": str(round(rates[1][5], 3)),  # of the last minute
+            "timerDequeueTps": str(round(rates[1][6], 3)),
             "msgPutTotalYesterdayMorning": str(mornings.put_yesterday),
             "msgPutTotalTodayMorning": str(mornings.put_today),
             "msgPutTotalTodayNow": str(statistics.total(BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC)),
             "msgGetTotalYesterdayMorning": str(mornings.get_yesterday),
             "msgGetTotalTodayMorning": str(mornings.get_today),
             "msgGetTotalTodayNow": str(statistics.total(BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC)),
-        }
-
-    def _timer_figures(self) -> dict[str, str]:
-        """RocketMQ: behind is what the ``TimerMessageStore`` has not read yet, slot by slot; ours sleeps until the next one is due, so it
-        is behind only from then on."""
-        _, (_, minute, _) = self._statistics.rates()
-        overdue = behind = waiting = 0
-        if self._timers is not None:
-            pending = self._timers.pending
-            next_time = pending.next_time()
-            if next_time is not None:
-                overdue = max(self._clock.now_ms() - next_time - pending.config.precision_ms, 0) // 1000
-            behind, waiting = self._timers.queue_end - pending.queue_offset, pending.waiting
-        return {
-            "timerReadBehind": str(overdue),
-            "timerOffsetBehind": str(max(behind, 0)),
-            "timerCongestNum": str(waiting),
-            "timerEnqueueTps": str(round(minute[5], 3)),
-            "timerDequeueTps": str(round(minute[6], 3)),
         }
 
     def _latencies(self) -> dict[str, str]:

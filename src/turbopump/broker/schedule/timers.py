@@ -16,20 +16,19 @@ from typing import Final
 
 from turbopump.broker.asking import ask, read_pieces
 from turbopump.broker.forwarding import Forwarding
-from turbopump.broker.schedule.timer_copies import NEVER_WAITED, Recalls, TimerMessage, copied, is_recalled, timer_message
+from turbopump.broker.schedule.timer_copies import NEVER_WAITED, Recalls, TimerMessage, copied, is_recalled
 from turbopump.broker.schedule.timer_detour import slot_ms
 from turbopump.broker.schedule.timer_doubts import Doubts
 from turbopump.broker.schedule.timer_new_slots import NewSlots
+from turbopump.broker.schedule.timer_reading import TimerReading
 from turbopump.broker.schedule.timer_redo import Redo
 from turbopump.broker.schedule.timer_saving import TimerSaving
 from turbopump.broker.schedule.timer_slices import SLICE, Ahead, first_slice, slice_of
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
-from turbopump.errors import MessageError, StoreDamagedError, StoredMessageError, StoreError
-from turbopump.message.codec import decode_entry, entry_fault
-from turbopump.message.message import ReceivedMessage
+from turbopump.errors import MessageError, StoreDamagedError, StoreError
 from turbopump.store.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE
-from turbopump.store.disk import Disk, Piece
+from turbopump.store.disk import Disk
 from turbopump.store.files import StorePaths
 from turbopump.store.message_store import MessageStore
 from turbopump.store.pending_timers import TIMER_TOPIC, Due, PendingTimers, TimerConfig
@@ -40,8 +39,6 @@ GATHER_S: Final = 0.02
 """So long new messages of the queue are gathered, so that a turn of the task is worth its while."""
 REFUSED_PAUSE_S: Final = 1.0
 """After how long a delivery that the store refused, or a read that failed, is tried again."""
-READ_ATTEMPTS: Final = 3
-"""How often a message that the disk does not give is asked for, a pause between, before it is passed over."""
 AHEAD_S: Final = 0.1
 """So long before its time a slot is read: then its messages wait for no disk when it comes."""
 SLEEP_MAX_S: Final = 60.0
@@ -65,6 +62,10 @@ class TimerNumbers:
     recalled: int = 0
     passed_over: int = 0
 
+    def in_and_out(self) -> tuple[int, int]:
+        """Messages taken in, and given on."""
+        return self.taken_in, self.delivered + self.rolled
+
 
 class Timers:
     """The timers of a broker. ``start``, then ``stop``, then ``save_now``."""
@@ -87,7 +88,8 @@ class Timers:
         self._saving = TimerSaving(pending, store, self._queue, disk, clock, flush_interval)
         self._redo = Redo(pending)
         self._doubts = Doubts(self._queue, pending.config.precision_ms)
-        self._new_slots = NewSlots(pending, self._doubts, self._read, self._pass_over)
+        self._log = TimerReading(store, pending.config.precision_ms)
+        self._new_slots = NewSlots(pending, self._doubts, self._log.read, self._pass_over)
         self._task: asyncio.Task[None] | None = None
         self._found_end = self._queue.max_index
         """One past the last message that the queue had at the start."""
@@ -98,7 +100,6 @@ class Timers:
         """The newest slot whose delivery has begun."""
         self._ahead: Ahead | None = None
         self._refused = False
-        self._unread: dict[int, int] = {}
 
     def start(self) -> None:
         """Deliver from now on."""
@@ -129,6 +130,18 @@ class Timers:
     def queue_end(self) -> int:
         """One past the last message of ``rmq_sys_wheel_timer``, whether it is visible yet or not."""
         return self._queue.max_index
+
+    def figures(self) -> dict[str, str]:
+        """For the runtime information. RocketMQ: behind is what the ``TimerMessageStore`` has not read yet, slot by slot; ours sleeps until
+        the next one is due, so it is behind only from then on."""
+        pending = self.pending
+        next_time = pending.next_time()
+        overdue = 0 if next_time is None else self._clock.now_ms() - next_time - pending.config.precision_ms
+        return {
+            "timerReadBehind": str(max(overdue, 0) // 1000),
+            "timerOffsetBehind": str(max(self.queue_end - pending.queue_offset, 0)),
+            "timerCongestNum": str(pending.waiting),
+        }
 
     def has_delivered(self, deliver_ms: int, queue_offset: int) -> bool:
         """Whether all is delivered that was to be so at ``deliver_ms`` or before and stands in the queue before ``queue_offset``."""
@@ -181,7 +194,7 @@ class Timers:
                 raise units
             ends = range(0, len(units), UNIT_SIZE)
             places = first_slice((int.from_bytes(units[at : at + 8]), int.from_bytes(units[at + 8 : at + 12])) for at in ends)
-            found = await self._read([place for place in places if place[1] != NO_MESSAGE_SIZE])
+            found = await self._log.read([place for place in places if place[1] != NO_MESSAGE_SIZE])
             for number, (offset, size) in enumerate(places, first):
                 message = found.get(offset, "it was damaged in the log")
                 if isinstance(message, str):
@@ -260,7 +273,7 @@ class Timers:
         if self._ahead is None or (self._ahead.time, self._ahead.newest) != (time, newest):
             self._ahead = None
             due = await ask(self._store.cold_reads, pending.due(time))
-            self._ahead = Ahead(time, newest, due, await self._read(slice_of(due, pending.delivered)))
+            self._ahead = Ahead(time, newest, due, await self._log.read(slice_of(due, pending.delivered)))
 
     async def _recalls(self, due: Due, known: dict[int, TimerMessage | str]) -> Recalls:
         """What the recalls of a slot name."""
@@ -268,7 +281,7 @@ class Timers:
         of_recalls = [n for n, magic in enumerate(due.magics) if magic & MAGIC_DELETE and not magic & MAGIC_ROLL]
         for number in of_recalls:
             offset = due.offsets[number]
-            found = known.get(offset) or (await self._read([(offset, due.sizes[number])]))[offset]
+            found = known.get(offset) or (await self._log.read([(offset, due.sizes[number])]))[offset]
             self._doubts.check(due, number, [found])
             if isinstance(found, TimerMessage) and found.recalled is not None:
                 names.setdefault(found.recalled, set()).add((found.due, found.until))
@@ -283,7 +296,7 @@ class Timers:
             first = pending.delivered
             places = slice_of(due, first)
             if not all(offset in found for offset, _ in places):
-                found = await self._read(places)
+                found = await self._log.read(places)
             self._doubts.check(due, first, [found[offset] for offset, _ in places])
             for number, (offset, _) in enumerate(places, first):
                 magic, message = due.magics[number], found[offset]
@@ -318,42 +331,6 @@ class Timers:
             self.numbers.rolled += 1
         else:
             self.numbers.delivered += 1
-
-    # --- messages of the log -------------------------------------------------------------------------------------------------
-
-    async def _read(self, places: list[tuple[int, int]]) -> dict[int, TimerMessage | str]:
-        """The messages at (offset, size), by offset; or why one cannot be delivered. Raises OSError if the disk does not give one now."""
-        found: dict[int, TimerMessage | str] = {}
-        pieces: list[Piece] = []
-        wanted: list[int] = []
-        for offset, size in places:
-            file = self._store.log.files.at(offset)
-            if file is None or offset + size > file.end:
-                found[offset] = "it is not in the log any more"
-            else:
-                wanted.append(offset)
-                pieces.append(Piece(file.segment, offset - file.start, size))
-        datas = await read_pieces(self._store.cold_reads, pieces)
-        for offset, data in zip(wanted, datas, strict=True):
-            if isinstance(data, OSError):
-                attempts = self._unread[offset] = self._unread.get(offset, 0) + 1
-                if attempts < READ_ATTEMPTS:
-                    raise data
-                found[offset] = f"the disk does not give it: {data.strerror or data}"
-            else:
-                found[offset] = self._decode(offset, data)
-            self._unread.pop(offset, None)
-        return found
-
-    def _decode(self, offset: int, data: bytes) -> TimerMessage | str:
-        fault = entry_fault(data, offset, crc_required=self._store.log.requires_crc(offset))
-        if fault is not None:
-            return fault
-        try:
-            message: ReceivedMessage = decode_entry(data, check_crc=False)
-            return timer_message(message, self.pending.config.precision_ms)
-        except StoredMessageError as error:
-            return str(error)
 
     # --- the rest ------------------------------------------------------------------------------------------------------------
 
