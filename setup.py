@@ -1,6 +1,8 @@
-"""The one module that is compiled, where it can be: docs/decisions/0005-compiled-twins.md. All else is in pyproject.toml.
+"""The one module that is compiled, where it can be: docs/decisions/0005-compiled-twins.md. All else
+is in pyproject.toml.
 
-Without Cython setuptools looks for the C source; without that, or without a compiler, it warns and leaves the module out.
+Without Cython setuptools looks for the C source; without that, or without a compiler, it warns and
+leaves the module out.
 """
 
 from pathlib import Path
@@ -8,7 +10,8 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 HOT = "src/turbopump/hot"
-"""Its sources; what they make is ``turbopump._hot``, beside ``compiled.py``, which alone imports it."""
+"""Its sources; what they make is ``turbopump._hot``, beside ``compiled.py``, which alone imports
+it."""
 
 PARTS = sorted(map(str, Path(HOT).glob("*.pxi")))
 

@@ -1,7 +1,9 @@
-"""`python -m bench`: compare Apache's broker with ours and show the result as a table, `out/bench.json` and `out/bench.png`.
+"""`python -m bench`: compare Apache's broker with ours and show the result as a table,
+`out/bench.json` and `out/bench.png`.
 
 docs/benchmarks.md says what the figures mean. Exit status: 0 when every figure that was measured
-was reached; 1 when one was missed, which on a busy machine says little; 2 when a broker or the generator failed.
+was reached; 1 when one was missed, which on a busy machine says little; 2 when a broker or the
+generator failed.
 """
 
 import sys
@@ -28,15 +30,37 @@ TABLE_START, TABLE_END = "<!-- table: python -m bench --publish -->", "<!-- end 
 
 @click.command(help=__doc__)
 @click.option(
-    "--case", "names", multiple=True, type=click.Choice([case.name for case in CASES]), help="Only this case; repeatable."
+    "--case",
+    "names",
+    multiple=True,
+    type=click.Choice([case.name for case in CASES]),
+    help="Only this case; repeatable.",
 )
-@click.option("--pairs", type=click.IntRange(1), default=3, show_default=True, help="How often both brokers take their turn.")
-@click.option("--seconds", type=click.FloatRange(0.5), default=5.0, show_default=True, help="Length of a measured window.")
+@click.option(
+    "--pairs",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="How often both brokers take their turn.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.5),
+    default=5.0,
+    show_default=True,
+    help="Length of a measured window.",
+)
 @click.option("--ours-only", is_flag=True, help="Only our broker: no ratios.")
 @click.option("--apache-only", is_flag=True, help="Only Apache's broker: no ratios.")
 @click.option("--no-start", is_flag=True, help="Do not time the starts.")
-@click.option("--quick", is_flag=True, help="1 pair of 2 s, Apache's broker warmed 15 s: a first look, not a result.")
-@click.option("--publish", is_flag=True, help="Do not run: put out/bench.json, once reviewed, into docs/.")
+@click.option(
+    "--quick",
+    is_flag=True,
+    help="1 pair of 2 s, Apache's broker warmed 15 s: a first look, not a result.",
+)
+@click.option(
+    "--publish", is_flag=True, help="Do not run: put out/bench.json, once reviewed, into docs/."
+)
 def main(
     names: tuple[str, ...],
     pairs: int,
@@ -63,8 +87,16 @@ def main(
     )
     begun = time.monotonic()
     try:
-        report = compare(plan, lambda line: click.echo(f"{time.monotonic() - begun:6.1f} s  {line}", err=True))
-    except (LoadError, TimeoutError, ChildProcessError, ApacheStartError, ToolMissingError) as problem:
+        report = compare(
+            plan, lambda line: click.echo(f"{time.monotonic() - begun:6.1f} s  {line}", err=True)
+        )
+    except (
+        LoadError,
+        TimeoutError,
+        ChildProcessError,
+        ApacheStartError,
+        ToolMissingError,
+    ) as problem:
         click.echo(f"bench: {problem}", err=True)
         sys.exit(2)
     OUT.mkdir(exist_ok=True)
@@ -73,12 +105,17 @@ def main(
     if len(plan.brokers) == 2:
         draw(report, OUT / "bench.png")
     click.echo(as_text(report))
-    click.echo(f"\n{time.monotonic() - begun:.0f} s in all; written to {OUT.name}/bench.json, bench.txt, bench.png", err=True)
+    click.echo(
+        f"\n{time.monotonic() - begun:.0f} s in all; written to {OUT.name}/bench.json, "
+        "bench.txt, bench.png",
+        err=True,
+    )
     sys.exit(exit_status(target_rows(report)))
 
 
 def publish_report() -> None:
-    """Copy the last run's JSON to docs/benchmarks.json and its tables between the marks in docs/benchmarks.md."""
+    """Copy the last run's JSON to docs/benchmarks.json and its tables between the marks in
+    docs/benchmarks.md."""
     data = (OUT / "bench.json").read_bytes()
     page = (DOCS / "benchmarks.md").read_text()
     before, _, rest = page.partition(TABLE_START)

@@ -1,9 +1,10 @@
-"""The two brokers under comparison, each started as its users start it, on the same cores and the same disk.
+"""The two brokers under comparison, each started as its users start it, on the same cores and the
+same disk.
 
-The one rule: what one is given, the other is given: production defaults (CommitLog segments of 1 GiB),
-ASYNC_FLUSH unless the case says otherwise, a directory on the same file system. Apache's runs with its own
-script's JVM options, except that the heap is 2 GiB and is not touched in advance (which favours it in memory and
-start time). Must not know about cases or figures.
+The one rule: what one is given, the other is given: production defaults (CommitLog segments of 1
+GiB), ASYNC_FLUSH unless the case says otherwise, a directory on the same file system. Apache's runs
+with its own script's JVM options, except that the heap is 2 GiB and is not touched in advance
+(which favours it in memory and start time). Must not know about cases or figures.
 """
 
 import os
@@ -30,7 +31,11 @@ SOURCES = Path(__file__).resolve().parents[1] / "src"
 # distribution/bin/runbroker.sh of 5.3.3, without -XX:+AlwaysPreTouch and the log of the collector.
 APACHE_JVM = (
     *("-server", "-XX:+UseG1GC", "-XX:G1HeapRegionSize=16m", "-XX:G1ReservePercent=25"),
-    *("-XX:InitiatingHeapOccupancyPercent=30", "-XX:SoftRefLRUPolicyMSPerMB=0", "-XX:-OmitStackTraceInFastThrow"),
+    *(
+        "-XX:InitiatingHeapOccupancyPercent=30",
+        "-XX:SoftRefLRUPolicyMSPerMB=0",
+        "-XX:-OmitStackTraceInFastThrow",
+    ),
     *("-XX:MaxDirectMemorySize=15g", "-XX:-UseLargePages", "-XX:+IgnoreUnrecognizedVMOptions"),
 )
 HEAP = "2g"
@@ -41,7 +46,8 @@ Complaint = Callable[[], str | None]
 
 @dataclass(frozen=True, slots=True)
 class RunningBroker:
-    """A broker that takes messages on loopback; `complaint` says why it has ended, None while it runs."""
+    """A broker that takes messages on loopback; `complaint` says why it has ended, None while it
+    runs."""
 
     name: str
     port: int
@@ -52,21 +58,31 @@ class RunningBroker:
 
 @contextmanager
 def running_broker(
-    name: str, directory: Path, cores: Cores, *, sync_flush: bool = False, settings: Settings | None = None
+    name: str,
+    directory: Path,
+    cores: Cores,
+    *,
+    sync_flush: bool = False,
+    settings: Settings | None = None,
 ) -> Iterator[RunningBroker]:
-    """Name server and broker of one kind, ended on leaving. The broker has acknowledged a send. ``settings``: more of broker.conf."""
+    """Name server and broker of one kind, ended on leaving. The broker has acknowledged a send.
+    ``settings``: more of broker.conf."""
     start = start_apache if name == APACHE else start_ours
     with ExitStack() as stack:
         with running_on(cores.broker):
             flush = "SYNC_FLUSH" if sync_flush else "ASYNC_FLUSH"
             broker = start(stack, directory, {"flushDiskType": flush, **(settings or {})})
-        wait_for_first_send(broker.port, "bench-first", time.monotonic() + START_TIMEOUT, broker.complaint)
+        wait_for_first_send(
+            broker.port, "bench-first", time.monotonic() + START_TIMEOUT, broker.complaint
+        )
         yield broker
 
 
 def start_apache(stack: ExitStack, directory: Path, more: Settings) -> RunningBroker:
     settings: dict[str, str | int | bool] = {"mappedFileSizeCommitLog": SEGMENT_SIZE, **more}
-    cluster = ApacheCluster(NEWEST, directory=directory, heap=HEAP, broker_config=settings, jvm_options=APACHE_JVM)
+    cluster = ApacheCluster(
+        NEWEST, directory=directory, heap=HEAP, broker_config=settings, jvm_options=APACHE_JVM
+    )
     assert cluster.broker_name == BROKER_NAME
     stack.enter_context(cluster)
     return RunningBroker(APACHE, cluster.broker_port, cluster.broker_pid, cluster.namesrv)
@@ -75,7 +91,10 @@ def start_apache(stack: ExitStack, directory: Path, more: Settings) -> RunningBr
 def start_ours(stack: ExitStack, directory: Path, more: Settings) -> RunningBroker:
     directory.mkdir(parents=True, exist_ok=True)
     namesrv_port, broker_port = free_ports(0), free_ports(-2, 0, 1)
-    namesrv_settings: dict[str, str | int | bool] = {"listenPort": namesrv_port, "kvConfigPath": str(directory / "kv.json")}
+    namesrv_settings: dict[str, str | int | bool] = {
+        "listenPort": namesrv_port,
+        "kvConfigPath": str(directory / "kv.json"),
+    }
     settings: dict[str, str | int | bool] = {
         "brokerName": BROKER_NAME,
         "listenPort": broker_port,
@@ -87,18 +106,38 @@ def start_ours(stack: ExitStack, directory: Path, more: Settings) -> RunningBrok
     (directory / "namesrv.conf").write_text(properties_text(namesrv_settings))
     (directory / "broker.conf").write_text(properties_text(settings))
     spawn(stack, directory, "namesrv", "-c", str(directory / "namesrv.conf"))
-    broker = spawn(stack, directory, "broker", "-c", str(directory / "broker.conf"), "-n", f"127.0.0.1:{namesrv_port}")
+    broker = spawn(
+        stack,
+        directory,
+        "broker",
+        "-c",
+        str(directory / "broker.conf"),
+        "-n",
+        f"127.0.0.1:{namesrv_port}",
+    )
     return RunningBroker(
-        OURS, broker_port, broker.pid, f"127.0.0.1:{namesrv_port}", complaint_of(broker, directory / "broker.out")
+        OURS,
+        broker_port,
+        broker.pid,
+        f"127.0.0.1:{namesrv_port}",
+        complaint_of(broker, directory / "broker.out"),
     )
 
 
 def spawn(stack: ExitStack, directory: Path, *arguments: str) -> "subprocess.Popen[bytes]":
-    """One `turbopump` command of this checkout in the background, its output in a file named after it; SIGTERM when the stack is left."""
+    """One `turbopump` command of this checkout in the background, its output in a file named after
+    it; SIGTERM when the stack is left."""
     environment = {**os.environ, "PYTHONPATH": str(SOURCES)}
     with (directory / f"{arguments[0]}.out").open("ab") as out:
         command = [sys.executable, "-m", "turbopump", *arguments]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=directory, env=environment)
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            cwd=directory,
+            env=environment,
+        )
     stack.callback(end, process, signal.SIGTERM)
     return process
 
@@ -108,20 +147,26 @@ def complaint_of(process: "subprocess.Popen[bytes]", output: Path) -> Complaint:
 
     def complaint() -> str | None:
         status = process.poll()
-        return None if status is None else f"ended with {status}: {output.read_text(errors='replace')[-2000:]}"
+        return (
+            None
+            if status is None
+            else (f"ended with {status}: {output.read_text(errors='replace')[-2000:]}")
+        )
 
     return complaint
 
 
 def seconds_to_first_send(name: str, directory: Path, cores: Cores) -> float:
-    """Seconds from starting the first process until a send is acknowledged: `turbopump dev`, or Apache's name server and broker
-    started together. Both are asked every 5 ms by the same client.
+    """Seconds from starting the first process until a send is acknowledged: `turbopump dev`, or
+    Apache's name server and broker started together. Both are asked every 5 ms by the same client.
     """
     directory.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         with running_on(cores.broker):
             start = time.monotonic()
-            port, complaint = launch_apache(stack, directory) if name == APACHE else launch_dev(stack, directory)
+            port, complaint = (
+                launch_apache(stack, directory) if name == APACHE else launch_dev(stack, directory)
+            )
         wait_for_first_send(port, "bench-first", start + START_TIMEOUT, complaint)
         return time.monotonic() - start
 
@@ -129,7 +174,15 @@ def seconds_to_first_send(name: str, directory: Path, cores: Cores) -> float:
 def launch_dev(stack: ExitStack, directory: Path) -> tuple[int, Complaint]:
     port = free_ports(-2, 0, 1)
     process = spawn(
-        stack, directory, "dev", "--data", str(directory / "data"), "--namesrv-port", "0", "--broker-port", str(port)
+        stack,
+        directory,
+        "dev",
+        "--data",
+        str(directory / "data"),
+        "--namesrv-port",
+        "0",
+        "--broker-port",
+        str(port),
     )
     return port, complaint_of(process, directory / "dev.out")
 
@@ -138,7 +191,9 @@ def launch_apache(
     stack: ExitStack, directory: Path, settings: Mapping[str, str | int | bool] | None = None
 ) -> tuple[int, Complaint]:
     """Apache's two processes, without waiting until they are ready."""
-    cluster = ApacheCluster(NEWEST, directory=directory, heap=HEAP, jvm_options=APACHE_JVM, broker_config=settings)
+    cluster = ApacheCluster(
+        NEWEST, directory=directory, heap=HEAP, jvm_options=APACHE_JVM, broker_config=settings
+    )
     cluster.wait_ready = lambda: None  # type: ignore[method-assign]
     stack.enter_context(cluster)
     return cluster.broker_port, lambda: None

@@ -1,5 +1,5 @@
-"""The loads that both brokers are put under, as one table. Its one rule: a case is the same bytes to whichever broker;
-nothing here knows how a broker is started or how numbers are shown.
+"""The loads that both brokers are put under, as one table. Its one rule: a case is the same bytes
+to whichever broker; nothing here knows how a broker is started or how numbers are shown.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,16 @@ class Case:
     def arguments(self) -> list[str]:
         """The load generator's options for this case."""
         return [
-            *("--mode", self.mode, "--topic", self.topic, "--broker", BROKER_NAME, "--queues", str(TOPIC_QUEUES)),
+            *(
+                "--mode",
+                self.mode,
+                "--topic",
+                self.topic,
+                "--broker",
+                BROKER_NAME,
+                "--queues",
+                str(TOPIC_QUEUES),
+            ),
             *("--connections", str(self.connections), "--outstanding", str(self.outstanding)),
             *("--size", str(self.body_size), "--count", str(self.count)),
         ]
@@ -42,10 +51,27 @@ CASES = (
     Case("send-1k", "send 1 KiB, 1 connection, 64 outstanding"),
     Case("send-128", "send 128 B, 1 connection, 64 outstanding", body_size=128),
     Case("round-trip", "send 1 KiB, 1 outstanding", outstanding=1, apart=True),
-    Case("connections-64", "send 1 KiB, 64 connections, 1 outstanding each", connections=64, outstanding=1),
-    Case("batch-32", "send batches of 32 x 1 KiB, 16 outstanding", mode="batch", outstanding=16, count=32),
+    Case(
+        "connections-64",
+        "send 1 KiB, 64 connections, 1 outstanding each",
+        connections=64,
+        outstanding=1,
+    ),
+    Case(
+        "batch-32",
+        "send batches of 32 x 1 KiB, 16 outstanding",
+        mode="batch",
+        outstanding=16,
+        count=32,
+    ),
     # A consumer has one pull outstanding for each of its queues, all on one connection.
-    Case("pull-32", "pull 32 x 1 KiB, 8 queues, 1 outstanding each", mode="pull", outstanding=TOPIC_QUEUES, count=32),
+    Case(
+        "pull-32",
+        "pull 32 x 1 KiB, 8 queues, 1 outstanding each",
+        mode="pull",
+        outstanding=TOPIC_QUEUES,
+        count=32,
+    ),
     Case("sync-flush", "send 1 KiB, SYNC_FLUSH, 64 outstanding", sync_flush=True),
 )
 

@@ -1,9 +1,11 @@
-"""`python -m bench.cold_reader`: what a consumer that works through a cold backlog does to the producers' latency.
+"""`python -m bench.cold_reader`: what a consumer that works through a cold backlog does to the
+producers' latency.
 
-A backlog is stored, the broker stopped, every page of its files dropped from the system's cache, the broker started again; then the same
-sends are measured alone and beside a reader that pulls the backlog from its start as fast as it is given. Its one rule: A B A B, each time
-on a fresh start with nothing in memory, and medians of the rounds; that the reader's bytes came from the device is measured too.
-Exit status 1: the ratio of p99s is above 2.
+A backlog is stored, the broker stopped, every page of its files dropped from the system's cache,
+the broker started again; then the same sends are measured alone and beside a reader that pulls the
+backlog from its start as fast as it is given. Its one rule: A B A B, each time on a fresh start
+with nothing in memory, and medians of the rounds; that the reader's bytes came from the device is
+measured too. Exit status 1: the ratio of p99s is above 2.
 """
 
 import os
@@ -28,7 +30,13 @@ from bench.remote import create_topic
 KIB = 1024
 ENTRY_SIZE = 1200
 """Bytes that one message of 1 KiB takes in the log, about."""
-READER = Case("cold-reader", "pull 32 x 1 KiB, 8 queues, 1 outstanding each", mode="pull", outstanding=TOPIC_QUEUES, count=32)
+READER = Case(
+    "cold-reader",
+    "pull 32 x 1 KiB, 8 queues, 1 outstanding each",
+    mode="pull",
+    outstanding=TOPIC_QUEUES,
+    count=32,
+)
 SENDS = (
     Case("one", "send 1 KiB, 1 outstanding", outstanding=1),
     Case("many", "send 1 KiB, 64 outstanding"),
@@ -49,7 +57,8 @@ class Window(msgspec.Struct):
 
 
 def drop_from_memory(directory: Path) -> None:
-    """Let the system forget its copy of every file below; all of them must be synced, and mapped by nobody."""
+    """Let the system forget its copy of every file below; all of them must be synced, and mapped by
+    nobody."""
     for path in sorted(directory.rglob("*")):
         if path.is_file():
             fd = os.open(path, os.O_RDONLY)
@@ -75,21 +84,27 @@ def fill(directory: Path, cores: Cores, size: int) -> None:
                     raise
 
 
-def measure(directory: Path, cores: Cores, case: Case, seconds: float, *, reading: bool, cold: bool) -> Window:
+def measure(
+    directory: Path, cores: Cores, case: Case, seconds: float, *, reading: bool, cold: bool
+) -> Window:
     if cold:
         drop_from_memory(directory / "store")
     with running_broker(OURS, directory, cores) as broker:
         reader = None
         if reading:
             length = ["--settle", "0", "--seconds", str(seconds + 2 * LEAD_S + SETTLE_S)]
-            reader = generator.start_load(broker.port, [*READER.arguments(), *length], core=cores.load)
+            reader = generator.start_load(
+                broker.port, [*READER.arguments(), *length], core=cores.load
+            )
             time.sleep(LEAD_S)
         before = device_reads(broker.pid)
         sends, _ = attempt(broker, case, core=cores.load, seconds=seconds, settle=SETTLE_S)
         read = device_reads(broker.pid) - before
         if reader is None:
             return Window(sends, None, read)
-        return Window(sends, msgspec.json.decode(generator.finish_load(reader), type=LoadResult), read)
+        return Window(
+            sends, msgspec.json.decode(generator.finish_load(reader), type=LoadResult), read
+        )
 
 
 def device_reads(pid: int) -> int:
@@ -100,7 +115,9 @@ def device_reads(pid: int) -> int:
 
 def sentence(window: Window, case: Case) -> str:
     sends, reader = window.sends, window.reader
-    text = f"{case.title}: p50 {sends.p50_us:,.0f} µs, p99 {sends.p99_us:,.0f} µs, {sends.rate:,.0f}/s"
+    text = (
+        f"{case.title}: p50 {sends.p50_us:,.0f} µs, p99 {sends.p99_us:,.0f} µs, {sends.rate:,.0f}/s"
+    )
     if reader is None:
         return f"{text}, alone"
     device = f"{window.read_from_device / sends.seconds / 2**20:.0f} MiB/s from the device"
@@ -113,9 +130,21 @@ def p99(windows: Sequence[Window]) -> float:
 
 @click.command(help=__doc__)
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
-@click.option("--seconds", type=click.FloatRange(0.5), default=2.0, show_default=True, help="Length of a measured window.")
-@click.option("--mib", type=click.IntRange(16), default=512, show_default=True, help="Size of the backlog.")
-@click.option("--warm", is_flag=True, help="Leave everything in memory: what the reader costs that is not the device's.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.5),
+    default=2.0,
+    show_default=True,
+    help="Length of a measured window.",
+)
+@click.option(
+    "--mib", type=click.IntRange(16), default=512, show_default=True, help="Size of the backlog."
+)
+@click.option(
+    "--warm",
+    is_flag=True,
+    help="Leave everything in memory: what the reader costs that is not the device's.",
+)
 def main(rounds: int, seconds: float, mib: int, warm: bool) -> None:
     cores = Cores.of_this_machine()
     generator.CACHE.mkdir(parents=True, exist_ok=True)
@@ -126,12 +155,15 @@ def main(rounds: int, seconds: float, mib: int, warm: bool) -> None:
             alone, beside = list[Window](), list[Window]()
             for _ in range(rounds):
                 for windows, reading in ((alone, False), (beside, True)):
-                    windows.append(measure(Path(data), cores, case, seconds, reading=reading, cold=not warm))
+                    windows.append(
+                        measure(Path(data), cores, case, seconds, reading=reading, cold=not warm)
+                    )
                     click.echo(sentence(windows[-1], case))
             ratio = p99(beside) / p99(alone)
             worst = max(worst, ratio)
             click.echo(
-                f"{case.title}: p99 {p99(beside):,.0f} µs beside the reader, {p99(alone):,.0f} µs alone: ratio {ratio:.2f}"
+                f"{case.title}: p99 {p99(beside):,.0f} µs beside the reader, {p99(alone):,.0f} "
+                f"µs alone: ratio {ratio:.2f}"
             )
     sys.exit(worst > GOAL)
 

@@ -1,8 +1,9 @@
-"""The course of a comparison: calibrate, time the starts, warm up, then each case on the one broker and the other in turn.
+"""The course of a comparison: calibrate, time the starts, warm up, then each case on the one broker
+and the other in turn.
 
-The one rule: A B A B. Both brokers run all the time and only one has load, so that a slow minute of the machine
-meets both; dirty pages are written back before each window. A failure of a run ends the comparison, but for
-"system busy", which is counted.
+The one rule: A B A B. Both brokers run all the time and only one has load, so that a slow minute of
+the machine meets both; dirty pages are written back before each window. A failure of a run ends the
+comparison, but for "system busy", which is counted.
 """
 
 import os
@@ -17,7 +18,15 @@ from pathlib import Path
 from tests.interop.apache import NEWEST
 
 from bench import generator
-from bench.brokers import APACHE, APACHE_JVM, HEAP, OURS, RunningBroker, running_broker, seconds_to_first_send
+from bench.brokers import (
+    APACHE,
+    APACHE_JVM,
+    HEAP,
+    OURS,
+    RunningBroker,
+    running_broker,
+    seconds_to_first_send,
+)
 from bench.cases import CASES, FILL_ARGUMENTS, PULL_TOPIC, TOPIC_QUEUES, Case
 from bench.cores import Cores, calibration_seconds, held_to
 from bench.cpu_time import CpuMeter
@@ -68,8 +77,16 @@ def compare(plan: Plan, say: Callable[[str], None]) -> Report:
 
 def machine() -> dict[str, str]:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
-    return {"cpu": model, "cores": str(os.cpu_count()), "kernel": platform.release(), "python": platform.python_version()}
+    model = next(
+        (line.split(":")[1].strip() for line in lines if line.startswith("model name")),
+        platform.machine(),
+    )
+    return {
+        "cpu": model,
+        "cores": str(os.cpu_count()),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+    }
 
 
 def settings(plan: Plan, cores: Cores) -> dict[str, str]:
@@ -77,7 +94,8 @@ def settings(plan: Plan, cores: Cores) -> dict[str, str]:
         "pairs": str(plan.pairs),
         "seconds": str(plan.seconds),
         "cores": str(cores),
-        "apache": f"{NEWEST}, heap {HEAP}, warmed {plan.apache_warm_s:.0f} s, {' '.join(APACHE_JVM)}",
+        "apache": f"{NEWEST}, heap {HEAP}, warmed {plan.apache_warm_s:.0f} s, "
+        f"{' '.join(APACHE_JVM)}",
     }
 
 
@@ -86,12 +104,16 @@ def measure_generator(report: Report, cores: Cores, say: Callable[[str], None]) 
     for name in ("send-1k", "send-128"):
         case = next(case for case in CASES if case.name == name)
         with generator.echo_server(min(cores.broker)) as port:
-            result = generator.measure_load(port, case.arguments(), core=cores.load, seconds=1.0, settle=0.2)
+            result = generator.measure_load(
+                port, case.arguments(), core=cores.load, seconds=1.0, settle=0.2
+            )
         report.generator_rate[name] = result.rate
         say(f"generator alone, {case.title}: {result.rate:,.0f} messages/s")
 
 
-def measure_starts(plan: Plan, report: Report, cores: Cores, directory: Path, say: Callable[[str], None]) -> None:
+def measure_starts(
+    plan: Plan, report: Report, cores: Cores, directory: Path, say: Callable[[str], None]
+) -> None:
     for turn in range(plan.starts):
         for broker in plan.brokers:
             seconds = seconds_to_first_send(broker, directory / f"start-{turn}-{broker}", cores)
@@ -100,7 +122,12 @@ def measure_starts(plan: Plan, report: Report, cores: Cores, directory: Path, sa
 
 
 def measure_cases(
-    plan: Plan, cases: tuple[Case, ...], report: Report, cores: Cores, directory: Path, say: Callable[[str], None]
+    plan: Plan,
+    cases: tuple[Case, ...],
+    report: Report,
+    cores: Cores,
+    directory: Path,
+    say: Callable[[str], None],
 ) -> None:
     with ExitStack() as stack:
         brokers = {}
@@ -143,12 +170,20 @@ def endless(cases: tuple[Case, ...]) -> Iterator[Case]:
         yield from cases
 
 
-def attempt(broker: RunningBroker, case: Case, *, core: int, seconds: float, settle: float) -> tuple[LoadResult, int]:
-    """The window, and how often the broker refused it as busy before. Raises LoadError for anything else."""
+def attempt(
+    broker: RunningBroker, case: Case, *, core: int, seconds: float, settle: float
+) -> tuple[LoadResult, int]:
+    """The window, and how often the broker refused it as busy before. Raises LoadError for anything
+    else."""
     for refused in range(BUSY_ATTEMPTS):
         try:
             load = generator.measure_load(
-                broker.port, case.arguments(), core=core, seconds=seconds, settle=settle, watch=broker.pid
+                broker.port,
+                case.arguments(),
+                core=core,
+                seconds=seconds,
+                settle=settle,
+                watch=broker.pid,
             )
             return load, refused
         except LoadError as problem:
@@ -178,7 +213,11 @@ def measure_run(
 
 
 def measure_memory(
-    case: Case, brokers: Mapping[str, RunningBroker], report: Report, cores: Cores, say: Callable[[str], None]
+    case: Case,
+    brokers: Mapping[str, RunningBroker],
+    report: Report,
+    cores: Cores,
+    say: Callable[[str], None],
 ) -> None:
     """In a run of its own, because reading the page tables holds the process up."""
     for broker in brokers.values():
@@ -190,12 +229,17 @@ def measure_memory(
         finally:
             generator.finish_load(load)
         report.memory.setdefault(broker.name, []).append(memory)
-        say(f"{broker.name}: {memory.anonymous / 2**20:.0f} MiB anonymous, {memory.resident / 2**20:.0f} MiB resident")
+        say(
+            f"{broker.name}: {memory.anonymous / 2**20:.0f} MiB anonymous, "
+            f"{memory.resident / 2**20:.0f} MiB resident"
+        )
 
 
 def sentence(run: Run) -> str:
     load = run.load
     return (
-        f"{run.case} {run.pair + 1} {run.broker}: {load.rate:,.0f} messages/s, {load.cpu_us:.2f} µs CPU each, "
-        f"p50 {load.p50_us:.0f} µs, p99 {load.p99_us:.0f} µs, generator {load.generator_cpu_s / load.seconds:.0%} of its core"
+        f"{run.case} {run.pair + 1} {run.broker}: {load.rate:,.0f} messages/s, {load.cpu_us:.2f} "
+        "µs CPU each, "
+        f"p50 {load.p50_us:.0f} µs, p99 {load.p99_us:.0f} µs, generator "
+        f"{load.generator_cpu_s / load.seconds:.0%} of its core"
     )

@@ -1,13 +1,14 @@
 """Which cores the brokers and the load generator run on, and how fast a core is right now.
 
-The one rule: whichever broker is measured, it has the same cores. Both may use `Cores.broker` whole, because
-Apache's has threads for more than one; the generator keeps to one core, the last. On a machine with two cores
-they share that one, and the generator's own CPU time is recorded with each result; with three or more the
-generator has a core to itself.
+The one rule: whichever broker is measured, it has the same cores. Both may use `Cores.broker`
+whole, because Apache's has threads for more than one; the generator keeps to one core, the last. On
+a machine with two cores they share that one, and the generator's own CPU time is recorded with each
+result; with three or more the generator has a core to itself.
 
-With one request outstanding the broker keeps off the generator's core. Otherwise the scheduler would sometimes put both on one
-core, where they wake each other in half the time, as no client on another machine could: a round trip of 26 or of 60 µs by chance.
-One core is no loss there: Apache's round trip was the same on one core as on two.
+With one request outstanding the broker keeps off the generator's core. Otherwise the scheduler
+would sometimes put both on one core, where they wake each other in half the time, as no client on
+another machine could: a round trip of 26 or of 60 µs by chance. One core is no loss there: Apache's
+round trip was the same on one core as on two.
 """
 
 import os
@@ -69,7 +70,8 @@ def pin_threads(pid: int, cores: Set[int]) -> None:
 
 
 def calibration_seconds(core: int) -> float:
-    """Seconds that a fixed loop over integers takes in this Python on that core; the best of three."""
+    """Seconds that a fixed loop over integers takes in this Python on that core; the best of
+    three."""
     with running_on(frozenset({core})):
         return min(one_calibration() for _ in range(3))
 

@@ -1,4 +1,5 @@
-"""CPU time of processes and of the whole machine, from /proc. The one rule: what is not ours shows as foreign, and is not guessed at."""
+"""CPU time of processes and of the whole machine, from /proc. The one rule: what is not ours shows
+as foreign, and is not guessed at."""
 
 import os
 import resource
@@ -10,7 +11,8 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class CpuMeter:
-    """Measures from its making on: the given processes (by pid), this process with its ended children, and the machine."""
+    """Measures from its making on: the given processes (by pid), this process with its ended
+    children, and the machine."""
 
     def __init__(self, pids: Sequence[int]) -> None:
         self._started = time.monotonic()
@@ -23,9 +25,12 @@ class CpuMeter:
         return process_seconds(pid) - self._pids[pid]
 
     def foreign_cores(self) -> float:
-        """Cores' worth of CPU time that went elsewhere: the machine's, less the processes' and our own."""
+        """Cores' worth of CPU time that went elsewhere: the machine's, less the processes' and our
+        own."""
         ours = sum(map(self.seconds_of, self._pids)) + own_seconds() - self._own
-        return max(0.0, machine_seconds() - self._machine - ours) / (time.monotonic() - self._started)
+        return max(0.0, machine_seconds() - self._machine - ours) / (
+            time.monotonic() - self._started
+        )
 
 
 def process_seconds(pid: int) -> float:
@@ -42,6 +47,8 @@ def own_seconds() -> float:
 
 def machine_seconds() -> float:
     """Everything but idle and waiting for the disk, on all cores; stolen time included."""
-    name, user, nice, system, _idle, _wait, irq, softirq, steal = Path("/proc/stat").read_text().split()[:9]
+    name, user, nice, system, _idle, _wait, irq, softirq, steal = (
+        Path("/proc/stat").read_text().split()[:9]
+    )
     assert name == "cpu"
     return sum(map(int, (user, nice, system, irq, softirq, steal))) / TICKS

@@ -1,6 +1,7 @@
 """The load generator in C (`load/`): compiled here, run here, its JSON read here.
 
-The one rule: what it calls a failure is a failure of the run, with its own words. It must not know which broker it speaks to.
+The one rule: what it calls a failure is a failure of the run, with its own words. It must not know
+which broker it speaks to.
 """
 
 import hashlib
@@ -14,16 +15,21 @@ import msgspec
 
 SOURCES = Path(__file__).parent / "load"
 CACHE = Path(__file__).resolve().parents[1] / ".cache" / "bench"
-PROGRAMS = {"load": ("load.c", "frames.c", "replies.c", "latency.c", "unique_id.c"), "echo": ("echo.c",)}
+PROGRAMS = {
+    "load": ("load.c", "frames.c", "replies.c", "latency.c", "unique_id.c"),
+    "echo": ("echo.c",),
+}
 COMPILER = ("gcc", "-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror")
 
 
 class LoadError(Exception):
-    """The generator ended the run: a wrong, missing or refused reply. Its sentence is the message."""
+    """The generator ended the run: a wrong, missing or refused reply. Its sentence is the
+    message."""
 
 
 class LoadResult(msgspec.Struct, frozen=True):
-    """One measured window. Times of the broker and the generator are CPU seconds, user and system, all threads."""
+    """One measured window. Times of the broker and the generator are CPU seconds, user and system,
+    all threads."""
 
     messages: int
     requests: int
@@ -60,7 +66,12 @@ def compile_program(name: str) -> Path:
         return program
     CACHE.mkdir(parents=True, exist_ok=True)
     arriving = program.with_suffix(".new")
-    command = [*COMPILER, "-o", str(arriving), *(str(SOURCES / source) for source in PROGRAMS[name])]
+    command = [
+        *COMPILER,
+        "-o",
+        str(arriving),
+        *(str(SOURCES / source) for source in PROGRAMS[name]),
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise LoadError(f"{' '.join(command)}\n{done.stderr}")
@@ -68,8 +79,11 @@ def compile_program(name: str) -> Path:
     return program
 
 
-def start_load(port: int, arguments: Sequence[str], *, core: int, watch: int = 0) -> "subprocess.Popen[str]":
-    """Start the generator against 127.0.0.1:port on one core; `watch` is the process whose CPU time it records, 0 for none."""
+def start_load(
+    port: int, arguments: Sequence[str], *, core: int, watch: int = 0
+) -> "subprocess.Popen[str]":
+    """Start the generator against 127.0.0.1:port on one core; `watch` is the process whose CPU time
+    it records, 0 for none."""
     command = [str(compile_program("load")), "--port", str(port), "--cpu", str(core), *arguments]
     if watch:
         command += ["--watch", str(watch)]
@@ -90,7 +104,13 @@ def finish_load(process: "subprocess.Popen[str]", timeout: float = 180.0) -> str
 
 
 def measure_load(
-    port: int, arguments: Sequence[str], *, core: int, seconds: float, settle: float = 0.5, watch: int = 0
+    port: int,
+    arguments: Sequence[str],
+    *,
+    core: int,
+    seconds: float,
+    settle: float = 0.5,
+    watch: int = 0,
 ) -> LoadResult:
     """One window of `seconds` after `settle` seconds of the same load. Raises LoadError."""
     window = ["--seconds", str(seconds), "--settle", str(settle)]
@@ -107,9 +127,12 @@ def fill(port: int, arguments: Sequence[str], *, core: int) -> int:
 
 @contextmanager
 def echo_server(core: int) -> Iterator[int]:
-    """The port of a server that answers any send at once and keeps nothing: the generator's own limit."""
+    """The port of a server that answers any send at once and keeps nothing: the generator's own
+    limit."""
     command = [str(compile_program("echo")), str(core)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
         assert server.stdout is not None
         assert server.stdin is not None
         try:

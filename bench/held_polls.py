@@ -1,7 +1,9 @@
-"""`python -m bench.held_polls`: what thousands of long polls that wait cost our broker, and whom one message wakes.
+"""`python -m bench.held_polls`: what thousands of long polls that wait cost our broker, and whom
+one message wakes.
 
-Consumers of many groups, a connection each, hold a pull of each of their queues; every queue is held by several groups. Then messages
-arrive, one at a time: whoever waits for that queue must be answered with it, and nobody else. Exit status 1: a goal was missed.
+Consumers of many groups, a connection each, hold a pull of each of their queues; every queue is
+held by several groups. Then messages arrive, one at a time: whoever waits for that queue must be
+answered with it, and nobody else. Exit status 1: a goal was missed.
 """
 
 import asyncio
@@ -29,7 +31,8 @@ PATIENCE_S = 120.0
 
 
 class Held(msgspec.Struct, frozen=True):
-    """Memory of the broker in bytes; milliseconds from a message's send to the last answer, one for each message."""
+    """Memory of the broker in bytes; milliseconds from a message's send to the last answer, one for
+    each message."""
 
     connections: int
     polls: int
@@ -76,7 +79,11 @@ class Consumer(asyncio.Protocol):
     async def heartbeat(self) -> None:
         """Say who we are. When it is answered, so is whatever was asked before, or held."""
         opaque = next(self._opaques)
-        body = wire.heartbeat(self._client_id, self.group, {"topic": self.topic, "subString": "*", "expressionType": "TAG"})
+        body = wire.heartbeat(
+            self._client_id,
+            self.group,
+            {"topic": self.topic, "subString": "*", "expressionType": "TAG"},
+        )
         self._waiting[opaque] = asyncio.get_running_loop().create_future()
         waiting = self._waiting[opaque]
         self._send(wire.request(wire.HEART_BEAT, opaque, {}, body))
@@ -88,7 +95,9 @@ class Consumer(asyncio.Protocol):
         for queue in self.queues:
             opaque = next(self._opaques)
             self._queue_of[opaque] = queue
-            fields = wire.pull_fields(self.group, self.topic, queue, 0, sys_flag=wire.SUSPEND, hold_ms=HOLD_MS)
+            fields = wire.pull_fields(
+                self.group, self.topic, queue, 0, sys_flag=wire.SUSPEND, hold_ms=HOLD_MS
+            )
             self._send(wire.request(wire.PULL_MESSAGE, opaque, fields))
 
     def close(self) -> None:
@@ -106,11 +115,15 @@ async def hold(broker: RunningBroker, connections: int, polls: int, arrivals: in
     for topic in range(-(-groups // GROUPS_OF_TOPIC)):
         create_topic(broker.port, f"held-topic-{topic}", MEMBERS * polls)
     idle = memory_of(broker.pid).anonymous
-    consumers = [Consumer(number // MEMBERS, number % MEMBERS, polls) for number in range(connections)]
+    consumers = [
+        Consumer(number // MEMBERS, number % MEMBERS, polls) for number in range(connections)
+    ]
     loop = asyncio.get_running_loop()
     try:
         for consumer in consumers:
-            await loop.create_connection(lambda consumer=consumer: consumer, "127.0.0.1", broker.port)  # type: ignore[misc]
+            await loop.create_connection(
+                lambda consumer=consumer: consumer, "127.0.0.1", broker.port
+            )  # type: ignore[misc]
         await everybody(consumers)
         connected = memory_of(broker.pid).anonymous
         for consumer in consumers:
@@ -122,18 +135,36 @@ async def hold(broker: RunningBroker, connections: int, polls: int, arrivals: in
         woken = wrongly = 0
         wake_ms: list[float] = []
         for number in range(arrivals):
-            place = (consumers[number * 7 % connections].topic, consumers[number * 7 % connections].queues[number % polls])
-            concerned = [one for one in consumers if one.topic == place[0] and place[1] in one.queues]
+            place = (
+                consumers[number * 7 % connections].topic,
+                consumers[number * 7 % connections].queues[number % polls],
+            )
+            concerned = [
+                one for one in consumers if one.topic == place[0] and place[1] in one.queues
+            ]
             wake_ms.append(await arrive(broker, concerned, *place))
             await everybody(consumers)
             got = [(one, queue, answer) for one in consumers for queue, answer in one.answered]
-            right = [one for one, queue, answer in got if one in concerned and queue == place[1] and is_one_message(answer)]
+            right = [
+                one
+                for one, queue, answer in got
+                if one in concerned and queue == place[1] and is_one_message(answer)
+            ]
             woken += len(right)
             wrongly += len(got) - len(right)
             for consumer in concerned:
                 consumer.answered.clear()
                 consumer.has_answer.clear()
-        return Held(connections, connections * polls, idle, connected, holding, woken, wrongly, sorted(wake_ms))
+        return Held(
+            connections,
+            connections * polls,
+            idle,
+            connected,
+            holding,
+            woken,
+            wrongly,
+            sorted(wake_ms),
+        )
     finally:
         for consumer in consumers:
             consumer.close()
@@ -145,7 +176,8 @@ async def everybody(consumers: list[Consumer]) -> None:
 
 
 async def arrive(broker: RunningBroker, concerned: list[Consumer], topic: str, queue: int) -> float:
-    """Send one message, wait for the answers of all whom it concerns; the milliseconds from the one to the others."""
+    """Send one message, wait for the answers of all whom it concerns; the milliseconds from the one
+    to the others."""
     begun = time.perf_counter()
     await asyncio.to_thread(send_one, broker.port, topic, queue=queue)
     async with asyncio.timeout(PATIENCE_S):
@@ -160,7 +192,13 @@ def is_one_message(answer: wire.Answer) -> bool:
 
 @click.command(help=__doc__)
 @click.option("--connections", type=click.IntRange(1), default=1000, show_default=True)
-@click.option("--polls", type=click.IntRange(1), default=20, show_default=True, help="Held by each connection.")
+@click.option(
+    "--polls",
+    type=click.IntRange(1),
+    default=20,
+    show_default=True,
+    help="Held by each connection.",
+)
 @click.option("--arrivals", type=click.IntRange(1), default=50, show_default=True)
 def main(connections: int, polls: int, arrivals: int) -> None:
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -170,13 +208,20 @@ def main(connections: int, polls: int, arrivals: int) -> None:
     ):
         held = asyncio.run(hold(broker, connections, polls, arrivals))
     click.echo(
-        f"{held.polls:,} polls on {held.connections:,} connections; anonymous memory {held.idle / MIB:.1f} MiB idle,"
-        f" {held.connected / MIB:.1f} connected, {held.holding / MIB:.1f} holding; a message reached all whom it concerned after"
+        f"{held.polls:,} polls on {held.connections:,} connections; anonymous memory "
+        f"{held.idle / MIB:.1f} MiB idle,"
+        f" {held.connected / MIB:.1f} connected, {held.holding / MIB:.1f} holding; a message "
+        "reached all whom it concerned after"
         f" {held.wake_ms[len(held.wake_ms) // 2]:.1f} ms (median), {held.wake_ms[-1]:.1f} at most"
     )
     small = held.above_idle_mib <= GOAL_MIB
     rows = (
-        ("memory above idle", f"{held.above_idle_mib:.1f} MiB", f"<= {GOAL_MIB:.0f}", "reached" if small else "MISSED"),
+        (
+            "memory above idle",
+            f"{held.above_idle_mib:.1f} MiB",
+            f"<= {GOAL_MIB:.0f}",
+            "reached" if small else "MISSED",
+        ),
         (
             f"woken by {arrivals} messages",
             f"{held.woken} rightly, {held.woken_wrongly} wrongly",

@@ -1,4 +1,5 @@
-"""How much memory a process holds, as the kernel counts it. Mapped store files are resident but not anonymous."""
+"""How much memory a process holds, as the kernel counts it. Mapped store files are resident but not
+anonymous."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,9 +1,11 @@
-"""`python -m bench.recovery`: how soon a killed broker serves again: 1 GiB of 1 KiB messages to recover, all of it from the log.
+"""`python -m bench.recovery`: how soon a killed broker serves again: 1 GiB of 1 KiB messages to
+recover, all of it from the log.
 
-A directory is filled and left as a kill leaves it. In-process: the store is opened on copies of it without queues and index files, with
-and without the key index. Then processes: from the start of a name server and a broker to the first acknowledged send, Apache's and ours in
-turn (A B A B) on fresh copies of the same directory. Its one rule: every copy is whole and written back before the clock starts.
-Exit status 1: slower than what issue 3 wants.
+A directory is filled and left as a kill leaves it. In-process: the store is opened on copies of it
+without queues and index files, with and without the key index. Then processes: from the start of a
+name server and a broker to the first acknowledged send, Apache's and ours in turn (A B A B) on
+fresh copies of the same directory. Its one rule: every copy is whole and written back before the
+clock starts. Exit status 1: slower than what issue 3 wants.
 """
 
 import os
@@ -19,7 +21,15 @@ from statistics import median
 import click
 from tests.crash import fill_store
 
-from bench.brokers import APACHE, OURS, SEGMENT_SIZE, SOURCES, START_TIMEOUT, launch_apache, start_ours
+from bench.brokers import (
+    APACHE,
+    OURS,
+    SEGMENT_SIZE,
+    SOURCES,
+    START_TIMEOUT,
+    launch_apache,
+    start_ours,
+)
 from bench.cores import Cores, calibration_seconds, running_on
 from bench.generator import CACHE
 from bench.remote import wait_for_first_send
@@ -39,7 +49,14 @@ INDEX_SLOTS, INDEX_ENTRIES = 5_000_000, 20_000_000
 
 
 @click.command(help=__doc__)
-@click.option("--size", "mebibytes", type=click.IntRange(16), default=1024, show_default=True, help="MiB of log.")
+@click.option(
+    "--size",
+    "mebibytes",
+    type=click.IntRange(16),
+    default=1024,
+    show_default=True,
+    help="MiB of log.",
+)
 @click.option("--pairs", type=click.IntRange(1), default=3, show_default=True)
 def main(mebibytes: int, pairs: int) -> None:
     cores = Cores.of_this_machine()
@@ -58,14 +75,19 @@ def main(mebibytes: int, pairs: int) -> None:
     size = mebibytes << 20
     ratios = [ours / theirs for ours, theirs in zip(starts[OURS], starts[APACHE], strict=True)]
     rates = [size / 1e6 / median(seconds) for seconds in (log_only, with_index)]
-    click.echo(f"{mebibytes} MiB of log, {pairs} pairs; calibration loop {before:.3f} s and {after:.3f} s")
+    click.echo(
+        f"{mebibytes} MiB of log, {pairs} pairs; calibration loop {before:.3f} s and {after:.3f} s"
+    )
     click.echo(f"log and ConsumeQueue: {rates[0]:.0f} MB/s (wanted {LOG_ONLY_GOAL:.0f})")
     click.echo(f"with Index: {rates[1]:.0f} MB/s (wanted {WITH_INDEX_GOAL:.0f})")
     for name, seconds in starts.items():
         click.echo(
-            f"{name}, process start to first acknowledged send: {median(seconds):.2f} s ({min(seconds):.2f}-{max(seconds):.2f})"
+            f"{name}, process start to first acknowledged send: {median(seconds):.2f} s "
+            f"({min(seconds):.2f}-{max(seconds):.2f})"
         )
-    click.echo(f"ours : Apache's {median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f}), wanted <= 1")
+    click.echo(
+        f"ours : Apache's {median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f}), wanted <= 1"
+    )
     if rates[0] < LOG_ONLY_GOAL or rates[1] < WITH_INDEX_GOAL or median(ratios) > 1:
         sys.exit(1)
 
@@ -74,7 +96,10 @@ def filled(origin: Path, size: int) -> Path:
     """A store directory as a kill leaves it."""
     environment = {**os.environ, "PYTHONPATH": str(SOURCES)}
     subprocess.run(
-        [sys.executable, fill_store.__file__, str(origin), str(size)], env=environment, check=True, stdout=subprocess.DEVNULL
+        [sys.executable, fill_store.__file__, str(origin), str(size)],
+        env=environment,
+        check=True,
+        stdout=subprocess.DEVNULL,
     )
     return origin
 
@@ -92,7 +117,10 @@ def opened(directory: Path, origin: Path, *, with_index: bool) -> float:
     for derived in ("consumequeue", "index"):
         shutil.rmtree(copy / derived)
     config = StoreConfig(
-        StorePaths(copy), with_crc=True, index_slots=INDEX_SLOTS, index_entries=INDEX_ENTRIES if with_index else 0
+        StorePaths(copy),
+        with_crc=True,
+        index_slots=INDEX_SLOTS,
+        index_entries=INDEX_ENTRIES if with_index else 0,
     )
     begun = time.perf_counter()
     store = MessageStore.open(config, SystemDisk(), SystemClock(), click.echo)

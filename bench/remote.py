@@ -1,6 +1,8 @@
-"""The least of a remoting client, blocking and one request at a time: enough to create a topic and to send the first message.
+"""The least of a remoting client, blocking and one request at a time: enough to create a topic and
+to send the first message.
 
-The one rule: it shares no code with turbopump, so that a fault of ours cannot hide itself. It measures nothing.
+The one rule: it shares no code with turbopump, so that a fault of ours cannot hide itself. It
+measures nothing.
 """
 
 import json
@@ -20,13 +22,25 @@ class RefusedError(Exception):
     """The broker answered with another code than 0."""
 
 
-def call(port: int, code: int, fields: dict[str, str], body: bytes = b"", timeout: float = 10.0) -> dict[str, str]:
-    """The answer's ext fields. Raises OSError when there is nobody, RefusedError when the answer's code is not 0."""
+def call(
+    port: int, code: int, fields: dict[str, str], body: bytes = b"", timeout: float = 10.0
+) -> dict[str, str]:
+    """The answer's ext fields. Raises OSError when there is nobody, RefusedError when the answer's
+    code is not 0."""
     opaque = next(opaques)
-    request = {"code": code, "extFields": fields, "flag": 0, "language": "JAVA", "opaque": opaque, "version": 479}
+    request = {
+        "code": code,
+        "extFields": fields,
+        "flag": 0,
+        "language": "JAVA",
+        "opaque": opaque,
+        "version": 479,
+    }
     header = json.dumps(request).encode()
     with socket.create_connection(("127.0.0.1", port), timeout=timeout) as connection:
-        connection.sendall(struct.pack(">II", 4 + len(header) + len(body), len(header)) + header + body)
+        connection.sendall(
+            struct.pack(">II", 4 + len(header) + len(body), len(header)) + header + body
+        )
         stream = connection.makefile("rb")
         prefix = stream.read(8)
         if len(prefix) < 8:
@@ -41,7 +55,12 @@ def call(port: int, code: int, fields: dict[str, str], body: bytes = b"", timeou
 
 def create_topic(port: int, topic: str, queues: int) -> None:
     """Create a topic with as many read and write queues on the broker itself."""
-    fields = {"topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(queues), "writeQueueNums": str(queues)}
+    fields = {
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "readQueueNums": str(queues),
+        "writeQueueNums": str(queues),
+    }
     fields |= {"perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}
     call(port, UPDATE_AND_CREATE_TOPIC, fields)
 
@@ -49,13 +68,29 @@ def create_topic(port: int, topic: str, queues: int) -> None:
 def send_one(port: int, topic: str, timeout: float = 10.0, *, queue: int = 0) -> None:
     """Send one message; the topic is created by the broker if it is not there."""
     now_ms = str(time.time_ns() // 1_000_000)
-    fields = {"a": "bench", "b": topic, "c": "TBW102", "d": "4", "e": str(queue), "f": "0", "g": now_ms, "h": "0"}
-    fields |= {"i": f"UNIQ_KEY\x01{time.time_ns():032X}\x02WAIT\x01true\x02", "j": "0", "k": "false", "m": "false"}
+    fields = {
+        "a": "bench",
+        "b": topic,
+        "c": "TBW102",
+        "d": "4",
+        "e": str(queue),
+        "f": "0",
+        "g": now_ms,
+        "h": "0",
+    }
+    fields |= {
+        "i": f"UNIQ_KEY\x01{time.time_ns():032X}\x02WAIT\x01true\x02",
+        "j": "0",
+        "k": "false",
+        "m": "false",
+    }
     reply = call(port, SEND_MESSAGE_V2, fields, b"first", timeout)
     assert int(reply["queueOffset"]) >= 0
 
 
-def wait_for_first_send(port: int, topic: str, deadline: float, complaint: Callable[[], str | None]) -> None:
+def wait_for_first_send(
+    port: int, topic: str, deadline: float, complaint: Callable[[], str | None]
+) -> None:
     """Try every 5 ms to send until it is acknowledged; `deadline` is on `time.monotonic()`.
 
     Raises TimeoutError, and ChildProcessError once `complaint` says why the broker is gone.
@@ -65,7 +100,9 @@ def wait_for_first_send(port: int, topic: str, deadline: float, complaint: Calla
             return send_one(port, topic)
         except (OSError, RefusedError) as problem:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"no send was acknowledged on port {port}: {problem}") from problem
+                raise TimeoutError(
+                    f"no send was acknowledged on port {port}: {problem}"
+                ) from problem
             if (gone := complaint()) is not None:
                 raise ChildProcessError(gone) from None
             time.sleep(0.005)

@@ -1,7 +1,8 @@
-"""What a comparison found, as values: written to JSON, read by the table and the plot. Must not know how anything was measured.
+"""What a comparison found, as values: written to JSON, read by the table and the plot. Must not
+know how anything was measured.
 
-The one rule: brokers are compared within a pair (the two runs next to each other in time); a ratio is ours / Apache's, and its
-spread is the lowest and the highest pair.
+The one rule: brokers are compared within a pair (the two runs next to each other in time); a ratio
+is ours / Apache's, and its spread is the lowest and the highest pair.
 """
 
 from statistics import median
@@ -12,13 +13,19 @@ from bench.brokers import APACHE, OURS
 from bench.generator import LoadResult
 from bench.memory import Memory
 
-METRICS = {"rate": "messages/s", "cpu_us": "broker CPU µs/message", "p50_us": "p50 µs", "p99_us": "p99 µs"}
+METRICS = {
+    "rate": "messages/s",
+    "cpu_us": "broker CPU µs/message",
+    "p50_us": "p50 µs",
+    "p99_us": "p99 µs",
+}
 
 
 class Run(msgspec.Struct, frozen=True):
-    """One measured window on one broker. `idle_cpu_s` is what the other broker used meanwhile; `foreign_cores`
-    how many cores were busy with anything but brokers and generator; `refused` counts the attempts before this one
-    that the broker ended with "system busy" (flow control), as Apache's may when the disk stalls.
+    """One measured window on one broker. `idle_cpu_s` is what the other broker used meanwhile;
+    `foreign_cores` how many cores were busy with anything but brokers and generator; `refused`
+    counts the attempts before this one that the broker ended with "system busy" (flow control), as
+    Apache's may when the disk stalls.
     """
 
     case: str
@@ -62,7 +69,9 @@ class Report(msgspec.Struct):
 
     def spread(self, case: str, broker: str, metric: str) -> Spread | None:
         """Over all pairs; None when this broker was not run."""
-        values = [run.value(metric) for run in self.runs if run.case == case and run.broker == broker]
+        values = [
+            run.value(metric) for run in self.runs if run.case == case and run.broker == broker
+        ]
         return Spread.of(values) if values else None
 
     def ratio(self, case: str, metric: str) -> Spread | None:
@@ -71,7 +80,11 @@ class Report(msgspec.Struct):
         for run in self.runs:
             if run.case == case:
                 by_pair.setdefault(run.pair, {})[run.broker] = run.value(metric)
-        ratios = [both[OURS] / both[APACHE] for both in by_pair.values() if len(both) == 2 and both[APACHE] > 0]
+        ratios = [
+            both[OURS] / both[APACHE]
+            for both in by_pair.values()
+            if len(both) == 2 and both[APACHE] > 0
+        ]
         return Spread.of(ratios) if ratios else None
 
     def start_spread(self, broker: str) -> Spread | None:
@@ -110,12 +123,21 @@ ANONYMOUS_TARGET_MIB = 80.0
 
 
 def targets(report: Report) -> list[Target]:
-    """The figures of the project's plan against this report; a ratio is judged by its median pair."""
+    """The figures of the project's plan against this report; a ratio is judged by its median
+    pair."""
     found = []
     for name, case, metric, sign, bound in RATIO_TARGETS:
         ratio = report.ratio(case, metric)
-        reached = None if ratio is None else ratio.median >= bound if sign == ">=" else ratio.median <= bound
-        measured = "-" if ratio is None else f"{ratio.median:.2f} x ({ratio.low:.2f}-{ratio.high:.2f})"
+        reached = (
+            None
+            if ratio is None
+            else ratio.median >= bound
+            if sign == ">="
+            else ratio.median <= bound
+        )
+        measured = (
+            "-" if ratio is None else (f"{ratio.median:.2f} x ({ratio.low:.2f}-{ratio.high:.2f})")
+        )
         found.append(Target(name, f"{sign} {bound} x", measured, reached))
     start, memory = report.start_spread(OURS), report.anonymous_mib(OURS)
     found.append(

@@ -1,8 +1,10 @@
-"""`python -m bench.sql_pulls`: pulls with a SQL92 filter from our broker and from Apache's, in turn.
+"""`python -m bench.sql_pulls`: pulls with a SQL92 filter from our broker and from Apache's, in
+turn.
 
-Both hold the same messages of 1 KiB, each with a property `n` from 0 to 99; `n < 1` takes 1 % of them, `n < 50` half. One connection, a
-pull outstanding for each queue, from the beginning of the queues again and again. A B A B; every answer is counted, message by message:
-at the end of a queue exactly what matches must have come. Exit status 1: a figure was missed; 2: something failed.
+Both hold the same messages of 1 KiB, each with a property `n` from 0 to 99; `n < 1` takes 1 % of
+them, `n < 50` half. One connection, a pull outstanding for each queue, from the beginning of the
+queues again and again. A B A B; every answer is counted, message by message: at the end of a queue
+exactly what matches must have come. Exit status 1: a figure was missed; 2: something failed.
 """
 
 import os
@@ -43,7 +45,8 @@ class PullError(Exception):
 
 
 class Window(msgspec.Struct, frozen=True):
-    """``matches`` came in ``seconds``, out of ``read`` that the broker looked at; its CPU seconds."""
+    """``matches`` came in ``seconds``, out of ``read`` that the broker looked at; its CPU
+    seconds."""
 
     matches: int
     read: int
@@ -83,7 +86,9 @@ class Reader:
             raise PullError(f"the heartbeat was answered by code {answer.code}")
         deadline = time.monotonic() + INTRODUCED_S
         while True:  # Apache's broker compiles it beside its answer to the heartbeat
-            fields = wire.pull_fields(self._group, TOPIC, 0, 0, sys_flag=0) | {"expressionType": "SQL92"}
+            fields = wire.pull_fields(self._group, TOPIC, 0, 0, sys_flag=0) | {
+                "expressionType": "SQL92"
+            }
             self._socket.sendall(wire.request(wire.PULL_MESSAGE, next(self._opaques), fields))
             (answer,) = self._receive()
             if answer.code != wire.FILTER_DATA_NOT_EXIST or time.monotonic() > deadline:
@@ -127,7 +132,10 @@ class Reader:
         self._offsets[queue] = following
         if following >= self._in_each:
             if self._got[queue] != self._wanted:
-                raise PullError(f"{self._filter}: {self._got[queue]} messages of queue {queue} came, {self._wanted} match")
+                raise PullError(
+                    f"{self._filter}: {self._got[queue]} messages of queue {queue} "
+                    f"came, {self._wanted} match"
+                )
             self._got[queue] = self._offsets[queue] = 0
         self._pull(queue)
         return matched, moved
@@ -146,7 +154,8 @@ def matches(filter_text: str, number: int) -> bool:
 
 
 def fill(port: int, in_each: int) -> None:
-    """The messages, in batches of our own client's making: property `n` goes round in each queue."""
+    """The messages, in batches of our own client's making: property `n` goes round in each
+    queue."""
     create_topic(port, TOPIC, QUEUES)
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as connection:
         answers, opaques = wire.Answers(), count(1)
@@ -155,7 +164,12 @@ def fill(port: int, in_each: int) -> None:
                 numbers = range(first, min(first + BATCH, in_each))
                 while True:
                     connection.sendall(
-                        wire.batch(next(opaques), TOPIC, queue, [(BODY, {"n": str(n % VALUES)}) for n in numbers])
+                        wire.batch(
+                            next(opaques),
+                            TOPIC,
+                            queue,
+                            [(BODY, {"n": str(n % VALUES)}) for n in numbers],
+                        )
                     )
                     while not (found := answers.feed(connection.recv(1 << 16))):
                         pass
@@ -166,16 +180,34 @@ def fill(port: int, in_each: int) -> None:
 
 @click.command(help=__doc__)
 @click.option("--pairs", type=click.IntRange(1), default=3, show_default=True)
-@click.option("--seconds", type=click.FloatRange(0.1), default=4.0, show_default=True, help="Length of a window.")
 @click.option(
-    "--warm", type=click.FloatRange(0.1), default=12.0, show_default=True, help="Seconds Apache's is warmed, each filter."
+    "--seconds",
+    type=click.FloatRange(0.1),
+    default=4.0,
+    show_default=True,
+    help="Length of a window.",
 )
-@click.option("--messages", type=click.IntRange(QUEUES * VALUES), default=160_000, show_default=True)
+@click.option(
+    "--warm",
+    type=click.FloatRange(0.1),
+    default=12.0,
+    show_default=True,
+    help="Seconds Apache's is warmed, each filter.",
+)
+@click.option(
+    "--messages", type=click.IntRange(QUEUES * VALUES), default=160_000, show_default=True
+)
 @click.option("--ours-only", is_flag=True, help="Without Apache's: while working on the filter.")
 def main(pairs: int, seconds: float, warm: float, messages: int, ours_only: bool) -> None:
     try:
         compare(pairs, seconds, warm, messages // QUEUES, ours_only=ours_only)
-    except (PullError, ApacheStartError, TimeoutError, ChildProcessError, ToolMissingError) as problem:
+    except (
+        PullError,
+        ApacheStartError,
+        TimeoutError,
+        ChildProcessError,
+        ToolMissingError,
+    ) as problem:
         click.echo(f"bench: {problem}", err=True)
         sys.exit(2)
 
@@ -185,42 +217,60 @@ def compare(pairs: int, seconds: float, warm: float, in_each: int, *, ours_only:
     CACHE.mkdir(parents=True, exist_ok=True)
     rows: list[tuple[str, ...]] = []
     with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="data-", dir=CACHE)))
+        directory = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="data-", dir=CACHE))
+        )
         before = calibration_seconds(min(cores.broker))
         names = (OURS,) if ours_only else (APACHE, OURS)
         settings = {"enablePropertyFilter": True}
         brokers = {
-            name: stack.enter_context(running_broker(name, directory / name, cores, settings=settings)) for name in names
+            name: stack.enter_context(
+                running_broker(name, directory / name, cores, settings=settings)
+            )
+            for name in names
         }
         for broker in brokers.values():
             fill(broker.port, in_each)
         stack.enter_context(running_on(frozenset({cores.load})))
         for selectivity, filter_text in SELECTIVITIES.items():
-            readers = {name: Reader(broker, filter_text, in_each) for name, broker in brokers.items()}
+            readers = {
+                name: Reader(broker, filter_text, in_each) for name, broker in brokers.items()
+            }
             for name, reader in readers.items():
                 stack.callback(reader.close)
                 reader.introduce()
                 reader.window(warm if name == APACHE else 0.5)
             windows = [
-                {name: measured(name, selectivity, reader, seconds) for name, reader in readers.items()} for _ in range(pairs)
+                {
+                    name: measured(name, selectivity, reader, seconds)
+                    for name, reader in readers.items()
+                }
+                for _ in range(pairs)
             ]
             if not ours_only:
                 rows.append(judged(selectivity, [(pair[OURS], pair[APACHE]) for pair in windows]))
     after = calibration_seconds(min(cores.broker))
     load = " ".join(f"{number:.1f}" for number in os.getloadavg())
     click.echo(
-        f"{in_each * QUEUES:,} messages of 1 KiB, {pairs} pairs of {seconds} s; calibration loop {before:.3f} s and {after:.3f} s;"
+        f"{in_each * QUEUES:,} messages of 1 KiB, {pairs} pairs of {seconds} s; calibration loop "
+        f"{before:.3f} s and {after:.3f} s;"
         f" load average {load}"
     )
     if rows:
-        click.echo(plain_table(("matches/s at", "ours", "Apache's", "ratio (spread)", "wanted", ""), rows))
+        click.echo(
+            plain_table(("matches/s at", "ours", "Apache's", "ratio (spread)", "wanted", ""), rows)
+        )
     sys.exit(exit_status(rows))
 
 
 def measured(name: str, selectivity: str, reader: Reader, seconds: float) -> Window:
     window = reader.window(seconds)
     cpu = window.broker_cpu_s / max(window.read, 1) * 1e6
-    click.echo(f"{name} {selectivity}: {window.rate:,.0f} matches/s, broker CPU {cpu:.2f} µs a message looked at", err=True)
+    click.echo(
+        f"{name} {selectivity}: {window.rate:,.0f} matches/s, broker CPU {cpu:.2f} µs a "
+        "message looked at",
+        err=True,
+    )
     return window
 
 

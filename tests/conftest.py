@@ -1,5 +1,6 @@
-"""For every test: hypothesis draws the same examples each time, and a slow machine is no failure. The header tells which functions run, and
-on whose loop. ``TURBOPUMP_TEST_LOOP=uvloop`` in the environment: on uvloop's, as programs do that use it."""
+"""For every test: hypothesis draws the same examples each time, and a slow machine is no failure.
+The header tells which functions run, and on whose loop. ``TURBOPUMP_TEST_LOOP=uvloop`` in the
+environment: on uvloop's, as programs do that use it."""
 
 import asyncio
 import os
@@ -20,4 +21,7 @@ if LOOP == "uvloop":
 
 
 def pytest_report_header() -> str:
-    return f"turbopump: {LOOP}'s loop, hot functions are {KIND}, {FACTOR} × the usual examples of arbitrary input"
+    return (
+        f"turbopump: {LOOP}'s loop, hot functions are {KIND}, {FACTOR} × the usual examples "
+        "of arbitrary input"
+    )

@@ -1,7 +1,8 @@
 """`make coverage`: what the tests execute of `store/`, and whether that is enough.
 
-At least 95 % of the branches must be taken, and every line of every `except` body executed: code that runs only when something fails is
-the code that nobody has seen run. Only tests of one behaviour each count: what `tests/crash` and simulations happen to meet does not.
+At least 95 % of the branches must be taken, and every line of every `except` body executed: code
+that runs only when something fails is the code that nobody has seen run. Only tests of one
+behaviour each count: what `tests/crash` and simulations happen to meet does not.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def main(suites: list[str]) -> int:
         run = [*coverage, "run", "--branch", f"--include={ROOM}/*", "-m", "pytest", "-q", *suites]
         status = subprocess.run(run, cwd=ROOT, env=environment, check=False).returncode
         report = Path(directory, "report.json")
-        subprocess.run([*coverage, "json", "-q", "-o", report], cwd=ROOT, env=environment, check=True)
+        subprocess.run(
+            [*coverage, "json", "-q", "-o", report], cwd=ROOT, env=environment, check=True
+        )
         files = json.loads(report.read_text())["files"]
     taken, branches = sum_of(files, "covered_branches"), sum_of(files, "num_branches")
     share = 100 * taken / branches
@@ -45,17 +48,24 @@ def main(suites: list[str]) -> int:
     for name, file in sorted(files.items()):
         if file["missing_branches"]:
             print(
-                f"  {name}: {' '.join(f'{line}→{to}' if to > 0 else f'{line}→exit' for line, to in file['missing_branches'])}"
+                f"  {name}: "
+                f"{' '.join(f'{line}→{to}' if to > 0 else f'{line}→exit' for line, to in file['missing_branches'])}"
             )
     unseen = [
         f"{name}:{line}"
         for name, file in sorted(files.items())
         for line in unexecuted_handlers(ROOT / name, file["missing_lines"])
     ]
-    absent = sorted(str(path.relative_to(ROOT)) for path in ROOM.rglob("*.py") if str(path.relative_to(ROOT)) not in files)
+    absent = sorted(
+        str(path.relative_to(ROOT))
+        for path in ROOM.rglob("*.py")
+        if str(path.relative_to(ROOT)) not in files
+    )
     faults = ["the tests fail"] if status else []
     faults += [f"{name}: no test imports it" for name in absent]
-    faults += [f"{place}: nothing in this `except` body was executed, or not all of it" for place in unseen]
+    faults += [
+        f"{place}: nothing in this `except` body was executed, or not all of it" for place in unseen
+    ]
     if share < BRANCHES_MIN:
         faults.append(f"{share:.1f} % of the branches are taken, {BRANCHES_MIN} % are wanted")
     print("\n".join(faults) or "enough: every except body was executed")
@@ -70,7 +80,9 @@ def unexecuted_handlers(path: Path, missing: Iterable[int]) -> Iterator[int]:
     """The first line of each `except` body of a module that has one of these lines."""
     lines = set(missing)
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ExceptHandler) and lines & set(range(node.body[0].lineno, (node.end_lineno or 0) + 1)):
+        if isinstance(node, ast.ExceptHandler) and lines & set(
+            range(node.body[0].lineno, (node.end_lineno or 0) + 1)
+        ):
             yield node.body[0].lineno
 
 

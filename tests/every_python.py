@@ -1,10 +1,14 @@
-"""`make test`: every suite on the Python that runs this, and on the others that are present what they may do differently: on the newest, in
-plain Python, all but the command line, the broker and the clients; on those between, what has to do with the interpreter and its loop.
-The clients' tests run a second time on uvloop, where users have it: its timers and its clock are others than asyncio's.
+"""`make test`: every suite on the Python that runs this, and on the others that are present what
+they may do differently: on the newest, in plain Python, all but the command line, the broker and
+the clients; on those between, what has to do with the interpreter and its loop. The clients' tests
+run a second time on uvloop, where users have it: its timers and its clock are others than
+asyncio's.
 
-Two runs of pytest at a time, on the two cores that a machine has at least. The first is shown as it goes, the others when they have ended;
-the accidents of `tests/crash`, which look at the time, come last and alone. Others are looked for on the PATH and among pyenv's versions;
-each gets a small environment of its own (`.venv-3.12`, …), made once. Any failure fails the run; a Python that is not there is named.
+Two runs of pytest at a time, on the two cores that a machine has at least. The first is shown as it
+goes, the others when they have ended; the accidents of `tests/crash`, which look at the time, come
+last and alone. Others are looked for on the PATH and among pyenv's versions; each gets a small
+environment of its own (`.venv-3.12`, …), made once. Any failure fails the run; a Python that is not
+there is named.
 """
 
 from __future__ import annotations
@@ -20,13 +24,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VERSIONS = ((3, 11), (3, 12), (3, 13), (3, 14))
-HERE = (["tests/unit", "tests/golden"], ["tests/spark", "bench/tests/test_against_our_broker.py"], ["tests/simulation"])
+HERE = (
+    ["tests/unit", "tests/golden"],
+    ["tests/spark", "bench/tests/test_against_our_broker.py"],
+    ["tests/simulation"],
+)
 """The suites, in three runs, the longest first."""
 ON_UVLOOP = ["tests/unit/client", "tests/unit/test_blocking.py"]
 WITHOUT = "--ignore=tests/unit/{}".format
 NEWEST = ["tests/unit", "tests/golden", *map(WITHOUT, ("broker", "cli", "client"))]
 BETWEEN = ["tests/unit", "tests/golden", *map(WITHOUT, ("broker", "cli", "store"))]
-"""For Pythons between the oldest and the newest: two thirds of the tests, a quarter of their seconds."""
+"""For Pythons between the oldest and the newest: two thirds of the tests, a quarter of their
+seconds."""
 ALONE = ["tests/crash"]
 
 
@@ -39,19 +48,36 @@ def main() -> int:
             continue
         python = find(version)
         if python is None:
-            print(f"-- Python {version[0]}.{version[1]} is not present: not tested with it", flush=True)
+            print(
+                f"-- Python {version[0]}.{version[1]} is not present: not tested with it",
+                flush=True,
+            )
         else:
             others.append((version, environment(version, python)))
     newest = max((version for version, _ in others), default=here)
     with ThreadPoolExecutor(2) as lanes:
-        runs = [lanes.submit(run, here, Path(sys.executable), suites, shown=suites is HERE[0]) for suites in HERE]
+        runs = [
+            lanes.submit(run, here, Path(sys.executable), suites, shown=suites is HERE[0])
+            for suites in HERE
+        ]
         if find_spec("uvloop") is None:
             print("-- uvloop is not present: the clients are not tested on its loop", flush=True)
         else:
-            runs.append(lanes.submit(run, here, Path(sys.executable), ON_UVLOOP, shown=False, TURBOPUMP_TEST_LOOP="uvloop"))
+            runs.append(
+                lanes.submit(
+                    run,
+                    here,
+                    Path(sys.executable),
+                    ON_UVLOOP,
+                    shown=False,
+                    TURBOPUMP_TEST_LOOP="uvloop",
+                )
+            )
         for version, python in reversed(others):
             if version == newest:
-                runs.append(lanes.submit(run, version, python, NEWEST, shown=False, TURBOPUMP_PURE="1"))
+                runs.append(
+                    lanes.submit(run, version, python, NEWEST, shown=False, TURBOPUMP_PURE="1")
+                )
             else:
                 runs.append(lanes.submit(run, version, python, BETWEEN, shown=False))
         statuses = [each.result() for each in runs]
@@ -59,10 +85,21 @@ def main() -> int:
     return next((status for status in statuses if status), 0)
 
 
-def run(version: tuple[int, int], python: Path, suites: list[str], *, shown: bool = True, **set_in_environment: str) -> int:
-    """Run pytest; its exit status. What it prints is passed on as it comes, or, unless ``shown``, when it has ended. What is set in its
-    environment is left as it is if whoever calls has set it."""
-    title = f"== Python {version[0]}.{version[1]}{''.join(f', {name}={value}' for name, value in set_in_environment.items())}: "
+def run(
+    version: tuple[int, int],
+    python: Path,
+    suites: list[str],
+    *,
+    shown: bool = True,
+    **set_in_environment: str,
+) -> int:
+    """Run pytest; its exit status. What it prints is passed on as it comes, or, unless ``shown``,
+    when it has ended. What is set in its environment is left as it is if whoever calls has set
+    it."""
+    title = (
+        "== Python "
+        f"{version[0]}.{version[1]}{''.join(f', {name}={value}' for name, value in set_in_environment.items())}: "
+    )
     if shown:
         print(f"\n{title}{' '.join(suites)}", flush=True)
     begun = time.monotonic()
@@ -72,10 +109,20 @@ def run(version: tuple[int, int], python: Path, suites: list[str], *, shown: boo
     variables.pop("PYTHONDONTWRITEBYTECODE", None)
     variables = set_in_environment | variables
     output = None if shown else subprocess.PIPE
-    done = subprocess.run(command, cwd=ROOT, env=variables, check=False, stdout=output, stderr=output and subprocess.STDOUT)
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=variables,
+        check=False,
+        stdout=output,
+        stderr=output and subprocess.STDOUT,
+    )
     if not shown:
         print(f"\n{title}{' '.join(suites)}\n{done.stdout.decode(errors='replace')}", flush=True)
-    print(f"{title}{suites[0]}, {time.monotonic() - begun:.0f} s, status {done.returncode}", flush=True)
+    print(
+        f"{title}{suites[0]}, {time.monotonic() - begun:.0f} s, status {done.returncode}",
+        flush=True,
+    )
     return done.returncode
 
 
@@ -85,7 +132,9 @@ def find(version: tuple[int, int]) -> str | None:
     places = [shutil.which(name)]
     pyenv = os.environ.get("PYENV_ROOT")
     if pyenv:
-        places += sorted(map(str, Path(pyenv, "versions").glob(f"{version[0]}.{version[1]}.*/bin/{name}")))
+        places += sorted(
+            map(str, Path(pyenv, "versions").glob(f"{version[0]}.{version[1]}.*/bin/{name}"))
+        )
     for place in places:
         if place and _runs(place, version):
             return place
@@ -103,8 +152,15 @@ def environment(version: tuple[int, int], python: str) -> Path:
     inside = home / "bin" / "python"
     ready = home / ".ready"
     pins = ROOT / "constraints.txt"
-    made_from = (pins, ROOT / "pyproject.toml", ROOT / "setup.py", *(ROOT / "src/turbopump/hot").glob("*.p*"))
-    if not ready.exists() or ready.stat().st_mtime < max(path.stat().st_mtime for path in made_from):
+    made_from = (
+        pins,
+        ROOT / "pyproject.toml",
+        ROOT / "setup.py",
+        *(ROOT / "src/turbopump/hot").glob("*.p*"),
+    )
+    if not ready.exists() or ready.stat().st_mtime < max(
+        path.stat().st_mtime for path in made_from
+    ):
         print(f"-- making {home.name} with {python}", flush=True)
         subprocess.run([python, "-m", "venv", "--clear", home], check=True)
         pip = [inside, "-m", "pip", "install", "-q", "--disable-pip-version-check", "-c", pins]

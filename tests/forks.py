@@ -10,7 +10,8 @@ def in_a_fork(work: Callable[[], str]) -> str:
     """What ``work`` says in a forked child; the child ends after 20 s whatever happens."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # 3.12: this process has threads, and that is the point
+        # 3.12: this process has threads, and that is the point
+        warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
         signal.alarm(20)

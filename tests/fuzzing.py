@@ -1,7 +1,9 @@
-"""How hard the tests of arbitrary input try: the same few examples each time in ``make test``, many new ones in ``make fuzz``.
+"""How hard the tests of arbitrary input try: the same few examples each time in ``make test``, many
+new ones in ``make fuzz``.
 
-One rule: who wants a number of examples says it with ``examples``, so that ``TURBOPUMP_FUZZ=50`` means fifty times as many everywhere.
-A failure prints what reproduces it (hypothesis' blob, or the seed in the test's name).
+One rule: who wants a number of examples says it with ``examples``, so that ``TURBOPUMP_FUZZ=50``
+means fifty times as many everywhere. A failure prints what reproduces it (hypothesis' blob, or the
+seed in the test's name).
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ FUZZES: Final = FACTOR > 1
 
 
 def examples(count: int = 100) -> settings:
-    """``count`` examples, the same each time; in ``make fuzz`` as many times more as it says, new ones."""
+    """``count`` examples, the same each time; in ``make fuzz`` as many times more as it says, new
+    ones."""
     return settings(
         max_examples=count * FACTOR,
         derandomize=not FUZZES,

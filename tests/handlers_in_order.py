@@ -1,7 +1,8 @@
 """What the handlers of an ordered group do, written down as it happens, and what is wrong with it.
 
-Its one rule: of each queue one handler at a time, and none begins with a message before the one ahead of it succeeded. It must not know
-whether the handlers are simulated or run in processes of their own.
+Its one rule: of each queue one handler at a time, and none begins with a message before the one
+ahead of it succeeded. It must not know whether the handlers are simulated or run in processes of
+their own.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ class Life(Protocol):
 
 
 class HandlersInOrder:
-    """Tell it ``begin`` and ``end`` of every handler; ``wrong`` has a sentence for each that should not have begun."""
+    """Tell it ``begin`` and ``end`` of every handler; ``wrong`` has a sentence for each that should
+    not have begun."""
 
     def __init__(self) -> None:
         self.wrong: list[str] = []
@@ -33,7 +35,8 @@ class HandlersInOrder:
         self._paused: set[Life] = set()
 
     def paused(self, life: Life) -> None:
-        """A process that is stopped for minutes cannot know that its lock has gone: its handlers are not held against it."""
+        """A process that is stopped for minutes cannot know that its lock has gone: its handlers
+        are not held against it."""
         self._paused.add(life)
 
     def begin(self, queue: int, offset: int, life: Life) -> None:
@@ -45,7 +48,9 @@ class HandlersInOrder:
             self.wrong.append(f"queue {queue}: {offset} began before {offset - 1} succeeded")
         for other, its in self._running[queue]:
             if its.alive and its not in self._paused:
-                self.wrong.append(f"queue {queue}: {offset} at {life.name} began while {other} ran at {its.name}")
+                self.wrong.append(
+                    f"queue {queue}: {offset} at {life.name} began while {other} ran at {its.name}"
+                )
         starts.append(offset)
         self._running[queue].append((offset, life))
 

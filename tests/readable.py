@@ -1,4 +1,5 @@
-"""Waiting for a file descriptor. Not by ``select``, which knows none beyond number 1023: tests leave stores open that were killed."""
+"""Waiting for a file descriptor. Not by ``select``, which knows none beyond number 1023: tests
+leave stores open that were killed."""
 
 from __future__ import annotations
 

@@ -1,11 +1,14 @@
-"""`make crash`, `make interop` and `make sim`: two runs of pytest side by side, on the two cores that a machine has at least.
+"""`make crash`, `make interop` and `make sim`: two runs of pytest side by side, on the two cores
+that a machine has at least.
 
-The first is shown as it goes and has what looks at the wall clock; the other, in its shadow (it gives way a little), is shown when both
-have ended. What is named for neither is in the first, so nothing is left out. Further arguments go to both. Any failure fails the run.
+The first is shown as it goes and has what looks at the wall clock; the other, in its shadow (it
+gives way a little), is shown when both have ended. What is named for neither is in the first, so
+nothing is left out. Further arguments go to both. Any failure fails the run.
 
-Only where foreign programs take part, what failed is run once more, alone: their own races are not ours to mend (a one-way commit that a
-client sends while it closes, a time-out of its own on a machine that stood still). It fails the run if it fails again, and is named as
-failed once if it does not.
+Only where foreign programs take part, what failed is run once more, alone: their own races are not
+ours to mend (a one-way commit that a client sends while it closes, a time-out of its own on a
+machine that stood still). It fails the run if it fails again, and is named as failed once if it
+does not.
 
     python tests/two_lanes.py crash            # every row of docs/durability.md
     python tests/two_lanes.py sim --seeds 50
@@ -34,7 +37,8 @@ NO_TEST = 5
 
 @dataclass(frozen=True)
 class Lanes:
-    """``directory`` in full, with these arguments, and these variables unless they are set; ``second`` run beside the rest."""
+    """``directory`` in full, with these arguments, and these variables unless they are set;
+    ``second`` run beside the rest."""
 
     directory: str
     second: tuple[str, ...]
@@ -51,7 +55,9 @@ RUNS = {
         ("--full",),
         {},
     ),
-    "interop": Lanes(  # directories change hands: mostly it is waited, for brokers to start and stop, and for messages to be due
+    # directories change hands: mostly it is waited, for brokers to start and stop, and for messages
+    # to be due
+    "interop": Lanes(
         "tests/interop",
         (
             "test_delay_and_send_back.py",
@@ -94,12 +100,15 @@ def main() -> int:
         statuses = [run(lanes, first, shown=True), other.result()]
     if lanes.foreign:
         runs = zip((first, second), statuses, strict=True)
-        statuses = [again(lanes, arguments) if status == FAILED else status for arguments, status in runs]
+        statuses = [
+            again(lanes, arguments) if status == FAILED else status for arguments, status in runs
+        ]
     return next((status for status in statuses if status not in (0, NO_TEST)), min(statuses))
 
 
 def again(lanes: Lanes, arguments: list[str]) -> int:
-    """Run once more what failed with these arguments; the exit status of that. What is then well is named all the same."""
+    """Run once more what failed with these arguments; the exit status of that. What is then well is
+    named all the same."""
     kept = arguments[-1].removeprefix("cache_dir=")
     failed = sorted(json.loads(Path(kept, "v/cache/lastfailed").read_text()))
     status = run(lanes, ["--last-failed", *arguments], shown=True)
@@ -109,7 +118,8 @@ def again(lanes: Lanes, arguments: list[str]) -> int:
 
 
 def run(lanes: Lanes, arguments: list[str], *, shown: bool) -> int:
-    """Run pytest; its exit status. What it prints is passed on as it comes, or, unless ``shown``, when it has ended."""
+    """Run pytest; its exit status. What it prints is passed on as it comes, or, unless ``shown``,
+    when it has ended."""
     title = f"== {' '.join(arguments[:-2])}"
     if shown:
         print(f"\n{title}", flush=True)
@@ -130,7 +140,8 @@ def run(lanes: Lanes, arguments: list[str], *, shown: bool) -> int:
 
 
 def keeping_bytecode() -> dict[str, str]:
-    """The environment, in which modules are compiled once and not by each of the hundreds of processes that tests start."""
+    """The environment, in which modules are compiled once and not by each of the hundreds of
+    processes that tests start."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 

@@ -1,1 +1,2 @@
-"""Client libraries under comparison: our producer and Apache's Java producer on one and the same broker."""
+"""Client libraries under comparison: our producer and Apache's Java producer on one and the same
+broker."""

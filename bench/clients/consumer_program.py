@@ -1,5 +1,6 @@
-"""Our push consumer as a load: reads MODE COUNT, one a line, consumes so many messages as a new group and answers with a line of JSON.
-ConsumerLoad.java is its twin. MODE: ``coroutine`` (an async handler), ``thread`` (a plain one) or ``iterate`` (``async for``).
+"""Our push consumer as a load: reads MODE COUNT, one a line, consumes so many messages as a new
+group and answers with a line of JSON. ConsumerLoad.java is its twin. MODE: ``coroutine`` (an async
+handler), ``thread`` (a plain one) or ``iterate`` (``async for``).
 """
 
 import asyncio
@@ -17,7 +18,8 @@ PATIENCE_S = 300.0
 
 
 class Count:
-    """From the first message in a handler's hands to the last one: CPU seconds of the process, and seconds."""
+    """From the first message in a handler's hands to the last one: CPU seconds of the process, and
+    seconds."""
 
     def __init__(self, wanted: int, all_handled: Callable[[], None]) -> None:
         self.handled = 0
@@ -81,7 +83,10 @@ def main() -> None:
     for order in sys.stdin:
         mode, wanted = order.split()
         count = in_loop(consume(namesrv, topic, mode, int(wanted)))
-        print(json.dumps({"messages": count.handled, "seconds": count.seconds, "cpu_s": count.cpu_s}), flush=True)
+        print(
+            json.dumps({"messages": count.handled, "seconds": count.seconds, "cpu_s": count.cpu_s}),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""`python -m bench.clients.consuming`: our push consumer against Apache's Java one, each working through the same backlog of our broker.
+"""`python -m bench.clients.consuming`: our push consumer against Apache's Java one, each working
+through the same backlog of our broker.
 
-A B A B: the one consumes all of it as a new group, then the other. The JVM has consumed it before, until it is compiled. Handlers do
-nothing but count, 20 at once (Java: 20 threads). Exit status 1: a figure was missed; 2: something failed.
+A B A B: the one consumes all of it as a new group, then the other. The JVM has consumed it before,
+until it is compiled. Handlers do nothing but count, 20 at once (Java: 20 threads). Exit status 1: a
+figure was missed; 2: something failed.
 """
 
 import os
@@ -16,7 +18,15 @@ from tests.interop.apache import ToolMissingError
 from bench import generator
 from bench.brokers import OURS, running_broker
 from bench.cases import FILL
-from bench.clients.programs import HEADINGS, Client, ClientError, Window, java_command, judged, running_client
+from bench.clients.programs import (
+    HEADINGS,
+    Client,
+    ClientError,
+    Window,
+    java_command,
+    judged,
+    running_client,
+)
 from bench.comparison import BUSY
 from bench.cores import Cores, calibration_seconds
 from bench.cpu_time import CpuMeter
@@ -37,7 +47,9 @@ def fill(port: int, messages: int, core: int) -> int:
     stored = 0
     while stored < messages:
         try:
-            stored += generator.fill(port, [*arguments, "--limit", str(min(FILL_STEP, messages - stored))], core=core)
+            stored += generator.fill(
+                port, [*arguments, "--limit", str(min(FILL_STEP, messages - stored))], core=core
+            )
         except LoadError as problem:
             if BUSY not in str(problem):
                 raise
@@ -46,9 +58,27 @@ def fill(port: int, messages: int, core: int) -> int:
 
 @click.command(help=__doc__)
 @click.option("--pairs", type=click.IntRange(1), default=3, show_default=True)
-@click.option("--messages", type=click.IntRange(100), default=1_000_000, show_default=True, help="Size of the backlog.")
-@click.option("--warm", type=click.IntRange(0), default=3, show_default=True, help="Times that the JVM consumes it before.")
-@click.option("--mode", "modes", multiple=True, type=click.Choice(MODES), help="Kinds of our handler; all unless told.")
+@click.option(
+    "--messages",
+    type=click.IntRange(100),
+    default=1_000_000,
+    show_default=True,
+    help="Size of the backlog.",
+)
+@click.option(
+    "--warm",
+    type=click.IntRange(0),
+    default=3,
+    show_default=True,
+    help="Times that the JVM consumes it before.",
+)
+@click.option(
+    "--mode",
+    "modes",
+    multiple=True,
+    type=click.Choice(MODES),
+    help="Kinds of our handler; all unless told.",
+)
 @click.option("--ours-only", is_flag=True, help="Without Java: while working on the consumer.")
 def main(pairs: int, messages: int, warm: int, modes: tuple[str, ...], ours_only: bool) -> None:
     try:
@@ -58,11 +88,15 @@ def main(pairs: int, messages: int, warm: int, modes: tuple[str, ...], ours_only
         sys.exit(2)
 
 
-def compare(pairs: int, messages: int, warm: int, modes: tuple[str, ...], *, ours_only: bool) -> None:
+def compare(
+    pairs: int, messages: int, warm: int, modes: tuple[str, ...], *, ours_only: bool
+) -> None:
     cores = Cores.of_this_machine()
     CACHE.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="data-", dir=CACHE)))
+        directory = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="data-", dir=CACHE))
+        )
         broker = stack.enter_context(running_broker(OURS, directory, cores))
         create_topic(broker.port, TOPIC, QUEUES)
         stored = fill(broker.port, messages, cores.load)
@@ -71,7 +105,9 @@ def compare(pairs: int, messages: int, warm: int, modes: tuple[str, ...], *, our
         ours = stack.enter_context(running_client(*program, broker.namesrv, TOPIC))
         java = None
         if not ours_only:
-            java = stack.enter_context(running_client(*java_command("ConsumerLoad"), broker.namesrv, TOPIC))
+            java = stack.enter_context(
+                running_client(*java_command("ConsumerLoad"), broker.namesrv, TOPIC)
+            )
             for _ in range(warm):
                 java.measure("listener", stored)
         rows: list[tuple[str, ...]] = []
@@ -81,13 +117,16 @@ def compare(pairs: int, messages: int, warm: int, modes: tuple[str, ...], *, our
         after = calibration_seconds(min(cores.broker))
     load = " ".join(f"{number:.1f}" for number in os.getloadavg())
     click.echo(
-        f"our broker, {stored:,} messages, {pairs} pairs; calibration loop {before:.3f} s and {after:.3f} s; load average {load}"
+        f"our broker, {stored:,} messages, {pairs} pairs; calibration loop {before:.3f} s and "
+        f"{after:.3f} s; load average {load}"
     )
     click.echo(plain_table(HEADINGS, rows))
     sys.exit(exit_status(rows))
 
 
-def one_pair(ours: Client, java: Client | None, mode: str, messages: int, broker: int) -> tuple[Window, Window]:
+def one_pair(
+    ours: Client, java: Client | None, mode: str, messages: int, broker: int
+) -> tuple[Window, Window]:
     theirs = measured(java, "listener", messages, broker) if java is not None else None
     window = measured(ours, mode, messages, broker)
     return window, theirs or window
@@ -97,7 +136,11 @@ def measured(client: Client, mode: str, messages: int, broker: int) -> Window:
     meter = CpuMeter([broker])
     window = client.measure(mode, messages)
     per_message = meter.seconds_of(broker) / messages * 1e6
-    click.echo(f"{mode}: {window.rate:,.0f}/s, {window.cpu_us:.2f} µs CPU a message, broker {per_message:.2f} µs", err=True)
+    click.echo(
+        f"{mode}: {window.rate:,.0f}/s, {window.cpu_us:.2f} µs CPU a message, broker "
+        f"{per_message:.2f} µs",
+        err=True,
+    )
     return window
 
 

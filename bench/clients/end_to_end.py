@@ -1,8 +1,9 @@
-"""`python -m bench.clients.end_to_end`: how long a message takes from its send to its handler, through our broker and through Apache's.
+"""`python -m bench.clients.end_to_end`: how long a message takes from its send to its handler,
+through our broker and through Apache's.
 
-The same client, ours, at a fixed number of messages a second on the one broker, then on the other: A B A B. Apache's broker is warmed with
-the same load. The client has a core that the brokers keep off (bench/cores.py says why). Exit status 1: a figure was missed;
-2: something failed.
+The same client, ours, at a fixed number of messages a second on the one broker, then on the other:
+A B A B. Apache's broker is warmed with the same load. The client has a core that the brokers keep
+off (bench/cores.py says why). Exit status 1: a figure was missed; 2: something failed.
 """
 
 import os
@@ -29,14 +30,36 @@ HEADINGS = ("our client through", "", "ours", "Apache's", "ratio (spread)", "wan
 
 @click.command(help=__doc__)
 @click.option("--pairs", type=click.IntRange(1), default=5, show_default=True)
-@click.option("--rate", type=click.FloatRange(1), default=1000.0, show_default=True, help="Messages a second.")
-@click.option("--seconds", type=click.FloatRange(0.5), default=8.0, show_default=True, help="Length of a window.")
-@click.option("--warm", type=click.FloatRange(0.5), default=30.0, show_default=True, help="Seconds Apache's broker is warmed.")
-@click.option("--ours-only", is_flag=True, help="Without Apache's: while working on the client or the broker.")
+@click.option(
+    "--rate", type=click.FloatRange(1), default=1000.0, show_default=True, help="Messages a second."
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.5),
+    default=8.0,
+    show_default=True,
+    help="Length of a window.",
+)
+@click.option(
+    "--warm",
+    type=click.FloatRange(0.5),
+    default=30.0,
+    show_default=True,
+    help="Seconds Apache's broker is warmed.",
+)
+@click.option(
+    "--ours-only", is_flag=True, help="Without Apache's: while working on the client or the broker."
+)
 def main(pairs: int, rate: float, seconds: float, warm: float, ours_only: bool) -> None:
     try:
         compare(pairs, rate, seconds, warm, ours_only=ours_only)
-    except (ClientError, ApacheStartError, TimeoutError, ChildProcessError, ToolMissingError) as problem:
+    except (
+        ClientError,
+        ApacheStartError,
+        TimeoutError,
+        ChildProcessError,
+        ToolMissingError,
+    ) as problem:
         click.echo(f"bench: {problem}", err=True)
         sys.exit(2)
 
@@ -45,7 +68,9 @@ def compare(pairs: int, rate: float, seconds: float, warm: float, *, ours_only: 
     cores = Cores.of_this_machine()
     CACHE.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="data-", dir=CACHE)))
+        directory = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="data-", dir=CACHE))
+        )
         before = calibration_seconds(min(cores.broker))
         brokers: dict[str, tuple[RunningBroker, Client]] = {}
         for name in (OURS,) if ours_only else (APACHE, OURS):
@@ -53,17 +78,26 @@ def compare(pairs: int, rate: float, seconds: float, warm: float, *, ours_only: 
             stack.enter_context(held_to(broker.pid, cores.apart))
             create_topic(broker.port, TOPIC, QUEUES)
             with running_on(frozenset({cores.load})):
-                program = [sys.executable, "-m", "bench.clients.latency_program", broker.namesrv, TOPIC]
+                program = [
+                    sys.executable,
+                    "-m",
+                    "bench.clients.latency_program",
+                    broker.namesrv,
+                    TOPIC,
+                ]
                 brokers[name] = broker, stack.enter_context(running_client(*program))
             brokers[name][1].measure(rate, warm if name == APACHE else 1.0)
         windows: list[tuple[Window, Window]] = []
         for _ in range(pairs):
-            pair = {name: measured(name, client, rate, seconds) for name, (_, client) in brokers.items()}
+            pair = {
+                name: measured(name, client, rate, seconds) for name, (_, client) in brokers.items()
+            }
             windows.append((pair[OURS], pair.get(APACHE, pair[OURS])))
         after = calibration_seconds(min(cores.broker))
     load = " ".join(f"{number:.1f}" for number in os.getloadavg())
     click.echo(
-        f"{rate:,.0f} messages/s of 1 KiB, {pairs} pairs of {seconds} s; calibration loop {before:.3f} s and {after:.3f} s;"
+        f"{rate:,.0f} messages/s of 1 KiB, {pairs} pairs of {seconds} s; calibration loop "
+        f"{before:.3f} s and {after:.3f} s;"
         f" load average {load}"
     )
     rows = judged("end to end", WANTED, windows)

@@ -1,5 +1,6 @@
-"""Our producer and our push consumer in one process: reads RATE SECONDS, one a line, sends so many messages a second and answers with a
-line of JSON: how long it took from each send to its handler. Every message of a window must come, once.
+"""Our producer and our push consumer in one process: reads RATE SECONDS, one a line, sends so many
+messages a second and answers with a line of JSON: how long it took from each send to its handler.
+Every message of a window must come, once.
 """
 
 import asyncio
@@ -18,7 +19,8 @@ SETTLE_S = 1.0
 
 
 class Arrivals:
-    """Nanoseconds from send to handler, by the number of the message; the first ``unjudged`` only make everything ready."""
+    """Nanoseconds from send to handler, by the number of the message; the first ``unjudged`` only
+    make everything ready."""
 
     def __init__(self, count: int) -> None:
         self.trips = [0] * count
@@ -75,8 +77,15 @@ def main() -> None:
         rate, seconds = map(float, order.split())
         cpu, begun = time.process_time(), time.perf_counter()
         trips = in_loop(measure(namesrv, topic, rate, seconds))
-        answer = {"messages": len(trips), "seconds": time.perf_counter() - begun, "cpu_s": time.process_time() - cpu}
-        answer |= {"p50_us": trips[len(trips) // 2] / 1e3, "p99_us": trips[int(len(trips) * 0.99)] / 1e3}
+        answer = {
+            "messages": len(trips),
+            "seconds": time.perf_counter() - begun,
+            "cpu_s": time.process_time() - cpu,
+        }
+        answer |= {
+            "p50_us": trips[len(trips) // 2] / 1e3,
+            "p99_us": trips[int(len(trips) * 0.99)] / 1e3,
+        }
         print(json.dumps(answer), flush=True)
 
 

@@ -1,6 +1,8 @@
-"""Our producer as a load: reads MODE SIZE SECONDS, one a line, and answers each with a line of JSON. ProducerLoad.java is its twin.
+"""Our producer as a load: reads MODE SIZE SECONDS, one a line, and answers each with a line of
+JSON. ProducerLoad.java is its twin.
 
-A process of its own, so that its CPU time is the client's alone. Every result is looked at: stored, with an id and an offset.
+A process of its own, so that its CPU time is the client's alone. Every result is looked at: stored,
+with an id and an offset.
 """
 
 import asyncio
@@ -16,7 +18,8 @@ from turbopump.client.sending.send_result import SendResult
 
 IN_FLIGHT = 64
 BATCH_IN_FLIGHT = 512
-"""For the comparison of auto-batching with plain sends, both alike: enough that a batch can fill."""
+"""For the comparison of auto-batching with plain sends, both alike: enough that a batch can
+fill."""
 
 Trips = list[float]
 
@@ -26,7 +29,9 @@ def check(result: SendResult) -> None:
         raise RuntimeError(f"not stored: {result}")
 
 
-async def tasks(producer: Producer, topic: str, body: bytes, in_flight: int, seconds: float) -> Trips:
+async def tasks(
+    producer: Producer, topic: str, body: bytes, in_flight: int, seconds: float
+) -> Trips:
     """So many tasks, each with one send after the other; the seconds of each send."""
     trips: Trips = []
     clock = time.perf_counter
@@ -92,8 +97,15 @@ def main() -> None:
         mode, size, seconds = order.split()
         cpu, begun = time.process_time(), time.perf_counter()
         trips = sorted(run(mode, namesrv, topic, b"x" * int(size), float(seconds)))
-        answer = {"messages": len(trips), "seconds": time.perf_counter() - begun, "cpu_s": time.process_time() - cpu}
-        answer |= {"p50_us": trips[len(trips) // 2] * 1e6, "p99_us": trips[int(len(trips) * 0.99)] * 1e6}
+        answer = {
+            "messages": len(trips),
+            "seconds": time.perf_counter() - begun,
+            "cpu_s": time.process_time() - cpu,
+        }
+        answer |= {
+            "p50_us": trips[len(trips) // 2] * 1e6,
+            "p99_us": trips[int(len(trips) * 0.99)] * 1e6,
+        }
         print(json.dumps(answer), flush=True)
 
 

@@ -1,6 +1,8 @@
-"""The clients' programs under comparison: each a process of its own that is told what to do by lines and answers each with a line of JSON.
+"""The clients' programs under comparison: each a process of its own that is told what to do by
+lines and answers each with a line of JSON.
 
-The one rule: a ratio is taken within a pair of windows, and the median of the pairs is judged. It must not know what is measured.
+The one rule: a ratio is taken within a pair of windows, and the median of the pairs is judged. It
+must not know what is measured.
 """
 
 import hashlib
@@ -20,7 +22,8 @@ HERE = Path(__file__).resolve().parent
 
 
 class Window(msgspec.Struct, frozen=True):
-    """What a client says of one window: its own CPU time, and, of a producer, the time from each send to its result."""
+    """What a client says of one window: its own CPU time, and, of a producer, the time from each
+    send to its result."""
 
     messages: int = 0
     seconds: float = 0.0
@@ -89,14 +92,27 @@ def java_command(program: str) -> list[str]:
     classes = CACHE / f"java-{digest}"
     with building(classes) as missing:
         if missing:
-            tool(found("javac"), "-nowarn", "-encoding", "UTF-8", "-cp", f"{library}/*", "-d", str(classes), str(source))
+            tool(
+                found("javac"),
+                "-nowarn",
+                "-encoding",
+                "UTF-8",
+                "-cp",
+                f"{library}/*",
+                "-d",
+                str(classes),
+                str(source),
+            )
             for file in ("rmq.logback.xml", "logback.xml"):
                 (classes / file).write_text('<configuration><root level="OFF"/></configuration>')
     return [java(), "-server", "-Xmx1g", "-cp", f"{classes}:{library}/*", program]
 
 
-def judged(title: str, wanted: Sequence[tuple[str, str, float]], windows: list[tuple[Window, Window]]) -> list[tuple[str, ...]]:
-    """A row a figure of pairs (ours, theirs): medians, the median of the ratios with its spread, and whether it is what was wanted."""
+def judged(
+    title: str, wanted: Sequence[tuple[str, str, float]], windows: list[tuple[Window, Window]]
+) -> list[tuple[str, ...]]:
+    """A row a figure of pairs (ours, theirs): medians, the median of the ratios with its spread,
+    and whether it is what was wanted."""
     rows: list[tuple[str, ...]] = []
     for figure, sign, bound in wanted:
         pairs = [(getattr(ours, figure), getattr(theirs, figure)) for ours, theirs in windows]

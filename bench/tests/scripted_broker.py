@@ -1,6 +1,7 @@
 """A broker that answers the load generator as a test tells it, in a thread of the test's own.
 
-The one rule: it keeps every request it saw, as the header's fields and the body, for the test to look at.
+The one rule: it keeps every request it saw, as the header's fields and the body, for the test to
+look at.
 """
 
 import contextlib
@@ -31,10 +32,27 @@ def frame(header: Header, body: bytes = b"") -> bytes:
     return struct.pack(">II", 4 + len(data) + len(body), len(data)) + data + body
 
 
-def reply(request: Header, fields: dict[str, str], body: bytes = b"", *, code: int = 0, opaque: int | None = None) -> bytes:
+def reply(
+    request: Header,
+    fields: dict[str, str],
+    body: bytes = b"",
+    *,
+    code: int = 0,
+    opaque: int | None = None,
+) -> bytes:
     """An answer to `request` in the order that fastjson has."""
     wanted = request["opaque"] if opaque is None else opaque
-    return frame({"code": code, "extFields": fields, "flag": 1, "language": "JAVA", "opaque": wanted, "version": 479}, body)
+    return frame(
+        {
+            "code": code,
+            "extFields": fields,
+            "flag": 1,
+            "language": "JAVA",
+            "opaque": wanted,
+            "version": 479,
+        },
+        body,
+    )
 
 
 @contextmanager

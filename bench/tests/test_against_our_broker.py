@@ -1,4 +1,5 @@
-"""The benchmarks of clients run against our broker alone, small: what they count is checked, not how fast it was."""
+"""The benchmarks of clients run against our broker alone, small: what they count is checked, not
+how fast it was."""
 
 import asyncio
 import shutil
@@ -19,7 +20,9 @@ from bench.sql_pulls import fill as fill_with_properties
 
 GET_MAX_OFFSET = 30
 MESSAGES = 256
-needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="the load generator is compiled by gcc")
+needs_gcc = pytest.mark.skipif(
+    shutil.which("gcc") is None, reason="the load generator is compiled by gcc"
+)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +35,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
 def test_a_backlog_is_consumed_by_every_kind_of_handler(broker: RunningBroker) -> None:
     create_topic(broker.port, TOPIC, QUEUES)
     assert fill(broker.port, MESSAGES, min(Cores.of_this_machine().broker)) == MESSAGES
-    with running_client(sys.executable, "-m", "bench.clients.consumer_program", broker.namesrv, TOPIC) as client:
+    with running_client(
+        sys.executable, "-m", "bench.clients.consumer_program", broker.namesrv, TOPIC
+    ) as client:
         for mode in MODES:
             window = client.measure(mode, MESSAGES)
             assert (window.messages, window.error) == (MESSAGES, None)
@@ -48,9 +53,13 @@ def test_a_program_that_fails_is_told_of(broker: RunningBroker) -> None:
 
 
 @pytest.mark.parametrize("mode", ["async-64", "blocking-1", "no-batch", "auto-batch"])
-def test_a_producer_s_sends_are_counted_and_each_has_its_own_result(broker: RunningBroker, mode: str) -> None:
+def test_a_producer_s_sends_are_counted_and_each_has_its_own_result(
+    broker: RunningBroker, mode: str
+) -> None:
     create_topic(broker.port, mode, QUEUES)
-    with running_client(sys.executable, "-m", "bench.clients.program", broker.namesrv, mode) as client:
+    with running_client(
+        sys.executable, "-m", "bench.clients.program", broker.namesrv, mode
+    ) as client:
         window = client.measure(mode, 128, 0.3)
     queues = [{"topic": mode, "queueId": str(queue_id)} for queue_id in range(QUEUES)]
     stored = sum(int(call(broker.port, GET_MAX_OFFSET, queue)["offset"]) for queue in queues)
@@ -60,7 +69,9 @@ def test_a_producer_s_sends_are_counted_and_each_has_its_own_result(broker: Runn
 
 def test_paced_messages_reach_their_handler(broker: RunningBroker) -> None:
     create_topic(broker.port, "bench-latency", QUEUES)
-    with running_client(sys.executable, "-m", "bench.clients.latency_program", broker.namesrv, "bench-latency") as client:
+    with running_client(
+        sys.executable, "-m", "bench.clients.latency_program", broker.namesrv, "bench-latency"
+    ) as client:
         window = client.measure(200, 0.5)
     assert window.messages == 100
     assert 0 < window.p50_us <= window.p99_us
@@ -69,7 +80,8 @@ def test_paced_messages_reach_their_handler(broker: RunningBroker) -> None:
 def test_held_polls_are_answered_where_a_message_arrives_and_nowhere_else(tmp_path: Path) -> None:
     with running_broker(OURS, tmp_path, Cores.of_this_machine()) as broker:
         held = asyncio.run(hold(broker, connections=20, polls=3, arrivals=4))
-    assert (held.polls, held.woken, held.woken_wrongly) == (60, 8, 0)  # each queue is held by both groups
+    # each queue is held by both groups
+    assert (held.polls, held.woken, held.woken_wrongly) == (60, 8, 0)
     assert len(held.wake_ms) == 4
 
 
@@ -92,7 +104,11 @@ def test_filtered_pulls_are_counted_message_by_message(broker: RunningBroker) ->
 
 def test_a_ratio_is_judged_by_the_median_pair() -> None:
     windows = [
-        (Window(messages=rate, seconds=1.0, cpu_s=1.0), Window(messages=100, seconds=1.0, cpu_s=1.0)) for rate in (70, 90, 300)
+        (
+            Window(messages=rate, seconds=1.0, cpu_s=1.0),
+            Window(messages=100, seconds=1.0, cpu_s=1.0),
+        )
+        for rate in (70, 90, 300)
     ]
     ((_, _, ours, theirs, ratio, _, verdict),) = judged("t", (("rate", ">=", 0.8),), windows)
     assert (ours, theirs, ratio, verdict) == ("90.0", "100.0", "0.90 (0.70-3.00)", "reached")

@@ -1,4 +1,5 @@
-"""CPU time is told apart: of the brokers that are metered, of the bench itself, and of anything else."""
+"""CPU time is told apart: of the brokers that are metered, of the bench itself, and of anything
+else."""
 
 import subprocess
 import sys
@@ -9,7 +10,9 @@ from contextlib import contextmanager
 from bench.cpu_time import CpuMeter, own_seconds
 
 WORK_S = 0.3
-WORK = f"import time\nwhile time.process_time() < {WORK_S}: pass\nprint('done', flush=True)\ninput()"
+WORK = (
+    f"import time\nwhile time.process_time() < {WORK_S}: pass\nprint('done', flush=True)\ninput()"
+)
 
 
 @contextmanager

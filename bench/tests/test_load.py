@@ -1,4 +1,5 @@
-"""The load generator measures nothing that it has not checked: each kind of wrong answer ends it with its own sentence."""
+"""The load generator measures nothing that it has not checked: each kind of wrong answer ends it
+with its own sentence."""
 
 import struct
 from collections import Counter
@@ -11,7 +12,10 @@ from bench.cases import CASES, TOPIC_QUEUES, Case
 from bench.generator import LoadError
 from bench.tests.scripted_broker import Answer, Header, reply, scripted_broker
 
-SEND, BATCH, PULL = (Case(mode, mode, mode=mode, outstanding=8, body_size=100, count=4) for mode in ("send", "batch", "pull"))
+SEND, BATCH, PULL = (
+    Case(mode, mode, mode=mode, outstanding=8, body_size=100, count=4)
+    for mode in ("send", "batch", "pull")
+)
 
 
 def good_sends() -> Answer:
@@ -29,7 +33,9 @@ def good_sends() -> Answer:
 
 def run(case: Case, answer: Answer, limit: int = 200) -> list[tuple[Header, bytes]]:
     with scripted_broker(answer) as broker:
-        assert generator.fill(broker.port, [*case.arguments(), "--limit", str(limit)], core=0) >= limit
+        assert (
+            generator.fill(broker.port, [*case.arguments(), "--limit", str(limit)], core=0) >= limit
+        )
         return broker.requests
 
 
@@ -59,7 +65,9 @@ def test_a_send_has_the_fields_of_apaches_java_client() -> None:
 def test_every_message_has_an_id_of_its_own_and_the_queues_take_turns() -> None:
     requests = run(SEND, good_sends(), limit=1000)
     assert len({header["extFields"]["i"] for header, _ in requests}) == len(requests) == 1000
-    assert set(Counter(header["extFields"]["e"] for header, _ in requests).values()) == {1000 // TOPIC_QUEUES}
+    assert set(Counter(header["extFields"]["e"] for header, _ in requests).values()) == {
+        1000 // TOPIC_QUEUES
+    }
 
 
 def test_a_batch_body_holds_whole_messages_with_their_own_ids() -> None:
@@ -79,10 +87,13 @@ def test_a_batch_body_holds_whole_messages_with_their_own_ids() -> None:
 
 def test_a_measured_window_counts_what_was_answered_in_it() -> None:
     with scripted_broker(good_sends()) as broker:
-        result = generator.measure_load(broker.port, SEND.arguments(), core=0, seconds=0.2, settle=0.05)
+        result = generator.measure_load(
+            broker.port, SEND.arguments(), core=0, seconds=0.2, settle=0.05
+        )
         assert 0 < result.messages == result.requests <= len(broker.requests)
     assert 0 < result.p50_us <= result.p99_us <= result.p999_us <= result.max_us * 1.01
-    assert 0.1 < result.seconds < 1.0  # it begins when the settling is seen to be over, which is late on a busy machine
+    # it begins when the settling is seen to be over, which is late on a busy machine
+    assert 0.1 < result.seconds < 1.0
 
 
 def test_a_refusal_ends_the_run_with_the_brokers_words() -> None:
@@ -95,7 +106,9 @@ def test_an_answer_to_nobodys_request_ends_the_run() -> None:
 
 
 def test_an_offset_given_out_twice_ends_the_run() -> None:
-    answer: Answer = lambda request, _: reply(request, {"queueId": request["extFields"]["e"], "queueOffset": "5"})  # noqa: E731
+    def answer(request, _):  # type: ignore[no-untyped-def]
+        return reply(request, {"queueId": request["extFields"]["e"], "queueOffset": "5"})
+
     assert "queueOffset=5 of queueId=0 was given out twice" in complaint(SEND, answer)
 
 
@@ -112,7 +125,9 @@ def test_a_message_that_was_acknowledged_but_has_no_offset_ends_the_run() -> Non
 
 
 def test_an_answer_for_another_queue_ends_the_run() -> None:
-    assert "another queue" in complaint(SEND, lambda request, _: reply(request, {"queueId": "9", "queueOffset": "0"}))
+    assert "another queue" in complaint(
+        SEND, lambda request, _: reply(request, {"queueId": "9", "queueOffset": "0"})
+    )
 
 
 def test_an_answer_that_is_cut_short_ends_the_run() -> None:
@@ -137,7 +152,11 @@ def pulls(body: bytes, *, end: int = 10) -> Answer:
         queue, offset = int(fields["queueId"]), int(fields["queueOffset"])
         stop = min(end, offset + int(fields["maxMsgNums"]))
         messages = b"".join(stored_message(queue, each, body) for each in range(offset, stop))
-        return reply(request, {"nextBeginOffset": str(stop), "minOffset": "0", "maxOffset": str(end)}, messages)
+        return reply(
+            request,
+            {"nextBeginOffset": str(stop), "minOffset": "0", "maxOffset": str(end)},
+            messages,
+        )
 
     return answer
 
@@ -158,11 +177,15 @@ def payload() -> bytes:
 
 def test_pulls_walk_each_queue_to_its_end_and_begin_again() -> None:
     asked = pull(pulls(payload()))
-    assert set(asked) == {(str(queue), offset) for queue in range(TOPIC_QUEUES) for offset in ("0", "4", "8")}
+    assert set(asked) == {
+        (str(queue), offset) for queue in range(TOPIC_QUEUES) for offset in ("0", "4", "8")
+    }
 
 
 def test_a_pulled_message_with_another_body_ends_the_run() -> None:
-    with pytest.raises(LoadError, match=r"the body of queueId=\d queueOffset=0 is not what was sent"):
+    with pytest.raises(
+        LoadError, match=r"the body of queueId=\d queueOffset=0 is not what was sent"
+    ):
         pull(pulls(b"x" * 100))
 
 

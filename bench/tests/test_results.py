@@ -11,7 +11,9 @@ from bench.results import Report, Run, Spread, targets
 from bench.table import as_markdown, as_text, exit_status, target_rows
 
 
-def run(case: str, pair: int, broker: str, *, rate: int, cpu_us: float = 10.0, p50_us: float = 100.0) -> Run:
+def run(
+    case: str, pair: int, broker: str, *, rate: int, cpu_us: float = 10.0, p50_us: float = 100.0
+) -> Run:
     load = LoadResult(
         messages=rate,
         requests=rate,
@@ -30,7 +32,12 @@ def run(case: str, pair: int, broker: str, *, rate: int, cpu_us: float = 10.0, p
 
 def report(*runs: Run) -> Report:
     machine = {"cpu": "a machine", "cores": "2", "kernel": "6", "python": "3"}
-    settings = {"pairs": "3", "seconds": "5", "cores": "broker on 0,1, load on 1", "apache": "5.3.3"}
+    settings = {
+        "pairs": "3",
+        "seconds": "5",
+        "cores": "broker on 0,1, load on 1",
+        "apache": "5.3.3",
+    }
     return Report(machine=machine, settings=settings, runs=list(runs))
 
 

@@ -1,6 +1,8 @@
-"""Where Spark finds ``format("rocketmq")``: it imports every top-level ``pyspark_*`` module and takes its ``DefaultSource``.
+"""Where Spark finds ``format("rocketmq")``: it imports every top-level ``pyspark_*`` module and
+takes its ``DefaultSource``.
 
-Nothing is imported until Spark asks for that name, for other people's sessions look at this module too.
+Nothing is imported until Spark asks for that name, for other people's sessions look at this module
+too.
 """
 
 from __future__ import annotations

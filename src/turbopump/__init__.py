@@ -1,4 +1,5 @@
-"""Turbopump: Apache RocketMQ in Python. The public names are imported on first use, so that ``import turbopump`` is cheap."""
+"""Turbopump: Apache RocketMQ in Python. The public names are imported on first use, so that
+``import turbopump`` is cheap."""
 
 from __future__ import annotations
 
@@ -11,7 +12,12 @@ if TYPE_CHECKING:
     from turbopump.client.consuming.offset_store import ConsumeFrom
     from turbopump.client.consuming.subscription import Sql
     from turbopump.client.hooks import SendHook
-    from turbopump.client.idempotence import IdempotentConsumer, MemoryStore, RedisStore, SqliteStore
+    from turbopump.client.idempotence import (
+        IdempotentConsumer,
+        MemoryStore,
+        RedisStore,
+        SqliteStore,
+    )
     from turbopump.client.identity import Credentials
     from turbopump.client.lite_pull_consumer import LitePullConsumer
     from turbopump.client.message_finder import MessageFinder

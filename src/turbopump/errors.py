@@ -30,8 +30,9 @@
         ├── ResendError             dead letters cannot be resent now
         └── NotStartedError         used before start, after close, or in a forked child
 
-Local mistakes (ConfigError, MessageError) are raised before anything is sent; ResponseError is the peer's word. Every one can be pickled
-and copied with its attributes, so it reaches who waits for the worker of a process pool.
+Local mistakes (ConfigError, MessageError) are raised before anything is sent; ResponseError is the
+peer's word. Every one can be pickled and copied with its attributes, so it reaches who waits for
+the worker of a process pool.
 """
 
 from __future__ import annotations
@@ -53,11 +54,13 @@ def _made_again(kind: type[TurbopumpError], args: tuple[object, ...]) -> Turbopu
 
 
 class ConfigError(TurbopumpError):
-    """A configuration key, value or option that cannot be used; the text says which and what is expected."""
+    """A configuration key, value or option that cannot be used; the text says which and what is
+    expected."""
 
 
 class MessageError(TurbopumpError):
-    """A message that may not be sent: illegal topic, empty or oversized body, oversized properties."""
+    """A message that may not be sent: illegal topic, empty or oversized body, oversized
+    properties."""
 
 
 class ProtocolError(TurbopumpError):
@@ -99,10 +102,13 @@ class CallTimeoutError(RemotingError):
 class ResponseError(RemotingError):
     """The peer answered with an error.
 
-    ``code`` is the response code (see ``turbopump.protocol.codes.ResponseCode``), ``remark`` the peer's text.
+    ``code`` is the response code (see ``turbopump.protocol.codes.ResponseCode``), ``remark`` the
+    peer's text.
     """
 
-    def __init__(self, code: int, remark: str | None, *, request: str = "", address: str = "") -> None:
+    def __init__(
+        self, code: int, remark: str | None, *, request: str = "", address: str = ""
+    ) -> None:
         self.code = code
         self.remark = remark or ""
         where = f" from {address}" if address else ""
@@ -119,7 +125,8 @@ class StoreLockedError(StoreError):
 
 
 class RoomInMakingError(StoreError):
-    """The next file of the log is being made: nothing was stored, and the same can be tried again when it is there."""
+    """The next file of the log is being made: nothing was stored, and the same can be tried again
+    when it is there."""
 
 
 class StoreClosedError(StoreError):
@@ -141,11 +148,18 @@ class RouteNotFoundError(ClientError):
 class SendError(ClientError):
     """No broker took the message; the text lists what was tried.
 
-    ``brokers`` are the names tried, in order; ``code`` is that of the last answer, None if there was none.
+    ``brokers`` are the names tried, in order; ``code`` is that of the last answer, None if there
+    was none.
     """
 
     def __init__(
-        self, text: str, *, topic: str = "", brokers: tuple[str, ...] = (), spent_ms: float = 0.0, code: int | None = None
+        self,
+        text: str,
+        *,
+        topic: str = "",
+        brokers: tuple[str, ...] = (),
+        spent_ms: float = 0.0,
+        code: int | None = None,
     ) -> None:
         super().__init__(text)
         self.topic = topic
@@ -155,13 +169,17 @@ class SendError(ClientError):
 
 
 class RequestError(ClientError):
-    """A request that will get no reply: the producer was closed meanwhile, or too many wait already (then it was not sent)."""
+    """A request that will get no reply: the producer was closed meanwhile, or too many wait already
+    (then it was not sent)."""
 
 
 class RequestTimeoutError(RequestError):
-    """A request was sent, and no reply came in time. ``broker`` is the name of the one that took it, ``spent_ms`` how long was waited."""
+    """A request was sent, and no reply came in time. ``broker`` is the name of the one that took
+    it, ``spent_ms`` how long was waited."""
 
-    def __init__(self, text: str, *, topic: str = "", broker: str = "", spent_ms: float = 0.0) -> None:
+    def __init__(
+        self, text: str, *, topic: str = "", broker: str = "", spent_ms: float = 0.0
+    ) -> None:
         super().__init__(text)
         self.topic = topic
         self.broker = broker
@@ -169,8 +187,9 @@ class RequestTimeoutError(RequestError):
 
 
 class ReplyError(ClientError):
-    """A reply did not reach the producer that asked: no broker took it, or that producer is gone. ``client_id`` is the one who asked;
-    ``code`` that of the broker's last answer, None if there was none."""
+    """A reply did not reach the producer that asked: no broker took it, or that producer is gone.
+    ``client_id`` is the one who asked; ``code`` that of the broker's last answer, None if there was
+    none."""
 
     def __init__(self, text: str, *, client_id: str = "", code: int | None = None) -> None:
         super().__init__(text)
@@ -183,8 +202,10 @@ class MessageNotFoundError(ClientError):
 
 
 class ResendError(ClientError):
-    """Dead letters cannot be resent now: somebody else is resending them, or the journal of earlier resends cannot be read."""
+    """Dead letters cannot be resent now: somebody else is resending them, or the journal of earlier
+    resends cannot be read."""
 
 
 class NotStartedError(ClientError):
-    """Used before ``start``, after ``close``, or in a process forked from the one that started it."""
+    """Used before ``start``, after ``close``, or in a process forked from the one that started
+    it."""

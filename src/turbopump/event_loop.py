@@ -1,6 +1,8 @@
-"""Which event loop ours run on: uvloop's, if the extra ``fast`` is installed and can be trusted here, else asyncio's own.
+"""Which event loop ours run on: uvloop's, if the extra ``fast`` is installed and can be trusted
+here, else asyncio's own.
 
-Loops of users are theirs: this is for the programs of the command line, and for the thread of the blocking clients.
+Loops of users are theirs: this is for the programs of the command line, and for the thread of the
+blocking clients.
 """
 
 from __future__ import annotations
@@ -23,9 +25,10 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """A loop for a thread within somebody else's process. uvloop's is not taken in two kinds of them, where it would end or hang the
-    process: standard descriptors that are closed (libuv aborts when it closes one of their numbers), and threads that are green
-    (gevent's and eventlet's patches do not reach libuv, which would wait with all of them)."""
+    """A loop for a thread within somebody else's process. uvloop's is not taken in two kinds of
+    them, where it would end or hang the process: standard descriptors that are closed (libuv aborts
+    when it closes one of their numbers), and threads that are green (gevent's and eventlet's
+    patches do not reach libuv, which would wait with all of them)."""
     factory = loop_factory() if _threads_are_real() and _standard_descriptors_are_open() else None
     return asyncio.new_event_loop() if factory is None else factory()
 

@@ -1,6 +1,7 @@
 """A broker in a process of its own, to be killed, and the name server in ours, which survives it.
 
-Its one rule: the broker comes back on the same port with the same directory. It must not know what is sent.
+Its one rule: the broker comes back on the same port with the same directory. It must not know what
+is sent.
 """
 
 import asyncio
@@ -24,10 +25,11 @@ NAME = "broker-crash"
 
 
 class BrokerProcess:
-    """`settings` are Apache's keys; `directory` is the store's, `home` where its configuration and log go (both survive).
+    """`settings` are Apache's keys; `directory` is the store's, `home` where its configuration and
+    log go (both survive).
 
-    `script`: a Python program that runs the command line instead of `-m turbopump`. `preload`: LD_PRELOAD of the process.
-    `namesrv`: the name server of another one, to be joined.
+    `script`: a Python program that runs the command line instead of `-m turbopump`. `preload`:
+    LD_PRELOAD of the process. `namesrv`: the name server of another one, to be joined.
     """
 
     def __init__(
@@ -50,7 +52,8 @@ class BrokerProcess:
         self.namesrv = namesrv
         self.port = 0
         self.start_seconds: list[float] = []
-        """From the start of the process to the line `ready`, for every start that was waited for."""
+        """From the start of the process to the line `ready`, for every start that was waited
+        for."""
 
     @property
     def address(self) -> str:
@@ -84,7 +87,9 @@ class BrokerProcess:
             **self._settings,
         }
         self.home.mkdir(parents=True, exist_ok=True)
-        (self.home / "broker.conf").write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+        (self.home / "broker.conf").write_text(
+            "".join(f"{key}={value}\n" for key, value in lines.items())
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -144,7 +149,8 @@ class BrokerProcess:
             await process.communicate()
 
     async def wait(self, timeout: float) -> int:
-        """Wait until the process has ended by itself; its status (negative: the signal that ended it)."""
+        """Wait until the process has ended by itself; its status (negative: the signal that ended
+        it)."""
         process = self._process
         assert process is not None
         async with asyncio.timeout(timeout):
@@ -156,7 +162,10 @@ class BrokerProcess:
     async def create_topic(self, topic: str, queues: int) -> None:
         client = RemotingClient()
         try:
-            await client.call(self.address, CreateTopic(topic=topic, read_queue_nums=queues, write_queue_nums=queues))
+            await client.call(
+                self.address,
+                CreateTopic(topic=topic, read_queue_nums=queues, write_queue_nums=queues),
+            )
         finally:
             await client.close()
 
@@ -165,7 +174,8 @@ class BrokerProcess:
 
 
 def free_port() -> int:
-    """A port that is free and outside the range of outgoing connections, with the one 2 below it (the VIP port) free too."""
+    """A port that is free and outside the range of outgoing connections, with the one 2 below it
+    (the VIP port) free too."""
     source = random.Random()
     while True:
         port = source.randrange(20_000, 30_000)

@@ -1,7 +1,8 @@
 """How much of each row is run, and the figures that come out.
 
-`make test` runs a sample of every row, all of them together within 90 s; `make crash` (`--full`) runs what
-`docs/durability.md` promises. What a row measured is printed at the end, to be copied into that page.
+`make test` runs a sample of every row, all of them together within 90 s; `make crash` (`--full`)
+runs what `docs/durability.md` promises. What a row measured is printed at the end, to be copied
+into that page.
 """
 
 import os
@@ -17,7 +18,11 @@ FIGURES = pytest.StashKey[list[str]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("crash")
-    group.addoption("--full", action="store_true", help="every row of docs/durability.md in full (up to 45 minutes)")
+    group.addoption(
+        "--full",
+        action="store_true",
+        help="every row of docs/durability.md in full (up to 45 minutes)",
+    )
     group.addoption("--crash-seed", type=int, default=1, help="where random choices descend from")
 
 
@@ -42,7 +47,8 @@ def measured(request: pytest.FixtureRequest) -> Callable[[str], None]:
 
 @pytest.fixture
 def fast_directory(tmp_path: Path) -> Iterator[Path]:
-    """In memory where there is a file system in memory: where faults are made, the disk need not be real."""
+    """In memory where there is a file system in memory: where faults are made, the disk need not be
+    real."""
     shared = Path("/dev/shm")
     if not os.access(shared, os.W_OK):
         yield tmp_path

@@ -1,8 +1,8 @@
 """The system calls of ``store/disk.py``, one of which fails.
 
-It takes the place of the module ``os`` there (and of ``open`` for files that are written); what the kernel would sync by itself is
-synced in threads. Its one rule: the nth call of one kind fails with one errno, before it does anything; all others do what they do. It
-must not know who calls.
+It takes the place of the module ``os`` there (and of ``open`` for files that are written); what the
+kernel would sync by itself is synced in threads. Its one rule: the nth call of one kind fails with
+one errno, before it does anything; all others do what they do. It must not know who calls.
 """
 
 import builtins
@@ -48,7 +48,8 @@ class Fault:
 
 
 class FaultyOs:
-    """Stands in for the module ``os``; `struck_at` is the monotonic time of the fault, `victim` the file's name if it is known."""
+    """Stands in for the module ``os``; `struck_at` is the monotonic time of the fault, `victim` the
+    file's name if it is known."""
 
     def __init__(self, fault: Fault | None) -> None:
         self._fault = fault
@@ -73,7 +74,7 @@ class FaultyOs:
 
     def open_file(self, path: Any, mode: str = "r", *arguments: Any, **named: Any) -> Any:
         """`open`, with writes that may fail."""
-        file = builtins.open(path, mode, *arguments, **named)  # noqa: SIM115 - whoever asked closes it
+        file = builtins.open(path, mode, *arguments, **named)  # noqa: SIM115 - who asked closes it
         return _Written(self, file, path) if "w" in mode else file
 
     def _synced(self, real: Any, fd: int) -> None:

@@ -1,9 +1,11 @@
-"""One member of a group, a program of its own, which writes down what it does, line by line: a kill leaves what was written.
+"""One member of a group, a program of its own, which writes down what it does, line by line: a kill
+leaves what was written.
 
     python group_member.py namesrv group topic ordered|concurrent journal
 
-It says `ready`, joins when it is told to (a line on standard input), and leaves at SIGTERM. Each line of the journal begins with monotonic
-seconds, the same clock in all processes of a machine. Its one rule: it judges nothing.
+It says `ready`, joins when it is told to (a line on standard input), and leaves at SIGTERM. Each
+line of the journal begins with monotonic seconds, the same clock in all processes of a machine. Its
+one rule: it judges nothing.
 """
 
 import asyncio
@@ -18,7 +20,8 @@ from turbopump.client.push_consumer import ConsumeFrom, Delivery, PushConsumer
 
 TICK_S = 0.02
 LATE_S = 0.25
-"""A tick that came so much later was held up: by a machine without a processor to spare, or by us."""
+"""A tick that came so much later was held up: by a machine without a processor to spare, or by
+us."""
 
 
 class Journal:
@@ -28,7 +31,9 @@ class Journal:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
     def write(self, *words: object) -> None:
-        os.write(self._file, (" ".join(map(str, (f"{time.monotonic():.6f}", *words))) + "\n").encode())
+        os.write(
+            self._file, (" ".join(map(str, (f"{time.monotonic():.6f}", *words))) + "\n").encode()
+        )
 
 
 async def live(namesrv: str, group: str, topic: str, kind: str, journal: Journal) -> None:
@@ -50,7 +55,12 @@ async def live(namesrv: str, group: str, topic: str, kind: str, journal: Journal
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with PushConsumer(
-        namesrv, group=group, topic=topic, handler=handle, ordered=kind == "ordered", consume_from=ConsumeFrom.FIRST
+        namesrv,
+        group=group,
+        topic=topic,
+        handler=handle,
+        ordered=kind == "ordered",
+        consume_from=ConsumeFrom.FIRST,
     ) as consumer:
         journal.write("id", consumer.client_id)
         held, ticked = None, time.monotonic()

@@ -1,7 +1,8 @@
-"""A group whose members are processes that join, leave and are killed, and what their journals say of it.
+"""A group whose members are processes that join, leave and are killed, and what their journals say
+of it.
 
-Its one rule: everything is judged from what was written down, with the one monotonic clock of the machine. It must not know how the load
-is made.
+Its one rule: everything is judged from what was written down, with the one monotonic clock of the
+machine. It must not know how the load is made.
 """
 
 from __future__ import annotations
@@ -112,7 +113,8 @@ class Member:
 
 @dataclass
 class Change:
-    """Somebody joined, left or was killed. ``told``: up to where the broker knew each queue to be done, just before."""
+    """Somebody joined, left or was killed. ``told``: up to where the broker knew each queue to be
+    done, just before."""
 
     kind: str
     member: str
@@ -143,7 +145,8 @@ class Group:
     events: list[Event] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     locked: dict[int, float] = field(default_factory=dict)
-    """Of each queue that a killed member had locked and nobody got yet, when that member was gone."""
+    """Of each queue that a killed member had locked and nobody got yet, when that member was
+    gone."""
     inherited: list[tuple[float, float]] = field(default_factory=list)
     """When somebody got such a queue, and how long that was after the kill."""
     seen: set[bytes] = field(default_factory=set)
@@ -158,7 +161,8 @@ class Group:
         await self.until(self.divided, PATIENCE_S)
 
     async def change(self, kind: str, rng: random.Random) -> None:
-        """Make it and wait until every queue has its owner, those apart that stay locked for somebody who was killed."""
+        """Make it and wait until every queue has its owner, those apart that stay locked for
+        somebody who was killed."""
         if kind == "join":
             member = await self._new()
             begun, told = time.monotonic(), await self.told(self.name)
@@ -169,7 +173,13 @@ class Group:
             member = rng.choice(list(self.members.values()))
             self.read()
             begun, told = time.monotonic(), await self.told(self.name)
-            change = Change(kind, member.name, begun, told, [name for name in self.members if name != member.name])
+            change = Change(
+                kind,
+                member.name,
+                begun,
+                told,
+                [name for name in self.members if name != member.name],
+            )
             await member.end(signal.SIGKILL if kind == "kill" else signal.SIGTERM)
             change.gone = time.monotonic()
             self.read()
@@ -184,7 +194,9 @@ class Group:
     async def _new(self) -> Member:
         name = f"{self.name}-{len(self.lives)}"
         kind = "ordered" if self.ordered else "concurrent"
-        member = Member(name, self.home / f"{name}.journal", [self.namesrv, self.name, self.topic, kind])
+        member = Member(
+            name, self.home / f"{name}.journal", [self.namesrv, self.name, self.topic, kind]
+        )
         self.lives[name] = member
         await member.prepare()
         return member
@@ -213,7 +225,8 @@ class Group:
                         self.inherited.append((event.at, event.at - self.locked.pop(queue)))
 
     def divided(self) -> bool:
-        """Whether everybody who is there has exactly the queues that are his, but for those that are still locked."""
+        """Whether everybody who is there has exactly the queues that are his, but for those that
+        are still locked."""
         held = {name: member.queues for name, member in self.members.items()}
         return self._divided(held, frozenset(self.locked))
 
@@ -231,14 +244,17 @@ class Group:
 
     async def end(self) -> None:
         """End all processes."""
-        await asyncio.gather(*(member.end(signal.SIGKILL) for member in self.lives.values() if member.runs))
+        await asyncio.gather(
+            *(member.end(signal.SIGKILL) for member in self.lives.values() if member.runs)
+        )
         self.read()
 
-    # --- judging -------------------------------------------------------------------------------------------------------------
+    # --- judging
+    # ----------------------------------------------------------------------------------------------
 
     def settling(self) -> list[tuple[float, float]]:
-        """Of each change but the start, when everybody had his queues, and how many seconds after the broker's notice (the first that
-        somebody got); endless if never."""
+        """Of each change but the start, when everybody had his queues, and how many seconds after
+        the broker's notice (the first that somebody got); endless if never."""
         times = []
         events = sorted(self.events)
         ends = [*(change.begun for change in self.changes[1:]), float("inf")]
@@ -251,7 +267,12 @@ class Group:
                 position += 1
                 if event.what == "queues":
                     held[event.member] = frozenset(map(int, event.words))
-                if event.what == "notice" and event.at >= change.begun and event.member in change.members and notice is None:
+                if (
+                    event.what == "notice"
+                    and event.at >= change.begun
+                    and event.member in change.members
+                    and notice is None
+                ):
                     notice = event.at
                 if notice is not None and settled is None and event.what in ("queues", "notice"):
                     present = {name: held.get(name, frozenset()) for name in change.members}
@@ -264,11 +285,16 @@ class Group:
 
     def late(self) -> list[tuple[float, float]]:
         """When processes were held up: from, to."""
-        return [(event.at - float(event.words[0]), event.at) for event in self.events if event.what == "late"]
+        return [
+            (event.at - float(event.words[0]), event.at)
+            for event in self.events
+            if event.what == "late"
+        ]
 
     def repeated(self) -> tuple[int, list[str]]:
-        """How many messages began again, and which should not have: at whoever took over a queue, only what the broker had not been told
-        before that; in order, moreover, only what a killed member had begun."""
+        """How many messages began again, and which should not have: at whoever took over a queue,
+        only what the broker had not been told before that; in order, moreover, only what a killed
+        member had begun."""
         begun: dict[tuple[int, int], list[str]] = defaultdict(list)
         taken: dict[tuple[str, int], float] = {}
         killed = {change.member: change for change in self.changes if change.kind == "kill"}
@@ -288,10 +314,15 @@ class Group:
                 count += 1
                 at = taken.get((event.member, queue), event.at)
                 cause = [change for change in self.changes if change.begun <= at][-1]
-                sentence = f"{event.member} began {queue}/{offset} again after {before} (told {cause.told.get(queue)})"
+                sentence = (
+                    f"{event.member} began {queue}/{offset} again after {before} (told "
+                    f"{cause.told.get(queue)})"
+                )
                 if offset < cause.told.get(queue, 0):
                     wrong.append(sentence)
-                elif self.ordered and not (before[-1] in killed and offset >= killed[before[-1]].told.get(queue, 0)):
+                elif self.ordered and not (
+                    before[-1] in killed and offset >= killed[before[-1]].told.get(queue, 0)
+                ):
                     wrong.append(f"{sentence}, which nobody left unfinished")
             before.append(event.member)
         return count, wrong

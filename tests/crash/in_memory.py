@@ -1,6 +1,8 @@
-"""Store directories as plain bytes: make one, damage it, open it, see what is there. On the simulated disk, without a loop.
+"""Store directories as plain bytes: make one, damage it, open it, see what is there. On the
+simulated disk, without a loop.
 
-Its one rule: an image is a dict of path to bytes and opening it changes nothing of it. It must not know what the damage was.
+Its one rule: an image is a dict of path to bytes and opening it changes nothing of it. It must not
+know what the damage was.
 """
 
 import random
@@ -39,7 +41,8 @@ class StillClock:
 
 
 class IdleLoop:
-    """As much of a loop as a simulated disk needs: what is started beside the store happens when `run` is called."""
+    """As much of a loop as a simulated disk needs: what is started beside the store happens when
+    `run` is called."""
 
     def __init__(self) -> None:
         self._due: list[_Timer] = []
@@ -104,10 +107,13 @@ class Opened:
             born_host=HOST,
             store_host=HOST,
         )
-        return Stored(topic, queue_id, placed.queue_offset, placed.offset, placed.log_end, key, body)
+        return Stored(
+            topic, queue_id, placed.queue_offset, placed.offset, placed.log_end, key, body
+        )
 
     def bodies(self, topic: str, queue_id: int) -> dict[int, bytes]:
-        """Queue offset to body of everything the queue gives, gaps left out. Raises what reading raises."""
+        """Queue offset to body of everything the queue gives, gaps left out. Raises what reading
+        raises."""
         found: dict[int, bytes] = {}
         offset = self.store.min_offset(topic, queue_id)
         end = self.store.max_offset(topic, queue_id)
@@ -115,7 +121,9 @@ class Opened:
             result = self.store.get(topic, queue_id, offset, 32)
             for message in decode_entries(result.data):
                 found[message.queue_offset] = message.body
-            assert result.next_offset > offset, f"{topic} {queue_id} is stuck at {offset}: {result.status}"
+            assert result.next_offset > offset, (
+                f"{topic} {queue_id} is stuck at {offset}: {result.status}"
+            )
             offset = result.next_offset
         return found
 
@@ -152,7 +160,9 @@ def make_disk(image: Image, clock: StillClock) -> tuple[SimulatedDisk, IdleLoop]
     return disk, loop
 
 
-def open_disk(disk: SimulatedDisk, loop: IdleLoop, store_config: StoreConfig, clock: StillClock) -> Opened:
+def open_disk(
+    disk: SimulatedDisk, loop: IdleLoop, store_config: StoreConfig, clock: StillClock
+) -> Opened:
     """Open the store on a disk."""
     reports: list[str] = []
     store = MessageStore.open(store_config, disk.mount(), clock, reports.append)
@@ -167,7 +177,9 @@ def open_image(image: Image, store_config: StoreConfig, clock: StillClock | None
 
 
 @contextmanager
-def opened(image: Image, store_config: StoreConfig, clock: StillClock | None = None) -> Iterator[Opened]:
+def opened(
+    image: Image, store_config: StoreConfig, clock: StillClock | None = None
+) -> Iterator[Opened]:
     """The same; the process is killed at the end of the block."""
     found = open_image(image, store_config, clock)
     try:

@@ -1,8 +1,10 @@
-"""Producers and consumer groups against a broker that dies and comes back, all written down in a ledger.
+"""Producers and consumer groups against a broker that dies and comes back, all written down in a
+ledger.
 
-Each producer has one lane per queue, and a lane sends one message after the other: so the ledger can judge the order, and many sends
-are outstanding. Its one rule: whoever ends the broker says so *before* (`fix`), and what is acknowledged later counts as unknown.
-It must not know how the broker dies.
+Each producer has one lane per queue, and a lane sends one message after the other: so the ledger
+can judge the order, and many sends are outstanding. Its one rule: whoever ends the broker says so
+*before* (`fix`), and what is acknowledged later counts as unknown. It must not know how the broker
+dies.
 """
 
 import asyncio
@@ -23,7 +25,8 @@ TOPIC = "crash"
 
 
 class Load:
-    """`producers` × `queues` lanes and the `groups`, each one consumer. `pause_s`: what a lane waits after each message, on average."""
+    """`producers` × `queues` lanes and the `groups`, each one consumer. `pause_s`: what a lane
+    waits after each message, on average."""
 
     def __init__(
         self,
@@ -57,7 +60,8 @@ class Load:
         self._tasks: list[asyncio.Task[None]] = []
         self._consumers: dict[str, tuple[PushConsumer, asyncio.Task[None]]] = {}
         self._producers = [
-            Producer(namesrv, group=f"producer-{number}", retries=0, send_timeout=8.0) for number in range(producers)
+            Producer(namesrv, group=f"producer-{number}", retries=0, send_timeout=8.0)
+            for number in range(producers)
         ]
 
     async def start(self) -> None:
@@ -65,7 +69,9 @@ class Load:
         for number, producer in enumerate(self._producers):
             await producer.start()
             for queue_id in range(self._queues):
-                self._tasks.append(asyncio.create_task(self._lane(f"producer-{number}", producer, queue_id)))
+                self._tasks.append(
+                    asyncio.create_task(self._lane(f"producer-{number}", producer, queue_id))
+                )
         for group in self.groups:
             await self.join(group)
 
@@ -76,7 +82,8 @@ class Load:
         self._serving.set()
 
     def fix(self) -> None:
-        """Call it just before the broker is ended: acknowledgements that arrive from now on promise nothing."""
+        """Call it just before the broker is ended: acknowledgements that arrive from now on promise
+        nothing."""
         self._fixed = True
         self._serving.clear()
         self.ledger.disturbance()
@@ -95,9 +102,14 @@ class Load:
         """Start the consumer of a group; the one before, if there is one, has left."""
         self._lives += 1
         self.ledger.disturbance()
-        consumer = PushConsumer(self._namesrv, group=group, topic=TOPIC, consume_from=ConsumeFrom.FIRST)
+        consumer = PushConsumer(
+            self._namesrv, group=group, topic=TOPIC, consume_from=ConsumeFrom.FIRST
+        )
         await consumer.start()
-        self._consumers[group] = consumer, asyncio.create_task(self._consume(group, consumer, self._lives))
+        self._consumers[group] = (
+            consumer,
+            asyncio.create_task(self._consume(group, consumer, self._lives)),
+        )
 
     async def leave(self, group: str) -> None:
         """Stop the consumer of a group (it commits if there is a broker)."""
@@ -110,8 +122,8 @@ class Load:
         await asyncio.gather(*(consumer.commit() for consumer, _ in self._consumers.values()))
 
     async def drain(self, seconds: float = 60.0, wanted: set[bytes] | None = None) -> None:
-        """Stop sending and wait until every group has all that was acknowledged (or the bodies `wanted`). Returns silently if that
-        takes too long: the ledger then says what is missing."""
+        """Stop sending and wait until every group has all that was acknowledged (or the bodies
+        `wanted`). Returns silently if that takes too long: the ledger then says what is missing."""
         self._stopping = True
         self._serving.set()
         await asyncio.gather(*self._tasks)
@@ -123,7 +135,9 @@ class Load:
         """Wait until every group has been given these bodies; False if that takes too long."""
         try:
             async with asyncio.timeout(seconds), self._progress:
-                await self._progress.wait_for(lambda: all(wanted <= self.seen[group] for group in self.groups))
+                await self._progress.wait_for(
+                    lambda: all(wanted <= self.seen[group] for group in self.groups)
+                )
         except TimeoutError:
             return False
         return True
@@ -152,7 +166,8 @@ class Load:
                 result = await producer.send(TOPIC, body, queue=queue)
             except TurbopumpError:
                 send.maybe(time.monotonic())
-                # The broker is dying and nobody has said so yet, or it is not routed yet: let others run.
+                # The broker is dying and nobody has said so yet, or it is not routed yet: let
+                # others run.
                 await asyncio.sleep(0.02)
                 continue
             if result.status is not SendStatus.OK or self._fixed:
@@ -175,7 +190,9 @@ class Load:
     async def _consume(self, group: str, consumer: PushConsumer, life: int) -> None:
         async for message in consumer:
             queue = Queue(message.topic, message.broker_name, message.queue_id)
-            self.ledger.delivered(group, f"{group}-1", queue, message.queue_offset, message.body, life)
+            self.ledger.delivered(
+                group, f"{group}-1", queue, message.queue_offset, message.body, life
+            )
             self.seen[group].add(message.body)
             async with self._progress:
                 self._progress.notify_all()

@@ -1,7 +1,8 @@
 """A file system whose power can be cut: ext4 in a file, on a loop device.
 
-`cut` is the ioctl EXT4_IOC_SHUTDOWN without a flush of the journal: what was written and not synced is gone, and every later write or
-sync fails, as if the machine were off. It neither tears sectors nor lies about fsync. Needs root and loop devices.
+`cut` is the ioctl EXT4_IOC_SHUTDOWN without a flush of the journal: what was written and not synced
+is gone, and every later write or sync fails, as if the machine were off. It neither tears sectors
+nor lies about fsync. Needs root and loop devices.
 """
 
 import fcntl
@@ -32,7 +33,10 @@ def why_not() -> str | None:
 def eatmydata() -> Path | None:
     """The library that makes fsync do nothing; installed from Debian's package if we may."""
     if (found := _library()) is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        for command in (["apt-get", "update", "-q"], ["apt-get", "install", "-q", "-y", "libeatmydata1"]):
+        for command in (
+            ["apt-get", "update", "-q"],
+            ["apt-get", "install", "-q", "-y", "libeatmydata1"],
+        ):
             subprocess.run(command, check=False, capture_output=True, timeout=300)
             if (found := _library()) is not None:
                 break
@@ -75,7 +79,9 @@ class Ext4:
         """Every process that used it must be gone."""
         deadline = time.monotonic() + UNMOUNT_SECONDS_MAX
         while True:
-            done = subprocess.run(["umount", str(self.mount_point)], check=False, capture_output=True, text=True)
+            done = subprocess.run(
+                ["umount", str(self.mount_point)], check=False, capture_output=True, text=True
+            )
             if done.returncode == 0:
                 return
             assert time.monotonic() < deadline, done.stderr

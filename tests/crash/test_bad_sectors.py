@@ -1,7 +1,9 @@
-"""Sectors that a real device cannot read: a start is refused and says so, `turbopump store set-apart` tells what is lost and lets it start.
+"""Sectors that a real device cannot read: a start is refused and says so, `turbopump store
+set-apart` tells what is lost and lets it start.
 
-The device is a loop device whose file was cut off behind it: the kernel answers EIO for what lies there, to reads and, by SIGBUS, to
-maps. A segment lies across the cut, and nothing else of the store does.
+The device is a loop device whose file was cut off behind it: the kernel answers EIO for what lies
+there, to reads and, by SIGBUS, to maps. A segment lies across the cut, and nothing else of the
+store does.
 """
 
 import fcntl
@@ -31,13 +33,17 @@ from tests.crash.test_bad_sectors import given
 print(json.dumps(given(Path(sys.argv[1]))))
 """
 
-pytestmark = pytest.mark.skipif(power.why_not() is not None, reason=f"bad sectors not run: {power.why_not()}")
+pytestmark = pytest.mark.skipif(
+    power.why_not() is not None, reason=f"bad sectors not run: {power.why_not()}"
+)
 
 
 def given(root: Path) -> list[int]:
     """The numbers of all messages that a store opened there gives."""
     store = Directory(root, segment_size=SEGMENT).open()
-    numbers = sorted(int(body.split(b" ")[0]) for queue_id in (0, 1) for body in bodies(store, queue_id=queue_id))
+    numbers = sorted(
+        int(body.split(b" ")[0]) for queue_id in (0, 1) for body in bodies(store, queue_id=queue_id)
+    )
     store.close()
     return numbers
 
@@ -54,11 +60,20 @@ def killed_store(home: Path) -> Path:
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    return subprocess.run([sys.executable, *command], check=False, capture_output=True, text=True, env=environment, timeout=120)
+    return subprocess.run(
+        [sys.executable, *command],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=120,
+    )
 
 
 def system(*command: str | Path) -> str:
-    done = subprocess.run([str(part) for part in command], check=False, capture_output=True, text=True)
+    done = subprocess.run(
+        [str(part) for part in command], check=False, capture_output=True, text=True
+    )
     assert done.returncode == 0, f"{command}: {done.stderr}"
     return done.stdout.strip()
 
@@ -78,12 +93,16 @@ def blocks(path: Path) -> list[int]:
     """Where on its device each block of a file lies."""
     with path.open("rb") as file:
         count = -(-path.stat().st_size // BLOCK)
-        return [struct.unpack("i", fcntl.ioctl(file, FIBMAP, struct.pack("i", number)))[0] for number in range(count)]
+        return [
+            struct.unpack("i", fcntl.ioctl(file, FIBMAP, struct.pack("i", number)))[0]
+            for number in range(count)
+        ]
 
 
 @contextmanager
 def unreadable_from(home: Path, source: Path, first_bad: int) -> Iterator[Path]:
-    """A copy of the store on a device that cannot read the victim's blocks from ``first_bad`` on. Free room is where it can."""
+    """A copy of the store on a device that cannot read the victim's blocks from ``first_bad`` on.
+    Free room is where it can."""
     image, mount = home / "image", home / "mount"
     mount.mkdir()
     with image.open("wb") as file:
@@ -94,7 +113,11 @@ def unreadable_from(home: Path, source: Path, first_bad: int) -> Iterator[Path]:
         system("mount", device, mount)
         try:
             root = mount / "killed"
-            shutil.copytree(source, root, ignore=lambda _directory, names: [name for name in names if name == VICTIM])
+            shutil.copytree(
+                source,
+                root,
+                ignore=lambda _directory, names: [name for name in names if name == VICTIM],
+            )
             fill(mount / "room", 8 << 20)
             fill(mount / "low", 32 << 20)
             os.sync()
@@ -105,7 +128,9 @@ def unreadable_from(home: Path, source: Path, first_bad: int) -> Iterator[Path]:
             (mount / "room").unlink()
             os.sync()
             places = blocks(victim)
-            others = [max(blocks(path)) for path in root.rglob("*") if path.is_file() and path != victim]
+            others = [
+                max(blocks(path)) for path in root.rglob("*") if path.is_file() and path != victim
+            ]
             if places != list(range(places[0], places[0] + len(places))) or max(others) > places[0]:
                 pytest.skip("bad sectors not run: the file system lays files out otherwise")
             system("umount", mount)
@@ -124,14 +149,18 @@ def unreadable_from(home: Path, source: Path, first_bad: int) -> Iterator[Path]:
         subprocess.run(["losetup", "-d", device], check=False, capture_output=True)
 
 
-@pytest.mark.parametrize("first_bad", [0, 100], ids=["a whole segment", "from the middle of a segment on"])
+@pytest.mark.parametrize(
+    "first_bad", [0, 100], ids=["a whole segment", "from the middle of a segment on"]
+)
 def test_a_killed_store_on_a_device_with_bad_sectors_starts_once_they_are_set_apart(
     tmp_path: Path, first_bad: int, measured: Callable[[str], None]
 ) -> None:
     with unreadable_from(tmp_path, killed_store(tmp_path), first_bad) as root:
         segment = root / "commitlog" / VICTIM
         refused = run("-c", START, str(root))
-        assert refused.returncode == 1, f"the start ended with {refused.returncode}: {refused.stderr}"
+        assert refused.returncode == 1, (
+            f"the start ended with {refused.returncode}: {refused.stderr}"
+        )
         assert "Input/output error between bytes" in refused.stderr
         assert f"'{segment}'" in refused.stderr
         told = run("-m", "turbopump", "store", "set-apart", "--output", "json", str(root))
@@ -142,7 +171,14 @@ def test_a_killed_store_on_a_device_with_bad_sectors_starts_once_they_are_set_ap
         started = run("-c", START, str(root))
         assert started.returncode == 0, started.stderr
         missing = set(range(MESSAGES)) - set(json.loads(started.stdout))
-        lost = {offset * 2 + one["queue"] for one in report["lost"] for offset in range(one["queue_offset"], one["end"])}
+        lost = {
+            offset * 2 + one["queue"]
+            for one in report["lost"]
+            for offset in range(one["queue_offset"], one["end"])
+        }
         assert missing == lost
         assert report["kept"][0]["file"] == str(segment)
-        measured(f"{unread['end'] - unread['offset']:,} unreadable bytes, {len(lost)} of {MESSAGES:,} messages lost, each told")
+        measured(
+            f"{unread['end'] - unread['offset']:,} unreadable bytes, {len(lost)} of "
+            f"{MESSAGES:,} messages lost, each told"
+        )

@@ -1,7 +1,9 @@
-"""One bit of the log changes: it is noticed, the message is never delivered, and every other message still is.
+"""One bit of the log changes: it is noticed, the message is never delivered, and every other
+message still is.
 
-Every bit of the entries of a 64 KiB segment goes through the check that recovery, cold reads and scrubs share; some go through an opened
-store; and in `--full` 2,000 through a whole broker on real files, stopped cleanly or killed before.
+Every bit of the entries of a 64 KiB segment goes through the check that recovery, cold reads and
+scrubs share; some go through an opened store; and in `--full` 2,000 through a whole broker on real
+files, stopped cleanly or killed before.
 """
 
 import asyncio
@@ -28,7 +30,8 @@ CONFIG = config(segment_size=SEGMENT, queue_file_size=20 * 500, index_slots=40, 
 
 
 class Full:
-    """A store whose first segment is full of messages and whose second has some more, as a kill left it."""
+    """A store whose first segment is full of messages and whose second has some more, as a kill
+    left it."""
 
     def __init__(self) -> None:
         source = random.Random(2)
@@ -46,8 +49,13 @@ class Full:
         self.entries = [message for message in self.messages if message.end <= SEGMENT]
 
     def bits(self) -> list[tuple[Stored, int]]:
-        """Every bit of every entry of the first segment: the message, and the bit's number in the segment."""
-        return [(message, bit) for message in self.entries for bit in range(message.offset * 8, message.end * 8)]
+        """Every bit of every entry of the first segment: the message, and the bit's number in the
+        segment."""
+        return [
+            (message, bit)
+            for message in self.entries
+            for bit in range(message.offset * 8, message.end * 8)
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +63,9 @@ def killed() -> Full:
     return Full()
 
 
-def test_every_single_bit_flip_in_a_segment_is_detected(killed: Full, measured: Callable[[str], None]) -> None:
+def test_every_single_bit_flip_in_a_segment_is_detected(
+    killed: Full, measured: Callable[[str], None]
+) -> None:
     missed: list[int] = []
     count = 0
     for message in killed.entries:
@@ -80,13 +90,19 @@ def test_a_killed_store_with_a_flipped_bit_serves_everything_else(
     flips = rng.sample(killed.bits(), 5000 if full else 150)
     failures: list[str] = []
     for message, bit in flips:
-        where = f"bit {bit % 8} of byte {bit // 8 - message.offset} of the entry at {message.offset}"
+        where = (
+            f"bit {bit % 8} of byte {bit // 8 - message.offset} of the entry at {message.offset}"
+        )
         try:
             served = after_flip(killed, bit)
         except Exception as error:
             failures.append(f"{where}: {type(error).__name__} {error}")
             continue
-        wanted = {(each.queue_id, each.queue_offset): each.body for each in killed.messages if each is not message}
+        wanted = {
+            (each.queue_id, each.queue_offset): each.body
+            for each in killed.messages
+            if each is not message
+        }
         if served != wanted:
             failures.append(f"{where}: {describe(served, wanted)}")
     measured(f"{len(flips):,} flips through an opened store, {len(failures)} wrong")
@@ -99,7 +115,9 @@ def after_flip(made: Full, bit: int) -> dict[tuple[int, int], bytes]:
     segment[bit // 8] ^= 1 << bit % 8
     with opened({**made.image, made.path: bytes(segment)}, CONFIG) as found:
         return {
-            (queue_id, offset): body for queue_id in range(QUEUES) for offset, body in found.bodies(TOPIC, queue_id).items()
+            (queue_id, offset): body
+            for queue_id in range(QUEUES)
+            for offset, body in found.bodies(TOPIC, queue_id).items()
         }
 
 
@@ -109,7 +127,8 @@ def describe(served: dict[tuple[int, int], bytes], wanted: dict[tuple[int, int],
     return f"delivered wrongly {wrong[:3]} ({len(wrong)}), missing {missing[:3]} ({len(missing)})"
 
 
-# --- through a whole broker --------------------------------------------------------------------------------------------------
+# --- through a whole broker
+# -----------------------------------------------------------------------------------------------
 
 BROKER: dict[str, Any] = {
     "mapped_file_size_commit_log": SEGMENT,
@@ -122,7 +141,8 @@ BROKER: dict[str, Any] = {
 
 
 async def filled(directory: Path) -> dict[tuple[int, int], tuple[int, int, bytes]]:
-    """A broker's directory with more than a segment of messages, stopped cleanly: (queue, offset) to (start, end, body)."""
+    """A broker's directory with more than a segment of messages, stopped cleanly: (queue, offset)
+    to (start, end, body)."""
     source = random.Random(3)
     messages: dict[tuple[int, int], tuple[int, int, bytes]] = {}
     async with running_broker(directory=directory, **BROKER) as broker:
@@ -134,7 +154,11 @@ async def filled(directory: Path) -> dict[tuple[int, int], tuple[int, int, bytes
                 body = b"%d " % number + source.randbytes(source.randrange(20, 1500))
                 result = await producer.send(TOPIC, body, queue=queue, keys=f"key-{number}")
                 offset = int(result.offset_msg_id[-16:], 16)
-                messages[queue.queue_id, result.queue_offset] = (offset, broker.broker.store.log.end, body)
+                messages[queue.queue_id, result.queue_offset] = (
+                    offset,
+                    broker.broker.store.log.end,
+                    body,
+                )
                 number += 1
     return messages
 
@@ -159,7 +183,8 @@ async def broker_after_flips(home: Path, rng: random.Random, count: int) -> list
         if number % 2:
             (directory / "abort").write_bytes(b"1 turbopump")
         where = (
-            f"bit {bit % 8} of byte {bit // 8 - start} of the entry at {start} after a {'kill' if number % 2 else 'clean stop'}"
+            f"bit {bit % 8} of byte {bit // 8 - start} of the entry at {start} after a "
+            f"{'kill' if number % 2 else 'clean stop'}"
         )
         try:
             async with running_broker(directory=directory, **BROKER) as broker:

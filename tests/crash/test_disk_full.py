@@ -1,6 +1,8 @@
-"""A disk that fills up and is freed: sends are refused, nothing dies, nothing acknowledged is lost, and writing goes on by itself.
+"""A disk that fills up and is freed: sends are refused, nothing dies, nothing acknowledged is lost,
+and writing goes on by itself.
 
-A 64 MiB ext4 on a loop device (see `power.py`), small files, forced cleaning off; a filler takes what is left and gives it back.
+A 64 MiB ext4 on a loop device (see `power.py`), small files, forced cleaning off; a filler takes
+what is left and gives it back.
 """
 
 import asyncio
@@ -38,7 +40,8 @@ SETTINGS: dict[str, object] = {
 }
 
 pytestmark = pytest.mark.skipif(
-    power.why_not() is not None and not os.environ.get("CI"), reason=f"disk full not run: {power.why_not()}"
+    power.why_not() is not None and not os.environ.get("CI"),
+    reason=f"disk full not run: {power.why_not()}",
 )
 
 
@@ -61,7 +64,9 @@ class Rounds:
             async with BrokerProcess(home / "home", store, SETTINGS) as broker:
                 await broker.start()
                 await broker.create_topic(TOPIC, QUEUES)
-                async with Producer(broker.namesrv, retries=0, send_timeout=8.0, compress_from=None) as producer:
+                async with Producer(
+                    broker.namesrv, retries=0, send_timeout=8.0, compress_from=None
+                ) as producer:
                     for _ in range(count):
                         await self._round(producer, filler)
                 assert await pulled(broker.namesrv, TOPIC), "the broker does not answer"
@@ -82,7 +87,9 @@ class Rounds:
         freed = time.monotonic()
         while not await self._send(producer):
             waited = time.monotonic() - freed
-            assert waited < 3 * WRITABLE_SECONDS_MAX, f"not writable {waited:.0f} s after: {list(self.refused.values())[-1]}"
+            assert waited < 3 * WRITABLE_SECONDS_MAX, (
+                f"not writable {waited:.0f} s after: {list(self.refused.values())[-1]}"
+            )
             await asyncio.sleep(0.05)  # the broker's own watcher decides when
         self.writable_after.append(time.monotonic() - freed)
 
@@ -130,7 +137,8 @@ def test_a_full_disk_refuses_and_comes_back_by_itself(
     bodies = set(rounds.found.values())
     seen = [text for body, text in rounds.refused.items() if body in bodies]
     measured(
-        f"{count} rounds, {len(rounds.acknowledged):,} acknowledged, {len(lost)} lost, {len(phantoms)} phantoms, "
+        f"{count} rounds, {len(rounds.acknowledged):,} acknowledged, {len(lost)} lost, "
+        f"{len(phantoms)} phantoms, "
         f"{len(rounds.refused)} refused ({len(seen)} of them stored all the same), "
         f"writable {max(rounds.writable_after):.2f} s after space at most; "
         f"a refusal says: {next(iter(rounds.refused.values()))[:300]}"

@@ -1,4 +1,5 @@
-"""kill -9 of `turbopump dlq resend` in the middle of its work, again and again: every dead letter is resent once."""
+"""kill -9 of `turbopump dlq resend` in the middle of its work, again and again: every dead letter
+is resent once."""
 
 from __future__ import annotations
 
@@ -24,7 +25,18 @@ DEADLINE_S = 120.0
 
 def resending(broker: BrokerThread, journal: Path) -> subprocess.Popen[str]:
     """The command, in a process of its own."""
-    arguments = ["dlq", "resend", GROUP, "--all", "--output", "json", "--journal", str(journal), "-n", broker.namesrv]
+    arguments = [
+        "dlq",
+        "resend",
+        GROUP,
+        "--all",
+        "--output",
+        "json",
+        "--journal",
+        str(journal),
+        "-n",
+        broker.namesrv,
+    ]
     environment = os.environ | {"PYTHONPATH": str(Path(turbopump.__file__).parent.parent)}
     return subprocess.Popen(
         [sys.executable, "-m", "turbopump", *arguments],
@@ -36,13 +48,17 @@ def resending(broker: BrokerThread, journal: Path) -> subprocess.Popen[str]:
 
 
 def killed_at(process: subprocess.Popen[str], journal: Path, size: int, delay: float) -> bool:
-    """Kill it when its journal has grown to `size` bytes and says what is going to be sent, `delay` seconds later; False if it ended
-    before."""
+    """Kill it when its journal has grown to `size` bytes and says what is going to be sent, `delay`
+    seconds later; False if it ended before."""
     deadline = time.monotonic() + DEADLINE_S
     path = journal / f"{GROUP}.journal"
     while process.poll() is None:
         assert time.monotonic() < deadline
-        if path.exists() and path.stat().st_size >= size and b'"aim"' in path.read_bytes().splitlines()[-1]:
+        if (
+            path.exists()
+            and path.stat().st_size >= size
+            and b'"aim"' in path.read_bytes().splitlines()[-1]
+        ):
             time.sleep(delay)  # the letters are sent now
             process.kill()
             process.communicate()
@@ -90,8 +106,10 @@ def test_dead_letters_are_resent_once_through_kills(
         report = json.loads(out)
         found = bodies(broker, "orders")
     measured(
-        f"{count:,} dead letters, {done} kills that left {doubts} in doubt: {len(found):,} arrived, "
-        f"{sum(found.values()) - len(found)} twice; the last run sent {report['sent']:,} in {seconds:.1f} s"
+        f"{count:,} dead letters, {done} kills that left {doubts} in doubt: {len(found):,} "
+        "arrived, "
+        f"{sum(found.values()) - len(found)} twice; the last run sent {report['sent']:,} in "
+        f"{seconds:.1f} s"
     )
     assert done == kills, "every kill came before the end"
     assert doubts or not full, "kills left letters of which nobody knew whether they had been sent"

@@ -1,8 +1,10 @@
-"""System calls that fail: no message is called stored that is not, whoever sends is told at once, and the next start finds nothing broken.
+"""System calls that fail: no message is called stored that is not, whoever sends is told at once,
+and the next start finds nothing broken.
 
-Two ways. A store on the simulated disk meets an error and then a power cut, so that what a failed sync left behind is really gone. A broker
-on real files meets an error in a real call of ``store/disk.py``; it must answer every send within a second, and after a failed fdatasync of
-the log never again with SEND_OK.
+Two ways. A store on the simulated disk meets an error and then a power cut, so that what a failed
+sync left behind is really gone. A broker on real files meets an error in a real call of
+``store/disk.py``; it must answer every send within a second, and after a failed fdatasync of the
+log never again with SEND_OK.
 """
 
 import asyncio
@@ -41,14 +43,16 @@ TOPIC = "orders"
 QUEUES = 2
 
 
-# --- a store, an error, and a power cut --------------------------------------------------------------------------------------
+# --- a store, an error, and a power cut
+# --------------------------------------------------------------------------------------
 
 OPERATIONS = ("create", "sync", "rename", "directory_sync", "write", "read", "open", "remove")
 SMALL = config(segment_size=4096, queue_file_size=20 * 5, index_slots=10, index_entries=20)
 
 
 class Meeting:
-    """A store that was killed before, opens on a disk that will fail once, works on if it can, and loses its power."""
+    """A store that was killed before, opens on a disk that will fail once, works on if it can, and
+    loses its power."""
 
     def __init__(self, operation: str, nth: int, error: int) -> None:
         self.clock = StillClock()
@@ -88,7 +92,9 @@ class Meeting:
         image = {path: file.content for path, file in self.disk.files.items()}
         again = open_image(image, SMALL, self.clock)
         there = {
-            (queue_id, offset): body for queue_id in range(QUEUES) for offset, body in again.bodies(TOPIC, queue_id).items()
+            (queue_id, offset): body
+            for queue_id in range(QUEUES)
+            for offset, body in again.bodies(TOPIC, queue_id).items()
         }
         lost = [place for place, body in self.acknowledged.items() if there.get(place) != body]
         phantoms = [place for place, body in there.items() if body not in self.sent]
@@ -138,7 +144,8 @@ def test_a_store_that_meets_an_error_and_then_a_power_cut_keeps_what_it_called_f
     assert struck > 0
 
 
-# --- a broker and a system call that fails -----------------------------------------------------------------------------------
+# --- a broker and a system call that fails
+# -----------------------------------------------------------------------------------
 
 BROKER: dict[str, Any] = {
     "mapped_file_size_commit_log": 8 * 1024,
@@ -179,7 +186,10 @@ async def make_template(directory: Path) -> dict[tuple[int, int], bytes]:
     there: dict[tuple[int, int], bytes] = {}
     async with running_broker(directory=directory, **BROKER) as broker:
         await broker.create_topic(TOPIC, QUEUES)
-        async with Producer(broker.namesrv) as producer, PullConsumer(broker.namesrv, group="accounting") as consumer:
+        async with (
+            Producer(broker.namesrv) as producer,
+            PullConsumer(broker.namesrv, group="accounting") as consumer,
+        ):
             for number in range(BEFORE * QUEUES):
                 queue = MessageQueue(TOPIC, "broker-test", number % QUEUES)
                 result = await producer.send(TOPIC, body_of(number), queue=queue)
@@ -199,7 +209,9 @@ async def live_with(story: Story, directory: Path, there: dict[tuple[int, int], 
         story.struck = system.struck_at is not None
 
 
-async def use(story: Story, broker: RunningBroker, system: object, there: dict[tuple[int, int], bytes]) -> None:
+async def use(
+    story: Story, broker: RunningBroker, system: object, there: dict[tuple[int, int], bytes]
+) -> None:
     after = 0
     async with (
         Producer(broker.namesrv, retries=0, send_timeout=4.0) as producer,
@@ -208,7 +220,8 @@ async def use(story: Story, broker: RunningBroker, system: object, there: dict[t
         for number in range(1000, 1000 + story.sends_max):
             queue = MessageQueue(TOPIC, "broker-test", number % QUEUES)
             await send(story, producer, queue, body_of(number), system)
-            with contextlib.suppress(RemotingError):  # an answer that says no is as good as a yes: what counts is the store
+            # an answer that says no is as good as a yes: what counts is the store
+            with contextlib.suppress(RemotingError):
                 await consumer.commit(queue, BEFORE + number - 1000)
                 if number % 2:
                     await read_one(story, consumer, queue, number % BEFORE, there)
@@ -217,7 +230,9 @@ async def use(story: Story, broker: RunningBroker, system: object, there: dict[t
                 return
 
 
-async def send(story: Story, producer: Producer, queue: MessageQueue, body: bytes, system: object) -> None:
+async def send(
+    story: Story, producer: Producer, queue: MessageQueue, body: bytes, system: object
+) -> None:
     failed_before = "commitlog" in system.victim and story.fault.kind == "fdatasync"  # type: ignore[attr-defined]
     story.sent.add(body)
     begun = time.monotonic()
@@ -235,12 +250,18 @@ async def send(story: Story, producer: Producer, queue: MessageQueue, body: byte
 
 
 async def read_one(
-    story: Story, consumer: PullConsumer, queue: MessageQueue, offset: int, there: dict[tuple[int, int], bytes]
+    story: Story,
+    consumer: PullConsumer,
+    queue: MessageQueue,
+    offset: int,
+    there: dict[tuple[int, int], bytes],
 ) -> None:
     result = await consumer.pull(queue, offset, 1)
     for message in result.messages:
         if message.body != there[queue.queue_id, message.queue_offset]:
-            story.faults.append(f"wrong bytes delivered at queue {queue.queue_id} offset {message.queue_offset}")
+            story.faults.append(
+                f"wrong bytes delivered at queue {queue.queue_id} offset {message.queue_offset}"
+            )
 
 
 async def judge(story: Story, directory: Path, there: dict[tuple[int, int], bytes]) -> None:
@@ -252,12 +273,16 @@ async def judge(story: Story, directory: Path, there: dict[tuple[int, int], byte
         known = {*wanted.values(), *story.sent}
         phantoms = [place for place, body in found.items() if body not in known]
         if lost or phantoms:
-            story.faults.append(f"after the restart lost {lost[:3]} ({len(lost)}), phantoms {phantoms[:3]}")
+            story.faults.append(
+                f"after the restart lost {lost[:3]} ({len(lost)}), phantoms {phantoms[:3]}"
+            )
         async with PullConsumer(broker.namesrv, group="accounting") as consumer:
             for queue_id in range(QUEUES):
                 committed = await consumer.committed(MessageQueue(TOPIC, "broker-test", queue_id))
                 if not committed:
-                    story.faults.append(f"the offset of queue {queue_id} is {committed} after the restart")
+                    story.faults.append(
+                        f"the offset of queue {queue_id} is {committed} after the restart"
+                    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -291,7 +316,8 @@ def test_a_broker_that_meets_an_error_says_so_and_breaks_nothing(
     assert not wrong, f"{len(wrong)}; first: {wrong[:4]}"
 
 
-# --- SIGBUS ------------------------------------------------------------------------------------------------------------------
+# --- SIGBUS
+# -----------------------------------------------------------------------------------------------
 
 
 async def send_much(producer: Producer, queue: MessageQueue) -> None:
@@ -299,8 +325,11 @@ async def send_much(producer: Producer, queue: MessageQueue) -> None:
         await producer.send(TOPIC, random.Random(number).randbytes(4096), queue=queue)
 
 
-async def sigbus(home: Path) -> tuple[int, dict[tuple[int, int], bytes], dict[tuple[int, int], bytes]]:
-    """Take the pages from under a broker's map: how it ended, what it had acknowledged, and what the next start finds."""
+async def sigbus(
+    home: Path,
+) -> tuple[int, dict[tuple[int, int], bytes], dict[tuple[int, int], bytes]]:
+    """Take the pages from under a broker's map: how it ended, what it had acknowledged, and what
+    the next start finds."""
     settings: dict[str, object] = {
         "flushDiskType": "SYNC_FLUSH",
         "mappedFileSizeCommitLog": 1024 * 1024,

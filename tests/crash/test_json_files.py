@@ -1,7 +1,8 @@
-"""A JSON configuration file that ends too early, at every byte: the broker starts, and an offset is at most two saves old.
+"""A JSON configuration file that ends too early, at every byte: the broker starts, and an offset is
+at most two saves old.
 
-Every byte goes through the tables themselves; some (in `--full` every tenth) through the start of a whole broker. And saving
-them never holds up the loop, however slow the disk.
+Every byte goes through the tables themselves; some (in `--full` every tenth) through the start of a
+whole broker. And saving them never holds up the loop, however slow the disk.
 """
 
 import asyncio
@@ -32,7 +33,8 @@ SAVED = (100, 200)
 
 
 class Lived:
-    """The configuration directory of a broker that was started twice and saved its tables several times."""
+    """The configuration directory of a broker that was started twice and saved its tables several
+    times."""
 
     def __init__(self, home: Path) -> None:
         self.directory = home / "lived"
@@ -44,7 +46,10 @@ class Lived:
         async with running_broker(directory=self.directory) as broker:
             if offset == SAVED[0]:
                 await broker.create_topic(TOPIC, 2)
-            async with Producer(broker.namesrv) as producer, PullConsumer(broker.namesrv, group=GROUP) as consumer:
+            async with (
+                Producer(broker.namesrv) as producer,
+                PullConsumer(broker.namesrv, group=GROUP) as consumer,
+            ):
                 while (await producer.send(TOPIC, b"x", queue=queue)).queue_offset < 250:
                     pass
                 await consumer.commit(queue, offset)
@@ -106,7 +111,10 @@ def test_a_table_cut_at_any_byte_is_read_from_its_backup(
 
 async def start_with(directory: Path) -> int | None:
     """Start a broker and ask it where the group stands."""
-    async with running_broker(directory=directory) as broker, PullConsumer(broker.namesrv, group=GROUP) as consumer:
+    async with (
+        running_broker(directory=directory) as broker,
+        PullConsumer(broker.namesrv, group=GROUP) as consumer,
+    ):
         return await consumer.committed(MessageQueue(TOPIC, "broker-test", 0))
 
 
@@ -133,8 +141,11 @@ def test_a_broker_starts_with_a_file_cut_anywhere(
     assert not wrong, f"{len(wrong)}; first: {wrong[:3]}"
 
 
-async def longest_turn_while_saving(directory: Path, fsync_seconds: float, seconds: float) -> tuple[float, int]:
-    """The longest that the loop was held up while offsets were saved again and again, and how often they were."""
+async def longest_turn_while_saving(
+    directory: Path, fsync_seconds: float, seconds: float
+) -> tuple[float, int]:
+    """The longest that the loop was held up while offsets were saved again and again, and how often
+    they were."""
     saves = 0
     plain = disk_module._sync_directory
 
@@ -161,9 +172,14 @@ async def longest_turn_while_saving(directory: Path, fsync_seconds: float, secon
         disk_module._sync_directory = plain
 
 
-def test_saving_tables_never_stalls_the_loop(tmp_path: Path, measured: Callable[[str], None]) -> None:
+def test_saving_tables_never_stalls_the_loop(
+    tmp_path: Path, measured: Callable[[str], None]
+) -> None:
     fsync_seconds = 0.4
     longest, saves = asyncio.run(longest_turn_while_saving(tmp_path / "store", fsync_seconds, 2.0))
-    measured(f"{saves} saves of {fsync_seconds * 1000:.0f} ms each, the longest answer took {longest * 1000:.0f} ms")
+    measured(
+        f"{saves} saves of {fsync_seconds * 1000:.0f} ms each, the longest answer took "
+        f"{longest * 1000:.0f} ms"
+    )
     assert saves >= 2
     assert longest < fsync_seconds / 2

@@ -1,4 +1,5 @@
-"""kill -9 under load: what was acknowledged under SYNC_FLUSH is consumed, once, in order, by every group."""
+"""kill -9 under load: what was acknowledged under SYNC_FLUSH is consumed, once, in order, by every
+group."""
 
 import asyncio
 import os
@@ -20,7 +21,8 @@ from turbopump.client.producer import Producer
 from turbopump.message.message_queue import MessageQueue
 
 SERVING_SECONDS_MAX = 60.0
-"""It is one second where nothing else runs; a machine that is loaded or frozen may take its time."""
+"""It is one second where nothing else runs; a machine that is loaded or frozen may take its
+time."""
 SETTINGS: dict[str, object] = {
     "flushDiskType": "SYNC_FLUSH",
     "mappedFileSizeCommitLog": 16 * 1024 * 1024,
@@ -30,8 +32,11 @@ SETTINGS: dict[str, object] = {
 QUEUES = 8
 
 
-async def killed(home: Path, rng: random.Random, kills: int, per_life: int) -> tuple[Load, list[float]]:
-    """Load on a broker that is killed so many times, each after about `per_life` acknowledgements; some while they start."""
+async def killed(
+    home: Path, rng: random.Random, kills: int, per_life: int
+) -> tuple[Load, list[float]]:
+    """Load on a broker that is killed so many times, each after about `per_life` acknowledgements;
+    some while they start."""
     serving: list[float] = []
     async with BrokerProcess(home / "home", home / "store", SETTINGS) as broker:
         await broker.start()
@@ -41,12 +46,15 @@ async def killed(home: Path, rng: random.Random, kills: int, per_life: int) -> t
         load.resume()
         try:
             for number in range(kills):
-                await load.until(load.acknowledged + rng.randrange(per_life // 2, per_life + per_life // 2))
+                await load.until(
+                    load.acknowledged + rng.randrange(per_life // 2, per_life + per_life // 2)
+                )
                 load.fix()
                 await broker.kill()
                 if number % 5 == 4:
                     await broker.spawn()
-                    await asyncio.sleep(rng.uniform(0.1, 0.8))  # somewhere in its start: nobody tells us where
+                    # somewhere in its start: nobody tells us where
+                    await asyncio.sleep(rng.uniform(0.1, 0.8))
                     await broker.kill()
                 begun = time.monotonic()
                 await broker.start()
@@ -69,8 +77,10 @@ def test_what_was_acknowledged_survives_kill_9(
     violations = load.ledger.violations(ordered=load.groups)
     found = Counter(violation.rule.name for violation in violations)
     measured(
-        f"{kills} kills, {load.acknowledged:,} acknowledged, {len(load.ledger.deliveries):,} delivered, "
-        f"violations {dict(found) or 0}, serving after {median(serving):.2f} s (median), {max(serving):.2f} s at most"
+        f"{kills} kills, {load.acknowledged:,} acknowledged, {len(load.ledger.deliveries):,} "
+        "delivered, "
+        f"violations {dict(found) or 0}, serving after {median(serving):.2f} s (median), "
+        f"{max(serving):.2f} s at most"
     )
     assert violations == []
     assert max(serving) <= SERVING_SECONDS_MAX
@@ -78,18 +88,27 @@ def test_what_was_acknowledged_survives_kill_9(
 
 
 async def restarted(home: Path, directory: Path) -> tuple[float, int]:
-    """Seconds from the start of the process to the first acknowledgement, and the queue offset of that message."""
-    settings = {**SETTINGS, "mappedFileSizeCommitLog": 1 << 30, "mappedFileSizeConsumeQueue": 300_000 * 20}
+    """Seconds from the start of the process to the first acknowledgement, and the queue offset of
+    that message."""
+    settings = {
+        **SETTINGS,
+        "mappedFileSizeCommitLog": 1 << 30,
+        "mappedFileSizeConsumeQueue": 300_000 * 20,
+    }
     async with BrokerProcess(home, directory, settings) as broker:
         begun = time.monotonic()
         await broker.start()
         await broker.create_topic(fill_store.TOPIC, fill_store.QUEUES)
         async with Producer(broker.namesrv) as producer:
-            result = await producer.send(fill_store.TOPIC, b"first", queue=MessageQueue(fill_store.TOPIC, NAME, 0))
+            result = await producer.send(
+                fill_store.TOPIC, b"first", queue=MessageQueue(fill_store.TOPIC, NAME, 0)
+            )
         return time.monotonic() - begun, result.queue_offset
 
 
-def test_a_killed_broker_with_much_to_scan_serves_soon(tmp_path: Path, full: bool, measured: Callable[[str], None]) -> None:
+def test_a_killed_broker_with_much_to_scan_serves_soon(
+    tmp_path: Path, full: bool, measured: Callable[[str], None]
+) -> None:
     size = (256 if full else 16) * 1024 * 1024
     source = str(Path(turbopump.__file__).parent.parent)
     done = subprocess.run(

@@ -1,4 +1,5 @@
-"""One broker of three is killed under load: producers with their usual retries lose no send, and no message fails twice for one kill."""
+"""One broker of three is killed under load: producers with their usual retries lose no send, and no
+message fails twice for one kill."""
 
 import asyncio
 import random
@@ -33,11 +34,15 @@ class FailedAttempts(SendHook):
 
 
 class Senders:
-    """Producers with their default settings, each with lanes that send one message after the other until they are told to stop."""
+    """Producers with their default settings, each with lanes that send one message after the other
+    until they are told to stop."""
 
     def __init__(self, namesrv: str) -> None:
         self.failed = FailedAttempts()
-        self._producers = [Producer(namesrv, group=f"three-{number}", hooks=[self.failed]) for number in range(PRODUCERS)]
+        self._producers = [
+            Producer(namesrv, group=f"three-{number}", hooks=[self.failed])
+            for number in range(PRODUCERS)
+        ]
         self.stored: dict[bytes, str] = {}
         """Body -> message id of every send that succeeded."""
         self.errors: list[TurbopumpError] = []
@@ -48,7 +53,10 @@ class Senders:
     async def start(self) -> None:
         for number, producer in enumerate(self._producers):
             await producer.start()
-            self._tasks += [asyncio.create_task(self._lane(f"{number}/{lane}", producer)) for lane in range(LANES)]
+            self._tasks += [
+                asyncio.create_task(self._lane(f"{number}/{lane}", producer))
+                for lane in range(LANES)
+            ]
 
     async def _lane(self, name: str, producer: Producer) -> None:
         number = 0
@@ -89,13 +97,17 @@ async def bodies_in(namesrv: str, names: list[str]) -> set[bytes]:
     return bodies
 
 
-async def rounds(home: Path, rng: random.Random, kills: int, per_life: int) -> tuple[Senders, set[bytes]]:
+async def rounds(
+    home: Path, rng: random.Random, kills: int, per_life: int
+) -> tuple[Senders, set[bytes]]:
     async with AsyncExitStack() as stack:
         brokers: list[BrokerProcess] = []
         for number in range(3):
             settings = {**SETTINGS, "brokerName": f"broker-{number}"}
             namesrv = brokers[0].namesrv if brokers else ""
-            broker = BrokerProcess(home / str(number), home / f"store-{number}", settings, namesrv=namesrv)
+            broker = BrokerProcess(
+                home / str(number), home / f"store-{number}", settings, namesrv=namesrv
+            )
             brokers.append(await stack.enter_async_context(broker))
             await broker.start()
             await broker.create_topic(TOPIC, QUEUES)
@@ -120,8 +132,10 @@ def test_no_send_fails_when_one_broker_of_three_is_killed(
     senders, held = asyncio.run(rounds(tmp_path, rng, kills, per_life))
     failed = senders.failed.of
     measured(
-        f"{kills} kills, {PRODUCERS * LANES} sends in flight, {len(senders.stored):,} sent, {len(senders.errors)} failed; "
-        f"{len(failed)} of them had a failed attempt, at most {max(failed.values(), default=0)} each"
+        f"{kills} kills, {PRODUCERS * LANES} sends in flight, {len(senders.stored):,} sent, "
+        f"{len(senders.errors)} failed; "
+        f"{len(failed)} of them had a failed attempt, at most {max(failed.values(), default=0)} "
+        "each"
     )
     assert senders.errors == []
     assert failed, "no message was in flight on the broker that was killed"

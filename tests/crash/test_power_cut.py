@@ -1,8 +1,10 @@
-"""The power goes while a broker works: what each way to flush has promised is there when it comes back.
+"""The power goes while a broker works: what each way to flush has promised is there when it comes
+back.
 
-The file system is a real ext4 that is shut down under the broker (see `power.py`). What was acknowledged is fixed just before the cut:
-an answer that arrives after it may be of a message that the disk never had. The control runs the same under a library that makes every
-fsync do nothing, and must lose: were it to pass, the others had no teeth.
+The file system is a real ext4 that is shut down under the broker (see `power.py`). What was
+acknowledged is fixed just before the cut: an answer that arrives after it may be of a message that
+the disk never had. The control runs the same under a library that makes every fsync do nothing, and
+must lose: were it to pass, the others had no teeth.
 """
 
 import asyncio
@@ -41,12 +43,14 @@ SETTINGS: dict[str, object] = {
 }
 
 pytestmark = pytest.mark.skipif(
-    power.why_not() is not None and not os.environ.get("CI"), reason=f"power cut not run: {power.why_not()}"
+    power.why_not() is not None and not os.environ.get("CI"),
+    reason=f"power cut not run: {power.why_not()}",
 )
 
 
 async def cut_power(file_system: power.Ext4, broker: BrokerProcess, load: Load) -> float:
-    """Fix what is acknowledged, cut, take the dead process away, bring the disk back; the moment of the cut."""
+    """Fix what is acknowledged, cut, take the dead process away, bring the disk back; the moment of
+    the cut."""
     load.fix()
     at = time.monotonic()
     file_system.cut()
@@ -60,7 +64,8 @@ def store_of(file_system: power.Ext4) -> Path:
     return file_system.mount_point / "store"
 
 
-# --- SYNC_FLUSH --------------------------------------------------------------------------------------------------------------
+# --- SYNC_FLUSH
+# -----------------------------------------------------------------------------------------------
 
 
 async def cut_under_sync_flush(home: Path, rng: random.Random, cuts: int, per_life: int) -> Load:
@@ -93,15 +98,20 @@ def test_sync_flush_loses_nothing_that_was_acknowledged(
     load = asyncio.run(cut_under_sync_flush(tmp_path, rng, cuts, per_life))
     violations = load.ledger.violations(ordered=load.groups)
     found = Counter(violation.rule.name for violation in violations)
-    measured(f"SYNC_FLUSH: {cuts} power cuts, {load.acknowledged:,} acknowledged, violations {dict(found) or 0}")
+    measured(
+        f"SYNC_FLUSH: {cuts} power cuts, {load.acknowledged:,} acknowledged, violations "
+        f"{dict(found) or 0}"
+    )
     assert violations == []
 
 
-# --- ASYNC_FLUSH -------------------------------------------------------------------------------------------------------------
+# --- ASYNC_FLUSH
+# -----------------------------------------------------------------------------------------------
 
 
 class AsyncStory:
-    """Rounds under ASYNC_FLUSH: what was lost, how old it was, and whether consumers passed over something that came later."""
+    """Rounds under ASYNC_FLUSH: what was lost, how old it was, and whether consumers passed over
+    something that came later."""
 
     def __init__(self) -> None:
         self.cuts = 0
@@ -119,7 +129,9 @@ class AsyncStory:
         with power.Ext4(home, SIZE) as file_system:
             settings = {**SETTINGS, "flushDiskType": "ASYNC_FLUSH"}
             script = Path(timed_syncs.__file__)
-            async with BrokerProcess(home / "home", store_of(file_system), settings, script=script) as broker:
+            async with BrokerProcess(
+                home / "home", store_of(file_system), settings, script=script
+            ) as broker:
                 await broker.start()
                 await broker.create_topic(TOPIC, QUEUES)
                 await asyncio.sleep(2 * ASYNC_PROMISE_S)  # the topic's table is on the disk
@@ -129,12 +141,20 @@ class AsyncStory:
                         break  # enough is known, and every further round would wait in vain
 
     async def _round(
-        self, file_system: power.Ext4, broker: BrokerProcess, rng: random.Random, per_life: int, times: Path
+        self,
+        file_system: power.Ext4,
+        broker: BrokerProcess,
+        rng: random.Random,
+        per_life: int,
+        times: Path,
     ) -> None:
-        """Send and consume, committing often; cut; then what is sent afterwards reaches a group that resumes where it stood."""
+        """Send and consume, committing often; cut; then what is sent afterwards reaches a group
+        that resumes where it stood."""
         empty(times)
         begin = await ends(broker)
-        load = Load(broker.namesrv, rng, queues=QUEUES, groups=(GROUP,), producers=2, body_size_max=400)
+        load = Load(
+            broker.namesrv, rng, queues=QUEUES, groups=(GROUP,), producers=2, body_size_max=400
+        )
         await load.start()
         load.resume()
         try:
@@ -152,12 +172,19 @@ class AsyncStory:
         stored = stored_offsets(file_system)
         await broker.start()
         recovered = await ends(broker)
-        self.ahead += sum(offset > recovered.get(queue_id, 0) for queue_id, offset in stored.items())
+        self.ahead += sum(
+            offset > recovered.get(queue_id, 0) for queue_id, offset in stored.items()
+        )
         lost = await self._judge(broker, begin, before, at, sync)
         await self._later_ones(broker, rng, lost)
 
     async def _judge(
-        self, broker: BrokerProcess, begin: dict[int, int], before: dict[bytes, float], cut_at: float, sync: float
+        self,
+        broker: BrokerProcess,
+        begin: dict[int, int],
+        before: dict[bytes, float],
+        cut_at: float,
+        sync: float,
     ) -> int:
         found = await bodies(broker, begin)
         self.acknowledged += len(before)
@@ -167,13 +194,15 @@ class AsyncStory:
             self.oldest_lost = max(self.oldest_lost, age)
             if age > ASYNC_PROMISE_S + sync:
                 self.broken_promises.append(
-                    f"acknowledged {age:.3f} s before the cut, longest fdatasync {sync:.3f} s: {body[:40]!r}"
+                    f"acknowledged {age:.3f} s before the cut, longest fdatasync {sync:.3f} s: "
+                    f"{body[:40]!r}"
                 )
         self.lost += len(lost)
         return len(lost)
 
     async def _later_ones(self, broker: BrokerProcess, rng: random.Random, lost: int) -> None:
-        """More than were lost are sent, so that the queues grow past where the group had been; then the group comes back."""
+        """More than were lost are sent, so that the queues grow past where the group had been; then
+        the group comes back."""
         load = Load(broker.namesrv, rng, queues=QUEUES, groups=(), producers=1, body_size_max=400)
         await load.start()
         load.resume()
@@ -206,7 +235,10 @@ def stored_offsets(file_system: power.Ext4) -> dict[int, int]:
 async def ends(broker: BrokerProcess) -> dict[int, int]:
     """The end of every queue."""
     async with PullConsumer(broker.namesrv, group="auditor") as consumer:
-        return {queue_id: await consumer.max_offset(MessageQueue(TOPIC, NAME, queue_id)) for queue_id in range(QUEUES)}
+        return {
+            queue_id: await consumer.max_offset(MessageQueue(TOPIC, NAME, queue_id))
+            for queue_id in range(QUEUES)
+        }
 
 
 async def bodies(broker: BrokerProcess, begin: dict[int, int] | None = None) -> set[bytes]:
@@ -233,9 +265,12 @@ def test_async_flush_loses_only_what_is_younger_than_its_interval_and_consumers_
     story = AsyncStory()
     asyncio.run(story.run(tmp_path, rng, cuts, per_life))
     measured(
-        f"ASYNC_FLUSH: {story.cuts} power cuts, {story.acknowledged:,} acknowledged, {story.lost} lost, the oldest of them "
-        f"{story.oldest_lost * 1000:.0f} ms before its cut (longest fdatasync {story.longest_sync * 1000:.0f} ms), "
-        f"{len(story.broken_promises)} older than promised; {story.ahead} times a group's offset was beyond the end of its queue, "
+        f"ASYNC_FLUSH: {story.cuts} power cuts, {story.acknowledged:,} acknowledged, "
+        f"{story.lost} lost, the oldest of them "
+        f"{story.oldest_lost * 1000:.0f} ms before its cut (longest fdatasync "
+        f"{story.longest_sync * 1000:.0f} ms), "
+        f"{len(story.broken_promises)} older than promised; {story.ahead} times a group's offset "
+        "was beyond the end of its queue, "
         f"{story.skipped} later messages skipped"
     )
     assert story.broken_promises == []
@@ -243,7 +278,8 @@ def test_async_flush_loses_only_what_is_younger_than_its_interval_and_consumers_
     assert story.ahead > 0, "no offset was ahead of its queue: the test has no teeth"
 
 
-# --- what the kernel syncs by itself -------------------------------------------------------------------------------------------
+# --- what the kernel syncs by itself
+# -------------------------------------------------------------------------------------------
 
 
 async def sync_before_and_after_a_cut(home: Path) -> list[int | None]:
@@ -272,15 +308,19 @@ def test_a_sync_by_the_kernel_fails_when_the_disk_is_gone(tmp_path: Path) -> Non
     assert asyncio.run(sync_before_and_after_a_cut(tmp_path)) == [None, errno.EIO, errno.EIO]
 
 
-# --- the control -------------------------------------------------------------------------------------------------------------
+# --- the control
+# -----------------------------------------------------------------------------------------------
 
 
 async def lost_without_fsync(home: Path, rng: random.Random, library: Path) -> tuple[int, int]:
-    """SYNC_FLUSH where fsync does nothing: how many were acknowledged, and how many of them are gone after a cut."""
+    """SYNC_FLUSH where fsync does nothing: how many were acknowledged, and how many of them are
+    gone after a cut."""
     with power.Ext4(home, SIZE) as file_system:
         settings = {**SETTINGS, "flushDiskType": "SYNC_FLUSH"}
         script = Path(threaded_syncs.__file__)
-        process = BrokerProcess(home / "home", store_of(file_system), settings, script=script, preload=str(library))
+        process = BrokerProcess(
+            home / "home", store_of(file_system), settings, script=script, preload=str(library)
+        )
         async with process as broker:
             await broker.start()
             await broker.create_topic(TOPIC, QUEUES)
@@ -296,12 +336,15 @@ async def lost_without_fsync(home: Path, rng: random.Random, library: Path) -> t
             try:
                 await broker.start()
                 found = await bodies(broker)
-            except (TurbopumpError, AssertionError):  # not even the topic is left, or the broker finds ruins
+            except (TurbopumpError, AssertionError):
+                # not even the topic is left, or the broker finds ruins
                 found = set()
             return len(sent), len(sent - found)
 
 
-def test_the_control_without_fsync_loses(tmp_path: Path, rng: random.Random, measured: Callable[[str], None]) -> None:
+def test_the_control_without_fsync_loses(
+    tmp_path: Path, rng: random.Random, measured: Callable[[str], None]
+) -> None:
     assert power.why_not() is None, power.why_not()
     library = power.eatmydata()
     if library is None and not os.environ.get("CI"):

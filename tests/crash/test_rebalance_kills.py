@@ -1,5 +1,5 @@
-"""Members that are processes join, leave and are killed under load: nothing is lost, what comes again was in flight, order is kept, and
-soon every queue has its owner."""
+"""Members that are processes join, leave and are killed under load: nothing is lost, what comes
+again was in flight, order is kept, and soon every queue has its owner."""
 
 import asyncio
 import random
@@ -26,7 +26,8 @@ SETTLED_S = 2.0
 LOCKED_S = 60.0
 """A lock that nobody gives back or renews: from the last grant, which was before the kill."""
 PAUSE_S = 0.08
-"""Of each of the lanes after each message, on average: half of what the ordered group could handle."""
+"""Of each of the lanes after each message, on average: half of what the ordered group could
+handle."""
 
 
 class Broker:
@@ -40,13 +41,19 @@ class Broker:
     async def told(self, group: str) -> dict[int, int]:
         """Up to where each queue is done for a group."""
         return dict(
-            zip(range(QUEUES), await asyncio.gather(*(self._told(group, queue) for queue in range(QUEUES))), strict=True)
+            zip(
+                range(QUEUES),
+                await asyncio.gather(*(self._told(group, queue) for queue in range(QUEUES))),
+                strict=True,
+            )
         )
 
     async def _told(self, group: str, queue: int) -> int:
         try:
             reply = await self._client.call(
-                self.process.address, QueryConsumerOffset(consumer_group=group, topic=TOPIC, queue_id=queue), timeout=PATIENCE_S
+                self.process.address,
+                QueryConsumerOffset(consumer_group=group, topic=TOPIC, queue_id=queue),
+                timeout=PATIENCE_S,
             )
         except ResponseError as error:
             if error.code == ResponseCode.QUERY_NOT_FOUND:
@@ -67,7 +74,8 @@ class Broker:
 
 
 def draw(rng: random.Random, rounds: int) -> list[str]:
-    """What happens to a group that begins with two members and never has fewer, nor more than four."""
+    """What happens to a group that begins with two members and never has fewer, nor more than
+    four."""
     members, drawn = 2, list[str]()
     for _ in range(rounds):
         joins = members == 2 or (members < 4 and rng.random() < 0.5)
@@ -76,7 +84,9 @@ def draw(rng: random.Random, rounds: int) -> list[str]:
     return drawn
 
 
-async def rebalanced(home: Path, rng: random.Random, full: bool) -> tuple[Load, list[Group], list[tuple[float, float]]]:
+async def rebalanced(
+    home: Path, rng: random.Random, full: bool
+) -> tuple[Load, list[Group], list[tuple[float, float]]]:
     """Two groups through their changes, and when the machine was held up."""
     async with AsyncExitStack() as stack:
         process = await stack.enter_async_context(BrokerProcess(home / "home", home / "store", {}))
@@ -91,9 +101,21 @@ async def rebalanced(home: Path, rng: random.Random, full: bool) -> tuple[Load, 
         for group in groups:
             stack.push_async_callback(group.end)
         chances = [random.Random(rng.random()) for _ in groups]
-        plans = [draw(chance, 20) for chance in chances] if full else [["join", "kill"], ["join", "leave"]]
+        plans = (
+            [draw(chance, 20) for chance in chances]
+            if full
+            else [["join", "kill"], ["join", "leave"]]
+        )
         watching = asyncio.create_task(broker.watch())
-        load = Load(process.namesrv, rng, producers=2, queues=QUEUES, groups=(), body_size_max=1, pause_s=PAUSE_S)
+        load = Load(
+            process.namesrv,
+            rng,
+            producers=2,
+            queues=QUEUES,
+            groups=(),
+            body_size_max=1,
+            pause_s=PAUSE_S,
+        )
         await load.start()
         stack.push_async_callback(load.stop)
         load.resume()
@@ -102,12 +124,17 @@ async def rebalanced(home: Path, rng: random.Random, full: bool) -> tuple[Load, 
             await load.until(load.acknowledged + (200 if full else 40))
             load.ledger.disturbance()
             await asyncio.gather(
-                *(group.change(kind, chance) for group, kind, chance in zip(groups, kinds, chances, strict=True))
+                *(
+                    group.change(kind, chance)
+                    for group, kind, chance in zip(groups, kinds, chances, strict=True)
+                )
             )
         await load.until(load.acknowledged + 40)
         await load.drain()
         wanted = {send.body for send in load.ledger.acknowledged}
-        await asyncio.gather(*(group.until_seen(wanted, 2 * PATIENCE_S + LOCKED_S) for group in groups))
+        await asyncio.gather(
+            *(group.until_seen(wanted, 2 * PATIENCE_S + LOCKED_S) for group in groups)
+        )
         watching.cancel()
     return load, groups, [*broker.late, *(late for group in groups for late in group.late())]
 
@@ -124,38 +151,56 @@ def disorder(group: Group) -> list[str]:
         if event.what == "begin":
             watch.begin(int(event.words[0]), int(event.words[1]), group.lives[event.member])
         elif event.what == "end":
-            watch.end(int(event.words[0]), int(event.words[1]), group.lives[event.member], good=True)
+            watch.end(
+                int(event.words[0]), int(event.words[1]), group.lives[event.member], good=True
+            )
     return watch.wrong
 
 
-def undisturbed(times: list[tuple[float, float]], held_up: list[tuple[float, float]], before: float) -> list[float]:
-    """Those of these durations, each with the time of its end, during which (and ``before`` it, at most so long) nobody was held up."""
+def undisturbed(
+    times: list[tuple[float, float]], held_up: list[tuple[float, float]], before: float
+) -> list[float]:
+    """Those of these durations, each with the time of its end, during which (and ``before`` it, at
+    most so long) nobody was held up."""
     return [
         took
         for end, took in times
-        if not any(until > end - min(took, before) - LATE_S and since < end for since, until in held_up)
+        if not any(
+            until > end - min(took, before) - LATE_S and since < end for since, until in held_up
+        )
     ]
 
 
 def test_nothing_is_lost_and_order_is_kept_while_members_join_leave_and_are_killed(
     tmp_path: Path, rng: random.Random, full: bool, measured: Callable[[str], None]
 ) -> None:
-    """A time during which a process was held up for a quarter of a second, or the broker's answer was, is reported and not judged."""
+    """A time during which a process was held up for a quarter of a second, or the broker's answer
+    was, is reported and not judged."""
     load, groups, held_up = asyncio.run(rebalanced(tmp_path, rng, full))
     for group in groups:
         for event in sorted(group.events):
             if event.what == "begin":
                 place = Queue(TOPIC, NAME, int(event.words[0]))
-                load.ledger.delivered(group.name, event.member, place, int(event.words[1]), bytes.fromhex(event.words[2]))
+                load.ledger.delivered(
+                    group.name,
+                    event.member,
+                    place,
+                    int(event.words[1]),
+                    bytes.fromhex(event.words[2]),
+                )
         settling, inheriting = group.settling(), group.inherited
         judged, inherited = undisturbed(settling, held_up, 60), undisturbed(inheriting, held_up, 3)
         again, wrong = group.repeated()
         kinds = Counter(change.kind for change in group.changes)
         measured(
-            f"{group.name}: {kinds['join']} joined, {kinds['leave']} left, {kinds['kill']} killed; {load.acknowledged:,} acknowledged, "
-            f"{len(load.ledger.missing(group.name))} lost, {again} came again, {len(wrong)} of them had not been in flight; "
-            f"settled {max((took for _, took in settling), default=0):.2f} s after the notice at most, "
-            f"{max(judged, default=0):.2f} s in the {len(judged)} of {len(settling)} cases in which nothing was held up"
+            f"{group.name}: {kinds['join']} joined, {kinds['leave']} left, {kinds['kill']} "
+            f"killed; {load.acknowledged:,} acknowledged, "
+            f"{len(load.ledger.missing(group.name))} lost, {again} came again, {len(wrong)} of "
+            "them had not been in flight; "
+            f"settled {max((took for _, took in settling), default=0):.2f} s after the notice at "
+            "most, "
+            f"{max(judged, default=0):.2f} s in the {len(judged)} of {len(settling)} cases in "
+            "which nothing was held up"
             + (
                 f"; {len(inheriting)} locked queues of the killed had an owner again after "
                 f"{max(took for _, took in inheriting):.1f} s at most"
@@ -171,8 +216,8 @@ def test_nothing_is_lost_and_order_is_kept_while_members_join_leave_and_are_kill
 
 
 def test_what_comes_again_and_was_not_in_flight_is_found_out(tmp_path: Path) -> None:
-    """The control: a group's journals, made by hand, in which a message comes again after the broker was told that it is done, or
-    although nobody was killed, or at two members at once."""
+    """The control: a group's journals, made by hand, in which a message comes again after the
+    broker was told that it is done, or although nobody was killed, or at two members at once."""
 
     async def told(_group: str) -> dict[int, int]:
         return {}
@@ -180,9 +225,16 @@ def test_what_comes_again_and_was_not_in_flight_is_found_out(tmp_path: Path) -> 
     def group(kind: str, known: int, *, ordered: bool) -> Group:
         made = Group("g", TOPIC, 1, ordered, "", tmp_path, told)
         made.lives = {name: Member(name, tmp_path / name, []) for name in ("a", "b")}
-        made.changes = [Change("start", "", 0.0, {}, ["a"]), Change(kind, "a", 2.0, {0: known}, ["b"], gone=2.1)]
+        made.changes = [
+            Change("start", "", 0.0, {}, ["a"]),
+            Change(kind, "a", 2.0, {0: known}, ["b"], gone=2.1),
+        ]
         made.events = [
-            *(Event(0.5, "a", "queues", ["0"]), Event(1.0, "a", "begin", ["0", "0", "00"]), Event(1.1, "a", "end", ["0", "0"])),
+            *(
+                Event(0.5, "a", "queues", ["0"]),
+                Event(1.0, "a", "begin", ["0", "0", "00"]),
+                Event(1.1, "a", "end", ["0", "0"]),
+            ),
             *(Event(1.2, "a", "begin", ["0", "1", "01"]), Event(3.0, "b", "queues", ["0"])),
             *(Event(3.1, "b", "begin", ["0", "0", "00"]), Event(3.2, "b", "end", ["0", "0"])),
         ]

@@ -1,7 +1,9 @@
-"""A file whose end was lost, at every byte of its last 4 KiB: short, or filled with zeros, random bytes, or what the file held before.
+"""A file whose end was lost, at every byte of its last 4 KiB: short, or filled with zeros, random
+bytes, or what the file held before.
 
-Cut in the log, exactly the messages that are complete come back. Cut in a derived file (ConsumeQueue, Index, checkpoint) or in our note of
-what we wrote (turbopump.json), everything comes back. Never an exception, and the store works on.
+Cut in the log, exactly the messages that are complete come back. Cut in a derived file
+(ConsumeQueue, Index, checkpoint) or in our note of what we wrote (turbopump.json), everything comes
+back. Never an exception, and the store works on.
 """
 
 import random
@@ -10,7 +12,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.crash.in_memory import ROOT, Image, Opened, StillClock, Stored, config, open_image, opened
+from tests.crash.in_memory import (
+    ROOT,
+    Image,
+    Opened,
+    StillClock,
+    Stored,
+    config,
+    open_image,
+    opened,
+)
 
 DEPTH = 4096
 FILLS = ("short", "zeros", "random", "recycled")
@@ -23,8 +34,9 @@ SAMPLE_STEP = 251
 
 
 class Crashed:
-    """A store as a kill left it: the messages, and every file. The last segment has more than 4 KiB of messages, and so have its
-    derived files. Queue 1 has none of them behind the place from which on a start reads the log."""
+    """A store as a kill left it: the messages, and every file. The last segment has more than 4 KiB
+    of messages, and so have its derived files. Queue 1 has none of them behind the place from which
+    on a start reads the log."""
 
     def __init__(self) -> None:
         source = random.Random(1)
@@ -34,7 +46,9 @@ class Crashed:
         for number in range(250):
             clock.ms += 100
             body = b"%d " % number + source.randbytes(source.randrange(60))
-            self.messages.append(store.put(TOPIC, int(number % 9 == 0 and number < 140), body, f"key-{number}"))
+            self.messages.append(
+                store.put(TOPIC, int(number % 9 == 0 and number < 140), body, f"key-{number}")
+            )
             if number % 50 == 49:
                 store.flush()
             if number == 200:
@@ -58,7 +72,9 @@ class Crashed:
             return b'{"version": 1, "written": [[0, 100]], "indexes": []}'
         if directory == "turbopump.queues.json":
             return self.image[path.with_name(path.name + ".bak")]
-        others = [other for other in sorted(self.image) if directory in other.parts and other != path]
+        others = [
+            other for other in sorted(self.image) if directory in other.parts and other != path
+        ]
         return self.earlier.get(path) or self.image[others[0]]
 
     def with_file(self, path: Path, data: bytes) -> Image:
@@ -76,7 +92,8 @@ def crashed() -> Crashed:
 
 
 def damaged(data: bytes, cut: int, fill: str, old: bytes, source: random.Random) -> bytes:
-    """The file with everything from `cut` on lost; `old` is what was in the file before it was recycled."""
+    """The file with everything from `cut` on lost; `old` is what was in the file before it was
+    recycled."""
     if fill == "short":
         return data[:cut]
     if fill == "zeros":
@@ -91,8 +108,9 @@ def damaged(data: bytes, cut: int, fill: str, old: bytes, source: random.Random)
 
 
 def check(found: Opened, there: list[Stored], cut: int, *, thorough: bool) -> None:
-    """Exactly these messages are served, by offset and by key, and one more can be put and read. Of the keys the last are looked for,
-    and of the others every eighth, with each cut the next ones: looking for all would take most of the time."""
+    """Exactly these messages are served, by offset and by key, and one more can be put and read. Of
+    the keys the last are looked for, and of the others every eighth, with each cut the next ones:
+    looking for all would take most of the time."""
     wanted: dict[int, dict[int, bytes]] = {queue_id: {} for queue_id in range(QUEUES)}
     for message in there:
         wanted[message.queue_id][message.queue_offset] = message.body
@@ -126,7 +144,10 @@ class Tries:
             self.examples.setdefault(text, f"{what}: {str(error)[:300]}")
 
     def verdict(self) -> str:
-        return "; ".join(f"{count} × {text} (first: {self.examples[text]})" for text, count in self.failures.items())
+        return "; ".join(
+            f"{count} × {text} (first: {self.examples[text]})"
+            for text, count in self.failures.items()
+        )
 
 
 def positions(end: int, full: bool) -> range:
@@ -148,10 +169,13 @@ def test_a_cut_log_keeps_exactly_the_complete_messages(
             message
             for message in crashed.messages
             if message.offset < start
-            or content[message.offset - start : message.end - start] == data[message.offset - start : message.end - start]
+            or content[message.offset - start : message.end - start]
+            == data[message.offset - start : message.end - start]
         ]
 
-        def act(content: bytes = content, complete: list[Stored] = complete, cut: int = cut) -> None:
+        def act(
+            content: bytes = content, complete: list[Stored] = complete, cut: int = cut
+        ) -> None:
             with opened(crashed.with_file(path, content), CONFIG, crashed.clock()) as found:
                 check(found, complete, cut, thorough=cut % 16 == 0)
 
@@ -161,9 +185,16 @@ def test_a_cut_log_keeps_exactly_the_complete_messages(
 
 
 @pytest.mark.parametrize("fill", FILLS)
-@pytest.mark.parametrize("directory", ["consumequeue", "index", "checkpoint", "turbopump.json", "turbopump.queues.json"])
+@pytest.mark.parametrize(
+    "directory", ["consumequeue", "index", "checkpoint", "turbopump.json", "turbopump.queues.json"]
+)
 def test_a_cut_derived_file_costs_nothing(
-    crashed: Crashed, directory: str, fill: str, full: bool, rng: random.Random, measured: Callable[[str], None]
+    crashed: Crashed,
+    directory: str,
+    fill: str,
+    full: bool,
+    rng: random.Random,
+    measured: Callable[[str], None],
 ) -> None:
     path = ROOT / directory if ROOT / directory in crashed.image else crashed.derived(directory)
     data = crashed.image[path]
@@ -184,18 +215,33 @@ def test_a_cut_derived_file_costs_nothing(
 
 
 @pytest.mark.parametrize(
-    "directory", ["consumequeue", "index", "checkpoint", "turbopump.json", "turbopump.queues.json", "abort", "lock"]
+    "directory",
+    [
+        "consumequeue",
+        "index",
+        "checkpoint",
+        "turbopump.json",
+        "turbopump.queues.json",
+        "abort",
+        "lock",
+    ],
 )
 @pytest.mark.parametrize("ending", ["kill", "clean stop"])
 def test_derived_files_may_be_deleted(crashed: Crashed, directory: str, ending: str) -> None:
     image = stopped(crashed, ending)
-    with opened({path: data for path, data in image.items() if directory not in path.parts}, CONFIG, crashed.clock()) as found:
+    with opened(
+        {path: data for path, data in image.items() if directory not in path.parts},
+        CONFIG,
+        crashed.clock(),
+    ) as found:
         check(found, crashed.messages, 0, thorough=True)
 
 
 @pytest.mark.parametrize("ending", ["kill", "clean stop"])
 @pytest.mark.parametrize("loss", ["deleted", "zeros", "last unit"])
-def test_any_single_derived_file_may_be_deleted_or_lose_what_it_has(crashed: Crashed, loss: str, ending: str) -> None:
+def test_any_single_derived_file_may_be_deleted_or_lose_what_it_has(
+    crashed: Crashed, loss: str, ending: str
+) -> None:
     image = stopped(crashed, ending)
     queue_files = [path for path in image if "consumequeue" in path.parts]
     assert len(queue_files) > 1

@@ -1,9 +1,10 @@
-"""kill -9 with timer messages pending, and messages at delay levels among them: each comes, none early, and the broker's memory does not
-grow with them.
+"""kill -9 with timer messages pending, and messages at delay levels among them: each comes, none
+early, and the broker's memory does not grow with them.
 
-Two kinds. The *many* are due within a short time, in which the broker is killed again and again: what it then has to catch up with says
-nothing about how exact it is. The *few* are due before, at any time of a second, while all the many wait and nothing else happens: by them
-lateness is judged, and by how late this machine lets a plain sleep be in the same seconds.
+Two kinds. The *many* are due within a short time, in which the broker is killed again and again:
+what it then has to catch up with says nothing about how exact it is. The *few* are due before, at
+any time of a second, while all the many wait and nothing else happens: by them lateness is judged,
+and by how late this machine lets a plain sleep be in the same seconds.
 """
 
 import asyncio
@@ -31,7 +32,8 @@ FEW_PER_SECOND = 50
 FEW_S_MAX = 40
 LEVELS = 18
 BY_LEVEL = 4
-"""Each fourth of the many waits at a delay level, if one ends within the time in which they are due."""
+"""Each fourth of the many waits at a delay level, if one ends within the time in which they are
+due."""
 MEMORY_MAX = 200 * 1000 * 1000
 PACE_COUNT = 10_000
 PULL_BATCH = 1000
@@ -49,20 +51,22 @@ SETTINGS: dict[str, object] = {
 
 @dataclass(frozen=True)
 class Extent:
-    """``count``: of the many; the first is due after ``first_s`` seconds (None: when all are sent and the few came, by the pace of this
-    machine), the last ``over_s`` seconds later."""
+    """``count``: of the many; the first is due after ``first_s`` seconds (None: when all are sent
+    and the few came, by the pace of this machine), the last ``over_s`` seconds later."""
 
     count: int
     first_s: float | None
     over_s: float
     kills: int
     level_s: int
-    """What each delay level adds to the one before, so that several end while the many are due, whenever it is that one is sent."""
+    """What each delay level adds to the one before, so that several end while the many are due,
+    whenever it is that one is sent."""
 
 
 class Story:
-    """``due`` is number → time of delivery in ms, of the many and the few; ``killed`` the times (ms) of kills and when the broker was
-    ready again; ``sleeps`` how late plain sleeps were while the few came."""
+    """``due`` is number → time of delivery in ms, of the many and the few; ``killed`` the times
+    (ms) of kills and when the broker was ready again; ``sleeps`` how late plain sleeps were while
+    the few came."""
 
     def __init__(self, broker: BrokerProcess, rng: random.Random, level_s: int) -> None:
         self.broker = broker
@@ -83,9 +87,13 @@ class Story:
         self._read: dict[MessageQueue, int] = {}
 
     async def pace(self) -> float:
-        """Seconds that the sending of a message takes here and now, found out with others than those that count."""
+        """Seconds that the sending of a message takes here and now, found out with others than
+        those that count."""
         begun = time.monotonic()
-        await self._send(lambda: Message("pace", b".", deliver_at=int(time.time() * 1000) + 1000) for _ in range(PACE_COUNT))
+        await self._send(
+            lambda: Message("pace", b".", deliver_at=int(time.time() * 1000) + 1000)
+            for _ in range(PACE_COUNT)
+        )
         return (time.monotonic() - begun) / PACE_COUNT
 
     async def send_many(self, count: int, first_s: float, over_s: float) -> None:
@@ -95,11 +103,16 @@ class Story:
         def many(number: int) -> Message:
             now = time.time()
             left = self.many_begin / 1000 - now
-            fitting = [level for level in range(1, LEVELS + 1) if left < level * self.level_s < left + over_s]
+            fitting = [
+                level
+                for level in range(1, LEVELS + 1)
+                if left < level * self.level_s < left + over_s
+            ]
             if number % BY_LEVEL == 0 and fitting:
                 level = self.rng.choice(fitting)
                 self.by_level += 1
-                self.due[number] = int((now + level * self.level_s) * 1000)  # the broker counts from when it is stored
+                # the broker counts from when it is stored
+                self.due[number] = int((now + level * self.level_s) * 1000)
                 return Message(TOPIC, b"%d" % number, delay_level=level)
             deliver = int(self.many_begin + self.rng.uniform(0, over_s) * 1000)
             self.due[number] = max(deliver, int(time.time() * 1000) + 50)
@@ -113,10 +126,14 @@ class Story:
         seconds = min(self.many_begin // 1000 - 2 - begin, FEW_S_MAX)
         first = len(self.due)
         self.few = list(range(first, first + max(seconds, 0) * FEW_PER_SECOND))
-        for at, number in enumerate(self.few):  # in each second all its parts, so that chance has no hand in a p99
+        # in each second all its parts, so that chance has no hand in a p99
+        for at, number in enumerate(self.few):
             self.due[number] = begin * 1000 + int((at + self.rng.random()) * 1000 / FEW_PER_SECOND)
         mixed = self.rng.sample(self.few, len(self.few))
-        await self._send(lambda number=number: Message(TOPIC, b"%d" % number, deliver_at=self.due[number]) for number in mixed)
+        await self._send(
+            lambda number=number: Message(TOPIC, b"%d" % number, deliver_at=self.due[number])
+            for number in mixed
+        )
         return float(begin + max(seconds, 0))
 
     async def _send(self, messages: Iterable[Callable[[], Message]]) -> None:
@@ -162,7 +179,9 @@ class Story:
                 while True:
                     offset = self._read.get(queue, 0)
                     result = await consumer.pull(queue, offset, PULL_BATCH)
-                    self.came += [(int(message.body), message.store_timestamp) for message in result.messages]
+                    self.came += [
+                        (int(message.body), message.store_timestamp) for message in result.messages
+                    ]
                     if result.next_offset <= offset:
                         break
                     self._read[queue] = result.next_offset
@@ -170,7 +189,9 @@ class Story:
 
 async def told(home: Path, rng: random.Random, extent: Extent) -> Story:
     levels = " ".join(f"{level * extent.level_s}s" for level in range(1, LEVELS + 1))
-    async with BrokerProcess(home / "home", home / "store", {**SETTINGS, "messageDelayLevel": levels}) as broker:
+    async with BrokerProcess(
+        home / "home", home / "store", {**SETTINGS, "messageDelayLevel": levels}
+    ) as broker:
         await broker.start()
         await broker.create_topic(TOPIC, QUEUES)
         story = Story(broker, rng, extent.level_s)
@@ -186,7 +207,10 @@ async def told(home: Path, rng: random.Random, extent: Extent) -> Story:
         deadline = time.monotonic() + 120
         while True:
             await story.read()
-            if len({number for number, _ in story.came}) == len(story.due) or time.monotonic() > deadline:
+            if (
+                len({number for number, _ in story.came}) == len(story.due)
+                or time.monotonic() > deadline
+            ):
                 return story
             await asyncio.sleep(1)
 
@@ -198,15 +222,23 @@ def p99(values: Iterable[float]) -> float:
 
 
 def caught_up_s(late: dict[int, tuple[int, int]], ready: int) -> float:
-    """Seconds from a start of the broker until a message came that was late by no more than its slot. ``late``: number → (due, came)."""
-    at = min((came for due, came in late.values() if came >= ready and came - due <= LATE_MS), default=ready)
+    """Seconds from a start of the broker until a message came that was late by no more than its
+    slot. ``late``: number → (due, came)."""
+    at = min(
+        (came for due, came in late.values() if came >= ready and came - due <= LATE_MS),
+        default=ready,
+    )
     return (at - ready) / 1000
 
 
 def test_pending_timer_messages_and_delay_levels_survive_kill_9(
     tmp_path: Path, rng: random.Random, full: bool, measured: Callable[[str], None]
 ) -> None:
-    extent = Extent(1_000_000, None, 90.0, 5, level_s=20) if full else Extent(3_000, 7.0, 5.0, 2, level_s=1)
+    extent = (
+        Extent(1_000_000, None, 90.0, 5, level_s=20)
+        if full
+        else Extent(3_000, 7.0, 5.0, 2, level_s=1)
+    )
     if "TURBOPUMP_TIMERS" in os.environ:
         extent = Extent(int(os.environ["TURBOPUMP_TIMERS"]), None, 90.0, 5, level_s=20)
     story = asyncio.run(told(tmp_path, rng, extent))
@@ -217,28 +249,37 @@ def test_pending_timer_messages_and_delay_levels_survive_kill_9(
     early = [number for number, at in story.came if at < story.due[number]]
     came = {number: (story.due[number], at) for number, at in first.items()}
     measured(
-        f"{len(story.due):,} messages, {story.by_level:,} of them at delay levels, {extent.kills} kills: {len(lost)} lost, "
-        f"{len(early)} early, {len(story.came) - len(first):,} twice; memory with {story.pending:,} of them pending, and after each "
-        f"kill, at most {story.memory['RssAnon'] / 1e6:.0f} MB, with pages of files {story.memory['VmRSS'] / 1e6:.0f} MB"
+        f"{len(story.due):,} messages, {story.by_level:,} of them at delay levels, "
+        f"{extent.kills} kills: {len(lost)} lost, "
+        f"{len(early)} early, {len(story.came) - len(first):,} twice; memory with "
+        f"{story.pending:,} of them pending, and after each "
+        f"kill, at most {story.memory['RssAnon'] / 1e6:.0f} MB, with pages of files "
+        f"{story.memory['VmRSS'] / 1e6:.0f} MB"
     )
     idle = [first[number] - story.due[number] for number in story.few if number in first]
     machine = max(story.sleeps, default=0.0)
     quiet = machine <= QUIET_MS
     measured(
-        f"idle, {len(idle):,} of them in {len(story.sleeps)} s while the others waited: lateness p99 {p99(idle):.0f} ms, at most "
-        f"{max(idle, default=0)} ms; plain sleeps were late by {machine:.1f} ms at most: a {'quiet' if quiet else 'busy'} machine"
+        f"idle, {len(idle):,} of them in {len(story.sleeps)} s while the others waited: lateness "
+        f"p99 {p99(idle):.0f} ms, at most "
+        f"{max(idle, default=0)} ms; plain sleeps were late by {machine:.1f} ms at most: a "
+        f"{'quiet' if quiet else 'busy'} machine"
     )
     ups = ", ".join(f"{caught_up_s(came, ready):.1f}" for _, ready in story.killed)
     downs = ", ".join(f"{(ready - began) / 1000:.1f}" for began, ready in story.killed)
     many = [at - due for number, (due, at) in came.items() if due >= story.many_begin]
     measured(
-        f"{extent.count / extent.over_s:,.0f} due in a second: down for {downs} s, caught up {ups} s after each start; "
+        f"{extent.count / extent.over_s:,.0f} due in a second: down for {downs} s, caught up "
+        f"{ups} s after each start; "
         f"lateness p99 of all that {p99(many) / 1000:.1f} s"
     )
     assert (lost, early) == (set(), [])
     assert story.memory["RssAnon"] <= MEMORY_MAX
     if full:
-        assert idle, "sending took so much longer than was foreseen that the broker was never idle: run it again"
+        assert idle, (
+            "sending took so much longer than was foreseen that the broker was never "
+            "idle: run it again"
+        )
         assert story.pending >= extent.count, (
             "sending took longer than was foreseen, so that the first came before the last was sent"
         )

@@ -1,5 +1,5 @@
-"""The command line of turbopump, with every sync a call of the C library's ``fdatasync``, so that a preloaded library can take its place:
-the kernel, asked to sync by itself, would."""
+"""The command line of turbopump, with every sync a call of the C library's ``fdatasync``, so that a
+preloaded library can take its place: the kernel, asked to sync by itself, would."""
 
 import sys
 

@@ -1,6 +1,8 @@
-"""The command line of turbopump, with the time of every fdatasync written to the file that TURBOPUMP_SYNC_TIMES names.
+"""The command line of turbopump, with the time of every fdatasync written to the file that
+TURBOPUMP_SYNC_TIMES names.
 
-A line `begun` when one begins and a line `ended` when it ends, each with the monotonic clock, which all processes of a machine share.
+A line `begun` when one begins and a line `ended` when it ends, each with the monotonic clock, which
+all processes of a machine share.
 """
 
 import os
@@ -27,7 +29,8 @@ def main() -> None:
 
 
 def longest(text: str, until: float) -> float:
-    """Seconds of the longest fdatasync in such a file; one that had not ended counts until `until`."""
+    """Seconds of the longest fdatasync in such a file; one that had not ended counts until
+    `until`."""
     begun: dict[str, float] = {}
     found = 0.0
     for line in text.splitlines():

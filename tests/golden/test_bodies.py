@@ -26,7 +26,20 @@ from turbopump.protocol.bodies import (
 )
 from turbopump.protocol.codes import V5_0_0
 
-MODULES = (cluster, connections, consumers, groups, heartbeat, locks, offsets, register, route, running, stats, topics)
+MODULES = (
+    cluster,
+    connections,
+    consumers,
+    groups,
+    heartbeat,
+    locks,
+    offsets,
+    register,
+    route,
+    running,
+    stats,
+    topics,
+)
 APACHES_NAMES = {
     "ConsumerOffsetSerializeWrapper": "ConsumerOffsetTable",
     "DelayOffsetSerializeWrapper": "DelayOffsetTable",
@@ -65,16 +78,21 @@ def test_a_body_of_a_4_9_peer_is_read_with_defaults_for_what_it_lacks(recorded: 
 
 
 @pytest.mark.parametrize("recorded", of_kind("register-compressed"))
-def test_a_compressed_registration_is_read_as_apaches_name_server_reads_it(recorded: Recorded) -> None:
+def test_a_compressed_registration_is_read_as_apaches_name_server_reads_it(
+    recorded: Recorded,
+) -> None:
     with_mappings = recorded["version"] >= V5_0_0
-    body = register.RegisterBrokerBody.decode_compressed(recorded.bytes, with_mappings=with_mappings)
+    body = register.RegisterBrokerBody.decode_compressed(
+        recorded.bytes, with_mappings=with_mappings
+    )
     assert_holds(described(body), recorded["value"])
     assert body_crc32(recorded.bytes) == recorded["bodyCrc32"]
 
 
 @pytest.mark.parametrize("recorded", of_kind("register-compressed", apache=FIVE))
 def test_a_compressed_registration_is_written_back_to_the_same_content(recorded: Recorded) -> None:
-    """The content, not the zlib stream: two releases of zlib may deflate the same bytes differently."""
+    """The content, not the zlib stream: two releases of zlib may deflate the same bytes
+    differently."""
     body = register.RegisterBrokerBody.decode_compressed(recorded.bytes, with_mappings=True)
     again = body.encode_compressed()
     assert register.inflate(again) == register.inflate(recorded.bytes)

@@ -1,4 +1,5 @@
-"""What a client computes before it sends, against what Apache's classes computed: signatures, queues chosen, namespaces, traces."""
+"""What a client computes before it sends, against what Apache's classes computed: signatures,
+queues chosen, namespaces, traces."""
 
 from __future__ import annotations
 
@@ -30,17 +31,25 @@ MESSAGE = Message("Topic", b"x")
 
 
 def dress_of(recorded: Recorded, namespace: str | None = None) -> Dress:
-    return Dress(Credentials(recorded["accessKey"], recorded["secretKey"], recorded["securityToken"]), namespace)
+    return Dress(
+        Credentials(recorded["accessKey"], recorded["secretKey"], recorded["securityToken"]),
+        namespace,
+    )
 
 
 @pytest.mark.parametrize("recorded", of_kind("signature"))
 def test_any_request_is_signed_as_apaches_hook_signs_it(recorded: Recorded) -> None:
-    ext = {k: v for k, v in recorded["ext"].items() if k not in ("AccessKey", "SecurityToken", "Signature")}
+    ext = {
+        k: v
+        for k, v in recorded["ext"].items()
+        if k not in ("AccessKey", "SecurityToken", "Signature")
+    }
     assert dress_of(recorded)(ext, bytes.fromhex(recorded["body"])) == recorded["ext"]
 
 
 @pytest.mark.parametrize(
-    "recorded", [entry for entry in of_kind("signature") if "send" in entry.id or "namespaced" in entry.id]
+    "recorded",
+    [entry for entry in of_kind("signature") if "send" in entry.id or "namespaced" in entry.id],
 )
 def test_a_send_written_from_prepared_parts_has_the_same_signature(recorded: Recorded) -> None:
     ext = recorded["ext"]
@@ -103,10 +112,17 @@ def test_a_trace_record_is_apaches(recorded: Recorded) -> None:
             success=held["flag"],
         )
     elif recorded["type"] == "Recall":
-        text = recall_record(message, time_ms=time_ms, region=region, group=group, success=held["flag"])
+        text = recall_record(
+            message, time_ms=time_ms, region=region, group=group, success=held["flag"]
+        )
     elif recorded["type"] == "SubBefore":
         text = sub_before_record(
-            message, time_ms=time_ms, region=region, group=group, request_id="7F000002", retry_times=held["retryTimes"]
+            message,
+            time_ms=time_ms,
+            region=region,
+            group=group,
+            request_id="7F000002",
+            retry_times=held["retryTimes"],
         )
     elif recorded["type"] == "SubAfter":
         text = sub_after_record(

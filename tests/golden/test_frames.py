@@ -27,7 +27,21 @@ from turbopump.protocol.requests import (
     topics,
 )
 
-MODULES = (clients, consumers, groups, locks, namesrv, offset_control, offsets, pull, queries, replies, send, send_back, topics)
+MODULES = (
+    clients,
+    consumers,
+    groups,
+    locks,
+    namesrv,
+    offset_control,
+    offsets,
+    pull,
+    queries,
+    replies,
+    send,
+    send_back,
+    topics,
+)
 FORMS = {"JSON": JSON, "ROCKETMQ": ROCKETMQ}
 
 
@@ -36,7 +50,9 @@ def declared_requests() -> dict[int, type[Request[Any]]]:
         value.code: value
         for module in MODULES
         for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, Request) and value.__module__ == module.__name__
+        if isinstance(value, type)
+        and issubclass(value, Request)
+        and value.__module__ == module.__name__
     }
 
 
@@ -60,7 +76,9 @@ def test_a_command_of_apaches_is_read_as_it_was_meant(recorded: Recorded) -> Non
     assert command.version == recorded["version"]
     assert command.opaque == recorded["opaque"]
     assert command.flag == recorded["flag"]
-    assert command.remark == (recorded["remark"] if recorded["form"] == "JSON" else recorded["remark"] or None)
+    assert command.remark == (
+        recorded["remark"] if recorded["form"] == "JSON" else recorded["remark"] or None
+    )
     assert (command.ext or {}) == recorded["ext"]
     assert command.body.hex() == recorded["body"]
 
@@ -94,5 +112,9 @@ def test_the_typed_header_has_every_field_that_apache_wrote(recorded: Recorded) 
 
 
 def test_every_request_that_is_declared_has_its_bytes_recorded() -> None:
-    recorded = {parameter.values[0]["code"] for parameter in of_kind("frame") if parameter.values[0]["flag"] & 1 == 0}
+    recorded = {
+        parameter.values[0]["code"]
+        for parameter in of_kind("frame")
+        if parameter.values[0]["flag"] & 1 == 0
+    }
     assert set(REQUESTS) - recorded == set()

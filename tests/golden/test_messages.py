@@ -74,9 +74,12 @@ def test_an_entry_of_apaches_commit_log_is_read_field_by_field(recorded: Recorde
 
 @pytest.mark.parametrize("recorded", of_kind("stored"))
 def test_the_properties_of_an_entry_are_those_that_apache_reads(recorded: Recorded) -> None:
-    """RocketMQ reads a property with an empty value as absent, and so do we; the entry's own CRC, which it shows, we do not."""
+    """RocketMQ reads a property with an empty value as absent, and so do we; the entry's own CRC,
+    which it shows, we do not."""
     message = decode_entry(recorded.bytes)
-    assert message.properties == {k: v for k, v in (recorded["properties"] or {}).items() if k != "__CRC32#"}
+    assert message.properties == {
+        k: v for k, v in (recorded["properties"] or {}).items() if k != "__CRC32#"
+    }
     assert tags_code(message.tags or "") == recorded["tagsCode"]
 
 
@@ -110,11 +113,15 @@ def test_the_whole_message_checksum_is_the_last_property() -> None:
     covered = recorded.bytes[:-CRC_SUFFIX_SIZE]
     name, digits = recorded.bytes[-CRC_SUFFIX_SIZE:-1].split(b"\x01")
     assert (name, int(digits[::-1])) == (b"__CRC32#", body_crc32(covered))
-    assert "__CRC32#" not in decode_entry(recorded.bytes).properties, "it belongs to the bytes, not to the message"
+    assert "__CRC32#" not in decode_entry(recorded.bytes).properties, (
+        "it belongs to the bytes, not to the message"
+    )
 
 
 @pytest.mark.parametrize("recorded", of_kind("blank"))
-def test_the_rest_of_a_segment_begins_with_its_length_and_the_blank_magic(recorded: Recorded) -> None:
+def test_the_rest_of_a_segment_begins_with_its_length_and_the_blank_magic(
+    recorded: Recorded,
+) -> None:
     data = recorded.bytes
     assert int.from_bytes(data[:4]) == recorded["size"] == len(data)
     assert int.from_bytes(data[4:8]) == MAGIC_BLANK
@@ -127,7 +134,10 @@ def test_a_batch_is_taken_apart_and_put_together_to_the_same_bytes(recorded: Rec
     items = decode_batch(recorded.bytes)
     assert [facts(item) for item in items] == recorded["messages"]
     messages = [
-        Message.as_it_is("TopicTest", item.body, decode_properties(item.properties.decode()), item.flag) for item in items
+        Message.as_it_is(
+            "TopicTest", item.body, decode_properties(item.properties.decode()), item.flag
+        )
+        for item in items
     ]
     assert encode_batch(messages) == recorded.bytes
 
@@ -142,12 +152,21 @@ def test_a_batch_rests_in_the_log_as_one_entry_per_message(recorded: Recorded) -
     """RocketMQ 4.8 to 5.3.3 append the batch's own properties to each message's."""
     data = recorded.bytes
     messages = list(decode_entries(data))
-    assert [m.queue_offset for m in messages] == [recorded["queueOffset"] + n for n in range(len(messages))]
+    assert [m.queue_offset for m in messages] == [
+        recorded["queueOffset"] + n for n in range(len(messages))
+    ]
     assert [m.body.hex() for m in messages] == [m["body"] for m in recorded["messages"]]
     appended = decode_properties(recorded["batchProperties"])
-    assert [m.properties for m in messages] == [m["properties"] | appended for m in recorded["messages"]]
-    texts = [encode_properties(m["properties"]) + recorded["batchProperties"] for m in recorded["messages"]]
-    assert b"".join(encoded_again(m, t.encode()) for m, t in zip(messages, texts, strict=True)) == data
+    assert [m.properties for m in messages] == [
+        m["properties"] | appended for m in recorded["messages"]
+    ]
+    texts = [
+        encode_properties(m["properties"]) + recorded["batchProperties"]
+        for m in recorded["messages"]
+    ]
+    assert (
+        b"".join(encoded_again(m, t.encode()) for m, t in zip(messages, texts, strict=True)) == data
+    )
     at = recorded["physicalOffset"]
     for message in messages:
         assert message.commit_log_offset == at
@@ -184,7 +203,9 @@ def test_a_unique_id_has_apaches_parts_in_apaches_order(recorded: Recorded) -> N
         token=recorded["loader"],
         pid=recorded["pid"],
     )
-    made = next(unique for unique in iter(ids.next, None) if unique.endswith(f"{recorded['counter']:04X}"))
+    made = next(
+        unique for unique in iter(ids.next, None) if unique.endswith(f"{recorded['counter']:04X}")
+    )
     assert made == recorded["id"]
 
 

@@ -1,14 +1,16 @@
-"""Apache's own name server and broker, started from their Maven Central jars for tests and benchmarks.
+"""Apache's own name server and broker, started from their Maven Central jars for tests and
+benchmarks.
 
-The one rule: everything a run writes lives under the `directory` it was given, and whoever enters the
-cluster leaves no process behind. The jars are resolved once per version by Maven into
-`.cache/apache/<name>/lib` of the checkout (git-ignored). Must not know about our own servers or client: this
-module imports nothing of turbopump, so that a benchmark can use it too.
+The one rule: everything a run writes lives under the `directory` it was given, and whoever enters
+the cluster leaves no process behind. The jars are resolved once per version by Maven into
+`.cache/apache/<name>/lib` of the checkout (git-ignored). Must not know about our own servers or
+client: this module imports nothing of turbopump, so that a benchmark can use it too.
 
     with ApacheCluster("5.3.3", directory=tmp, heap="2g", broker_config={"flushDiskType": "SYNC_FLUSH"}) as c:
         talk_to(c.namesrv, c.broker)          # "127.0.0.1:41234"
 
-`python -m tests.interop.apache 5.3.3 DIRECTORY` runs one until it is interrupted, for trying things by hand.
+`python -m tests.interop.apache 5.3.3 DIRECTORY` runs one until it is interrupted, for trying things
+by hand.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ from tests.interop.ports import free_ports as free_ports
 LOOPBACK = "127.0.0.1"
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "apache"
 
-# The newest of each line whose name server *and* broker are on Maven Central (4.9.8: client and tools alone).
+# The newest of each line whose name server *and* broker are on Maven Central (4.9.8: client and
+# tools alone).
 NEWEST = "5.3.3"
 NEWEST_4 = "4.9.7"
 
@@ -82,11 +85,13 @@ class ToolMissingError(Exception):
 
 
 class ApacheStartError(Exception):
-    """One of Apache's servers ended or did not answer in time; the message holds what it printed last."""
+    """One of Apache's servers ended or did not answer in time; the message holds what it printed
+    last."""
 
 
 def fetch_jars(version: str, *, artifacts: Sequence[str] = ("namesrv", "broker", "tools")) -> Path:
-    """The folder with the jars of `rocketmq-<artifact>` and all they need; asks Maven only the first time.
+    """The folder with the jars of `rocketmq-<artifact>` and all they need; asks Maven only the
+    first time.
 
     Raises ToolMissingError without `mvn`, ApacheStartError with Maven's own words when it cannot.
     """
@@ -105,11 +110,23 @@ def fetch_jars(version: str, *, artifacts: Sequence[str] = ("namesrv", "broker",
         (folder / "pom.xml").write_text(POM.format(dependencies=dependencies))
         arriving = folder / "arriving"
         shutil.rmtree(arriving, ignore_errors=True)
-        command = [maven, "-q", "-B", "-ntp", "-f", str(folder / "pom.xml"), "dependency:copy-dependencies"]
+        command = [
+            maven,
+            "-q",
+            "-B",
+            "-ntp",
+            "-f",
+            str(folder / "pom.xml"),
+            "dependency:copy-dependencies",
+        ]
         command += [f"-DoutputDirectory={arriving}", "-DincludeScope=runtime"]
-        result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=900)
+        result = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=900
+        )
         if result.returncode != 0 or not arriving.is_dir():
-            raise ApacheStartError(f"mvn could not resolve {artifacts} {version}: {result.stdout[-2000:]}")
+            raise ApacheStartError(
+                f"mvn could not resolve {artifacts} {version}: {result.stdout[-2000:]}"
+            )
         arriving.rename(library)
         return library
 
@@ -125,9 +142,9 @@ def java() -> str:
 class ApacheCluster:
     """One name server and one broker of Apache's, in two Java processes on loopback.
 
-    Enter it to start both and wait until the broker is in the name server's routes; leaving stops both by
-    SIGTERM. `stop_broker`, `kill_broker` and `start_broker` end and restart the broker on the same directory
-    and ports.
+    Enter it to start both and wait until the broker is in the name server's routes; leaving stops
+    both by SIGTERM. `stop_broker`, `kill_broker` and `start_broker` end and restart the broker on
+    the same directory and ports.
     """
 
     def __init__(
@@ -143,9 +160,10 @@ class ApacheCluster:
         start_timeout: float = 300.0,
         host: str = LOOPBACK,
     ) -> None:
-        """`heap` is the broker's -Xms and -Xmx; `broker_prefix` goes before its java (`taskset -c 0`);
-        `broker_config` are further lines of broker.conf in Apache's keys; the broker listens on `host`, an address of
-        loopback (the name server always on 127.0.0.1). Nothing is started yet.
+        """`heap` is the broker's -Xms and -Xmx; `broker_prefix` goes before its java (`taskset -c
+        0`); `broker_config` are further lines of broker.conf in Apache's keys; the broker listens
+        on `host`, an address of loopback (the name server always on 127.0.0.1). Nothing is started
+        yet.
         """
         self.version = version
         self.directory = Path(directory).resolve()
@@ -191,7 +209,12 @@ class ApacheCluster:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if error is not None:
             print(self.tail(), file=sys.stderr)
         self.stop()
@@ -200,7 +223,8 @@ class ApacheCluster:
         """Start both; returns when a client can send. Raises ApacheStartError, ToolMissingError."""
         self.write_configuration()
         self._start_namesrv()
-        self.start_broker(wait=False)  # it retries its registration, so the two JVMs may start side by side
+        # it retries its registration, so the two JVMs may start side by side
+        self.start_broker(wait=False)
         self.wait_ready()
 
     def start_broker(self, *, wait: bool = True) -> None:
@@ -214,25 +238,35 @@ class ApacheCluster:
             f"-Xmx{self.heap}",
             *self._java_options("broker"),
         ]
-        self._broker = self._spawn("broker", [*command, "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf)])
+        self._broker = self._spawn(
+            "broker", [*command, "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf)]
+        )
         if wait:
             self.wait_ready()
 
     def wait_ready(self) -> None:
-        """Wait until the name server routes the auto-create topic to our broker, and its port answers."""
+        """Wait until the name server routes the auto-create topic to our broker, and its port
+        answers."""
         deadline = time.monotonic() + self.start_timeout
         while True:
             for name, process in (("namesrv", self._namesrv), ("broker", self._broker)):
                 if process is not None and process.poll() is not None:
-                    raise ApacheStartError(f"{name} {self.version} ended with {process.returncode}\n{self.tail()}")
-            if self.broker in routed_brokers(self.namesrv_port, "TBW102") and connects(self.host.strip("[]"), self.broker_port):
+                    raise ApacheStartError(
+                        f"{name} {self.version} ended with {process.returncode}\n{self.tail()}"
+                    )
+            if self.broker in routed_brokers(self.namesrv_port, "TBW102") and connects(
+                self.host.strip("[]"), self.broker_port
+            ):
                 return
             if time.monotonic() > deadline:
-                raise ApacheStartError(f"{self.version} was not ready in {self.start_timeout} s\n{self.tail()}")
+                raise ApacheStartError(
+                    f"{self.version} was not ready in {self.start_timeout} s\n{self.tail()}"
+                )
             time.sleep(0.05)
 
     def stop(self) -> None:
-        """End the broker by SIGTERM, so that its store is closed cleanly, and the name server, which keeps nothing.
+        """End the broker by SIGTERM, so that its store is closed cleanly, and the name server,
+        which keeps nothing.
 
         Takes 5.x about 15 s, for its threads are joined one after the other; `kill` is immediate.
         """
@@ -303,26 +337,45 @@ class ApacheCluster:
         conf.write_text(properties_text(settings))
         heap = f"-Xmx{self.namesrv_heap}"
         command = [java(), heap, *self._java_options("namesrv")]
-        self._namesrv = self._spawn("namesrv", [*command, "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(conf)])
+        self._namesrv = self._spawn(
+            "namesrv", [*command, "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(conf)]
+        )
 
     def _java_options(self, role: str) -> list[str]:
         classpath = f"{self.directory / 'conf' / role}:{fetch_jars(self.version)}/*"
         # user.home: whatever Apache writes outside its configured paths lands in our directory too
         home = f"-Duser.home={self.directory}"
-        # a registration that is late must not close the broker's connection: the name server would forget it
+        # a registration that is late must not close the broker's connection: the name server would
+        # forget it
         patient = "-Dcom.rocketmq.remoting.client.closeSocketIfTimeout=false"
-        return [*(self.jvm_options if role == "broker" else QUICK_START), *OPENS, home, patient, "-cp", classpath]
+        return [
+            *(self.jvm_options if role == "broker" else QUICK_START),
+            *OPENS,
+            home,
+            patient,
+            "-cp",
+            classpath,
+        ]
 
     def _spawn(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
-        environment = {k: v for k, v in os.environ.items() if k not in {"NAMESRV_ADDR", "JAVA_TOOL_OPTIONS"}}
+        environment = {
+            k: v for k, v in os.environ.items() if k not in {"NAMESRV_ADDR", "JAVA_TOOL_OPTIONS"}
+        }
         environment["ROCKETMQ_HOME"] = str(self.directory)
         with (self.directory / f"{name}.out").open("ab") as out:
             return subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=self.directory, env=environment
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                cwd=self.directory,
+                env=environment,
             )
 
 
-def end(process: subprocess.Popen[bytes] | None, sign: signal.Signals, grace: float = 180.0) -> None:
+def end(
+    process: subprocess.Popen[bytes] | None, sign: signal.Signals, grace: float = 180.0
+) -> None:
     """Signal a process and wait for it; one that outlives its grace is killed, and that is said."""
     if process is None or process.poll() is not None:
         return
@@ -352,8 +405,8 @@ def connects(host: str, port: int) -> bool:
 def routed_brokers(namesrv_port: int, topic: str) -> set[str]:
     """Addresses of the masters that the name server routes `topic` to; empty while it is not up.
 
-    Speaks one GET_ROUTEINFO_BY_TOPIC (105) itself, because this module must work without any client of ours.
-    The body is read for its addresses only: it is fastjson's dialect, not JSON.
+    Speaks one GET_ROUTEINFO_BY_TOPIC (105) itself, because this module must work without any client
+    of ours. The body is read for its addresses only: it is fastjson's dialect, not JSON.
     """
     header = {
         "code": 105,
@@ -379,7 +432,10 @@ def routed_brokers(namesrv_port: int, topic: str) -> set[str]:
 def main() -> None:
     version, directory = sys.argv[1:3]
     with ApacheCluster(version, directory=directory) as cluster:
-        print(f"ready namesrv={cluster.namesrv} broker={cluster.broker} pid={cluster.broker_pid}", flush=True)
+        print(
+            f"ready namesrv={cluster.namesrv} broker={cluster.broker} pid={cluster.broker_pid}",
+            flush=True,
+        )
         try:
             signal.pause()
         except KeyboardInterrupt:

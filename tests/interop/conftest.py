@@ -1,4 +1,5 @@
-"""What the interoperability tests share: the rule about missing toolchains, and the summary of each scenario's seconds."""
+"""What the interoperability tests share: the rule about missing toolchains, and the summary of each
+scenario's seconds."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[LINES] = []
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
     lines = config.stash[LINES]
     if lines:
         terminalreporter.section("interoperability")
@@ -38,7 +41,8 @@ def summary(pytestconfig: pytest.Config) -> list[str]:
 
 @pytest.fixture(scope="session", autouse=True)
 def patient_look_ups() -> Iterator[None]:
-    """Our clients, too, have a minute to ask a name server: without a route a send fails after three seconds, whatever its own time is."""
+    """Our clients, too, have a minute to ask a name server: without a route a send fails after
+    three seconds, whatever its own time is."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(routes, "TIMEOUT_S", CALL_SECONDS)
         yield

@@ -1,6 +1,8 @@
-"""Our servers, Apache's newest and Apache's 4.9 in turn, patient with a slow machine: the fixture of tests that must pass on each.
+"""Our servers, Apache's newest and Apache's 4.9 in turn, patient with a slow machine: the fixture
+of tests that must pass on each.
 
-One rule: nothing here knows which test asks. A test module takes it by ``from tests.interop.either_servers import servers as servers``.
+One rule: nothing here knows which test asks. A test module takes it by ``from
+tests.interop.either_servers import servers as servers``.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ class Servers(NamedTuple):
 
 
 @pytest.fixture(scope="module", params=[OURS, NEWEST, NEWEST_4])
-def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+def servers(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Servers]:
     directory = tmp_path_factory.mktemp(request.param)
     if request.param == OURS:
         with patient_turbopump(directory) as ours:

@@ -1,8 +1,9 @@
-"""The foreign clients: how each is installed and built into `.cache/interop`, how its program is run, and what it reports.
+"""The foreign clients: how each is installed and built into `.cache/interop`, how its program is
+run, and what it reports.
 
-The one rule: a client runs in a process of its own with a deadline, and nothing is believed but the JSON line that it
-prints per scenario. The programs are in clients/; each takes NAMESRV PREFIX COUNT. This module does not know whose
-servers it talks to.
+The one rule: a client runs in a process of its own with a deadline, and nothing is believed but the
+JSON line that it prints per scenario. The programs are in clients/; each takes NAMESRV PREFIX
+COUNT. This module does not know whose servers it talks to.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ class BuildError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ForeignClient:
-    """One client library: its scenarios and the command that starts its program (built on the first call)."""
+    """One client library: its scenarios and the command that starts its program (built on the first
+    call)."""
 
     name: str
     scenarios: tuple[str, ...]
@@ -111,7 +113,8 @@ class ForeignClient:
 
 @dataclass(slots=True)
 class ClientRun:
-    """What one run of a client's program left: a report per scenario that ended, and how the process ended."""
+    """What one run of a client's program left: a report per scenario that ended, and how the
+    process ended."""
 
     reports: dict[str, dict[str, object]] = field(default_factory=dict)
     exit_code: int | None = None  # None: killed at the deadline
@@ -122,12 +125,24 @@ class ClientRun:
         """How the process ended, in words."""
         if self.exit_code is None:
             return f"was killed after {DEADLINE_SECONDS} s"
-        return f"ended by signal {-self.exit_code}" if self.exit_code < 0 else f"exited with {self.exit_code}"
+        return (
+            f"ended by signal {-self.exit_code}"
+            if self.exit_code < 0
+            else f"exited with {self.exit_code}"
+        )
 
 
-def run(client: ForeignClient, namesrv: str, prefix: str, directory: Path, *, stdin: int = subprocess.DEVNULL) -> ClientRun:
-    """Run a client's scenarios against the name server at `namesrv`. `stdin`: a descriptor for its standard input; programs with
-    somebody else's client on the other side stay until that ends. Raises ToolMissingError, BuildError.
+def run(
+    client: ForeignClient,
+    namesrv: str,
+    prefix: str,
+    directory: Path,
+    *,
+    stdin: int = subprocess.DEVNULL,
+) -> ClientRun:
+    """Run a client's scenarios against the name server at `namesrv`. `stdin`: a descriptor for its
+    standard input; programs with somebody else's client on the other side stay until that ends.
+    Raises ToolMissingError, BuildError.
     """
     command = [*client.command(), namesrv, prefix, str(MESSAGES)]
     directory.mkdir(parents=True, exist_ok=True)
@@ -136,7 +151,9 @@ def run(client: ForeignClient, namesrv: str, prefix: str, directory: Path, *, st
     started = time.monotonic()
     out, err = directory / "stdout", directory / "stderr"
     with out.open("wb") as stdout, err.open("wb") as stderr:
-        process = subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=stderr, env=environment, cwd=directory)
+        process = subprocess.Popen(
+            command, stdin=stdin, stdout=stdout, stderr=stderr, env=environment, cwd=directory
+        )
         result = ClientRun()
         try:
             result.exit_code = process.wait(DEADLINE_SECONDS)
@@ -153,7 +170,8 @@ def run(client: ForeignClient, namesrv: str, prefix: str, directory: Path, *, st
 
 
 def java_client(version: str, *options: str, program: str = "Main") -> list[str]:
-    """The ``program`` compiled against one version of Apache's client (4.9.8: no servers of that version exist)."""
+    """The ``program`` compiled against one version of Apache's client (4.9.8: no servers of that
+    version exist)."""
     only = ("client", "tools") if version == "4.9.8" else ("namesrv", "broker", "tools")
     library = fetch_jars(version, artifacts=only)
     compiler = found("javac")
@@ -164,11 +182,23 @@ def java_client(version: str, *options: str, program: str = "Main") -> list[str]
     classes = CACHE / f"java-{version}-{digest}"
     with building(classes) as missing:
         if missing:
-            tool(compiler, "-nowarn", "-encoding", "UTF-8", "-cp", f"{library}/*", "-d", str(classes), *map(str, sources))
-            # without these, 5.x would read the broker's own log settings and 4.9 print to standard output
+            tool(
+                compiler,
+                "-nowarn",
+                "-encoding",
+                "UTF-8",
+                "-cp",
+                f"{library}/*",
+                "-d",
+                str(classes),
+                *map(str, sources),
+            )
+            # without these, 5.x would read the broker's own log settings and 4.9 print to standard
+            # output
             for file in ("rmq.logback.xml", "logback.xml"):
                 (classes / file).write_text('<configuration><root level="OFF"/></configuration>')
-    # a request that is not answered in its time, be it a heartbeat, would close the connection that all others wait on
+    # a request that is not answered in its time, be it a heartbeat, would close the connection that
+    # all others wait on
     patient = "-Dcom.rocketmq.remoting.client.closeSocketIfTimeout=false"
     quick = [*QUICK_START, "-Xmx512m", "-Dfile.encoding=UTF-8", patient, *options]
     return [java(), *quick, "-cp", f"{classes}:{library}/*", program]
@@ -178,7 +208,16 @@ def go_client(*mode: str) -> list[str]:
     compiler = found("go")
     program = CACHE / "go" / "interop"
     with building(CACHE / "go" / "always"):  # go knows itself what is up to date
-        tool(compiler, "build", "-o", str(program), ".", cwd=CLIENTS / "go", GOTOOLCHAIN="local", GOFLAGS="")
+        tool(
+            compiler,
+            "build",
+            "-o",
+            str(program),
+            ".",
+            cwd=CLIENTS / "go",
+            GOTOOLCHAIN="local",
+            GOFLAGS="",
+        )
     return [str(program), *mode]
 
 
@@ -188,7 +227,15 @@ def cpp_client() -> list[str]:
     with building(environment) as missing:
         if missing:
             tool(sys.executable, "-m", "venv", str(environment))
-            tool(str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", "rocketmq==0.4.4")
+            tool(
+                str(python),
+                "-m",
+                "pip",
+                "install",
+                "-q",
+                "--disable-pip-version-check",
+                "rocketmq==0.4.4",
+            )
     return [str(python), str(CLIENTS / "cpp" / "main.py")]
 
 
@@ -197,7 +244,13 @@ def node_client() -> list[str]:
     folder = CACHE / "node-2.0.1"
     with building(folder) as missing:
         if missing:
-            quiet = ("--no-audit", "--no-fund", "--no-save", "--no-package-lock", "--ignore-scripts")
+            quiet = (
+                "--no-audit",
+                "--no-fund",
+                "--no-save",
+                "--no-package-lock",
+                "--ignore-scripts",
+            )
             tool(npm, "install", *quiet, "--prefix", str(folder), "rocketmq@2.0.1")
     return [node, "--no-deprecation", str(CLIENTS / "node" / "main.js")]
 
@@ -221,8 +274,12 @@ CLIENT_TABLE = (
 )
 
 REQUEST_TABLE = (
-    ForeignClient("java-5.3.3", REQUEST_SCENARIOS, lambda: java_client("5.3.3", program="RequestReply")),
-    ForeignClient("java-4.9.8", REQUEST_SCENARIOS, lambda: java_client("4.9.8", program="RequestReply")),
+    ForeignClient(
+        "java-5.3.3", REQUEST_SCENARIOS, lambda: java_client("5.3.3", program="RequestReply")
+    ),
+    ForeignClient(
+        "java-4.9.8", REQUEST_SCENARIOS, lambda: java_client("4.9.8", program="RequestReply")
+    ),
     ForeignClient("go-2.1.2", REQUEST_SCENARIOS, lambda: go_client("requests")),
 )
 
@@ -251,7 +308,8 @@ def tool(*command: str, cwd: Path | None = None, **environment: str) -> None:
 
 @contextmanager
 def building(folder: Path) -> Iterator[bool]:
-    """Holds the lock of a build folder; true when it is to be built. A failed build leaves nothing behind."""
+    """Holds the lock of a build folder; true when it is to be built. A failed build leaves nothing
+    behind."""
     CACHE.mkdir(parents=True, exist_ok=True)
     done = folder / ".built"
     with (CACHE / f"{folder.parent.name}-{folder.name}.lock").open("w") as lock:

@@ -1,6 +1,8 @@
-"""Apache's Java consumer as a reader: clients/java/Receiving.java reads topics and writes down what it got; here that is judged.
+"""Apache's Java consumer as a reader: clients/java/Receiving.java reads topics and writes down what
+it got; here that is judged.
 
-The one rule: the program judges nothing, and what it wrote is compared by number, as in ``our_clients``.
+The one rule: the program judges nothing, and what it wrote is compared by number, as in
+``our_clients``.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from turbopump import Message, SendResult
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A message as Java's ordered push consumer got it. ``arrived_ms`` by the clock of its machine, which is ours."""
+    """A message as Java's ordered push consumer got it. ``arrived_ms`` by the clock of its machine,
+    which is ours."""
 
     topic: str
     queue_id: int
@@ -36,12 +39,17 @@ class Arrived:
 def read_by_java(
     version: str, namesrv: str, wanted: dict[tuple[str, str], int], directory: Path, *options: str
 ) -> tuple[ClientRun, defaultdict[str, list[Arrived]]]:
-    """What Java's consumer got of each topic, in the order of arrival. ``wanted``: (namespace as in Receiving.java, topic) → messages."""
+    """What Java's consumer got of each topic, in the order of arrival. ``wanted``: (namespace as in
+    Receiving.java, topic) → messages."""
     directory.mkdir(parents=True)
     spec = directory / "wanted"
-    spec.write_text("".join(f"{space}\t{topic}\t{count}\n" for (space, topic), count in wanted.items()))
+    spec.write_text(
+        "".join(f"{space}\t{topic}\t{count}\n" for (space, topic), count in wanted.items())
+    )
     client = ForeignClient(
-        f"java-{version}", ("receiving",), lambda: [*java_client(version, *options, program="Receiving"), str(spec)]
+        f"java-{version}",
+        ("receiving",),
+        lambda: [*java_client(version, *options, program="Receiving"), str(spec)],
     )
     outcome = run(client, namesrv, "java-reads", directory)
     received: defaultdict[str, list[Arrived]] = defaultdict(list)
@@ -50,7 +58,9 @@ def read_by_java(
         topic, queue, offset, msg_id, at, body, *pairs = line.split("\t")
         names = [b64decode(word).decode() for word in pairs]
         properties = dict(zip(names[::2], names[1::2], strict=True))
-        received[topic].append(Arrived(topic, int(queue), int(offset), msg_id, int(at), b64decode(body), properties))
+        received[topic].append(
+            Arrived(topic, int(queue), int(offset), msg_id, int(at), b64decode(body), properties)
+        )
     return outcome, received
 
 
@@ -62,8 +72,9 @@ def check_read(
     in_order: bool = True,
     placed: bool = True,
 ) -> None:
-    """Every message once, as it was sent, with the id that its sender was told, and (``placed``) at the place that he was told; each
-    queue from 0 without a gap, in the order of its offsets, and with ``in_order`` in that of the sends.
+    """Every message once, as it was sent, with the id that its sender was told, and (``placed``) at
+    the place that he was told; each queue from 0 without a gap, in the order of its offsets, and
+    with ``in_order`` in that of the sends.
     """
     by_number = {message.number: message for message in received}
     assert len(by_number) == len(received), "delivered twice"
@@ -71,14 +82,21 @@ def check_read(
     for message, result in zip(sent, results, strict=True):
         got = by_number[int(message.properties["n"])]
         assert got.topic == message.topic
-        assert got.body == message.body, f"body of {got.number}: {len(got.body)} bytes, {len(message.body)} sent"
+        assert got.body == message.body, (
+            f"body of {got.number}: {len(got.body)} bytes, {len(message.body)} sent"
+        )
         assert {name: got.properties.get(name) for name in message.properties} == message.properties
         if result is not None:
             assert got.msg_id == result.msg_id
-            assert not placed or (got.queue_id, got.queue_offset) == (result.queue.queue_id, result.queue_offset)
+            assert not placed or (got.queue_id, got.queue_offset) == (
+                result.queue.queue_id,
+                result.queue_offset,
+            )
     queues: defaultdict[int, list[Arrived]] = defaultdict(list)
     for arrived in received:
         queues[arrived.queue_id].append(arrived)
     for entries in queues.values():
         assert [entry.queue_offset for entry in entries] == list(range(len(entries)))
-        assert not in_order or [entry.number for entry in entries] == sorted(entry.number for entry in entries)
+        assert not in_order or [entry.number for entry in entries] == sorted(
+            entry.number for entry in entries
+        )

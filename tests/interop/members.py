@@ -1,7 +1,8 @@
-"""Members of one group, theirs and ours. A foreign one is a program that lives until its standard input ends and says each delivery in
-a line.
+"""Members of one group, theirs and ours. A foreign one is a program that lives until its standard
+input ends and says each delivery in a line.
 
-The one rule: nothing is judged while they run but whether all is done; what they said is judged together.
+The one rule: nothing is judged while they run but whether all is done; what they said is judged
+together.
 """
 
 from __future__ import annotations
@@ -29,16 +30,23 @@ BESIDE: dict[str, Callable[[], list[str]]] = {
     "cpp-0.4.4": lambda: [cpp_client()[0], str(CLIENTS / "cpp" / "beside.py")],
     "node-2.0.1": lambda: node_program("beside.js"),
 }
-"""Peer -> the command, without its arguments, of a member that does what clients/java/Beside.java says."""
+"""Peer -> the command, without its arguments, of a member that does what clients/java/Beside.java
+says."""
 
 
 def node_program(name: str) -> list[str]:
     """The command of a program of clients/node."""
-    return ["env", f"NODE_PATH={CACHE / 'node-2.0.1' / 'node_modules'}", *node_client()[:-1], str(CLIENTS / "node" / name)]
+    return [
+        "env",
+        f"NODE_PATH={CACHE / 'node-2.0.1' / 'node_modules'}",
+        *node_client()[:-1],
+        str(CLIENTS / "node" / name),
+    ]
 
 
 class Handled(NamedTuple):
-    """One delivery: by whom, of which message, how often it had been sent back, queue and topic as the client says, how it ended."""
+    """One delivery: by whom, of which message, how often it had been sent back, queue and topic as
+    the client says, how it ended."""
 
     who: str
     number: int
@@ -73,21 +81,30 @@ class Deliveries:
         for one in self.all:
             if one.number in numbers and not one.attempt:
                 queues[one.who].add(one.queue)
-        return set(queues) == set(members) and sum(map(len, queues.values())) == len(set().union(*queues.values()))
+        return set(queues) == set(members) and sum(map(len, queues.values())) == len(
+            set().union(*queues.values())
+        )
 
     def crossed(self, giver: str, taker: str) -> bool:
         """Whether the one has handled again what the other failed."""
-        failed = {one.number for one in self.all if one.who == giver and not one.ok and not one.attempt}
+        failed = {
+            one.number for one in self.all if one.who == giver and not one.ok and not one.attempt
+        }
         return any(one.number in failed for one in self.all if one.who == taker and one.attempt)
 
 
-def our_member(deliveries: Deliveries, name: str, namesrv: str, topic: str, group: str) -> PushConsumer:
-    """Ours, doing the same. ``name`` is an address, where its client id begins: members get their queues in the order of their ids."""
+def our_member(
+    deliveries: Deliveries, name: str, namesrv: str, topic: str, group: str
+) -> PushConsumer:
+    """Ours, doing the same. ``name`` is an address, where its client id begins: members get their
+    queues in the order of their ids."""
 
     async def handle(message: Delivery) -> Retry | None:
         bad = message.reconsume_times < int(message.properties.get("fails", "0"))
         number = int(message.properties["n"])
-        deliveries.all.append(Handled(name, number, message.reconsume_times, message.queue_id, message.topic, not bad))
+        deliveries.all.append(
+            Handled(name, number, message.reconsume_times, message.queue_id, message.topic, not bad)
+        )
         return Retry() if bad else None
 
     return PushConsumer(
@@ -103,14 +120,23 @@ def our_member(deliveries: Deliveries, name: str, namesrv: str, topic: str, grou
 
 @asynccontextmanager
 async def foreign_member(
-    name: str, command: Sequence[str], *arguments: str, directory: Path, said: Callable[[list[str]], None]
+    name: str,
+    command: Sequence[str],
+    *arguments: str,
+    directory: Path,
+    said: Callable[[list[str]], None],
 ) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-    """A foreign member from its line ``ready`` on; ``said`` is given the words of each other line. What is yielded stops it, which the end
-    of the block does too.
+    """A foreign member from its line ``ready`` on; ``said`` is given the words of each other line.
+    What is yielded stops it, which the end of the block does too.
     """
     with (directory / f"{name}.stderr").open("wb") as stderr:
         process = await asyncio.create_subprocess_exec(
-            *command, *arguments, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=stderr, cwd=directory
+            *command,
+            *arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=stderr,
+            cwd=directory,
         )
     assert process.stdin is not None
     assert process.stdout is not None

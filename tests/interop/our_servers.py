@@ -1,7 +1,8 @@
 """Our servers in processes of their own, as a user starts them, for clients that are not ours.
 
-The one rule: it is the program on the command line, not classes of ours in the test's process; so what it is told goes by
-arguments and what it says comes by its ready line, its log file and its exit status.
+The one rule: it is the program on the command line, not classes of ours in the test's process; so
+what it is told goes by arguments and what it says comes by its ready line, its log file and its
+exit status.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ class OurServers:
         return "".join(path.read_text() for path in sorted(self.logs.glob("*.log")))
 
 
-# As `turbopump dev` (small files, free bytes and not the host's percentage), but no send is refused because it waited: on a busy
-# machine most foreign clients would give up what they are refused, and a one-way message would be gone.
+# As `turbopump dev` (small files, free bytes and not the host's percentage), but no send is refused
+# because it waited: on a busy machine most foreign clients would give up what they are refused, and
+# a one-way message would be gone.
 PATIENT_BROKER: dict[str, str | int | bool] = {
     "brokerName": "broker-a",
     "bindAddress": "127.0.0.1",
@@ -55,20 +57,36 @@ def patient_turbopump(directory: Path) -> Iterator[OurServers]:
     directory.mkdir(parents=True, exist_ok=True)
     conf = directory / "broker.conf"
     port = free_ports(-2, 0)  # VIP, listen
-    conf.write_text(properties_text({**PATIENT_BROKER, "listenPort": port, "storePathRootDir": str(directory / "store")}))
+    conf.write_text(
+        properties_text(
+            {**PATIENT_BROKER, "listenPort": port, "storePathRootDir": str(directory / "store")}
+        )
+    )
     with turbopump_broker(directory, conf) as servers:
         yield servers
 
 
 @contextmanager
-def turbopump_broker(directory: Path, conf: Path, end: signal.Signals = signal.SIGTERM) -> Iterator[OurServers]:
-    """`turbopump namesrv` and `turbopump broker -c CONF` with the configuration (in Apache's keys) of another broker, which is
-    ended by `end`.
+def turbopump_broker(
+    directory: Path, conf: Path, end: signal.Signals = signal.SIGTERM
+) -> Iterator[OurServers]:
+    """`turbopump namesrv` and `turbopump broker -c CONF` with the configuration (in Apache's keys)
+    of another broker, which is ended by `end`.
     """
     with turbopump(
-        ["namesrv", "--port", "0", "--log-file", str(directory / "namesrv.log")], r"ready namesrv=(\S+)", directory
+        ["namesrv", "--port", "0", "--log-file", str(directory / "namesrv.log")],
+        r"ready namesrv=(\S+)",
+        directory,
     ) as (namesrv,):
-        arguments = ["broker", "-c", str(conf), "-n", namesrv, "--log-file", str(directory / "broker.log")]
+        arguments = [
+            "broker",
+            "-c",
+            str(conf),
+            "-n",
+            namesrv,
+            "--log-file",
+            str(directory / "broker.log"),
+        ]
         with turbopump(arguments, r"ready broker=(\S+)", directory, end) as (broker,):
             yield OurServers(namesrv, broker, directory)
 
@@ -77,7 +95,8 @@ def turbopump_broker(directory: Path, conf: Path, end: signal.Signals = signal.S
 def turbopump(
     arguments: Sequence[str], ready: str, directory: Path, end: signal.Signals = signal.SIGTERM
 ) -> Iterator[tuple[str, ...]]:
-    """One `turbopump …` process: waits for its ready line, yields the groups of that pattern. A SIGTERM must exit with 0."""
+    """One `turbopump …` process: waits for its ready line, yields the groups of that pattern. A
+    SIGTERM must exit with 0."""
     directory.mkdir(parents=True, exist_ok=True)
     errors = directory / f"{arguments[0]}.stderr"
     with errors.open("w") as stderr:
@@ -104,7 +123,9 @@ def turbopump(
         assert process.poll() is None, f"{arguments} ended by itself: {errors.read_text()[-3000:]}"
         process.send_signal(end)
         wanted = 0 if end is signal.SIGTERM else -end
-        assert process.wait(DEADLINE_SECONDS) == wanted, f"{arguments} stopped uncleanly: {errors.read_text()[-3000:]}"
+        assert process.wait(DEADLINE_SECONDS) == wanted, (
+            f"{arguments} stopped uncleanly: {errors.read_text()[-3000:]}"
+        )
         drain.join()
     finally:
         watchdog.cancel()

@@ -6,13 +6,16 @@ import random
 import socket
 
 _GIVEN: set[int] = set()
-"""What this process has been given: a server may take its time to bind it, and binds it again after a stop."""
+"""What this process has been given: a server may take its time to bind it, and binds it again after
+a stop."""
 
 
 def free_ports(*offsets: int) -> int:
-    """A port p such that p + each offset is free on loopback now, and is not given to anybody else in this process.
+    """A port p such that p + each offset is free on loopback now, and is not given to anybody else
+    in this process.
 
-    Below the ports that the system gives to outgoing connections: one of those would be taken while a broker is away.
+    Below the ports that the system gives to outgoing connections: one of those would be taken while
+    a broker is away.
     """
     while True:
         port = random.randrange(12_000, 32_000)

@@ -1,7 +1,7 @@
 """One store directory, and two brokers that take turns with it: Apache's and ours.
 
-The one rule: when a turn returns, its broker has ended, and no error was logged by ours. What is done in a turn is the caller's: an async
-function that is given the address of a name server.
+The one rule: when a turn returns, its broker has ended, and no error was logged by ours. What is
+done in a turn is the caller's: an async function that is given the address of a name server.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def the_other(who: Who) -> Who:
 
 
 class SharedDirectory:
-    """Leaving it kills what still runs. ``killed`` and ``ever_killed``: how the last turn ended, and whether any ended by SIGKILL."""
+    """Leaving it kills what still runs. ``killed`` and ``ever_killed``: how the last turn ended,
+    and whether any ended by SIGKILL."""
 
     def __init__(
         self,
@@ -44,8 +45,11 @@ class SharedDirectory:
         only_ours: Mapping[str, str | int | bool] | None = None,
         host: str = LOOPBACK,
     ) -> None:
-        """``settings``: lines of broker.conf in Apache's keys, for both, ``only_ours`` for ours alone; ``host``: of ApacheCluster."""
-        self.cluster = ApacheCluster(version, directory=directory / "apache", heap="384m", broker_config=settings, host=host)
+        """``settings``: lines of broker.conf in Apache's keys, for both, ``only_ours`` for ours
+        alone; ``host``: of ApacheCluster."""
+        self.cluster = ApacheCluster(
+            version, directory=directory / "apache", heap="384m", broker_config=settings, host=host
+        )
         self.cluster.write_configuration()
         self.killed = self.ever_killed = False
         self._directory = directory
@@ -57,11 +61,17 @@ class SharedDirectory:
     def __enter__(self) -> SharedDirectory:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.cluster.kill()
 
     def turn(self, who: Who, work: Work, end: signal.Signals) -> None:
-        """Start that broker on the directory, do the work, and end the broker by ``end``: SIGTERM or SIGKILL."""
+        """Start that broker on the directory, do the work, and end the broker by ``end``: SIGTERM
+        or SIGKILL."""
         if who == "ours":
             self._our_turn(work, end)
         else:

@@ -1,7 +1,8 @@
-"""What the hands of a store directory wrote, and the check that all of it is there: by queue, by key, by unique id, by offset.
+"""What the hands of a store directory wrote, and the check that all of it is there: by queue, by
+key, by unique id, by offset.
 
-The one rule: every topic is written by every hand in turn, so queue offsets must go on where the last one ended. Must not know
-whose broker it talks to.
+The one rule: every topic is written by every hand in turn, so queue offsets must go on where the
+last one ended. Must not know whose broker it talks to.
 """
 
 from __future__ import annotations
@@ -10,35 +11,59 @@ import asyncio
 import random
 import time
 
-from tests.interop.our_clients import CALL_SECONDS, PATIENCE_SECONDS, check, check_queues, letter, numbers, once, read_all
+from tests.interop.our_clients import (
+    CALL_SECONDS,
+    PATIENCE_SECONDS,
+    check,
+    check_queues,
+    letter,
+    numbers,
+    once,
+    read_all,
+)
 
-from turbopump import Message, MessageFinder, MessageQueue, Producer, PullConsumer, ReceivedMessage, SendResult
+from turbopump import (
+    Message,
+    MessageFinder,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    ReceivedMessage,
+    SendResult,
+)
 from turbopump.errors import RemotingError, RouteNotFoundError
 from turbopump.message.ids import decode_offset_msg_id
 
 SEGMENT = 512 * 1024
 QUEUE_UNITS = 16
 BLANK = 8  # the least that is left at the end of a segment
-FIRST_NUMBER = 1000  # so that all have four digits, and entries of equal bodies and tags equal sizes
+# so that all have four digits, and entries of equal bodies and tags equal sizes
+FIRST_NUMBER = 1000
 GROUP = "keeper"
 QUEUES = 4
 
 
 class Ledger:
-    """Messages by topic in the order of their sending, and what the broker said to each (None for those of a batch). `host` is
-    the address of clients and brokers alike, which entries hold.
+    """Messages by topic in the order of their sending, and what the broker said to each (None for
+    those of a batch). `host` is the address of clients and brokers alike, which entries hold.
     """
 
     def __init__(self, host: str) -> None:
         self._host = host
-        self._sent: dict[str, list[tuple[Message, SendResult | None]]] = {"plain": [], "batched": [], "large": [], "edge": []}
+        self._sent: dict[str, list[tuple[Message, SendResult | None]]] = {
+            "plain": [],
+            "batched": [],
+            "large": [],
+            "edge": [],
+        }
         self._commits = [0]
         self._noise = random.Random(3)
 
     def __str__(self) -> str:
         return f"{sum(map(len, self._sent.values()))} messages"
 
-    # --- writing -------------------------------------------------------------------------------------------------------------
+    # --- writing
+    # ----------------------------------------------------------------------------------------------
 
     async def write(self, namesrv: str) -> None:
         """Messages in each way of sending, more than one file of each kind holds."""
@@ -57,8 +82,12 @@ class Ledger:
                 await consumer.commit(queue, self._commits[-1] + queue.queue_id)
 
     async def fill_to_the_brim(self, namesrv: str) -> None:
-        """A message fills a queue's file, and a commit log file but for the eight bytes that an end needs."""
-        async with self._producer(namesrv) as producer, PullConsumer(namesrv, group="reader") as reader:
+        """A message fills a queue's file, and a commit log file but for the eight bytes that an end
+        needs."""
+        async with (
+            self._producer(namesrv) as producer,
+            PullConsumer(namesrv, group="reader") as reader,
+        ):
             first = await self._send(producer, "edge", b"-")  # creates the topic, if need be
             queue = (await producer.publish_queues("edge"))[0]
             result = await self._send(producer, "edge", b"-", queue)
@@ -93,20 +122,29 @@ class Ledger:
         return letter(topic, FIRST_NUMBER + len(self._sent[topic]) + place, body)
 
     async def _send(
-        self, producer: Producer, topic: str, body: bytes | None = None, queue: MessageQueue | None = None
+        self,
+        producer: Producer,
+        topic: str,
+        body: bytes | None = None,
+        queue: MessageQueue | None = None,
     ) -> SendResult:
         message = self._next(topic, body)
         result = await producer.send(message, queue=queue)
         self._sent[topic].append((message, result))
         return result
 
-    # --- checking ------------------------------------------------------------------------------------------------------------
+    # --- checking
+    # ----------------------------------------------------------------------------------------------
 
     async def check(self, namesrv: str, *, apache: bool, killed: bool) -> None:
-        """Everything that was acknowledged is there as it was sent, once, at its place, and found by its keys and ids. `apache`:
-        it is Apache's broker that is asked; `killed`: so was the one that had the directory before.
+        """Everything that was acknowledged is there as it was sent, once, at its place, and found
+        by its keys and ids. `apache`: it is Apache's broker that is asked; `killed`: so was the one
+        that had the directory before.
         """
-        async with PullConsumer(namesrv, group="reader") as reader, MessageFinder(namesrv) as finder:
+        async with (
+            PullConsumer(namesrv, group="reader") as reader,
+            MessageFinder(namesrv) as finder,
+        ):
             for topic, sent in self._sent.items():
                 if sent:
                     received = await read_all(reader, topic, len(sent))
@@ -115,12 +153,15 @@ class Ledger:
                     by_number = dict(zip(numbers(received), received, strict=True))
                     for message, result in sent:
                         check_place(by_number[numbers([message])[0]], result)
-                    assert {(got.born_host[0], got.store_host[0]) for got in received} == {(self._host, self._host)}
+                    assert {(got.born_host[0], got.store_host[0]) for got in received} == {
+                        (self._host, self._host)
+                    }
                     await self._check_finding(finder, topic, repeats=killed and apache)
         await self._check_commits(namesrv, killed=killed)
 
     async def _check_commits(self, namesrv: str, *, killed: bool) -> None:
-        """The group is where it was; a broker that was killed may have kept an earlier place, for it saves them every few seconds."""
+        """The group is where it was; a broker that was killed may have kept an earlier place, for
+        it saves them every few seconds."""
         if len(self._commits) == 1:
             return
         async with PullConsumer(namesrv, group=GROUP) as consumer:
@@ -129,13 +170,18 @@ class Ledger:
             for queue in queues:
                 offset = await consumer.committed(queue)
                 if killed:
-                    assert offset in {None, 0, *(place + queue.queue_id for place in self._commits[1:])}
+                    assert offset in {
+                        None,
+                        0,
+                        *(place + queue.queue_id for place in self._commits[1:]),
+                    }
                 else:
                     assert offset == self._commits[-1] + queue.queue_id
 
     async def _check_finding(self, finder: MessageFinder, topic: str, *, repeats: bool) -> None:
-        """`repeats`: recovering, Apache's broker indexes the last message of an index file again (IndexService.buildIndex skips
-        offsets below the file's last, not that one), and finds it twice.
+        """`repeats`: recovering, Apache's broker indexes the last message of an index file again
+        (IndexService.buildIndex skips offsets below the file's last, not that one), and finds it
+        twice.
         """
         for message, result in self._sent[topic]:
             number = numbers([message])
@@ -159,7 +205,8 @@ def check_place(got: ReceivedMessage, result: SendResult | None) -> None:
 async def found(
     finder: MessageFinder, topic: str, *, key: str | None = None, unique_id: str | None = None
 ) -> list[ReceivedMessage]:
-    """What is found, asked again while it is nothing: Apache's broker builds its indexes behind its answers."""
+    """What is found, asked again while it is nothing: Apache's broker builds its indexes behind its
+    answers."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
@@ -176,8 +223,9 @@ async def found(
 
 
 async def stored_size(reader: PullConsumer, result: SendResult) -> int:
-    """Bytes of a message's entry in the log, as soon as it is to be read. Apache's broker builds its queues behind its answers, and 4.9
-    writes a message of its own (OFFSET_MOVED_EVENT) for a pull beyond their ends: nothing is pulled before it is there."""
+    """Bytes of a message's entry in the log, as soon as it is to be read. Apache's broker builds
+    its queues behind its answers, and 4.9 writes a message of its own (OFFSET_MOVED_EVENT) for a
+    pull beyond their ends: nothing is pulled before it is there."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while await reader.max_offset(result.queue) <= result.queue_offset:
         assert time.monotonic() < deadline, f"{result} never came to be read"

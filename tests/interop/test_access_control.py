@@ -1,7 +1,8 @@
-"""Our clients against Apache's brokers with access control on, 5.3.3's and the older one of 4.9.7: signed requests are taken, others
-refused with a remedy.
+"""Our clients against Apache's brokers with access control on, 5.3.3's and the older one of 4.9.7:
+signed requests are taken, others refused with a remedy.
 
-On the way, what only a real broker can show: a new topic made before its first message, each kind of compression, traces.
+On the way, what only a real broker can show: a new topic made before its first message, each kind
+of compression, traces.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ from tests.interop.conftest import skipping_without_tools
 from tests.interop.java_consumer import check_read, read_by_java
 from tests.interop.our_clients import CALL_SECONDS, PATIENCE_SECONDS, letters, read_all
 
-from turbopump import AutoBatch, Credentials, Message, Producer, PullConsumer, PushConsumer, SendResult
+from turbopump import (
+    AutoBatch,
+    Credentials,
+    Message,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    SendResult,
+)
 from turbopump.client.consuming.offset_store import ConsumeFrom
 from turbopump.client.traces.trace import TRACE_TOPIC
 from turbopump.errors import SendError
@@ -27,8 +36,12 @@ SETTINGS: dict[str, str | int | bool] = {
     "authenticationEnabled": True,
     "authenticationProvider": "org.apache.rocketmq.auth.authentication.provider.DefaultAuthenticationProvider",
     "authenticationMetadataProvider": "org.apache.rocketmq.auth.authentication.provider.LocalAuthenticationMetadataProvider",
-    "initAuthenticationUser": json.dumps({"username": USER.access_key, "password": USER.secret_key}),
-    "innerClientAuthenticationCredentials": json.dumps({"accessKey": USER.access_key, "secretKey": USER.secret_key}),
+    "initAuthenticationUser": json.dumps(
+        {"username": USER.access_key, "password": USER.secret_key}
+    ),
+    "innerClientAuthenticationCredentials": json.dumps(
+        {"accessKey": USER.access_key, "secretKey": USER.secret_key}
+    ),
     "authorizationEnabled": True,
     "authorizationProvider": "org.apache.rocketmq.auth.authorization.provider.DefaultAuthorizationProvider",
     "authorizationMetadataProvider": "org.apache.rocketmq.auth.authorization.provider.LocalAuthorizationMetadataProvider",
@@ -54,10 +67,17 @@ ACCOUNTS_4 = f"""accounts:
 
 
 @pytest.fixture(scope="module", params=[NEWEST, NEWEST_4])
-def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheCluster]:
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ApacheCluster]:
     old = request.param == NEWEST_4
     settings = SETTINGS_4 if old else SETTINGS
-    made = ApacheCluster(request.param, directory=tmp_path_factory.mktemp("guarded"), heap="384m", broker_config=settings)
+    made = ApacheCluster(
+        request.param,
+        directory=tmp_path_factory.mktemp("guarded"),
+        heap="384m",
+        broker_config=settings,
+    )
     made.write_configuration()
     if old:
         (made.directory / "conf" / "plain_acl.yml").write_text(ACCOUNTS_4)
@@ -90,44 +110,75 @@ def test_signed_requests_of_every_kind_are_taken(cluster: ApacheCluster) -> None
             received = await read_all(reader, topic, 4 + 3 + 20 + 1)
             bodies = sorted(message.body for message in received)
             assert bodies == sorted(
-                [b"plain", body, body, body, b"oneway", *(b"b%d" % i for i in range(3)), *(b"a%d" % i for i in range(20))]
+                [
+                    b"plain",
+                    body,
+                    body,
+                    body,
+                    b"oneway",
+                    *(b"b%d" % i for i in range(3)),
+                    *(b"a%d" % i for i in range(20)),
+                ]
             )
-            places = {(message.queue_id, message.queue_offset): message.msg_id for message in received}
+            places = {
+                (message.queue_id, message.queue_offset): message.msg_id for message in received
+            }
             for result in sent[5:]:
                 assert places[result.queue.queue_id, result.queue_offset] == result.msg_id
         async with PushConsumer(
-            cluster.namesrv, group="traces", topic=TRACE_TOPIC, credentials=USER, consume_from=ConsumeFrom.FIRST
+            cluster.namesrv,
+            group="traces",
+            topic=TRACE_TOPIC,
+            credentials=USER,
+            consume_from=ConsumeFrom.FIRST,
         ) as traces:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 async for message in traces:
                     if sent[0].msg_id in message.keys:
                         fields = message.body.decode().split("\x02")[0].split("\x01")
-                        assert (fields[0], fields[2], fields[4], fields[5]) == ("Pub", "DefaultRegion", topic, sent[0].msg_id)
+                        assert (fields[0], fields[2], fields[4], fields[5]) == (
+                            "Pub",
+                            "DefaultRegion",
+                            topic,
+                            sent[0].msg_id,
+                        )
                         assert fields[12] == sent[0].offset_msg_id
                         break
 
     asyncio.run(story())
 
 
-def test_javas_signed_consumer_reads_what_we_sent_signed(cluster: ApacheCluster, tmp_path: Path) -> None:
+def test_javas_signed_consumer_reads_what_we_sent_signed(
+    cluster: ApacheCluster, tmp_path: Path
+) -> None:
     topic = "guarded-letters"
     sent = letters(topic, 20)
 
     async def send() -> list[SendResult]:
-        async with Producer(cluster.namesrv, credentials=USER, send_timeout=CALL_SECONDS) as producer:
+        async with Producer(
+            cluster.namesrv, credentials=USER, send_timeout=CALL_SECONDS
+        ) as producer:
             return [await producer.send(message) for message in sent]
 
     results = asyncio.run(send())
     option = f"-Dinterop.credentials={USER.access_key}:{USER.secret_key}"
-    outcome, received = read_by_java("5.3.3", cluster.namesrv, {("-", topic): len(sent)}, tmp_path / "java", option)
+    outcome, received = read_by_java(
+        "5.3.3", cluster.namesrv, {("-", topic): len(sent)}, tmp_path / "java", option
+    )
     assert received[topic], (outcome.reports, outcome.stderr)
     check_read(sent, received[topic], results)
 
 
-@pytest.mark.parametrize("credentials", [None, Credentials("rocketmq", "wrong"), Credentials("nobody", "12345678")])
-def test_who_is_not_let_in_learns_what_to_check(cluster: ApacheCluster, credentials: Credentials | None) -> None:
+@pytest.mark.parametrize(
+    "credentials", [None, Credentials("rocketmq", "wrong"), Credentials("nobody", "12345678")]
+)
+def test_who_is_not_let_in_learns_what_to_check(
+    cluster: ApacheCluster, credentials: Credentials | None
+) -> None:
     async def story() -> None:
-        async with Producer(cluster.namesrv, credentials=credentials, send_timeout=CALL_SECONDS, retries=0) as producer:
+        async with Producer(
+            cluster.namesrv, credentials=credentials, send_timeout=CALL_SECONDS, retries=0
+        ) as producer:
             with pytest.raises(SendError, match="credentials") as caught:
                 await producer.send("guarded-too", b"x")
             assert "12345678" not in str(caught.value)

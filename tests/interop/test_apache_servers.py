@@ -49,9 +49,12 @@ COUNT = 60
 
 @pytest.fixture(scope="module")
 def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, ApacheCluster]]:
-    """One name server and broker of each version, started side by side and killed at the end: nobody reads their stores."""
+    """One name server and broker of each version, started side by side and killed at the end:
+    nobody reads their stores."""
     made = {
-        version: ApacheCluster(version, directory=tmp_path_factory.mktemp("apache"), heap="384m", broker_config=PATIENT)
+        version: ApacheCluster(
+            version, directory=tmp_path_factory.mktemp("apache"), heap="384m", broker_config=PATIENT
+        )
         for version in VERSIONS
     }
     with ExitStack() as stack, skipping_without_tools():
@@ -64,9 +67,12 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Apa
 
 
 @pytest.fixture(params=VERSIONS)
-def cluster(request: pytest.FixtureRequest, clusters: dict[str, ApacheCluster], summary: list[str]) -> Iterator[ApacheCluster]:
+def cluster(
+    request: pytest.FixtureRequest, clusters: dict[str, ApacheCluster], summary: list[str]
+) -> Iterator[ApacheCluster]:
     started = time.monotonic()
-    clusters[request.param].wait_ready()  # on a busy machine it has now and then lost its name server for a while
+    # on a busy machine it has now and then lost its name server for a while
+    clusters[request.param].wait_ready()
     yield clusters[request.param]
     name = request.node.name.removeprefix("test_").partition("[")[0]
     summary.append(f"apache-{request.param:10} {time.monotonic() - started:6.2f} s  {name}")
@@ -75,7 +81,10 @@ def cluster(request: pytest.FixtureRequest, clusters: dict[str, ApacheCluster], 
 def test_sends_arrive_whole_at_apaches_broker(cluster: ApacheCluster) -> None:
     async def story() -> None:
         sent = letters("sends", COUNT)
-        async with patient_producer(cluster.namesrv) as producer, PullConsumer(cluster.namesrv, group="reader") as reader:
+        async with (
+            patient_producer(cluster.namesrv) as producer,
+            PullConsumer(cluster.namesrv, group="reader") as reader,
+        ):
             results = await send_all(producer, sent)
             received = await read_all(reader, "sends", len(sent))
         check(sent, received, results)
@@ -87,7 +96,10 @@ def test_sends_arrive_whole_at_apaches_broker(cluster: ApacheCluster) -> None:
 def test_many_sends_at_once_arrive_each_once(cluster: ApacheCluster) -> None:
     async def story() -> None:
         sent = letters("at-once", COUNT * 5)
-        async with patient_producer(cluster.namesrv) as producer, PullConsumer(cluster.namesrv, group="reader") as reader:
+        async with (
+            patient_producer(cluster.namesrv) as producer,
+            PullConsumer(cluster.namesrv, group="reader") as reader,
+        ):
             results = await asyncio.gather(*(producer.send(message) for message in sent))
             received = await read_all(reader, "at-once", len(sent))
         check(sent, received, results)
@@ -99,7 +111,10 @@ def test_many_sends_at_once_arrive_each_once(cluster: ApacheCluster) -> None:
 def test_large_bodies_arrive_whole(cluster: ApacheCluster) -> None:
     async def story() -> None:
         sent = large_letters("large")
-        async with patient_producer(cluster.namesrv) as producer, PullConsumer(cluster.namesrv, group="reader") as reader:
+        async with (
+            patient_producer(cluster.namesrv) as producer,
+            PullConsumer(cluster.namesrv, group="reader") as reader,
+        ):
             results = await send_all(producer, sent)
             received = await read_all(reader, "large", len(sent))
         check(sent, received, results)
@@ -110,7 +125,10 @@ def test_large_bodies_arrive_whole(cluster: ApacheCluster) -> None:
 def test_oneway_messages_arrive(cluster: ApacheCluster) -> None:
     async def story() -> None:
         sent = letters("oneway", COUNT)
-        async with patient_producer(cluster.namesrv) as producer, PullConsumer(cluster.namesrv, group="reader") as reader:
+        async with (
+            patient_producer(cluster.namesrv) as producer,
+            PullConsumer(cluster.namesrv, group="reader") as reader,
+        ):
             await producer.send(sent[0])
             for message in sent[1:]:
                 await producer.send_oneway(message)
@@ -124,7 +142,10 @@ def test_oneway_messages_arrive(cluster: ApacheCluster) -> None:
 def test_batches_arrive_in_order(cluster: ApacheCluster) -> None:
     async def story() -> None:
         sent, told = letters("batches", COUNT), set[str]()
-        async with patient_producer(cluster.namesrv) as producer, PullConsumer(cluster.namesrv, group="reader") as reader:
+        async with (
+            patient_producer(cluster.namesrv) as producer,
+            PullConsumer(cluster.namesrv, group="reader") as reader,
+        ):
             for start in range(0, COUNT, 20):
                 result = await producer.send_batch(sent[start : start + 20])
                 assert len(result.msg_ids) == 20
@@ -142,7 +163,10 @@ def test_batches_arrive_in_order(cluster: ApacheCluster) -> None:
 def test_a_chosen_queue_keeps_the_order(cluster: ApacheCluster) -> None:
     async def story() -> None:
         sent = letters("chosen", COUNT)
-        async with patient_producer(cluster.namesrv) as producer, PullConsumer(cluster.namesrv, group="reader") as reader:
+        async with (
+            patient_producer(cluster.namesrv) as producer,
+            PullConsumer(cluster.namesrv, group="reader") as reader,
+        ):
             first = await producer.send(sent[0])
             queues = await producer.publish_queues("chosen")
             assert len(queues) == 4
@@ -182,7 +206,9 @@ def test_a_consumer_gets_what_was_there_and_what_comes_later(cluster: ApacheClus
         received: list[ReceivedMessage] = []
         async with patient_producer(cluster.namesrv) as producer:
             await send_all(producer, sent[: COUNT // 2])
-            async with PushConsumer(cluster.namesrv, group="later", topic="later", consume_from=ConsumeFrom.FIRST) as consumer:
+            async with PushConsumer(
+                cluster.namesrv, group="later", topic="later", consume_from=ConsumeFrom.FIRST
+            ) as consumer:
                 async for message in consumer:
                     received.append(message)
                     if len(received) == COUNT // 2:
@@ -202,7 +228,11 @@ def test_two_consumers_share_the_queues_and_one_inherits(cluster: ApacheCluster)
             await producer.send(sent[0])
             one, two = (
                 PushConsumer(
-                    cluster.namesrv, group="shared", topic="shared", consume_from=ConsumeFrom.FIRST, handler=box.append
+                    cluster.namesrv,
+                    group="shared",
+                    topic="shared",
+                    consume_from=ConsumeFrom.FIRST,
+                    handler=box.append,
                 )
                 for box in boxes
             )
@@ -245,8 +275,12 @@ def test_a_second_consumer_goes_on_where_the_first_committed(cluster: ApacheClus
                     consume_from=ConsumeFrom.FIRST,
                     handler=received.append,
                 ) as consumer:
-                    await eventually("this half", lambda box=received, half=part: len(box) >= len(half))  # type: ignore[misc]
-                    await settled(cluster.broker, "resumed", int(part[-1].properties["n"]) + 1, consumer)
+                    await eventually(
+                        "this half", lambda box=received, half=part: len(box) >= len(half)
+                    )  # type: ignore[misc]
+                    await settled(
+                        cluster.broker, "resumed", int(part[-1].properties["n"]) + 1, consumer
+                    )
                 check(part, received)
 
     asyncio.run(story())
@@ -255,7 +289,10 @@ def test_a_second_consumer_goes_on_where_the_first_committed(cluster: ApacheClus
 def test_pulls_filter_wait_and_keep_a_place(cluster: ApacheCluster) -> None:
     async def story() -> None:
         sent = letters("pulled", COUNT)
-        async with patient_producer(cluster.namesrv) as producer, PullConsumer(cluster.namesrv, group="puller") as consumer:
+        async with (
+            patient_producer(cluster.namesrv) as producer,
+            PullConsumer(cluster.namesrv, group="puller") as consumer,
+        ):
             await producer.send(sent[0])
             queue = (await producer.publish_queues("pulled"))[1]
             await read_all(consumer, "pulled", 1)
@@ -288,9 +325,13 @@ def test_the_binary_header_form_is_spoken_too(cluster: ApacheCluster) -> None:
     async def story() -> None:
         client = RemotingClient(serialize_type=ROCKETMQ)
         try:
-            command = await client.exchange(cluster.namesrv, GetRouteInfo(topic="TBW102"), timeout=CALL_SECONDS)
+            command = await client.exchange(
+                cluster.namesrv, GetRouteInfo(topic="TBW102"), timeout=CALL_SECONDS
+            )
             route = fastjson.decode(command.body, TopicRouteData)
-            assert cluster.broker in {address for broker in route.broker_datas for address in broker.broker_addrs.values()}
+            assert cluster.broker in {
+                address for broker in route.broker_datas for address in broker.broker_addrs.values()
+            }
             request = SendMessageV2(
                 producer_group="binary",
                 topic="binary",
@@ -307,7 +348,8 @@ def test_the_binary_header_form_is_spoken_too(cluster: ApacheCluster) -> None:
             asked = time.monotonic()
             end = GetMaxOffset(topic="binary", queue_id=1)
             while (await client.call(cluster.broker, end, timeout=CALL_SECONDS)).offset != 1:
-                assert time.monotonic() - asked < PATIENCE_SECONDS  # its queues come behind its answers
+                # its queues come behind its answers
+                assert time.monotonic() - asked < PATIENCE_SECONDS
         finally:
             await client.close()
         async with PullConsumer(cluster.namesrv, group="reader") as reader:
@@ -321,17 +363,30 @@ def test_the_binary_header_form_is_spoken_too(cluster: ApacheCluster) -> None:
 def test_our_topic_commands_create_list_and_route(cluster: ApacheCluster) -> None:
     def turbopump(*arguments: str) -> Any:
         """Again while it fails: it has three seconds for a name server's answer."""
-        command = [sys.executable, "-m", "turbopump", "topic", *arguments, "-n", cluster.namesrv, "--output", "json"]
+        command = [
+            sys.executable,
+            "-m",
+            "turbopump",
+            "topic",
+            *arguments,
+            "-n",
+            cluster.namesrv,
+            "--output",
+            "json",
+        ]
         end = time.monotonic() + PATIENCE_SECONDS
         while True:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+            )
             if done.returncode == 0:
                 return json.loads(done.stdout)
             assert time.monotonic() < end, done.stderr
 
     turbopump("create", "by-command", "--queues", "3")
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while "by-command" not in turbopump("list")["topics"]:  # Apache's broker answers before the name server knows
+    # Apache's broker answers before the name server knows
+    while "by-command" not in turbopump("list")["topics"]:
         assert time.monotonic() < deadline, "the topic never came into the list"
     assert "by-command" in json.dumps(turbopump("route", "by-command"))
 
@@ -344,14 +399,21 @@ def test_our_topic_commands_create_list_and_route(cluster: ApacheCluster) -> Non
 
 def test_spark_reads_every_message(cluster: ApacheCluster, spark: Any) -> None:
     async def story() -> None:
-        async with patient_producer(cluster.namesrv) as producer, PullConsumer(cluster.namesrv, group="reader") as reader:
+        async with (
+            patient_producer(cluster.namesrv) as producer,
+            PullConsumer(cluster.namesrv, group="reader") as reader,
+        ):
             await send_all(producer, sent)
             await read_all(reader, "sparked", COUNT)
 
     sent = letters("sparked", COUNT)
     asyncio.run(story())
 
-    reader = spark.read.format("rocketmq").option("nameServer", cluster.namesrv).option("topic", "sparked")
+    reader = (
+        spark.read.format("rocketmq")
+        .option("nameServer", cluster.namesrv)
+        .option("topic", "sparked")
+    )
     rows = reader.load().collect()
 
     assert sorted(bytes(row.body) for row in rows) == sorted(message.body for message in sent)

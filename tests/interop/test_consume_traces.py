@@ -1,4 +1,5 @@
-"""Traces of consumers, on our broker and Apache's: Java's are read by us, ours by Apache's mqadmin and by us."""
+"""Traces of consumers, on our broker and Apache's: Java's are read by us, ours by Apache's mqadmin
+and by us."""
 
 from __future__ import annotations
 
@@ -46,8 +47,12 @@ async def reasons(namesrv: str, group: str) -> dict[str, str | None]:
 
 
 @pytest.fixture(scope="module", params=[NEWEST, NEWEST_4])
-def apache(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheCluster]:
-    with patient_apache(request.param, tmp_path_factory.mktemp(request.param), traceTopicEnable=True) as cluster:
+def apache(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ApacheCluster]:
+    with patient_apache(
+        request.param, tmp_path_factory.mktemp(request.param), traceTopicEnable=True
+    ) as cluster:
         yield cluster
 
 
@@ -57,7 +62,9 @@ def test_why_a_java_consumer_failed_is_read_out_of_its_traces(version: str, tmp_
         check_traces_of_java(version, ours.namesrv, tmp_path)
 
 
-def test_why_a_java_consumer_failed_is_read_out_of_its_traces_on_apaches_broker(apache: ApacheCluster, tmp_path: Path) -> None:
+def test_why_a_java_consumer_failed_is_read_out_of_its_traces_on_apaches_broker(
+    apache: ApacheCluster, tmp_path: Path
+) -> None:
     check_traces_of_java(NEWEST if apache.version == NEWEST else "4.9.8", apache.namesrv, tmp_path)
 
 
@@ -67,8 +74,11 @@ def test_mqadmin_reads_the_traces_of_our_consumers(tmp_path: Path) -> None:
     assert found == {"raises": "ValueError: no stock", "later": "too early"}
 
 
-def test_mqadmin_and_we_read_the_traces_of_our_consumers_on_apaches_broker(apache: ApacheCluster, tmp_path: Path) -> None:
-    """Apache's broker keeps no reason with a dead letter, as ours does: here it is out of the trace."""
+def test_mqadmin_and_we_read_the_traces_of_our_consumers_on_apaches_broker(
+    apache: ApacheCluster, tmp_path: Path
+) -> None:
+    """Apache's broker keeps no reason with a dead letter, as ours does: here it is out of the
+    trace."""
     found = check_our_traces(apache.namesrv, "traced-ours", tmp_path)
     assert found == {
         "raises": "the handler raised an exception (EXCEPTION): ValueError: no stock",
@@ -77,13 +87,17 @@ def test_mqadmin_and_we_read_the_traces_of_our_consumers_on_apaches_broker(apach
 
 
 def check_traces_of_java(version: str, namesrv: str, directory: Path) -> None:
-    client = ForeignClient(f"java-{version}", ("traced",), lambda: java_client(version, program="TracedConsumer"))
+    client = ForeignClient(
+        f"java-{version}", ("traced",), lambda: java_client(version, program="TracedConsumer")
+    )
     with skipping_without_tools():
         client.command()
     asyncio.run(send(namesrv, "traced"))
     stdin, its_stay = map(open, os.pipe(), ("rb", "wb"))
     with ThreadPoolExecutor(1) as pool, stdin, its_stay:  # it stays until all is known
-        theirs = pool.submit(run, client, namesrv, "traced", directory / "java", stdin=stdin.fileno())
+        theirs = pool.submit(
+            run, client, namesrv, "traced", directory / "java", stdin=stdin.fileno()
+        )
         found = asyncio.run(reasons(namesrv, "traced-java"))
     outcome = theirs.result()
     assert outcome.exit_code == 0, outcome.stderr
@@ -94,7 +108,8 @@ def check_traces_of_java(version: str, namesrv: str, directory: Path) -> None:
 
 
 def check_our_traces(namesrv: str, topic: str, directory: Path) -> dict[str, str | None]:
-    """Our traced consumer takes a success and two failures, and mqadmin finds each; returned are the reasons that we find."""
+    """Our traced consumer takes a success and two failures, and mqadmin finds each; returned are
+    the reasons that we find."""
 
     async def consume() -> dict[str, SendResult]:
         handled: list[str] = []

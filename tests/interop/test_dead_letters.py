@@ -1,4 +1,5 @@
-"""`turbopump dlq` against Apache's brokers: what their dead letters are, and that each is resent once, whoever comes again."""
+"""`turbopump dlq` against Apache's brokers: what their dead letters are, and that each is resent
+once, whoever comes again."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ COUNT = 120
 
 
 @pytest.fixture(scope="module", params=[NEWEST, NEWEST_4])
-def apache(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheCluster]:
+def apache(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ApacheCluster]:
     with patient_apache(request.param, tmp_path_factory.mktemp(request.param)) as cluster:
         yield cluster
 
@@ -35,7 +38,9 @@ def test_dead_letters_of_apache_s_broker_are_listed_and_resent_once(
     class KilledError(BaseException):
         pass
 
-    async def killing(instance: object, letter: DeadLetter, queue: MessageQueue) -> outcomes.Outcome:
+    async def killing(
+        instance: object, letter: DeadLetter, queue: MessageQueue
+    ) -> outcomes.Outcome:
         if letter.message.queue_offset == 90:
             raise KilledError
         return await outcomes.send_once(instance, letter, queue)  # type: ignore[arg-type]
@@ -56,13 +61,21 @@ def test_dead_letters_of_apache_s_broker_are_listed_and_resent_once(
             DeadLetters(apache.namesrv) as dead_letters,
             PullConsumer(apache.namesrv, group="looker") as looker,
             PushConsumer(
-                apache.namesrv, group=GROUP, topic="dying", consume_from=ConsumeFrom.FIRST, handler=handle
+                apache.namesrv,
+                group=GROUP,
+                topic="dying",
+                consume_from=ConsumeFrom.FIRST,
+                handler=handle,
             ) as consumer,
             asyncio.timeout(2 * PATIENCE_SECONDS),
         ):
             for number in range(COUNT):
-                await producer.send(Message("dying", b"letter %d" % number, properties={"n": str(number)}))
-            while [group.count for group in await dead_letters.groups() if group.group == GROUP] != [COUNT]:
+                await producer.send(
+                    Message("dying", b"letter %d" % number, properties={"n": str(number)})
+                )
+            while [
+                group.count for group in await dead_letters.groups() if group.group == GROUP
+            ] != [COUNT]:
                 await asyncio.sleep(0.1)
             letters = [letter async for letter in dead_letters.letters(GROUP)]
             assert {(letter.attempts, letter.origin_topic) for letter in letters} == {(1, "dying")}
@@ -84,16 +97,24 @@ def test_dead_letters_of_apache_s_broker_are_listed_and_resent_once(
             other = await resend(dead_letters, GROUP, tmp_path / "other")
             assert (other.elsewhere, other.sent) == (COUNT, 0), "its index knows the ids"
             found = Counter(message.body for message in await read_once(looker, "dying"))
-            assert found == {b"letter %d" % number: 2 for number in range(COUNT)}, "as sent, and resent once"
+            assert found == {b"letter %d" % number: 2 for number in range(COUNT)}, (
+                "as sent, and resent once"
+            )
 
             resent = True
             async with PushConsumer(apache.namesrv, group=GROUP, topic="dying", handler=handle):
                 chosen = await resend(
-                    dead_letters, GROUP, tmp_path / "retry", ResendTo.RETRY, lambda letter: letter.message.queue_offset < 5
+                    dead_letters,
+                    GROUP,
+                    tmp_path / "retry",
+                    ResendTo.RETRY,
+                    lambda letter: letter.message.queue_offset < 5,
                 )
                 assert chosen.targets == {f"%RETRY%{GROUP}": 5}
                 while sum(again.values()) < COUNT + 5:
                     await asyncio.sleep(0.05)
-            assert Counter(again.values()) == {1: COUNT - 5, 2: 5}, "the resent ones, and five by way of the retry topic"
+            assert Counter(again.values()) == {1: COUNT - 5, 2: 5}, (
+                "the resent ones, and five by way of the retry topic"
+            )
 
     asyncio.run(story())

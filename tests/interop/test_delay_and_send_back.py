@@ -1,5 +1,6 @@
-"""Delay levels, messages that are sent back, and dead letters: other people's clients on our broker, ours on Apache's, and a directory
-with delayed messages that goes from one broker to the other.
+"""Delay levels, messages that are sent back, and dead letters: other people's clients on our
+broker, ours on Apache's, and a directory with delayed messages that goes from one broker to the
+other.
 """
 
 from __future__ import annotations
@@ -61,8 +62,12 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OurServers]:
 
 
 @pytest.fixture(scope="module", params=[NEWEST, NEWEST_4])
-def apache(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheCluster]:
-    with patient_apache(request.param, tmp_path_factory.mktemp(request.param), messageDelayLevel=LEVELS) as cluster:
+def apache(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ApacheCluster]:
+    with patient_apache(
+        request.param, tmp_path_factory.mktemp(request.param), messageDelayLevel=LEVELS
+    ) as cluster:
         yield cluster
 
 
@@ -75,26 +80,38 @@ def test_a_foreign_client_s_delayed_and_returned_messages(
         outcome = run(client, ours.namesrv, prefix, tmp_path)
     for scenario in SCENARIOS:
         report = outcome.reports.get(scenario)
-        assert report, f"{client.name} {outcome.ending()} before {scenario} was through\n{outcome.stderr}"
-        summary.append(f"{client.name:26} {scenario:20} {report['seconds']:>6} s  {report['detail']}")
+        assert report, (
+            f"{client.name} {outcome.ending()} before {scenario} was through\n{outcome.stderr}"
+        )
+        summary.append(
+            f"{client.name:26} {scenario:20} {report['seconds']:>6} s  {report['detail']}"
+        )
         assert report["ok"], f"{report['detail']}\n{outcome.stderr}"
     sent = letters(f"{prefix}-send_back", MESSAGES // 10)
-    asyncio.run(check_dead_letters(ours.namesrv, f"{prefix}-send_back-group", sent, same_text=False))
+    asyncio.run(
+        check_dead_letters(ours.namesrv, f"{prefix}-send_back-group", sent, same_text=False)
+    )
 
 
 def test_our_delayed_messages_come_when_they_are_due_from_our_broker(ours: OurServers) -> None:
     asyncio.run(delayed_story(ours.namesrv))
 
 
-def test_our_delayed_messages_come_when_they_are_due_from_apaches_broker(apache: ApacheCluster) -> None:
+def test_our_delayed_messages_come_when_they_are_due_from_apaches_broker(
+    apache: ApacheCluster,
+) -> None:
     asyncio.run(delayed_story(apache.namesrv))
 
 
-def test_what_our_consumer_sends_back_to_our_broker_comes_again_and_is_a_dead_letter(ours: OurServers) -> None:
+def test_what_our_consumer_sends_back_to_our_broker_comes_again_and_is_a_dead_letter(
+    ours: OurServers,
+) -> None:
     asyncio.run(returned_story(ours.namesrv))
 
 
-def test_what_our_consumer_sends_back_to_apaches_broker_comes_again_and_is_a_dead_letter(apache: ApacheCluster) -> None:
+def test_what_our_consumer_sends_back_to_apaches_broker_comes_again_and_is_a_dead_letter(
+    apache: ApacheCluster,
+) -> None:
     asyncio.run(returned_story(apache.namesrv))
 
 
@@ -104,20 +121,37 @@ async def delayed_story(namesrv: str) -> None:
     arrived: dict[int, tuple[int, Delivery]] = {}
 
     async def handle(message: Delivery) -> None:
-        assert arrived.setdefault(numbers([message])[0], (time.time_ns() // 1_000_000, message))[1] is message
+        assert (
+            arrived.setdefault(numbers([message])[0], (time.time_ns() // 1_000_000, message))[1]
+            is message
+        )
 
     async with patient_producer(namesrv) as producer:
         results = [await producer.send(message) for message in sent]
-        async with PushConsumer(namesrv, group="waiting", topic="delayed", handler=handle, consume_from=ConsumeFrom.FIRST):
+        async with PushConsumer(
+            namesrv,
+            group="waiting",
+            topic="delayed",
+            handler=handle,
+            consume_from=ConsumeFrom.FIRST,
+        ):
             await eventually("all came", lambda: len(arrived) == COUNT)
     for number, (message, result) in enumerate(zip(sent, results, strict=True)):
         at, got = arrived[number]
         assert at - got.born_timestamp >= 1000 * (number % 4) - EARLY_MS
-        assert (got.topic, got.body, got.tags, got.keys) == ("delayed", message.body, message.tags, message.keys)
+        assert (got.topic, got.body, got.tags, got.keys) == (
+            "delayed",
+            message.body,
+            message.tags,
+            message.keys,
+        )
         assert (got.msg_id, got.queue_id) == (result.msg_id, result.queue.queue_id)
         assert {name: got.properties.get(name) for name in message.properties} == message.properties
         if number % 4:
-            assert (got.properties["REAL_TOPIC"], got.properties["REAL_QID"]) == ("delayed", str(got.queue_id))
+            assert (got.properties["REAL_TOPIC"], got.properties["REAL_QID"]) == (
+                "delayed",
+                str(got.queue_id),
+            )
 
 
 async def returned_story(namesrv: str) -> None:
@@ -149,14 +183,19 @@ async def returned_story(namesrv: str) -> None:
     assert sorted(message.msg_id for message in dead) == sorted(ids)
 
 
-async def check_dead_letters(namesrv: str, group: str, sent: list[Message], *, same_text: bool = True) -> list[ReceivedMessage]:
+async def check_dead_letters(
+    namesrv: str, group: str, sent: list[Message], *, same_text: bool = True
+) -> list[ReceivedMessage]:
     """Each message is there once, after one attempt more than it was to be tried again."""
     async with PullConsumer(namesrv, group="undertaker") as reader:
         dead = await read_all(reader, f"%DLQ%{group}", len(sent))
     assert sorted(numbers(dead)) == sorted(numbers(sent))
     for message in dead:
         wanted = sent[numbers([message])[0]]
-        assert (message.reconsume_times, message.properties["RETRY_TOPIC"]) == (RETRIES + 1, wanted.topic)
+        assert (message.reconsume_times, message.properties["RETRY_TOPIC"]) == (
+            RETRIES + 1,
+            wanted.topic,
+        )
         assert message.properties["ORIGIN_MESSAGE_ID"]
         assert (message.tags, message.keys) == (wanted.tags, wanted.keys)
         if same_text:
@@ -168,7 +207,8 @@ def delayed(topic: str, number: int, level: int) -> Message:
     return letter(topic, number, delay_level=level)
 
 
-# --- a directory with messages that wait ----------------------------------------------------------------------------------------
+# --- a directory with messages that wait
+# ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -228,4 +268,7 @@ def test_delayed_messages_of_a_directory_are_delivered_by_whoever_has_it_when_th
     with skipping_without_tools(), shared:
         shared.turn(first, begin, end)
         shared.turn(the_other(first), finish, end)
-    summary.append(f"apache-{version:10} {time.monotonic() - started:6.2f} s  delayed messages, {first} first, {end.name}")
+    summary.append(
+        f"apache-{version:10} {time.monotonic() - started:6.2f} s  delayed messages, "
+        f"{first} first, {end.name}"
+    )

@@ -1,6 +1,8 @@
-"""Other people's clients against `turbopump namesrv` and `turbopump broker`: every scenario of every client is one test.
+"""Other people's clients against `turbopump namesrv` and `turbopump broker`: every scenario of
+every client is one test.
 
-All clients run at once against one server, each in a process of its own; the first test of a client waits for its run.
+All clients run at once against one server, each in a process of its own; the first test of a client
+waits for its run.
 """
 
 from __future__ import annotations
@@ -23,11 +25,15 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OurServers]:
 
 
 @pytest.fixture(scope="module")
-def run_of(servers: OurServers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[ForeignClient], ClientRun]]:
+def run_of(
+    servers: OurServers, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[ForeignClient], ClientRun]]:
     directory = tmp_path_factory.mktemp("clients")
     with ThreadPoolExecutor(max_workers=3) as pool:
         runs: dict[str, Future[ClientRun]] = {
-            client.name: pool.submit(run, client, servers.namesrv, client.name.replace(".", "-"), directory / client.name)
+            client.name: pool.submit(
+                run, client, servers.namesrv, client.name.replace(".", "-"), directory / client.name
+            )
             for client in CLIENT_TABLE
         }
 
@@ -40,13 +46,18 @@ def run_of(servers: OurServers, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.mark.parametrize(("client", "scenario"), CASES, ids=[f"{c.name}-{s}" for c, s in CASES])
 def test_every_message_of_a_foreign_client_is_what_it_sent(
-    client: ForeignClient, scenario: str, run_of: Callable[[ForeignClient], ClientRun], summary: list[str]
+    client: ForeignClient,
+    scenario: str,
+    run_of: Callable[[ForeignClient], ClientRun],
+    summary: list[str],
 ) -> None:
     outcome = run_of(client)
 
     report = outcome.reports.get(scenario)
 
-    assert report, f"{client.name} {outcome.ending()} before {scenario} was through\n{outcome.stderr}"
+    assert report, (
+        f"{client.name} {outcome.ending()} before {scenario} was through\n{outcome.stderr}"
+    )
     summary.append(f"{client.name:26} {scenario:20} {report['seconds']:>6} s  {report['detail']}")
     assert report["ok"], f"{report['detail']}\n{outcome.stderr}"
 

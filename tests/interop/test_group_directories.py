@@ -1,5 +1,6 @@
-"""A store directory changes hands between our broker and Apache's: a group of our consumers and Java's goes on at its place, and the
-settings of groups hold, after clean stops and after kills, both ways.
+"""A store directory changes hands between our broker and Apache's: a group of our consumers and
+Java's goes on at its place, and the settings of groups hold, after clean stops and after kills,
+both ways.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ JAVA = {NEWEST: "java-5.3.3", NEWEST_4: "java-4.9.8"}
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[str]]]:
     """Apache's version -> its directory's story."""
     with ThreadPoolExecutor(len(JAVA)) as pool:
-        yield {version: pool.submit(run, version, tmp_path_factory.mktemp(version)) for version in JAVA}
+        yield {
+            version: pool.submit(run, version, tmp_path_factory.mktemp(version)) for version in JAVA
+        }
 
 
 @pytest.mark.parametrize("version", JAVA)
@@ -70,7 +73,9 @@ def test_a_group_goes_on_at_its_place_and_its_settings_hold_when_the_directory_c
 def run(version: str, directory: Path) -> str:
     command = BESIDE[JAVA[version]]()
     started = time.monotonic()
-    with SharedDirectory(version, directory, SETTINGS, only_ours={"enabledAppendPropCRC": True}) as shared:
+    with SharedDirectory(
+        version, directory, SETTINGS, only_ours={"enabledAppendPropCRC": True}
+    ) as shared:
         turns = Turns(shared, command, directory)
         shared.turn("ours", turns.next, signal.SIGTERM)
         turns.check_file()
@@ -80,12 +85,14 @@ def run(version: str, directory: Path) -> str:
         turns.check_file()
         shared.turn("ours", turns.next, signal.SIGTERM)
     return (
-        f"{time.monotonic() - started:6.2f} s  a group's places and settings: {len(turns.sent)} messages in {turns.count} turns"
+        f"{time.monotonic() - started:6.2f} s  a group's places and settings: {len(turns.sent)} "
+        f"messages in {turns.count} turns"
     )
 
 
 class Turns:
-    """In each turn the group first gets what was sent when nobody consumed, at the end of the turn before, and nothing else of before."""
+    """In each turn the group first gets what was sent when nobody consumed, at the end of the turn
+    before, and nothing else of before."""
 
     def __init__(self, shared: SharedDirectory, command: list[str], directory: Path) -> None:
         self.sent: list[SendResult] = []
@@ -110,7 +117,8 @@ class Turns:
         await eventually("the offsets are saved", self.persisted)
         self.count += 1
 
-    # --- places ------------------------------------------------------------------------------------------------------------------
+    # --- places
+    # ----------------------------------------------------------------------------------------------
 
     async def _consume(self, namesrv: str, producer: Producer) -> None:
         """Ours and Java's take turns in being the first, who is alone with what was left."""
@@ -125,23 +133,32 @@ class Turns:
             )
             if self.count % 2:
                 await stack.enter_async_context(ours)
-                await eventually("ours consumes what was left", lambda: deliveries.done() == waiting)
+                await eventually(
+                    "ours consumes what was left", lambda: deliveries.done() == waiting
+                )
                 stop_theirs = await stack.enter_async_context(theirs)
             else:
                 stop_theirs = await stack.enter_async_context(theirs)
-                await eventually("Java's consumes what was left", lambda: deliveries.done() == waiting)
+                await eventually(
+                    "Java's consumes what was left", lambda: deliveries.done() == waiting
+                )
                 await stack.enter_async_context(ours)
             deadline = time.monotonic() + PATIENCE_SECONDS
             while True:
                 last = await self._send(producer)
-                await eventually("all come", lambda: deliveries.done() == set(range(self._consumed, len(self.sent))))
+                await eventually(
+                    "all come",
+                    lambda: deliveries.done() == set(range(self._consumed, len(self.sent))),
+                )
                 if deliveries.shared(last, ("0.0.0.1", "java")):
                     break
                 assert time.monotonic() < deadline, "they never share the queues"
             await stop_theirs()
             await eventually("ours has the queues of Java's", lambda: len(ours.queues) >= QUEUES)
             await settled(self._broker, TOPIC, len(self.sent), ours)
-        assert min(one.number for one in deliveries.all) == self._consumed, "nothing comes that was consumed before"
+        assert min(one.number for one in deliveries.all) == self._consumed, (
+            "nothing comes that was consumed before"
+        )
         self._consumed = len(self.sent)
 
     async def _send(self, producer: Producer) -> range:
@@ -149,7 +166,9 @@ class Turns:
         assert len(queues) == QUEUES
         numbers = range(len(self.sent), len(self.sent) + ROUND)
         for number in numbers:
-            self.sent.append(await producer.send(letter(TOPIC, number), queue=queues[number % QUEUES]))
+            self.sent.append(
+                await producer.send(letter(TOPIC, number), queue=queues[number % QUEUES])
+            )
         return numbers
 
     def persisted(self) -> bool:
@@ -165,13 +184,17 @@ class Turns:
         """After a clean stop."""
         assert self.persisted(), self._offsets.read_text()
 
-    # --- settings ----------------------------------------------------------------------------------------------------------------
+    # --- settings
+    # ----------------------------------------------------------------------------------------------
 
     async def _make_groups(self) -> None:
-        """One that may not consume, and one whose messages are dead letters when they are sent back for the first time."""
+        """One that may not consume, and one whose messages are dead letters when they are sent back
+        for the first time."""
         made = [
             SubscriptionGroupConfig(
-                group_name=f"shut-{self.count}", consume_enable=False, consume_timeout_minute=20 + self.count
+                group_name=f"shut-{self.count}",
+                consume_enable=False,
+                consume_timeout_minute=20 + self.count,
             ),
             SubscriptionGroupConfig(
                 group_name=f"strict-{self.count}",
@@ -208,7 +231,9 @@ class Turns:
 
     async def _check_strict(self, client: RemotingClient, namesrv: str, turn: int) -> None:
         group = f"strict-{turn}"
-        request = ConsumerSendMsgBack(offset=offset_of(self.sent[0]), group=group, delay_level=0, origin_topic=TOPIC)
+        request = ConsumerSendMsgBack(
+            offset=offset_of(self.sent[0]), group=group, delay_level=0, origin_topic=TOPIC
+        )
         await client.call(self._broker, request, timeout=CALL_SECONDS)
         wanted = self._dead - turn  # one of each turn since
         async with PullConsumer(namesrv, group="undertaker") as reader:

@@ -1,5 +1,6 @@
-"""A handler of ours that gets lists of messages, over Apache's brokers: without order with messages that are sent back, in order with lists
-that fail in place, and popped. Nothing is lost, and afterwards the group stands at the end of every queue.
+"""A handler of ours that gets lists of messages, over Apache's brokers: without order with messages
+that are sent back, in order with lists that fail in place, and popped. Nothing is lost, and
+afterwards the group stands at the end of every queue.
 """
 
 from __future__ import annotations
@@ -38,14 +39,19 @@ LEVELS = "1s 1s 1s 1s 1s"
 
 
 @pytest.fixture(scope="module", params=[NEWEST, NEWEST_4])
-def apache(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheCluster]:
-    with patient_apache(request.param, tmp_path_factory.mktemp(request.param), messageDelayLevel=LEVELS) as cluster:
+def apache(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ApacheCluster]:
+    with patient_apache(
+        request.param, tmp_path_factory.mktemp(request.param), messageDelayLevel=LEVELS
+    ) as cluster:
         yield cluster
 
 
 class Lists:
-    """What a plain handler got. Every tenth message fails the first time: by itself, or with all of its list that are not done yet.
-    ``delay``: in seconds, when one that fails by itself comes again (None: as the broker has it), and no list fails as a whole then."""
+    """What a plain handler got. Every tenth message fails the first time: by itself, or with all of
+    its list that are not done yet. ``delay``: in seconds, when one that fails by itself comes again
+    (None: as the broker has it), and no list fails as a whole then."""
 
     def __init__(self, *, in_order: bool = False, delay: float | None = None) -> None:
         self.sizes: list[int] = []
@@ -109,9 +115,14 @@ def test_lists_over_apaches_broker_and_where_the_group_stands_afterwards(
         client = RemotingClient()
         try:
             async with PullConsumer(apache.namesrv, group=group) as reader:
-                ends = {queue: await reader.max_offset(queue) for queue in await reader.queues(topic)}
+                ends = {
+                    queue: await reader.max_offset(queue) for queue in await reader.queues(topic)
+                }
             assert sum(ends.values()) == LETTERS
-            places = {queue: await committed(client, apache.broker, group, topic, queue.queue_id) for queue in ends}
+            places = {
+                queue: await committed(client, apache.broker, group, topic, queue.queue_id)
+                for queue in ends
+            }
             assert places == ends
             again = await committed(client, apache.broker, group, f"%RETRY%{group}", 0)
         finally:
@@ -121,7 +132,9 @@ def test_lists_over_apaches_broker_and_where_the_group_stands_afterwards(
 
     asyncio.run(story())
     assert set(lists.handled) == set(range(LETTERS))
-    assert set(lists.handled.values()) == {1}, "what was done before another failed did not come again"
+    assert set(lists.handled.values()) == {1}, (
+        "what was done before another failed did not come again"
+    )
     assert all(lists.attempts[number] >= 2 for number in range(0, LETTERS, 10))
     assert 1 < max(lists.sizes) <= BATCH
     if in_order:
@@ -131,14 +144,21 @@ def test_lists_over_apaches_broker_and_where_the_group_stands_afterwards(
 
 
 @pytest.mark.parametrize("apache", [NEWEST], indirect=True)
-def test_lists_that_are_popped_from_apaches_broker(apache: ApacheCluster, summary: list[str]) -> None:
+def test_lists_that_are_popped_from_apaches_broker(
+    apache: ApacheCluster, summary: list[str]
+) -> None:
     started = time.monotonic()
     topic, group = "lists-popped", "listers-popped"
     lists = Lists(delay=1.0)
 
     async def story() -> None:
         await make_topics(apache.namesrv, apache.broker, topic)
-        await set_mode(Servers(apache.version, apache.namesrv, apache.broker), topic, group, MessageRequestMode.POP)
+        await set_mode(
+            Servers(apache.version, apache.namesrv, apache.broker),
+            topic,
+            group,
+            MessageRequestMode.POP,
+        )
         async with patient_producer(apache.namesrv) as producer:
             await send_all(producer, letters(topic, LETTERS))
         async with PushConsumer(
@@ -156,6 +176,8 @@ def test_lists_that_are_popped_from_apaches_broker(apache: ApacheCluster, summar
     asyncio.run(story())
     assert lists.kinds == {PoppedDelivery}
     assert set(lists.handled.values()) == {1}
-    assert {number for number, attempt in lists.attempts.items() if attempt == 2} == set(range(0, LETTERS, 10))
+    assert {number for number, attempt in lists.attempts.items() if attempt == 2} == set(
+        range(0, LETTERS, 10)
+    )
     assert 1 < max(lists.sizes) <= BATCH
     summary.append(f"lists of ours, popped, {apache.version}: {time.monotonic() - started:.1f} s")

@@ -1,6 +1,8 @@
-"""Topics with ``queue.type=BatchCQ``: one store directory, to which Apache's broker and ours write inner batches in turns.
+"""Topics with ``queue.type=BatchCQ``: one store directory, to which Apache's broker and ours write
+inner batches in turns.
 
-What is sent is what a Java 5 producer sends for a batch: the request has a UNIQ_KEY of its own. Read it is by our consumers, from either.
+What is sent is what a Java 5 producer sends for a batch: the request has a UNIQ_KEY of its own.
+Read it is by our consumers, from either.
 """
 
 from __future__ import annotations
@@ -60,9 +62,16 @@ SETTINGS = {
 
 
 async def create(
-    remoting: RemotingClient, broker: str, topic: str, *, queues: int = 1, attributes: str | None = BATCHED
+    remoting: RemotingClient,
+    broker: str,
+    topic: str,
+    *,
+    queues: int = 1,
+    attributes: str | None = BATCHED,
 ) -> None:
-    request = CreateTopic(topic=topic, read_queue_nums=queues, write_queue_nums=queues, attributes=attributes)
+    request = CreateTopic(
+        topic=topic, read_queue_nums=queues, write_queue_nums=queues, attributes=attributes
+    )
     answer = await remoting.exchange(broker, request, timeout=60)
     assert answer.code == ResponseCode.SUCCESS, answer
 
@@ -71,13 +80,17 @@ async def send_inner(
     remoting: RemotingClient, broker: str, topic: str, messages: Iterable[Message], unique_id: str
 ) -> SendMessageReply:
     """As one batch with this id, to the first queue."""
-    request = SendBatchMessage(topic=topic, queue_id=0, batch=True, properties=f"UNIQ_KEY\x01{unique_id}\x02")
+    request = SendBatchMessage(
+        topic=topic, queue_id=0, batch=True, properties=f"UNIQ_KEY\x01{unique_id}\x02"
+    )
     answer = await remoting.exchange(broker, request, encode_batch(messages), timeout=60)
     assert answer.code == ResponseCode.SUCCESS, answer
     return answer.header(SendMessageReply)
 
 
-async def pull_raw(remoting: RemotingClient, broker: str, topic: str, queue_id: int, offset: int) -> list[ReceivedMessage]:
+async def pull_raw(
+    remoting: RemotingClient, broker: str, topic: str, queue_id: int, offset: int
+) -> list[ReceivedMessage]:
     """The entries as they are stored, batches whole."""
     request = PullMessage(
         consumer_group="raw",
@@ -104,7 +117,9 @@ class Hands:
 
     def units(self) -> bytes:
         """The queue's units as they lie in its files."""
-        return b"".join(path.read_bytes() for path in sorted(self.queue_files.iterdir()))[: BATCH_UNIT_SIZE * self._units]
+        return b"".join(path.read_bytes() for path in sorted(self.queue_files.iterdir()))[
+            : BATCH_UNIT_SIZE * self._units
+        ]
 
     @property
     def _units(self) -> int:
@@ -128,18 +143,30 @@ class Hands:
         self.shared.turn(who, work, end)
 
     async def _create(self, remoting: RemotingClient) -> None:
-        await create(remoting, self.shared.cluster.broker, TOPIC, attributes=None if self.bodies else BATCHED)
+        await create(
+            remoting, self.shared.cluster.broker, TOPIC, attributes=None if self.bodies else BATCHED
+        )
 
     async def _write(self, remoting: RemotingClient, namesrv: str) -> None:
         for size in (1, 3, 2, 5, 4, 1, 7, 2, 6):
             self._batches += 1
             bodies = [b"batch %d, message %d" % (self._batches, number) for number in range(size)]
             messages = [
-                Message(TOPIC, body, tags="ab"[number % 2], properties={"UNIQ_KEY": f"ID-{self._batches}-{number}"})
+                Message(
+                    TOPIC,
+                    body,
+                    tags="ab"[number % 2],
+                    properties={"UNIQ_KEY": f"ID-{self._batches}-{number}"},
+                )
                 for number, body in enumerate(bodies)
             ]
-            reply = await send_inner(remoting, self.shared.cluster.broker, TOPIC, messages, f"BATCH{self._batches}")
-            assert (reply.queue_offset, reply.batch_uniq_id) == (len(self.bodies), f"BATCH{self._batches}")
+            reply = await send_inner(
+                remoting, self.shared.cluster.broker, TOPIC, messages, f"BATCH{self._batches}"
+            )
+            assert (reply.queue_offset, reply.batch_uniq_id) == (
+                len(self.bodies),
+                f"BATCH{self._batches}",
+            )
             self.bodies += bodies
         async with Producer(namesrv, group="inner-batches", send_timeout=60) as producer:
             sent = await producer.send(TOPIC, b"alone %d" % len(self.bodies))
@@ -168,7 +195,11 @@ class Hands:
 
     async def _check_raw(self, remoting: RemotingClient) -> None:
         entry = (await pull_raw(remoting, self.shared.cluster.broker, TOPIC, 0, 1))[0]
-        assert (entry.queue_offset, entry.sys_flag & 0xC0, entry.properties["INNER_NUM"]) == (1, 0xC0, "3")
+        assert (entry.queue_offset, entry.sys_flag & 0xC0, entry.properties["INNER_NUM"]) == (
+            1,
+            0xC0,
+            "3",
+        )
         assert entry.properties["INNER_BASE"] == "1"
 
 
@@ -187,7 +218,9 @@ def test_a_directory_of_batches_made_by_ours_goes_to_apache_and_back(hands: Hand
     hands.turn("ours", signal.SIGTERM)
 
 
-def test_units_that_ours_makes_anew_from_apache_s_log_are_apache_s_to_the_byte(hands: Hands) -> None:
+def test_units_that_ours_makes_anew_from_apache_s_log_are_apache_s_to_the_byte(
+    hands: Hands,
+) -> None:
     hands.turn("apache", signal.SIGTERM)
     made_by_apache = hands.units()
     assert len(made_by_apache) > BATCH_UNIT_SIZE * UNITS_A_FILE, "more than one file"
@@ -215,7 +248,9 @@ def test_batches_of_java_to_our_broker_are_read_by_java_and_by_ours(tmp_path: Pa
                 for queue in await consumer.queues(topic):
                     offset = 0
                     while offset < await consumer.max_offset(queue):
-                        raw = await pull_raw(remoting, servers.broker, topic, queue.queue_id, offset)
+                        raw = await pull_raw(
+                            remoting, servers.broker, topic, queue.queue_id, offset
+                        )
                         entries += sum(entry.sys_flag & 0xC0 == 0xC0 for entry in raw)
                         result = await consumer.pull(queue, offset)
                         found += result.messages
@@ -226,14 +261,18 @@ def test_batches_of_java_to_our_broker_are_read_by_java_and_by_ours(tmp_path: Pa
 
     with skipping_without_tools(), patient_turbopump(tmp_path / "ours") as servers:
         asyncio.run(prepare(servers.broker))
-        producing = ForeignClient(f"java-{NEWEST}", ("auto_batch",), lambda: java_client(NEWEST, program="Producing"))
+        producing = ForeignClient(
+            f"java-{NEWEST}", ("auto_batch",), lambda: java_client(NEWEST, program="Producing")
+        )
         outcome = run(producing, servers.namesrv, "inner", tmp_path / "java")
         assert outcome.reports["auto_batch"]["ok"], outcome.reports["auto_batch"]
         received, entries = asyncio.run(read(servers))
         assert 0 < entries < len(received)
         check(letters(topic, MESSAGES), received)
         check_queues(received)
-        _, by_java = read_by_java(NEWEST, servers.namesrv, {("-", topic): MESSAGES}, tmp_path / "reading")
+        _, by_java = read_by_java(
+            NEWEST, servers.namesrv, {("-", topic): MESSAGES}, tmp_path / "reading"
+        )
         check_read(letters(topic, MESSAGES), by_java[topic], [None] * MESSAGES, in_order=False)
         assert {(one.queue_id, one.queue_offset, one.msg_id) for one in by_java[topic]} == {
             (one.queue_id, one.queue_offset, one.msg_id) for one in received
@@ -241,8 +280,12 @@ def test_batches_of_java_to_our_broker_are_read_by_java_and_by_ours(tmp_path: Pa
 
 
 @pytest.mark.parametrize("servers", [OURS, NEWEST], indirect=True)
-def test_a_popped_batch_is_taken_apart_and_the_broker_takes_what_is_said_of_it(servers: Servers) -> None:
-    bodies = [b"batch %d, message %d" % (batch, number) for batch in range(3) for number in range(4)]
+def test_a_popped_batch_is_taken_apart_and_the_broker_takes_what_is_said_of_it(
+    servers: Servers,
+) -> None:
+    bodies = [
+        b"batch %d, message %d" % (batch, number) for batch in range(3) for number in range(4)
+    ]
 
     async def send(remoting: RemotingClient) -> None:
         await create(remoting, servers.broker, "popped")
@@ -256,12 +299,16 @@ def test_a_popped_batch_is_taken_apart_and_the_broker_takes_what_is_said_of_it(s
             await send(remoting)
         finally:
             await remoting.close()
-        consumer = SimpleConsumer(servers.namesrv, group="popped", topic="popped", consume_from=ConsumeFrom.FIRST)
+        consumer = SimpleConsumer(
+            servers.namesrv, group="popped", topic="popped", consume_from=ConsumeFrom.FIRST
+        )
         async with consumer, asyncio.timeout(240):
             came: list[PoppedMessage] = []
             while len(came) < len(bodies):
                 came += await consumer.receive(16, 600)
-            assert [(one.body, one.queue_offset) for one in came] == [(body, place) for place, body in enumerate(bodies)]
+            assert [(one.body, one.queue_offset) for one in came] == [
+                (body, place) for place, body in enumerate(bodies)
+            ]
             assert len({one.handle for one in came}) == 3
             handle = await consumer.change_invisible_time(came[1], 700, timeout=60)
             assert [one.handle == handle for one in came] == [True] * 4 + [False] * 8

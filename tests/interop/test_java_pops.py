@@ -1,4 +1,5 @@
-"""Java's push consumers that pop from our broker, which tells them to: assignment, receipts, acknowledgements, retries."""
+"""Java's push consumers that pop from our broker, which tells them to: assignment, receipts,
+acknowledgements, retries."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ from tests.interop.our_servers import patient_turbopump
 FIVE = ForeignClient("java-5.3.3", ("push_pops",), lambda: java_client("5.3.3", program="Popping"))
 
 
-def test_javas_push_consumers_pop_everything_and_get_again_what_they_did_not_do(tmp_path: Path, summary: list[str]) -> None:
+def test_javas_push_consumers_pop_everything_and_get_again_what_they_did_not_do(
+    tmp_path: Path, summary: list[str]
+) -> None:
     with skipping_without_tools():
         FIVE.command()  # built before anything is started
     with patient_turbopump(tmp_path / "servers") as servers:

@@ -1,7 +1,8 @@
-"""Every kind of send that Java's and Go's producers have, and delayed sends of C++'s and Node's, to our broker, read by our consumer;
-docs/interop.md has the matrix.
+"""Every kind of send that Java's and Go's producers have, and delayed sends of C++'s and Node's, to
+our broker, read by our consumer; docs/interop.md has the matrix.
 
-Each client's program sends all its kinds at once, each on a topic of its own; one consumer of ours then reads them all.
+Each client's program sends all its kinds at once, each on a topic of its own; one consumer of ours
+then reads them all.
 """
 
 from __future__ import annotations
@@ -18,9 +19,25 @@ import pytest
 from tests.interop.apache import free_ports, properties_text
 from tests.interop.conftest import skipping_without_tools
 from tests.interop.foreign import CLIENTS as PROGRAMS
-from tests.interop.foreign import MESSAGES, ClientRun, ForeignClient, cpp_client, go_client, java_client, run
+from tests.interop.foreign import (
+    MESSAGES,
+    ClientRun,
+    ForeignClient,
+    cpp_client,
+    go_client,
+    java_client,
+    run,
+)
 from tests.interop.members import node_program
-from tests.interop.our_clients import PATIENCE_SECONDS, check, check_queues, letter, letters, numbers, once
+from tests.interop.our_clients import (
+    PATIENCE_SECONDS,
+    check,
+    check_queues,
+    letter,
+    letters,
+    numbers,
+    once,
+)
 from tests.interop.our_servers import PATIENT_BROKER, OurServers, turbopump_broker
 
 from turbopump import ConsumeFrom, Message, MessageQueue, PushConsumer, ReceivedMessage
@@ -33,15 +50,22 @@ LEVELS = "1s 2s 3s 1s 1s 20s"
 ZLIB, LZ4, ZSTD = 0x300, 0x100, 0x200
 """Bits 8 to 10 of sysFlag: how a body is compressed (``MessageSysFlag``)."""
 LATE_MS = 30_000
-"""On a machine that stands still at times; the precision, a second, is judged in virtual time: tests/simulation/test_timers.py."""
+"""On a machine that stands still at times; the precision, a second, is judged in virtual time:
+tests/simulation/test_timers.py."""
 
 
 def sharded(topic: str) -> list[Message]:
-    return [message.with_property("order", f"order {number % 5}") for number, message in enumerate(letters(topic, MESSAGES))]
+    return [
+        message.with_property("order", f"order {number % 5}")
+        for number, message in enumerate(letters(topic, MESSAGES))
+    ]
 
 
 def compressible(topic: str) -> list[Message]:
-    return [letter(topic, number, b"compressible %d " % number * (500 + number)) for number in range(FEW)]
+    return [
+        letter(topic, number, b"compressible %d " % number * (500 + number))
+        for number in range(FEW)
+    ]
 
 
 def largest(topic: str) -> list[Message]:
@@ -68,7 +92,8 @@ class Kind:
     compressed: int = 0
     kept: Callable[[Message], bool] = lambda message: True
     placed: bool = True  # the send result told where it would be read
-    queue: Callable[[int], int] | None = None  # to which each went but the first, which made the topic
+    # to which each went but the first, which made the topic
+    queue: Callable[[int], int] | None = None
 
 
 def third(_number: int) -> int:
@@ -107,11 +132,20 @@ KINDS = {
     "timers_sec": Kind(some, in_order=False, placed=False),
     "timers_ms": Kind(some, in_order=False, placed=False),
     "timers_oneway": Kind(some, in_order=False),
-    "recalled": Kind(some, in_order=False, placed=False, kept=lambda message: int(message.properties["n"]) % 2 == 1),
+    "recalled": Kind(
+        some,
+        in_order=False,
+        placed=False,
+        kept=lambda message: int(message.properties["n"]) % 2 == 1,
+    ),
     "namespace": Kind(some, space="v1"),
     "namespace_v2": Kind(some, space="v2"),
     "namespace_transactions": Kind(
-        some, in_order=False, space="v1", placed=False, kept=lambda message: int(message.properties["n"]) % 3 != 1
+        some,
+        in_order=False,
+        space="v1",
+        placed=False,
+        kept=lambda message: int(message.properties["n"]) % 3 != 1,
     ),
     "traced": Kind(some),
 }
@@ -129,10 +163,15 @@ CLIENTS = (
     ForeignClient("go-2.1.2", GO_KINDS, lambda: go_client("producing")),
 )
 DELAYING = (
-    ForeignClient("cpp-0.4.4", ("levels", "timers"), lambda: [cpp_client()[0], str(PROGRAMS / "cpp" / "delaying.py")]),
+    ForeignClient(
+        "cpp-0.4.4",
+        ("levels", "timers"),
+        lambda: [cpp_client()[0], str(PROGRAMS / "cpp" / "delaying.py")],
+    ),
     ForeignClient("node-2.0.1", ("levels", "timers"), lambda: node_program("delaying.js")),
 )
-"""Who has no more than the other kinds that test_foreign_clients.py reads back with their own consumers."""
+"""Who has no more than the other kinds that test_foreign_clients.py reads back with their own
+consumers."""
 
 
 @dataclass(slots=True)
@@ -141,7 +180,9 @@ class Story:
 
     outcome: ClientRun
     places: dict[tuple[str, int], tuple[int, int, str]] = field(default_factory=dict)
-    received: defaultdict[str, list[ReceivedMessage]] = field(default_factory=lambda: defaultdict(list))
+    received: defaultdict[str, list[ReceivedMessage]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
     arrived_ms: dict[tuple[str, int], int] = field(default_factory=dict)
 
 
@@ -169,7 +210,9 @@ def stories(servers: OurServers, tmp_path_factory: pytest.TempPathFactory) -> di
     directory = tmp_path_factory.mktemp("clients")
     with skipping_without_tools(), ThreadPoolExecutor() as pool:
         runs = {
-            client.name: pool.submit(run, client, servers.namesrv, prefix(client), directory / client.name)
+            client.name: pool.submit(
+                run, client, servers.namesrv, prefix(client), directory / client.name
+            )
             for client in (*CLIENTS, *DELAYING)
         }
         made = {name: Story(future.result()) for name, future in runs.items()}
@@ -195,7 +238,9 @@ async def read(namesrv: str, stories: dict[str, Story]) -> None:
             topic, kind = f"{prefix(client)}-{name}", KINDS[name]
             wanted[topic] = sum(map(kind.kept, kind.sent(topic)))
             owner[topic] = stories[client.name]
-            spaces.setdefault((kind.space or "", f"{prefix(client)}-space" if kind.space else ""), []).append(topic)
+            spaces.setdefault(
+                (kind.space or "", f"{prefix(client)}-space" if kind.space else ""), []
+            ).append(topic)
 
     async def handle(message: Delivery) -> None:
         story = owner[message.topic]
@@ -220,16 +265,17 @@ async def read(namesrv: str, stories: dict[str, Story]) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:
             traced = published(owner[TRACE_TOPIC].received[TRACE_TOPIC])
-            if all(len(owner[topic].received[topic]) >= count for topic, count in wanted.items()) and all(
-                len(traced[f"{prefix(client)}-traced"]) >= FEW for client in CLIENTS
-            ):
+            if all(
+                len(owner[topic].received[topic]) >= count for topic, count in wanted.items()
+            ) and all(len(traced[f"{prefix(client)}-traced"]) >= FEW for client in CLIENTS):
                 break
             await asyncio.sleep(0.05)
         await asyncio.sleep(1.5)  # for what should not come
 
 
 def published(traces: list[ReceivedMessage]) -> defaultdict[str, dict[str, list[str]]]:
-    """The records of messages that were sent, as fields, by topic and message id; each is found by that id as its key."""
+    """The records of messages that were sent, as fields, by topic and message id; each is found by
+    that id as its key."""
     records: defaultdict[str, dict[str, list[str]]] = defaultdict(dict)
     for message in traces:
         for record in message.body.decode().split(RECORD_END)[:-1]:
@@ -251,7 +297,9 @@ def test_our_consumer_reads_every_kind_of_send_right(
 ) -> None:
     story, kind, topic = stories[client.name], KINDS[name], f"{prefix(client)}-{name}"
     report = story.outcome.reports.get(name)
-    assert report, f"{client.name} {story.outcome.ending()} before {name} was through\n{story.outcome.stderr}"
+    assert report, (
+        f"{client.name} {story.outcome.ending()} before {name} was through\n{story.outcome.stderr}"
+    )
     assert report["ok"], f"{report['detail']}\n{story.outcome.stderr}"
 
     received = story.received[topic]
@@ -271,11 +319,16 @@ def test_our_consumer_reads_every_kind_of_send_right(
             assert message.msg_id == place[2]
         if kind.queue is not None and numbers([message]) != [0]:
             assert message.queue_id == kind.queue(numbers([message])[0])
-    summary.append(f"{client.name:14} {name:18} {report['seconds']:>6} s  {len(received)} messages, read by ours")
+    summary.append(
+        f"{client.name:14} {name:18} {report['seconds']:>6} s  {len(received)} "
+        "messages, read by ours"
+    )
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=[client.name for client in CLIENTS])
-def test_messages_of_one_key_are_in_one_queue(client: ForeignClient, stories: dict[str, Story]) -> None:
+def test_messages_of_one_key_are_in_one_queue(
+    client: ForeignClient, stories: dict[str, Story]
+) -> None:
     topic = f"{prefix(client)}-sharded"
     queues: defaultdict[str, set[int]] = defaultdict(set)
     for message in stories[client.name].received[topic]:
@@ -305,7 +358,10 @@ def test_timer_messages_come_at_their_time(
     assert any("TIMER_OUT_MS" in message.properties for message in received)
     assert min(late) >= 0
     assert max(late) <= LATE_MS
-    summary.append(f"{client.name:14} {name:18} {len(late)} timer messages, late by {min(late)} to {max(late)} ms")
+    summary.append(
+        f"{client.name:14} {name:18} {len(late)} timer messages, late by {min(late)} "
+        f"to {max(late)} ms"
+    )
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=[client.name for client in CLIENTS])

@@ -1,4 +1,5 @@
-"""Our LitePullConsumer over Apache's brokers, and in one group with Java's over our broker and theirs, and with Go's over ours."""
+"""Our LitePullConsumer over Apache's brokers, and in one group with Java's over our broker and
+theirs, and with Go's over ours."""
 
 from __future__ import annotations
 
@@ -13,17 +14,31 @@ from tests.interop.either_servers import OURS, Servers
 from tests.interop.either_servers import servers as servers
 from tests.interop.foreign import MESSAGES, ForeignClient, go_client, java_client, run
 from tests.interop.members import foreign_member
-from tests.interop.our_clients import PATIENCE_SECONDS, check, eventually, letters, make_topics, numbers, patient_producer
+from tests.interop.our_clients import (
+    PATIENCE_SECONDS,
+    check,
+    eventually,
+    letters,
+    make_topics,
+    numbers,
+    patient_producer,
+)
 
 from turbopump import ConsumeFrom, LitePullConsumer, ReceivedMessage
 
 QUEUES = 4  # as make_topics makes them
-FIVE = ForeignClient("java-5.3.3", ("lite_shares",), lambda: java_client("5.3.3", program="LitePulling"))
-FOUR = ForeignClient("java-4.9.8", ("lite_shares",), lambda: java_client("4.9.8", program="LitePulling"))
+FIVE = ForeignClient(
+    "java-5.3.3", ("lite_shares",), lambda: java_client("5.3.3", program="LitePulling")
+)
+FOUR = ForeignClient(
+    "java-4.9.8", ("lite_shares",), lambda: java_client("4.9.8", program="LitePulling")
+)
 
 
 def consumer_of(servers: Servers, topic: str) -> LitePullConsumer:
-    return LitePullConsumer(servers.namesrv, group=f"{topic}-group", topic=topic, consume_from=ConsumeFrom.FIRST)
+    return LitePullConsumer(
+        servers.namesrv, group=f"{topic}-group", topic=topic, consume_from=ConsumeFrom.FIRST
+    )
 
 
 async def receive(consumer: LitePullConsumer, count: int) -> list[ReceivedMessage]:
@@ -55,14 +70,17 @@ def test_ours_reads_seeks_and_commits_over_any_broker(servers: Servers, summary:
             assert await consumer.offset_for_time(queue, again[0].store_timestamp) <= 1
         async with consumer_of(servers, "lite-ours") as consumer:
             rest = await receive(consumer, 1)
-            assert {message.queue_id for message in rest} == {queue.queue_id}, "only what was sought again is not done"
+            assert {message.queue_id for message in rest} == {queue.queue_id}, (
+                "only what was sought again is not done"
+            )
 
     asyncio.run(story())
     summary.append(f"lite pull of ours, {servers.name}: {time.monotonic() - started:.1f} s")
 
 
 def test_ours_and_javas_share_a_group(servers: Servers, tmp_path: Path, summary: list[str]) -> None:
-    # Java's 5.x asks by LITE_PULL_MESSAGE (361) alone: "request type 361 not supported", says Apache's 4.9.7, and it gets nothing there.
+    # Java's 5.x asks by LITE_PULL_MESSAGE (361) alone: "request type 361 not supported", says
+    # Apache's 4.9.7, and it gets nothing there.
     client = FOUR if servers.name.endswith(NEWEST_4) else FIVE
     with skipping_without_tools():
         client.command()  # built before anybody waits
@@ -70,8 +88,13 @@ def test_ours_and_javas_share_a_group(servers: Servers, tmp_path: Path, summary:
 
     async def story() -> None:
         await make_topics(servers.namesrv, servers.broker, "lite-beside")
-        async with consumer_of(servers, "lite-beside") as consumer, patient_producer(servers.namesrv) as producer:
-            theirs = asyncio.create_task(asyncio.to_thread(run, client, servers.namesrv, "lite-beside", tmp_path))
+        async with (
+            consumer_of(servers, "lite-beside") as consumer,
+            patient_producer(servers.namesrv) as producer,
+        ):
+            theirs = asyncio.create_task(
+                asyncio.to_thread(run, client, servers.namesrv, "lite-beside", tmp_path)
+            )
             queues = await consumer.queues("lite-beside")
             async with asyncio.timeout(PATIENCE_SECONDS):
                 while len(consumer.assigned) != QUEUES // 2 and not theirs.done():
@@ -88,7 +111,10 @@ def test_ours_and_javas_share_a_group(servers: Servers, tmp_path: Path, summary:
             assert sorted(both) == list(range(MESSAGES))
 
     asyncio.run(story())
-    summary.append(f"lite pull of ours and Java's in one group, {servers.name}: {time.monotonic() - started:.1f} s")
+    summary.append(
+        f"lite pull of ours and Java's in one group, {servers.name}: "
+        f"{time.monotonic() - started:.1f} s"
+    )
 
 
 @pytest.mark.parametrize("servers", [OURS], indirect=True)
@@ -111,15 +137,24 @@ def test_ours_and_gos_share_a_group(servers: Servers, tmp_path: Path, summary: l
                 said=lambda words: theirs.append((int(words[1]), int(words[2]))),
             ),
         ):
-            await eventually("our half of the queues", lambda: len(consumer.assigned) == QUEUES // 2)
+            await eventually(
+                "our half of the queues", lambda: len(consumer.assigned) == QUEUES // 2
+            )
             queues = await consumer.queues(topic)
             for number, message in enumerate(letters(topic, MESSAGES)):
                 await producer.send(message, queue=queues[number % QUEUES])
             ours = await receive(consumer, MESSAGES // 2)
             await eventually("their half of the messages", lambda: len(theirs) >= MESSAGES // 2)
-            assert {message.queue_id for message in ours} == {queue.queue_id for queue in consumer.assigned}
+            assert {message.queue_id for message in ours} == {
+                queue.queue_id for queue in consumer.assigned
+            }
             both = [*theirs, *((message.queue_id, message.queue_offset) for message in ours)]
-            assert sorted(both) == [(queue, offset) for queue in range(QUEUES) for offset in range(MESSAGES // QUEUES)]
+            assert sorted(both) == [
+                (queue, offset) for queue in range(QUEUES) for offset in range(MESSAGES // QUEUES)
+            ]
 
     asyncio.run(story())
-    summary.append(f"lite pull of ours and Go's in one group, {servers.name}: {time.monotonic() - started:.1f} s")
+    summary.append(
+        f"lite pull of ours and Go's in one group, {servers.name}: "
+        f"{time.monotonic() - started:.1f} s"
+    )

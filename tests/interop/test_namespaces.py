@@ -1,4 +1,5 @@
-"""A Java client and ours in one namespace, on our broker: what one sends the other receives, under names without the namespace."""
+"""A Java client and ours in one namespace, on our broker: what one sends the other receives, under
+names without the namespace."""
 
 from __future__ import annotations
 
@@ -19,14 +20,18 @@ SCENARIOS = ("receives", "sends")
 
 @pytest.mark.parametrize("version", ["5.3.3", "4.9.8"])
 def test_java_and_we_meet_in_a_namespace(version: str, tmp_path: Path) -> None:
-    client = ForeignClient(f"java-{version}", SCENARIOS, lambda: java_client(version, program="Namespaces"))
+    client = ForeignClient(
+        f"java-{version}", SCENARIOS, lambda: java_client(version, program="Namespaces")
+    )
     with skipping_without_tools():
         client.command()
     prefix = client.name.replace(".", "-")
     namespace = f"{prefix}-space"
 
     async def story(namesrv: str, broker: str) -> None:
-        await make_topics(namesrv, broker, f"{namespace}%{prefix}-ours", f"{namespace}%{prefix}-theirs")
+        await make_topics(
+            namesrv, broker, f"{namespace}%{prefix}-ours", f"{namespace}%{prefix}-theirs"
+        )
         received: dict[bytes, str] = {}
         failed: list[str] = []
 
@@ -45,12 +50,21 @@ def test_java_and_we_meet_in_a_namespace(version: str, tmp_path: Path) -> None:
             consume_from=ConsumeFrom.FIRST,
             handler=handle,
         )
-        async with consumer, Producer(namesrv, send_timeout=CALL_SECONDS, namespace=namespace) as producer:
-            theirs = asyncio.create_task(asyncio.to_thread(run, client, namesrv, prefix, tmp_path / "java"))
+        async with (
+            consumer,
+            Producer(namesrv, send_timeout=CALL_SECONDS, namespace=namespace) as producer,
+        ):
+            theirs = asyncio.create_task(
+                asyncio.to_thread(run, client, namesrv, prefix, tmp_path / "java")
+            )
             for number in range(MESSAGES):
-                assert (await producer.send(f"{prefix}-ours", str(number))).queue.topic == f"{prefix}-ours"
+                assert (
+                    await producer.send(f"{prefix}-ours", str(number))
+                ).queue.topic == f"{prefix}-ours"
             outcome = await theirs
-            assert {name: report["ok"] for name, report in outcome.reports.items()} == dict.fromkeys(SCENARIOS, True), (
+            assert {
+                name: report["ok"] for name, report in outcome.reports.items()
+            } == dict.fromkeys(SCENARIOS, True), (
                 outcome.reports,
                 outcome.stderr,
             )

@@ -1,4 +1,5 @@
-"""Apache's mqadmin asks our broker and our consumer, and resets, clones and deletes a group's place."""
+"""Apache's mqadmin asks our broker and our consumer, and resets, clones and deletes a group's
+place."""
 
 from __future__ import annotations
 
@@ -34,7 +35,11 @@ def test_mqadmin_sees_and_moves_a_group_of_ours(summary: list[str]) -> None:
 
         def mqadmin(*arguments: str) -> str:
             done = subprocess.run(
-                [*command, *arguments, "-n", broker.namesrv], capture_output=True, text=True, timeout=120, check=False
+                [*command, *arguments, "-n", broker.namesrv],
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
             )
             assert done.returncode == 0, done.stderr
             return done.stdout
@@ -43,7 +48,9 @@ def test_mqadmin_sees_and_moves_a_group_of_ours(summary: list[str]) -> None:
         with Producer(broker.namesrv) as producer:
             results = [producer.send("T", b"%d" % number) for number in range(COUNT)]
         settings = {"group": "g", "topic": "T", "consume_from": ConsumeFrom.FIRST}
-        with PushConsumer(broker.namesrv, handler=lambda m: seen.append(m.body), **settings) as consumer:  # type: ignore[arg-type]
+        with PushConsumer(
+            broker.namesrv, handler=lambda m: seen.append(m.body), **settings
+        ) as consumer:  # type: ignore[arg-type]
             until(lambda: len(seen) == COUNT)
             consumer.commit(acknowledged=True)
             assert "Consume Diff Total: 0" in mqadmin("consumerProgress", "-g", "g")
@@ -52,15 +59,22 @@ def test_mqadmin_sees_and_moves_a_group_of_ours(summary: list[str]) -> None:
             assert "PYTHON" in connected
             whole = mqadmin("brokerConsumeStats", "-b", broker.broker_address)
             rows = [line.split() for line in whole.splitlines() if line.startswith("T ")]
-            assert [(group, queue, behind) for _topic, group, _broker, queue, _end, _place, behind, *_ in rows] == [
+            assert [
+                (group, queue, behind)
+                for _topic, group, _broker, queue, _end, _place, behind, *_ in rows
+            ] == [
                 ("g", "0", "0"),
                 ("g", "1", "0"),
             ]
             mqadmin("resetOffsetByTime", "-g", "g", "-t", "T", "-s", "0")
             until(lambda: len(seen) == 2 * COUNT)
-            assert "_pull_for_ever" in mqadmin("consumerStatus", "-g", "g", "-i", consumer.client_id, "-s")
+            assert "_pull_for_ever" in mqadmin(
+                "consumerStatus", "-g", "g", "-i", consumer.client_id, "-s"
+            )
             place = ("-t", "T", "-i", results[-1].offset_msg_id or "")
-            assert "CR_SUCCESS" in mqadmin("queryMsgById", "-g", "g", "-d", consumer.client_id, *place)
+            assert "CR_SUCCESS" in mqadmin(
+                "queryMsgById", "-g", "g", "-d", consumer.client_id, *place
+            )
             assert seen[2 * COUNT :] == [b"%d" % (COUNT - 1)]
             consumer.commit(acknowledged=True)
             mqadmin("updateSubGroup", "-g", "h", "-b", broker.broker_address, "-r", "3")

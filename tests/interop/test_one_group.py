@@ -1,7 +1,9 @@
-"""Java's, Go's, C++'s and Node's push consumers, each in one group together with ours: they divide the queues, every message is handled,
-what one fails comes again at the other, and what fails again is a dead letter.
+"""Java's, Go's, C++'s and Node's push consumers, each in one group together with ours: they divide
+the queues, every message is handled, what one fails comes again at the other, and what fails again
+is a dead letter.
 
-All peers at once, each in a group of its own. Messages go out in rounds until a round shows what is waited for.
+All peers at once, each in a group of its own. Messages go out in rounds until a round shows what is
+waited for.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ from turbopump import Message, Producer, PullConsumer
 from turbopump.protocol.bodies.groups import SubscriptionGroupConfig
 
 QUEUES = 4  # as make_topics makes them
-ROUND = 20  # of which every fifth fails once, every fifth twice, every fifth is delayed, in each of the queues
+# of which every fifth fails once, every fifth twice, every fifth is delayed, in each of the queues
+ROUND = 20
 LEVELS = "1s 1s 1s 1s 1s 1s"
 NODE = "node-2.0.1"
 CPP = "cpp-0.4.4"
@@ -43,10 +46,17 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[
     """Peer -> its run."""
     directory = tmp_path_factory.mktemp("one-group")
     conf = directory / "broker.conf"
-    settings = {"listenPort": free_ports(-2, 0), "storePathRootDir": str(directory / "store"), "messageDelayLevel": LEVELS}
+    settings = {
+        "listenPort": free_ports(-2, 0),
+        "storePathRootDir": str(directory / "store"),
+        "messageDelayLevel": LEVELS,
+    }
     conf.write_text(properties_text({**PATIENT_BROKER, **settings}))
     with turbopump_broker(directory, conf) as ours, ThreadPoolExecutor(len(BESIDE)) as pool:
-        yield {peer: pool.submit(run, peer, ours.namesrv, ours.broker, directory / peer) for peer in BESIDE}
+        yield {
+            peer: pool.submit(run, peer, ours.namesrv, ours.broker, directory / peer)
+            for peer in BESIDE
+        }
         pool.shutdown()
     assert " ERROR " not in ours.log(), ours.log()[-3000:]
 
@@ -73,27 +83,38 @@ async def story(peer: str, command: list[str], namesrv: str, broker: str, direct
     deliveries = Deliveries()
     await make_topics(namesrv, broker, topic)
     await make_groups(broker, SubscriptionGroupConfig(group_name=group, retry_max_times=1))
-    # The one queue of the group's retry topic goes to the member with the first id. Node's client gets it, too, and does not read it.
+    # The one queue of the group's retry topic goes to the member with the first id. Node's client
+    # gets it, too, and does not read it.
     early, late = "0.0.0.1", "0.0.0.2" if peer == NODE else "99.0.0.1"
     async with patient_producer(namesrv) as producer:
         rounds = Rounds(producer, topic, deliveries, failures_alone=peer == CPP)
         async with our_member(deliveries, early, namesrv, topic, group) as first:
             await rounds.until(lambda _: True, plain=True)
             said = lambda words: deliveries.read(peer, words)  # noqa: E731
-            async with foreign_member(peer, command, namesrv, topic, group, directory=directory, said=said) as stop_theirs:
+            async with foreign_member(
+                peer, command, namesrv, topic, group, directory=directory, said=said
+            ) as stop_theirs:
                 both = (early, peer)
                 await rounds.until(
-                    lambda last: deliveries.shared(last, both) and (peer == NODE or deliveries.crossed(peer, early))
+                    lambda last: (
+                        deliveries.shared(last, both)
+                        and (peer == NODE or deliveries.crossed(peer, early))
+                    )
                 )
                 async with our_member(deliveries, late, namesrv, topic, group):
                     await first.close()
                     others = (peer, late)
                     await rounds.until(
-                        lambda last: deliveries.shared(last, others) and (peer == NODE or deliveries.crossed(late, peer))
+                        lambda last: (
+                            deliveries.shared(last, others)
+                            and (peer == NODE or deliveries.crossed(late, peer))
+                        )
                     )
                     await stop_theirs()
                     await rounds.until(lambda last: deliveries.shared(last, (late,)), plain=True)
-    assert {one.topic for one in deliveries.all} == {topic}, "what comes again has the topic that it was sent to"
+    assert {one.topic for one in deliveries.all} == {topic}, (
+        "what comes again has the topic that it was sent to"
+    )
     wanted = deliveries.dead()
     async with PullConsumer(namesrv, group="undertaker") as reader:
         dead = await read_all(reader, f"%DLQ%{group}", len(wanted))
@@ -103,16 +124,21 @@ async def story(peer: str, command: list[str], namesrv: str, broker: str, direct
         assert (message.body, message.tags, message.keys) == (sent.body, sent.tags, sent.keys)
         assert message.properties["RETRY_TOPIC"] == topic
     theirs = sum(one.who == peer for one in deliveries.all)
-    return f"{len(rounds.sent)} messages, {theirs} of {len(deliveries.all)} deliveries theirs, {len(wanted)} dead letters"
+    return (
+        f"{len(rounds.sent)} messages, {theirs} of {len(deliveries.all)} deliveries theirs, "
+        f"{len(wanted)} dead letters"
+    )
 
 
 class Rounds:
-    """Messages numbered from 0, ``ROUND`` at a time. ``failures_alone``: one that is to fail is sent when all before it has been
-    handled, and is waited for: the C++ client sends back with it whatever it pulled together with it, and may make that a dead letter
-    which no handler saw.
+    """Messages numbered from 0, ``ROUND`` at a time. ``failures_alone``: one that is to fail is
+    sent when all before it has been handled, and is waited for: the C++ client sends back with it
+    whatever it pulled together with it, and may make that a dead letter which no handler saw.
     """
 
-    def __init__(self, producer: Producer, topic: str, deliveries: Deliveries, *, failures_alone: bool) -> None:
+    def __init__(
+        self, producer: Producer, topic: str, deliveries: Deliveries, *, failures_alone: bool
+    ) -> None:
         self.sent: list[Message] = []
         self._producer = producer
         self._topic = topic
@@ -120,8 +146,8 @@ class Rounds:
         self._failures_alone = failures_alone
 
     async def until(self, shown: Callable[[range], bool], *, plain: bool = False) -> None:
-        """Send rounds, each when all before has been handled, until ``shown`` is true of the numbers of the last one. ``plain``: none fails
-        or is delayed.
+        """Send rounds, each when all before has been handled, until ``shown`` is true of the
+        numbers of the last one. ``plain``: none fails or is delayed.
         """
         deadline = time.monotonic() + PATIENCE_SECONDS
         queues = await self._producer.publish_queues(self._topic)
@@ -132,14 +158,20 @@ class Rounds:
                 fails = 0 if plain else self._failures_of(number)
                 if fails and self._failures_alone:
                     await self._all_handled()
-                self.sent.append(special_letter(self._topic, number, fails, delayed=number % 5 == 4 and not plain))
+                self.sent.append(
+                    special_letter(
+                        self._topic, number, fails, delayed=number % 5 == 4 and not plain
+                    )
+                )
                 await self._producer.send(self.sent[-1], queue=queues[number % QUEUES])
                 if fails and self._failures_alone:
                     await self._all_handled()
             await self._all_handled()
             if shown(last):
                 return
-            assert time.monotonic() < deadline, f"in no round was it so; the last deliveries: {self._deliveries.all[-30:]}"
+            assert time.monotonic() < deadline, (
+                f"in no round was it so; the last deliveries: {self._deliveries.all[-30:]}"
+            )
 
     def _failures_of(self, number: int) -> int:
         if self._failures_alone:
@@ -148,7 +180,9 @@ class Rounds:
 
     async def _all_handled(self) -> None:
         await eventually(
-            lambda: f"also handled are {sorted(set(range(len(self.sent))) - self._deliveries.done())}",
+            lambda: (
+                f"also handled are {sorted(set(range(len(self.sent))) - self._deliveries.done())}"
+            ),
             lambda: len(self._deliveries.done()) == len(self.sent),
         )
 

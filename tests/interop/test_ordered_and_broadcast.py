@@ -1,7 +1,9 @@
-"""Ordered consumption in one group of Java's, Go's, C++'s and our consumers on our broker, of ours on Apache's; broadcasting both ways, and
-the file of offsets that Java's broadcasting client leaves to ours, and ours to Java's.
+"""Ordered consumption in one group of Java's, Go's, C++'s and our consumers on our broker, of ours
+on Apache's; broadcasting both ways, and the file of offsets that Java's broadcasting client leaves
+to ours, and ours to Java's.
 
-Every member says when a handler begins and ends, on the clock of this machine; what they say is judged together.
+Every member says when a handler begins and ends, on the clock of this machine; what they say is
+judged together.
 """
 
 from __future__ import annotations
@@ -27,9 +29,13 @@ from turbopump.client.consuming.delivery import Delivery, Retry
 
 QUEUES = 4  # as make_topics makes them
 Event = tuple[int, int, int, str, str]
-"""Milliseconds; 0 for an end, 1 for a beginning; queue; what ("B", "E", "F") with its offset after it; who."""
+"""Milliseconds; 0 for an end, 1 for a beginning; queue; what ("B", "E", "F") with its offset after
+it; who."""
 
-JAVA = {version: (lambda version=version: java_client(version, program="Ordering")) for version in ("5.3.3", "4.9.8")}
+JAVA = {
+    version: (lambda version=version: java_client(version, program="Ordering"))
+    for version in ("5.3.3", "4.9.8")
+}
 CPP = "cpp-0.4.4"  # of its locks it gives one back when it ends; the others are free a minute later
 OTHERS: dict[str, Callable[[], list[str]]] = {
     "go-2.1.2": lambda: go_client("ordering"),
@@ -45,7 +51,9 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OurServers]:
 
 
 @pytest.fixture(scope="module", params=[NEWEST, NEWEST_4])
-def apache(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheCluster]:
+def apache(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ApacheCluster]:
     with patient_apache(request.param, tmp_path_factory.mktemp(request.param)) as cluster:
         yield cluster
 
@@ -61,13 +69,18 @@ class Record:
 
     def succeeded(self, who: str | None = None) -> set[tuple[int, int]]:
         """Queue and offset of every message that was handled."""
-        return {(queue, int(what[2:])) for _, _, queue, what, name in self.events if what[0] == "E" and who in (None, name)}
+        return {
+            (queue, int(what[2:]))
+            for _, _, queue, what, name in self.events
+            if what[0] == "E" and who in (None, name)
+        }
 
     def members(self) -> set[str]:
         return {who for *_, who in self.events}
 
     def check_order(self) -> None:
-        """Per queue: no handler beside another, none begins before the message ahead has succeeded, none is passed over."""
+        """Per queue: no handler beside another, none begins before the message ahead has succeeded,
+        none is passed over."""
         by_queue: dict[int, list[Event]] = defaultdict(list)
         for event in sorted(self.events, key=lambda event: event[:2]):
             by_queue[event[2]].append(event)
@@ -78,7 +91,9 @@ class Record:
                 offset = int(what[2:])
                 if what[0] == "B":
                     assert not running, f"queue {queue}: {what} at {who} while {running}"
-                    assert offset - 1 in done, f"queue {queue}: {what} at {who} before the one ahead"
+                    assert offset - 1 in done, (
+                        f"queue {queue}: {what} at {who} before the one ahead"
+                    )
                     assert offset <= last + 1, f"queue {queue}: {what} at {who} after {last}"
                     running[who], last = what, offset
                 else:
@@ -129,7 +144,15 @@ def our_member(record: Record, name: str, namesrv: str, topic: str, group: str) 
     )
 
 
-async def send(namesrv: str, topic: str, record: Record, *, first: int = 0, count: int = 60, pause: float = 0.05) -> None:
+async def send(
+    namesrv: str,
+    topic: str,
+    record: Record,
+    *,
+    first: int = 0,
+    count: int = 60,
+    pause: float = 0.05,
+) -> None:
     """``count`` messages to each queue, one after the other; returns when all have been handled."""
     async with patient_producer(namesrv) as producer:
         queues = await producer.publish_queues(topic)
@@ -140,7 +163,8 @@ async def send(namesrv: str, topic: str, record: Record, *, first: int = 0, coun
             await asyncio.sleep(pause)
     wanted = {(queue, n) for queue in range(QUEUES) for n in range(first + count)}
     await eventually(
-        lambda: f"{len(wanted - record.succeeded())} more messages are handled", lambda: record.succeeded() >= wanted
+        lambda: f"{len(wanted - record.succeeded())} more messages are handled",
+        lambda: record.succeeded() >= wanted,
     )
 
 
@@ -160,8 +184,11 @@ def test_an_ordered_group_of_theirs_and_ours_on_our_broker(
         async with foreign(record, peer, command, *arguments, directory=tmp_path) as stop_theirs:
             await send(ours.namesrv, topic, record, count=20)
             assert record.members() == {peer}
-            async with our_member(record, "ours", ours.namesrv, topic, group) as member:  # queues go over to us
-                await eventually("our share of the queues", lambda: len(member.queues) == QUEUES // 2)
+            # queues go over to us
+            async with our_member(record, "ours", ours.namesrv, topic, group) as member:
+                await eventually(
+                    "our share of the queues", lambda: len(member.queues) == QUEUES // 2
+                )
                 await send(ours.namesrv, topic, record, first=20, count=40)
                 if peer == CPP:
                     await member.close()
@@ -170,8 +197,12 @@ def test_an_ordered_group_of_theirs_and_ours_on_our_broker(
                 await stop_theirs()  # and all of them
                 await send(ours.namesrv, topic, record, first=60, count=20)
                 assert len(member.queues) == QUEUES
-                async with foreign(record, f"{peer}-again", command, *arguments, directory=tmp_path):
-                    await eventually("their share of the queues", lambda: len(member.queues) == QUEUES // 2)
+                async with foreign(
+                    record, f"{peer}-again", command, *arguments, directory=tmp_path
+                ):
+                    await eventually(
+                        "their share of the queues", lambda: len(member.queues) == QUEUES // 2
+                    )
                     await member.close()
                     await send(ours.namesrv, topic, record, first=80, count=20)
 
@@ -179,7 +210,10 @@ def test_an_ordered_group_of_theirs_and_ours_on_our_broker(
     record.check_order()
     assert record.members() == {peer, "ours"} | (set() if peer == CPP else {f"{peer}-again"})
     again = sum(what[0] == "E" for _, _, _, what, _ in record.events) - len(record.succeeded())
-    summary.append(f"{peer:26} {'ordered, with ours':20} {time.monotonic() - began:6.1f} s  {again} handled twice")
+    summary.append(
+        f"{peer:26} {'ordered, with ours':20} {time.monotonic() - began:6.1f} s  "
+        f"{again} handled twice"
+    )
 
 
 def test_an_ordered_group_of_ours_on_apaches_broker(apache: ApacheCluster) -> None:
@@ -191,7 +225,10 @@ def test_an_ordered_group_of_ours_on_apaches_broker(apache: ApacheCluster) -> No
         async with our_member(record, "one", apache.namesrv, topic, group) as one:
             await send(apache.namesrv, topic, record, count=20)
             async with our_member(record, "two", apache.namesrv, topic, group) as two:
-                await eventually("both have their share", lambda: len(one.queues) == len(two.queues) == QUEUES // 2)
+                await eventually(
+                    "both have their share",
+                    lambda: len(one.queues) == len(two.queues) == QUEUES // 2,
+                )
                 await send(apache.namesrv, topic, record, first=20, count=40)
             await send(apache.namesrv, topic, record, first=60, count=20)
 
@@ -200,7 +237,9 @@ def test_an_ordered_group_of_ours_on_apaches_broker(apache: ApacheCluster) -> No
     assert record.members() == {"one", "two"}
 
 
-def test_an_ordered_group_of_java_s_and_ours_on_apaches_broker(apache: ApacheCluster, tmp_path: Path) -> None:
+def test_an_ordered_group_of_java_s_and_ours_on_apaches_broker(
+    apache: ApacheCluster, tmp_path: Path
+) -> None:
     record = Record()
     topic, group = "ordered-by-both", "ordering-by-both"
     with skipping_without_tools():
@@ -223,10 +262,13 @@ def test_an_ordered_group_of_java_s_and_ours_on_apaches_broker(apache: ApacheClu
     assert record.members() == {"java", "ours"}
 
 
-# --- broadcasting ------------------------------------------------------------------------------------------------------------
+# --- broadcasting
+# -----------------------------------------------------------------------------------------------
 
 
-def broadcasting(record: Record, name: str, namesrv: str, topic: str, group: str, directory: Path, **more: str) -> PushConsumer:
+def broadcasting(
+    record: Record, name: str, namesrv: str, topic: str, group: str, directory: Path, **more: str
+) -> PushConsumer:
     async def handle(message: Delivery) -> None:
         record.note("E", message.queue_id, message.queue_offset, 0, name)
 
@@ -255,7 +297,9 @@ def test_everybody_gets_what_is_broadcast_and_java_s_file_of_offsets_is_ours(
     asyncio.run(broadcast_story(version, ours.namesrv, ours.broker, tmp_path))
 
 
-def test_everybody_gets_what_is_broadcast_by_apaches_broker(apache: ApacheCluster, tmp_path: Path) -> None:
+def test_everybody_gets_what_is_broadcast_by_apaches_broker(
+    apache: ApacheCluster, tmp_path: Path
+) -> None:
     asyncio.run(broadcast_story("5.3.3", apache.namesrv, apache.broker, tmp_path))
 
 
@@ -272,13 +316,19 @@ def test_everybody_gets_what_is_broadcast_whoever_else_is_there(
     async def story() -> None:
         await make_topics(ours.namesrv, ours.broker, topic)
         async with (
-            foreign(record, peer, command, ours.namesrv, topic, group, "broadcast", directory=tmp_path),
-            foreign(record, "twin", command, ours.namesrv, topic, group, "broadcast", directory=tmp_path),
+            foreign(
+                record, peer, command, ours.namesrv, topic, group, "broadcast", directory=tmp_path
+            ),
+            foreign(
+                record, "twin", command, ours.namesrv, topic, group, "broadcast", directory=tmp_path
+            ),
             broadcasting(record, "ours", ours.namesrv, topic, group, tmp_path / "ours"),
         ):
             sent = await send_to_all(ours.namesrv, topic, range(100))
             for name in (peer, "twin", "ours"):
-                await eventually(f"{name} has all", lambda name=name: record.succeeded(name) >= sent)
+                await eventually(
+                    f"{name} has all", lambda name=name: record.succeeded(name) >= sent
+                )
 
     asyncio.run(story())
     summary.append(f"{peer:26} {'broadcast, with ours':20} {time.monotonic() - began:6.1f} s")
@@ -286,26 +336,39 @@ def test_everybody_gets_what_is_broadcast_whoever_else_is_there(
 
 async def broadcast_story(version: str, namesrv: str, broker: str, directory: Path) -> None:
     with skipping_without_tools():
-        java = java_client(version, f"-Drocketmq.client.localOffsetStoreDir={directory / 'shared'}", program="Ordering")
+        java = java_client(
+            version,
+            f"-Drocketmq.client.localOffsetStoreDir={directory / 'shared'}",
+            program="Ordering",
+        )
     topic = group = f"broadcast-{version.replace('.', '-')}"
     record = Record()
     await make_topics(namesrv, broker, topic)
     arguments = (namesrv, topic, group, "broadcast")
     async with (
         foreign(record, "java", java, *arguments, directory=directory),
-        broadcasting(record, "one", namesrv, topic, group, directory / "apart", instance_name="one"),
-        broadcasting(record, "two", namesrv, topic, group, directory / "apart", instance_name="two"),
+        broadcasting(
+            record, "one", namesrv, topic, group, directory / "apart", instance_name="one"
+        ),
+        broadcasting(
+            record, "two", namesrv, topic, group, directory / "apart", instance_name="two"
+        ),
     ):
         first = await send_to_all(namesrv, topic, range(100))
         for name in ("java", "one", "two"):
             await eventually(f"{name} has all", lambda name=name: record.succeeded(name) >= first)
-    # One after the other under the same client id, each with its file of offsets where the one before left it.
+    # One after the other under the same client id, each with its file of offsets where the one
+    # before left it.
     second = await send_to_all(namesrv, topic, range(100, 150))
     (file,) = (directory / "shared").glob("*/*/offsets.json")
     ip = file.parent.parent.name.removesuffix("@DEFAULT")
-    async with broadcasting(record, "heir", namesrv, topic, group, directory / "shared", local_ip=ip) as heir:
+    async with broadcasting(
+        record, "heir", namesrv, topic, group, directory / "shared", local_ip=ip
+    ) as heir:
         assert heir.client_id == f"{ip}@DEFAULT"
-        assert heir.queues == [MessageQueue(topic, heir.queues[0].broker_name, queue) for queue in range(QUEUES)]
+        assert heir.queues == [
+            MessageQueue(topic, heir.queues[0].broker_name, queue) for queue in range(QUEUES)
+        ]
         await eventually("the heir has all", lambda: record.succeeded("heir") >= second)
     third = await send_to_all(namesrv, topic, range(150, 200))
     async with foreign(record, "java-again", java, *arguments, directory=directory):

@@ -1,5 +1,6 @@
-"""Every kind of send that our producer has, to Apache's brokers, 5.3.3 and 4.9.7, read by Apache's Java consumer; docs/interop.md has the
-matrix. All kinds are sent at once, each on a topic of its own; then one Java program reads them all.
+"""Every kind of send that our producer has, to Apache's brokers, 5.3.3 and 4.9.7, read by Apache's
+Java consumer; docs/interop.md has the matrix. All kinds are sent at once, each on a topic of its
+own; then one Java program reads them all.
 """
 
 from __future__ import annotations
@@ -23,7 +24,14 @@ import pytest
 from tests.interop.apache import NEWEST, NEWEST_4, QUICK_START, ApacheCluster, fetch_jars, java
 from tests.interop.conftest import skipping_without_tools
 from tests.interop.java_consumer import Arrived, check_read, read_by_java
-from tests.interop.our_clients import CALL_SECONDS, PATIENCE_SECONDS, letter, letters, numbers, read_all
+from tests.interop.our_clients import (
+    CALL_SECONDS,
+    PATIENCE_SECONDS,
+    letter,
+    letters,
+    numbers,
+    read_all,
+)
 from tests.interop.our_servers import patient_turbopump
 from tests.interop.patient_apache import PATIENT
 
@@ -57,7 +65,8 @@ SPACE = "their-space"
 
 @dataclass(slots=True)
 class Sent:
-    """What one kind sent: the messages that must arrive, and the answers to them, if there were any."""
+    """What one kind sent: the messages that must arrive, and the answers to them, if there were
+    any."""
 
     messages: list[Message]
     results: list[SendResult | None]
@@ -110,7 +119,9 @@ async def by_selector(namesrv: str, topic: str) -> Sent:
     messages = letters(topic, COUNT)
     async with producer(namesrv) as ours:
         results = [
-            await ours.send(message, selector=lambda queues, chosen: queues[numbers([chosen])[0] % len(queues)])
+            await ours.send(
+                message, selector=lambda queues, chosen: queues[numbers([chosen])[0] % len(queues)]
+            )
             for message in messages
         ]
     assert [result.queue.queue_id for result in results] == [number % 4 for number in range(COUNT)]
@@ -125,10 +136,18 @@ def placed(way: str) -> Kind:
         async with producer(namesrv) as ours:
             third = (await ours.publish_queues(topic))[2]
             for number, message in enumerate(messages):
-                where: dict[str, Any] = {"selector": lambda queues, chosen: queues[numbers([chosen])[0] % len(queues)]}
-                told.append(await getattr(ours, way)(message, **(where if number % 2 else {"queue": third})))
+                where: dict[str, Any] = {
+                    "selector": lambda queues, chosen: queues[numbers([chosen])[0] % len(queues)]
+                }
+                told.append(
+                    await getattr(ours, way)(message, **(where if number % 2 else {"queue": third}))
+                )
             results = await asyncio.gather(*told) if way == "start_send" else told
-        return Sent(messages, list(results), queues={number: number % 4 if number % 2 else 2 for number in range(COUNT)})
+        return Sent(
+            messages,
+            list(results),
+            queues={number: number % 4 if number % 2 else 2 for number in range(COUNT)},
+        )
 
     return send
 
@@ -152,7 +171,10 @@ async def sharded(namesrv: str, topic: str) -> Sent:
             queues[number % 5].add(results[-1].queue.queue_id)
     assert {len(ids) for ids in queues.values()} == {1}
     return Sent(
-        [message.with_property("__SHARDINGKEY", f"order {number % 5}") for number, message in enumerate(messages)],
+        [
+            message.with_property("__SHARDINGKEY", f"order {number % 5}")
+            for number, message in enumerate(messages)
+        ],
         list(results),
     )
 
@@ -173,14 +195,19 @@ async def auto_batch(namesrv: str, topic: str) -> Sent:
 
 def compressed(kind: str) -> Kind:
     async def send(namesrv: str, topic: str) -> Sent:
-        messages = [letter(topic, number, b"compressible %d " % number * (500 + number)) for number in range(COUNT)]
+        messages = [
+            letter(topic, number, b"compressible %d " % number * (500 + number))
+            for number in range(COUNT)
+        ]
         return await one_by_one(namesrv, messages, compression=kind)
 
     return send
 
 
 async def largest(namesrv: str, topic: str) -> Sent:
-    return await one_by_one(namesrv, [letter(topic, 0, random.Random(3).randbytes(LARGEST))], compress_from=None)
+    return await one_by_one(
+        namesrv, [letter(topic, 0, random.Random(3).randbytes(LARGEST))], compress_from=None
+    )
 
 
 async def levels(namesrv: str, topic: str, *, oneway: bool = False) -> Sent:
@@ -203,9 +230,13 @@ def timer(topic: str, number: int, ahead_ms: int) -> Message:
 
 async def timers(namesrv: str, topic: str) -> Sent:
     messages = [timer(topic, number, 2000 + 50 * number) for number in range(COUNT)]
-    due = {number: int(message.properties["TIMER_DELIVER_MS"]) for number, message in enumerate(messages)}
+    due = {
+        number: int(message.properties["TIMER_DELIVER_MS"])
+        for number, message in enumerate(messages)
+    }
     sent = await one_by_one(namesrv, messages)
-    sent.messages = letters(topic, COUNT)  # TIMER_DELIVER_MS does not come out of the broker's wheel
+    # TIMER_DELIVER_MS does not come out of the broker's wheel
+    sent.messages = letters(topic, COUNT)
     sent.due_ms = due
     return sent
 
@@ -226,11 +257,17 @@ async def recalled(namesrv: str, topic: str) -> Sent:
 
 
 async def transactions(namesrv: str, topic: str, **space: Any) -> Sent:
-    """Numbers by four: committed, rolled back, undecided and then committed, undecided and then rolled back."""
+    """Numbers by four: committed, rolled back, undecided and then committed, undecided and then
+    rolled back."""
     messages, asked = letters(topic, COUNT), set[int]()
 
     async def execute(_message: Message, number: object) -> TransactionState:
-        states = (TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN, TransactionState.UNKNOWN)
+        states = (
+            TransactionState.COMMIT,
+            TransactionState.ROLLBACK,
+            TransactionState.UNKNOWN,
+            TransactionState.UNKNOWN,
+        )
         assert isinstance(number, int)
         return states[number % 4]
 
@@ -241,9 +278,18 @@ async def transactions(namesrv: str, topic: str, **space: Any) -> Sent:
         return TransactionState.ROLLBACK if number % 2 else TransactionState.COMMIT
 
     async with TransactionProducer(
-        namesrv, group=f"{topic}-group", executor=execute, checker=look_up, topics=[topic], send_timeout=CALL_SECONDS, **space
+        namesrv,
+        group=f"{topic}-group",
+        executor=execute,
+        checker=look_up,
+        topics=[topic],
+        send_timeout=CALL_SECONDS,
+        **space,
     ) as ours:
-        results = [(await ours.send_in_transaction(message, number)).sent for number, message in enumerate(messages)]
+        results = [
+            (await ours.send_in_transaction(message, number)).sent
+            for number, message in enumerate(messages)
+        ]
         wanted = {number for number in range(COUNT) if number % 4 > 1}
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not asked >= wanted:
@@ -295,11 +341,17 @@ KINDS: dict[str, Kind] = {
     "traced": traced,
 }
 TRANSACTIONS = {"transactions", "namespace_transactions"}
-UNPLACED = {"levels", "levels_oneway", "timers", "recalled"} | TRANSACTIONS  # stored elsewhere first
+# stored elsewhere first
+UNPLACED = {"levels", "levels_oneway", "timers", "recalled"} | TRANSACTIONS
 UNORDERED = {"async", "async_placed", "oneway", "oneway_placed", "auto_batch"} | UNPLACED
 ONLY_5 = {"timers", "recalled", "namespace_v2"}
 VERSIONS = (NEWEST, NEWEST_4)
-CASES = [(version, kind) for version in VERSIONS for kind in KINDS if version == NEWEST or kind not in ONLY_5]
+CASES = [
+    (version, kind)
+    for version in VERSIONS
+    for kind in KINDS
+    if version == NEWEST or kind not in ONLY_5
+]
 JAVA = {NEWEST: "5.3.3", NEWEST_4: "4.9.8"}
 
 
@@ -321,7 +373,9 @@ def stories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Stor
         made = {}
         for version in VERSIONS:
             directory = tmp_path_factory.mktemp("apache")
-            cluster = ApacheCluster(version, directory=directory, heap="384m", broker_config=SETTINGS)
+            cluster = ApacheCluster(
+                version, directory=directory, heap="384m", broker_config=SETTINGS
+            )
             stack.callback(cluster.kill)
             made[version] = Story(cluster, directory)
         for future in [pool.submit(tell, story, version) for version, story in made.items()]:
@@ -334,13 +388,25 @@ def tell(story: Story, version: str) -> None:
     kinds = [kind for of, kind in CASES if of == version]
 
     async def send() -> None:
-        told = await asyncio.gather(*(KINDS[kind](story.cluster.namesrv, kind) for kind in kinds), return_exceptions=True)
+        told = await asyncio.gather(
+            *(KINDS[kind](story.cluster.namesrv, kind) for kind in kinds), return_exceptions=True
+        )
         story.sent = dict(zip(kinds, told, strict=True))
 
     asyncio.run(send())
-    spaces = {"namespace": f"v1:{SPACE}", "namespace_transactions": f"v1:{SPACE}", "namespace_v2": f"v2:{SPACE}"}
-    wanted = {(spaces.get(kind, "-"), kind): len(sent.messages) for kind, sent in story.sent.items() if isinstance(sent, Sent)}
-    outcome, story.received = read_by_java(JAVA[version], story.cluster.namesrv, wanted, story.directory / "java")
+    spaces = {
+        "namespace": f"v1:{SPACE}",
+        "namespace_transactions": f"v1:{SPACE}",
+        "namespace_v2": f"v2:{SPACE}",
+    }
+    wanted = {
+        (spaces.get(kind, "-"), kind): len(sent.messages)
+        for kind, sent in story.sent.items()
+        if isinstance(sent, Sent)
+    }
+    outcome, story.received = read_by_java(
+        JAVA[version], story.cluster.namesrv, wanted, story.directory / "java"
+    )
     story.said = f"{outcome.reports} {outcome.ending()} {outcome.stderr[-1500:]}"
 
 
@@ -355,33 +421,59 @@ def test_javas_consumer_reads_every_kind_of_our_sends_right(
 
     received = story.received[kind]
     where = {one.number: one.queue_id for one in received}
-    if kind in TRANSACTIONS:  # Apache's broker may ask about what has ended a moment ago, and deliver that twice
+    # Apache's broker may ask about what has ended a moment ago, and deliver that twice
+    if kind in TRANSACTIONS:
         assert [one.queue_offset for one in received if one.queue_id == 0] == list(
             range(sum(one.queue_id == 0 for one in received))
         )
         received = list({one.number: one for one in received}.values())
         assert sorted(one.number for one in received) == list(range(0, COUNT, 2)), story.said
-        assert [one.body for one in sorted(received, key=lambda one: one.number)] == [one.body for one in sent.messages]
+        assert [one.body for one in sorted(received, key=lambda one: one.number)] == [
+            one.body for one in sent.messages
+        ]
     else:
         assert len(received) >= len(sent.messages), story.said
-        check_read(sent.messages, received, sent.results, in_order=kind not in UNORDERED, placed=kind not in UNPLACED)
+        check_read(
+            sent.messages,
+            received,
+            sent.results,
+            in_order=kind not in UNORDERED,
+            placed=kind not in UNPLACED,
+        )
 
     assert {number: sent.queues.get(number, queue) for number, queue in where.items()} == where
     for number, due in sent.due_ms.items():
         (at,) = [one.arrived_ms for one in received if one.number == number]
         assert at >= due - EARLY_MS
-    summary.append(f"apache-{version:8} {kind:14} {len(received)} messages of ours, read by Java {JAVA[version]}")
+    summary.append(
+        f"apache-{version:8} {kind:14} {len(received)} messages of ours, read by Java "
+        f"{JAVA[version]}"
+    )
 
 
-# --- traces: ours, read by Apache's tools ----------------------------------------------------------------------------------------
+# --- traces: ours, read by Apache's tools
+# ----------------------------------------------------------------------------------------
 
 
 def traces_by_mqadmin(namesrv: str, msg_id: str, directory: Path) -> str:
     command = [java(), *QUICK_START, f"-Duser.home={directory}", "-cp", f"{fetch_jars(NEWEST)}/*"]
-    command += ["org.apache.rocketmq.tools.command.MQAdminStartup", "queryMsgTraceById", "-n", namesrv, "-i", msg_id]
+    command += [
+        "org.apache.rocketmq.tools.command.MQAdminStartup",
+        "queryMsgTraceById",
+        "-n",
+        namesrv,
+        "-i",
+        msg_id,
+    ]
     environment = {**os.environ, "ROCKETMQ_HOME": str(directory)}
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False, cwd=directory, env=environment
+        command,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+        cwd=directory,
+        env=environment,
     )
     return done.stdout + done.stderr
 
@@ -392,14 +484,20 @@ def check_traces(namesrv: str, sent: Sent, group: str, directory: Path) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS / 3
     while True:  # Apache's broker indexes behind its answers
         shown = traces_by_mqadmin(namesrv, result.msg_id, directory)
-        line = re.search(rf"^Pub +{group} +\S+ +\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d +\d+ms +success", shown, re.MULTILINE)
+        line = re.search(
+            rf"^Pub +{group} +\S+ +\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d +\d+ms +success",
+            shown,
+            re.MULTILINE,
+        )
         if line is not None:
             return
         assert time.monotonic() < deadline, shown
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_apaches_mqadmin_finds_our_traces_on_apaches_broker(version: str, stories: dict[str, Story]) -> None:
+def test_apaches_mqadmin_finds_our_traces_on_apaches_broker(
+    version: str, stories: dict[str, Story]
+) -> None:
     story = stories[version]
     sent = story.sent["traced"]
     assert isinstance(sent, Sent)

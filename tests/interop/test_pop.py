@@ -1,6 +1,8 @@
-"""POP: our SimpleConsumer, and our PushConsumer where the broker has it pop, over our broker and Apache's 5.3.3.
+"""POP: our SimpleConsumer, and our PushConsumer where the broker has it pop, over our broker and
+Apache's 5.3.3.
 
-Apache's 4.9.7 has no POP and divides no queues: there only the fallback of the push consumer is tried.
+Apache's 4.9.7 has no POP and divides no queues: there only the fallback of the push consumer is
+tried.
 """
 
 from __future__ import annotations
@@ -29,11 +31,22 @@ from tests.interop.our_clients import (
     send_all,
 )
 
-from turbopump import ConsumeFrom, Message, PoppedMessage, PushConsumer, Retry, SendResult, SimpleConsumer
+from turbopump import (
+    ConsumeFrom,
+    Message,
+    PoppedMessage,
+    PushConsumer,
+    Retry,
+    SendResult,
+    SimpleConsumer,
+)
 from turbopump.client.consuming.delivery import Delivery
 from turbopump.errors import RemotingError
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.assignment import MessageRequestMode, SetMessageRequestModeRequestBody
+from turbopump.protocol.bodies.assignment import (
+    MessageRequestMode,
+    SetMessageRequestModeRequestBody,
+)
 from turbopump.protocol.bodies.groups import SubscriptionGroupConfig
 from turbopump.protocol.requests.assignment import SetMessageRequestMode
 from turbopump.remoting.client import RemotingClient
@@ -43,20 +56,25 @@ without_pop = pytest.mark.parametrize("servers", [NEWEST_4], indirect=True)
 
 QUEUES = 4  # as make_topics makes them
 LETTERS = 60
-INVISIBLE_SECONDS = 120.0  # nothing comes again by itself while a test runs, however slow the machine
+# nothing comes again by itself while a test runs, however slow the machine
+INVISIBLE_SECONDS = 120.0
 
 
 async def set_mode(servers: Servers, topic: str, group: str, mode: MessageRequestMode) -> None:
     await make_groups(servers.broker, SubscriptionGroupConfig(group_name=group))
     client = RemotingClient()
-    body = fastjson.encode(SetMessageRequestModeRequestBody(topic=topic, consumer_group=group, mode=mode))
+    body = fastjson.encode(
+        SetMessageRequestModeRequestBody(topic=topic, consumer_group=group, mode=mode)
+    )
     try:
         await client.call(servers.broker, SetMessageRequestMode(), body, timeout=CALL_SECONDS)
     finally:
         await client.close()
 
 
-async def receive(consumer: SimpleConsumer, enough: Callable[[list[PoppedMessage]], bool]) -> list[PoppedMessage]:
+async def receive(
+    consumer: SimpleConsumer, enough: Callable[[list[PoppedMessage]], bool]
+) -> list[PoppedMessage]:
     received: list[PoppedMessage] = []
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not enough(received):
@@ -68,7 +86,9 @@ async def receive(consumer: SimpleConsumer, enough: Callable[[list[PoppedMessage
 
 
 @with_pop
-def test_a_simple_consumer_receives_acknowledges_and_changes_times(servers: Servers, summary: list[str]) -> None:
+def test_a_simple_consumer_receives_acknowledges_and_changes_times(
+    servers: Servers, summary: list[str]
+) -> None:
     started = time.monotonic()
 
     async def story() -> None:
@@ -76,10 +96,14 @@ def test_a_simple_consumer_receives_acknowledges_and_changes_times(servers: Serv
         sent = {topic: letters(topic, LETTERS) for topic in ("pop-a", "pop-b")}
         async with (
             patient_producer(servers.namesrv) as producer,
-            SimpleConsumer(servers.namesrv, group="pop-simple", topic="pop-a", consume_from=ConsumeFrom.FIRST) as consumer,
+            SimpleConsumer(
+                servers.namesrv, group="pop-simple", topic="pop-a", consume_from=ConsumeFrom.FIRST
+            ) as consumer,
         ):
             await consumer.subscribe("pop-b")
-            results = {topic: await send_all(producer, messages) for topic, messages in sent.items()}
+            results = {
+                topic: await send_all(producer, messages) for topic, messages in sent.items()
+            }
             received = await receive(consumer, lambda so_far: len(so_far) >= 2 * LETTERS)
             for topic, messages in sent.items():
                 ours = [message for message in received if message.topic == topic]
@@ -90,7 +114,9 @@ def test_a_simple_consumer_receives_acknowledges_and_changes_times(servers: Serv
             rest = received[2 * LETTERS - 3 :]
             for message in rest:
                 before = message.handle
-                assert before != await consumer.change_invisible_time(message, 2, timeout=CALL_SECONDS)
+                assert before != await consumer.change_invisible_time(
+                    message, 2, timeout=CALL_SECONDS
+                )
             again = await receive(consumer, lambda so_far: len(so_far) >= len(rest))
             assert sorted((message.topic, *numbers([message])) for message in again) == sorted(
                 (message.topic, *numbers([message])) for message in rest
@@ -111,8 +137,16 @@ def test_a_simple_consumer_filters_by_tag(servers: Servers, summary: list[str]) 
     async def story() -> None:
         await make_topics(servers.namesrv, servers.broker, "pop-tags")
         sent = letters("pop-tags", LETTERS)
-        settings = {"group": "pop-tags", "topic": "pop-tags", "tags": "red || blue", "consume_from": ConsumeFrom.FIRST}
-        async with patient_producer(servers.namesrv) as producer, SimpleConsumer(servers.namesrv, **settings) as consumer:
+        settings = {
+            "group": "pop-tags",
+            "topic": "pop-tags",
+            "tags": "red || blue",
+            "consume_from": ConsumeFrom.FIRST,
+        }
+        async with (
+            patient_producer(servers.namesrv) as producer,
+            SimpleConsumer(servers.namesrv, **settings) as consumer,
+        ):
             await send_all(producer, sent)
             wanted = [message for message in sent if message.tags in ("red", "blue")]
             received = await receive(consumer, lambda so_far: len(so_far) >= len(wanted))
@@ -120,10 +154,14 @@ def test_a_simple_consumer_filters_by_tag(servers: Servers, summary: list[str]) 
             await consumer.ack(received, timeout=CALL_SECONDS)
 
     asyncio.run(story())
-    summary.append(f"simple consumer of ours with tags, {servers.name}: {time.monotonic() - started:.1f} s")
+    summary.append(
+        f"simple consumer of ours with tags, {servers.name}: {time.monotonic() - started:.1f} s"
+    )
 
 
-def popper(servers: Servers, topic: str, handler: Callable[[Delivery], object], **settings: Any) -> PushConsumer:
+def popper(
+    servers: Servers, topic: str, handler: Callable[[Delivery], object], **settings: Any
+) -> PushConsumer:
     return PushConsumer(
         servers.namesrv,
         group=f"{topic}-group",
@@ -141,7 +179,9 @@ def pops(consumer: PushConsumer) -> bool:
 
 
 @with_pop
-def test_push_consumers_pop_where_the_broker_has_them_pop(servers: Servers, summary: list[str]) -> None:
+def test_push_consumers_pop_where_the_broker_has_them_pop(
+    servers: Servers, summary: list[str]
+) -> None:
     started = time.monotonic()
 
     async def story() -> None:
@@ -167,19 +207,30 @@ def test_push_consumers_pop_where_the_broker_has_them_pop(servers: Servers, summ
         ):
             await eventually("both pop all queues", lambda: pops(first) and pops(second))
             results = await send_all(producer, sent)
-            await eventually("all came, and again", lambda: len(first_got) + len(second_got) >= LETTERS + LETTERS // 10)
+            await eventually(
+                "all came, and again",
+                lambda: len(first_got) + len(second_got) >= LETTERS + LETTERS // 10,
+            )
         received = [*first_got, *second_got]
         check(sent, [message for message in received if message.attempt == 1], results)
-        assert sorted(numbers(message for message in received if message.attempt == 2)) == list(range(0, LETTERS, 10))
+        assert sorted(numbers(message for message in received if message.attempt == 2)) == list(
+            range(0, LETTERS, 10)
+        )
         async with SimpleConsumer(servers.namesrv, group=f"{topic}-group", topic=topic) as consumer:
-            assert await consumer.receive(timeout=6) == [], "everything was acknowledged, or is in nobody's hands"
+            assert await consumer.receive(timeout=6) == [], (
+                "everything was acknowledged, or is in nobody's hands"
+            )
 
     asyncio.run(story())
-    summary.append(f"push over pop of ours, two members, {servers.name}: {time.monotonic() - started:.1f} s")
+    summary.append(
+        f"push over pop of ours, two members, {servers.name}: {time.monotonic() - started:.1f} s"
+    )
 
 
 @with_pop
-def test_what_was_popped_and_failed_is_pulled_after_a_change_of_the_mode(servers: Servers, summary: list[str]) -> None:
+def test_what_was_popped_and_failed_is_pulled_after_a_change_of_the_mode(
+    servers: Servers, summary: list[str]
+) -> None:
     started = time.monotonic()
 
     async def story() -> None:
@@ -202,7 +253,10 @@ def test_what_was_popped_and_failed_is_pulled_after_a_change_of_the_mode(servers
         async with patient_producer(servers.namesrv) as producer, consumer:
             await eventually("it pops", lambda: pops(consumer))
             await send_all(producer, letters(topic, LETTERS))
-            await eventually("some have failed", lambda: len(failed) == LETTERS // 10 and len(done) >= LETTERS - LETTERS // 10)
+            await eventually(
+                "some have failed",
+                lambda: len(failed) == LETTERS // 10 and len(done) >= LETTERS - LETTERS // 10,
+            )
             await set_mode(servers, topic, f"{topic}-group", MessageRequestMode.PULL)
             await eventually("it pulls", lambda: len(consumer.queues) == QUEUES)
             await eventually("all is done", lambda: len(done) == LETTERS)
@@ -216,13 +270,17 @@ def check_first_time(sent: list[Message], received: list[Any], results: list[Sen
     assert sorted(numbers(received)) == sorted(numbers(sent))
     once = [message for message in received if message.attempt == 1]
     of_once = [
-        (message, result) for message, result in zip(sent, results, strict=True) if numbers([message])[0] in numbers(once)
+        (message, result)
+        for message, result in zip(sent, results, strict=True)
+        if numbers([message])[0] in numbers(once)
     ]
     check([message for message, _ in of_once], once, [result for _, result in of_once])
 
 
 @with_pop
-def test_ordered_push_consumers_pop_each_queue_one_message_after_the_other(servers: Servers, summary: list[str]) -> None:
+def test_ordered_push_consumers_pop_each_queue_one_message_after_the_other(
+    servers: Servers, summary: list[str]
+) -> None:
     started = time.monotonic()
 
     async def story() -> None:
@@ -233,7 +291,9 @@ def test_ordered_push_consumers_pop_each_queue_one_message_after_the_other(serve
         running: set[int] = set()
 
         async def handle(message: Delivery) -> object:
-            assert message.queue_id not in running, "one handler of a queue at a time, over both members"
+            assert message.queue_id not in running, (
+                "one handler of a queue at a time, over both members"
+            )
             running.add(message.queue_id)
             await asyncio.sleep(0.02)
             running.remove(message.queue_id)
@@ -261,18 +321,31 @@ def test_ordered_push_consumers_pop_each_queue_one_message_after_the_other(serve
             assert await consumer.receive(timeout=6) == [], "everything was acknowledged"
 
     asyncio.run(story())
-    summary.append(f"ordered push over pop of ours, two members, {servers.name}: {time.monotonic() - started:.1f} s")
+    summary.append(
+        f"ordered push over pop of ours, two members, {servers.name}: "
+        f"{time.monotonic() - started:.1f} s"
+    )
 
 
 @with_pop
-def test_an_ordered_simple_consumer_gets_on_when_all_it_received_is_acknowledged(servers: Servers, summary: list[str]) -> None:
+def test_an_ordered_simple_consumer_gets_on_when_all_it_received_is_acknowledged(
+    servers: Servers, summary: list[str]
+) -> None:
     started = time.monotonic()
 
     async def story() -> None:
         await make_topics(servers.namesrv, servers.broker, "pop-fifo")
         sent = letters("pop-fifo", LETTERS)
-        settings = {"group": "pop-fifo", "topic": "pop-fifo", "ordered": True, "consume_from": ConsumeFrom.FIRST}
-        async with patient_producer(servers.namesrv) as producer, SimpleConsumer(servers.namesrv, **settings) as consumer:
+        settings = {
+            "group": "pop-fifo",
+            "topic": "pop-fifo",
+            "ordered": True,
+            "consume_from": ConsumeFrom.FIRST,
+        }
+        async with (
+            patient_producer(servers.namesrv) as producer,
+            SimpleConsumer(servers.namesrv, **settings) as consumer,
+        ):
             results = await send_all(producer, sent)
             got: list[PoppedMessage] = []
             postponed = False
@@ -298,11 +371,15 @@ def test_an_ordered_simple_consumer_gets_on_when_all_it_received_is_acknowledged
             assert await consumer.receive(timeout=6) == []
 
     asyncio.run(story())
-    summary.append(f"ordered simple consumer of ours, {servers.name}: {time.monotonic() - started:.1f} s")
+    summary.append(
+        f"ordered simple consumer of ours, {servers.name}: {time.monotonic() - started:.1f} s"
+    )
 
 
 @without_pop
-def test_over_a_broker_that_divides_no_queues_the_group_divides_them(servers: Servers, summary: list[str]) -> None:
+def test_over_a_broker_that_divides_no_queues_the_group_divides_them(
+    servers: Servers, summary: list[str]
+) -> None:
     started = time.monotonic()
 
     async def story() -> None:
@@ -310,7 +387,10 @@ def test_over_a_broker_that_divides_no_queues_the_group_divides_them(servers: Se
         await make_topics(servers.namesrv, servers.broker, topic)
         got: list[Delivery] = []
         sent = letters(topic, LETTERS)
-        async with patient_producer(servers.namesrv) as producer, popper(servers, topic, got.append) as consumer:
+        async with (
+            patient_producer(servers.namesrv) as producer,
+            popper(servers, topic, got.append) as consumer,
+        ):
             await eventually("it has all queues", lambda: len(consumer.queues) == QUEUES)
             results = await send_all(producer, sent)
             await eventually("all came", lambda: len(got) >= LETTERS)

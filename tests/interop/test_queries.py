@@ -1,5 +1,5 @@
-"""Our client and our command find messages on Apache's own brokers, 5.3.3 and 4.9.7: by id, by key, by place, by time; and Apache's
-mqadmin finds them on ours."""
+"""Our client and our command find messages on Apache's own brokers, 5.3.3 and 4.9.7: by id, by key,
+by place, by time; and Apache's mqadmin finds them on ours."""
 
 from __future__ import annotations
 
@@ -42,9 +42,12 @@ COUNT = 100
 
 @pytest.fixture(scope="module")
 def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, ApacheCluster]]:
-    """One name server and broker of each version, started side by side and killed at the end: nobody reads their stores."""
+    """One name server and broker of each version, started side by side and killed at the end:
+    nobody reads their stores."""
     made = {
-        version: ApacheCluster(version, directory=tmp_path_factory.mktemp("apache"), heap="384m", broker_config=PATIENT)
+        version: ApacheCluster(
+            version, directory=tmp_path_factory.mktemp("apache"), heap="384m", broker_config=PATIENT
+        )
         for version in VERSIONS
     }
     with ExitStack() as stack, skipping_without_tools():
@@ -72,7 +75,10 @@ def sent(request: pytest.FixtureRequest, clusters: dict[str, ApacheCluster]) -> 
 
     async def story() -> None:
         namesrv = sent.cluster.namesrv
-        async with patient_producer(namesrv) as producer, PullConsumer(namesrv, group="reader") as reader:
+        async with (
+            patient_producer(namesrv) as producer,
+            PullConsumer(namesrv, group="reader") as reader,
+        ):
             sent.results = await send_all(producer, sent.messages)
             sent.received = await read_all(reader, "letters", COUNT)
 
@@ -88,7 +94,9 @@ def asking(sent: Sent, story: Callable[[MessageFinder], Awaitable[None]]) -> Non
     asyncio.run(main())
 
 
-async def indexed(find: Callable[[], Awaitable[FoundMessages]], count: int) -> list[ReceivedMessage]:
+async def indexed(
+    find: Callable[[], Awaitable[FoundMessages]], count: int
+) -> list[ReceivedMessage]:
     """What is found once it is so many: Apache's broker indexes behind its answers."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
@@ -102,7 +110,9 @@ def test_every_message_is_found_by_both_of_its_ids_and_at_its_place(sent: Sent) 
     async def story(finder: MessageFinder) -> None:
         await indexed(lambda: finder.by_unique_id("letters", sent.results[-1].msg_id), 1)
         by_id = [await finder.view("letters", result.msg_id) for result in sent.results]
-        by_offset_id = [await finder.view("letters", result.offset_msg_id) for result in sent.results]
+        by_offset_id = [
+            await finder.view("letters", result.offset_msg_id) for result in sent.results
+        ]
         by_place = [await finder.at(result.queue, result.queue_offset) for result in sent.results]
         for found in (by_id, by_offset_id, by_place):
             check(sent.messages, found, sent.results)
@@ -119,7 +129,9 @@ def test_messages_are_found_by_their_keys_the_newest_first_chosen(sent: Sent) ->
             assert numbers([message]) == [number]
         newest = await finder.by_key("letters", "shared", 64)
         assert numbers(newest.messages) == list(range(COUNT - 64, COUNT))
-        assert numbers((await finder.by_key("letters", "shared", 3)).messages) == list(range(COUNT - 3, COUNT))
+        assert numbers((await finder.by_key("letters", "shared", 3)).messages) == list(
+            range(COUNT - 3, COUNT)
+        )
         assert (await finder.by_key("letters", "key-1 ".strip() + "x")).messages == []
 
     asking(sent, story)
@@ -131,7 +143,9 @@ def test_times_count_to_the_millisecond_though_apaches_index_has_seconds(sent: S
         by_number = dict(zip(numbers(sent.received), sent.received, strict=True))
         for number in (0, COUNT // 2, COUNT - 1):
             at = by_number[number].store_timestamp
-            (message,) = (await finder.by_key("letters", f"key-{number}", begin=at, end=at)).messages
+            (message,) = (
+                await finder.by_key("letters", f"key-{number}", begin=at, end=at)
+            ).messages
             assert numbers([message]) == [number]
             assert (await finder.by_key("letters", f"key-{number}", begin=at + 1)).messages == []
             assert (await finder.by_key("letters", f"key-{number}", end=at - 1)).messages == []
@@ -143,10 +157,20 @@ def test_times_count_to_the_millisecond_though_apaches_index_has_seconds(sent: S
             (times[-1] + 1, 2**62),
         ):
             found = await finder.by_time("letters", first, last, max_messages=1000)
-            wanted = [message for message in sent.received if first <= message.store_timestamp <= last]
+            wanted = [
+                message for message in sent.received if first <= message.store_timestamp <= last
+            ]
             assert sorted(numbers(found.messages)) == sorted(numbers(wanted))
-            assert [message.store_timestamp for message in found.messages] == sorted(m.store_timestamp for m in wanted)
-        assert numbers((await finder.by_time("letters", 0, max_messages=5)).messages) == [0, 1, 2, 3, 4]
+            assert [message.store_timestamp for message in found.messages] == sorted(
+                m.store_timestamp for m in wanted
+            )
+        assert numbers((await finder.by_time("letters", 0, max_messages=5)).messages) == [
+            0,
+            1,
+            2,
+            3,
+            4,
+        ]
 
     asking(sent, story)
 
@@ -154,7 +178,11 @@ def test_times_count_to_the_millisecond_though_apaches_index_has_seconds(sent: S
 def test_what_is_not_there_is_told_so(sent: Sent) -> None:
     async def story(finder: MessageFinder) -> None:
         place = sent.results[0].offset_msg_id
-        for msg_id in ("nobody", "7F00000100010000000000000000FFFF", place[:16] + "0000000FFFFFFFFF"):
+        for msg_id in (
+            "nobody",
+            "7F00000100010000000000000000FFFF",
+            place[:16] + "0000000FFFFFFFFF",
+        ):
             with pytest.raises(MessageNotFoundError):
                 await finder.view("letters", msg_id)
         queue = sent.results[0].queue
@@ -166,17 +194,35 @@ def test_what_is_not_there_is_told_so(sent: Sent) -> None:
 
 def test_our_message_command_finds_and_tells_by_its_exit_code(sent: Sent) -> None:
     def turbopump(*arguments: str) -> tuple[int, list[dict[str, Any]]]:
-        """Again while it says that not everybody could be asked: it has three seconds for a name server's answer."""
-        command = [sys.executable, "-m", "turbopump", "message", *arguments, "-n", sent.cluster.namesrv, "--output", "json"]
+        """Again while it says that not everybody could be asked: it has three seconds for a name
+        server's answer."""
+        command = [
+            sys.executable,
+            "-m",
+            "turbopump",
+            "message",
+            *arguments,
+            "-n",
+            sent.cluster.namesrv,
+            "--output",
+            "json",
+        ]
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+            )
             if done.returncode != INCOMPLETE or time.monotonic() > deadline:
                 return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
 
     code, (line,) = turbopump("by-id", "letters", sent.results[7].offset_msg_id)
     assert (code, line["msg_id"], line["properties"]["n"]) == (0, sent.results[7].msg_id, "7")
-    code, (line,) = turbopump("by-offset", "letters", str(sent.results[7].queue.queue_id), str(sent.results[7].queue_offset))
+    code, (line,) = turbopump(
+        "by-offset",
+        "letters",
+        str(sent.results[7].queue.queue_id),
+        str(sent.results[7].queue_offset),
+    )
     assert (code, line["offset_msg_id"]) == (0, sent.results[7].offset_msg_id)
     assert turbopump("by-key", "letters", "unknown") == (3, [])
 
@@ -188,14 +234,28 @@ def test_apaches_mqadmin_finds_messages_on_our_broker(tmp_path: Path) -> None:
 
     with patient_turbopump(tmp_path) as servers:
         result = asyncio.run(send(servers.namesrv))
-        place = ["-i", str(result.queue.queue_id), "-o", str(result.queue_offset), "-b", result.queue.broker_name]
+        place = [
+            "-i",
+            str(result.queue.queue_id),
+            "-o",
+            str(result.queue_offset),
+            "-b",
+            result.queue.broker_name,
+        ]
         with skipping_without_tools():
             library = fetch_jars(NEWEST)
             machine = [java(), *QUICK_START, f"-Duser.home={tmp_path}", "-cp", f"{library}/*"]
 
         def mqadmin(*arguments: str) -> str:
-            """Again while it shows nothing of the message: it has three seconds for a call, and ends well without an answer."""
-            command = [*machine, "org.apache.rocketmq.tools.command.MQAdminStartup", *arguments, "-t", "admin"]
+            """Again while it shows nothing of the message: it has three seconds for a call, and
+            ends well without an answer."""
+            command = [
+                *machine,
+                "org.apache.rocketmq.tools.command.MQAdminStartup",
+                *arguments,
+                "-t",
+                "admin",
+            ]
             environment = {**os.environ, "ROCKETMQ_HOME": str(tmp_path)}
             deadline = time.monotonic() + PATIENCE_SECONDS
             while True:
@@ -218,11 +278,17 @@ def test_apaches_mqadmin_finds_messages_on_our_broker(tmp_path: Path) -> None:
             "queryMsgByOffset": place,
         }
         with ThreadPoolExecutor(2) as pool:
-            shown = dict(zip(asked, pool.map(lambda name: mqadmin(name, *asked[name]), asked), strict=True))
+            shown = dict(
+                zip(asked, pool.map(lambda name: mqadmin(name, *asked[name]), asked), strict=True)
+            )
     assert re.search(
-        rf"^{result.msg_id} +{result.queue.queue_id} +{result.queue_offset}$", shown["queryMsgByKey"], re.MULTILINE
+        rf"^{result.msg_id} +{result.queue.queue_id} +{result.queue_offset}$",
+        shown["queryMsgByKey"],
+        re.MULTILINE,
     )
     for name in ("queryMsgByUniqueKey", "queryMsgById", "queryMsgByOffset"):
         facts = dict(re.findall(r"^(\w[\w ]*): +(.*?) *$", shown[name], re.MULTILINE))
         found = facts["Topic"], facts["Keys"], int(facts["Queue ID"]), int(facts["Queue Offset"])
-        assert found == ("admin", "[key-1 shared]", result.queue.queue_id, result.queue_offset), shown[name]
+        assert found == ("admin", "[key-1 shared]", result.queue.queue_id, result.queue_offset), (
+            shown[name]
+        )

@@ -1,5 +1,5 @@
-"""Filters over properties (SQL92): each consumer of ours over our broker and Apache's, which must be told to allow them. Those of Java
-and Go on our broker are in test_foreign_clients.py.
+"""Filters over properties (SQL92): each consumer of ours over our broker and Apache's, which must
+be told to allow them. Those of Java and Go on our broker are in test_foreign_clients.py.
 """
 
 from __future__ import annotations
@@ -23,24 +23,39 @@ from tests.interop.our_clients import (
     send_all,
 )
 
-from turbopump import ConsumeFrom, LitePullConsumer, Message, PullConsumer, PushConsumer, ReceivedMessage, SimpleConsumer, Sql
+from turbopump import (
+    ConsumeFrom,
+    LitePullConsumer,
+    Message,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+    SimpleConsumer,
+    Sql,
+)
 from turbopump.client.consuming.delivery import Delivery
 
 TOPIC = "selected"
 SELECTED = Sql("n BETWEEN 20 AND 79 AND TAGS IN ('red', 'blue')")
 
 
-def test_each_consumer_of_ours_gets_what_it_selects_by_properties(servers: Servers, summary: list[str]) -> None:
+def test_each_consumer_of_ours_gets_what_it_selects_by_properties(
+    servers: Servers, summary: list[str]
+) -> None:
     started = time.monotonic()
     sent = letters(TOPIC, MESSAGES)
-    wanted = [message for message in sent if 20 <= numbers([message])[0] <= 79 and message.tags != "green"]
+    wanted = [
+        message for message in sent if 20 <= numbers([message])[0] <= 79 and message.tags != "green"
+    ]
 
     async def story() -> None:
         await make_topics(servers.namesrv, servers.broker, TOPIC)
         async with patient_producer(servers.namesrv) as producer:
             await send_all(producer, sent)
         pops = () if servers.name.endswith(NEWEST_4) else (popped(servers, wanted),)
-        await asyncio.gather(pushed(servers, wanted), polled(servers, wanted), pulled(servers, wanted), *pops)
+        await asyncio.gather(
+            pushed(servers, wanted), polled(servers, wanted), pulled(servers, wanted), *pops
+        )
 
     asyncio.run(story())
     summary.append(f"SQL filters of ours, {servers.name}: {time.monotonic() - started:.1f} s")
@@ -48,7 +63,13 @@ def test_each_consumer_of_ours_gets_what_it_selects_by_properties(servers: Serve
 
 async def pushed(servers: Servers, wanted: list[Message]) -> None:
     got: list[Delivery] = []
-    settings = {"group": "selects", "topic": TOPIC, "tags": SELECTED, "consume_from": ConsumeFrom.FIRST, "handler": got.append}
+    settings = {
+        "group": "selects",
+        "topic": TOPIC,
+        "tags": SELECTED,
+        "consume_from": ConsumeFrom.FIRST,
+        "handler": got.append,
+    }
     async with PushConsumer(servers.namesrv, **settings):
         await eventually("what was selected is pushed", lambda: len(got) >= len(wanted))
     check(wanted, got)
@@ -56,8 +77,16 @@ async def pushed(servers: Servers, wanted: list[Message]) -> None:
 
 async def polled(servers: Servers, wanted: list[Message]) -> None:
     got: list[ReceivedMessage] = []
-    settings = {"group": "selects-polling", "topic": TOPIC, "tags": SELECTED, "consume_from": ConsumeFrom.FIRST}
-    async with LitePullConsumer(servers.namesrv, **settings) as consumer, asyncio.timeout(PATIENCE_SECONDS):
+    settings = {
+        "group": "selects-polling",
+        "topic": TOPIC,
+        "tags": SELECTED,
+        "consume_from": ConsumeFrom.FIRST,
+    }
+    async with (
+        LitePullConsumer(servers.namesrv, **settings) as consumer,
+        asyncio.timeout(PATIENCE_SECONDS),
+    ):
         while len(got) < len(wanted):
             got += await consumer.poll(1)
     check(wanted, got)
@@ -77,8 +106,16 @@ async def pulled(servers: Servers, wanted: list[Message]) -> None:
 
 async def popped(servers: Servers, wanted: list[Message]) -> None:
     got: list[ReceivedMessage] = []
-    settings = {"group": "selects-popping", "topic": TOPIC, "tags": SELECTED, "consume_from": ConsumeFrom.FIRST}
-    async with SimpleConsumer(servers.namesrv, **settings) as consumer, asyncio.timeout(PATIENCE_SECONDS):
+    settings = {
+        "group": "selects-popping",
+        "topic": TOPIC,
+        "tags": SELECTED,
+        "consume_from": ConsumeFrom.FIRST,
+    }
+    async with (
+        SimpleConsumer(servers.namesrv, **settings) as consumer,
+        asyncio.timeout(PATIENCE_SECONDS),
+    ):
         while len(got) < len(wanted):
             messages = await consumer.receive(16, 120)
             got += messages

@@ -1,7 +1,9 @@
-"""A store directory changes hands: written by Apache's broker, opened by ours, and back, after clean stops and after kills.
+"""A store directory changes hands: written by Apache's broker, opened by ours, and back, after
+clean stops and after kills.
 
-Files are so small that every part of the writing crosses several: commit log, queues and indexes. Some hands let go in the middle
-of a file, some when the log and a queue end with a file to the last byte, some when both have just begun the next.
+Files are so small that every part of the writing crosses several: commit log, queues and indexes.
+Some hands let go in the middle of a file, some when the log and a queue end with a file to the last
+byte, some when both have just begun the next.
 """
 
 from __future__ import annotations
@@ -26,21 +28,25 @@ SMALL_FILES = {
     "maxMessageSize": SEGMENT - 4096,
     "maxHashSlotNum": 50,
     "maxIndexNum": 120,
-    # or Apache's broker, after a kill, forgets the keys of the index file that was not full (store.md, 7)
+    # or Apache's broker, after a kill, forgets the keys of the index file that was not full
+    # (store.md, 7)
     "messageIndexSafe": True,
     "diskFreeSpaceMin": 64 << 20,  # ours alone: judge this and not the host's percentage
 }
 
 
 class Kind(NamedTuple):
-    """Which Apache, whether it writes the CRC over the whole message as ours does, and the address that entries hold."""
+    """Which Apache, whether it writes the CRC over the whole message as ours does, and the address
+    that entries hold."""
 
     version: str
     with_crc: bool = False
     host: str = LOOPBACK
 
     def __str__(self) -> str:
-        return self.version + ("-crc" if self.with_crc else "") + ("-ipv6" if ":" in self.host else "")
+        return (
+            self.version + ("-crc" if self.with_crc else "") + ("-ipv6" if ":" in self.host else "")
+        )
 
 
 def ipv6_or_4() -> str:
@@ -63,7 +69,9 @@ class Hands:
         with_crc = {"enabledAppendPropCRC": True}
         for_both, only_ours = (with_crc, {}) if kind.with_crc else ({}, with_crc)
         settings = {**SMALL_FILES, **PATIENT, **for_both, **more}
-        self.shared = SharedDirectory(kind.version, directory, settings, only_ours=only_ours, host=kind.host)
+        self.shared = SharedDirectory(
+            kind.version, directory, settings, only_ours=only_ours, host=kind.host
+        )
 
     def ours(self, end: signal.Signals, *, brim: bool = False, rolled: bool = False) -> None:
         """Our broker's turn: everything is there, more is written, and it is ended by `end`."""
@@ -95,15 +103,21 @@ def hands(request: pytest.FixtureRequest, tmp_path: Path, summary: list[str]) ->
     with skipping_without_tools(), made.shared:
         yield made
     name = request.node.name.removeprefix("test_").partition("[")[0]
-    summary.append(f"apache-{request.param!s:14} {time.monotonic() - started:6.2f} s  {name}: {made.ledger}")
+    summary.append(
+        f"apache-{request.param!s:14} {time.monotonic() - started:6.2f} s  {name}: {made.ledger}"
+    )
 
 
-def test_a_directory_made_by_ours_goes_to_apache_and_back_and_forth_after_clean_stops(hands: Hands) -> None:
+def test_a_directory_made_by_ours_goes_to_apache_and_back_and_forth_after_clean_stops(
+    hands: Hands,
+) -> None:
     hands.ours(signal.SIGTERM)
     indexes = hands.index_files()
     hands.apache(signal.SIGTERM, brim=True)
     assert len(indexes) > 1, "several index files were to be written"
-    assert indexes < hands.index_files(), "Apache's broker answered from our index files, and did not make them anew"
+    assert indexes < hands.index_files(), (
+        "Apache's broker answered from our index files, and did not make them anew"
+    )
 
     indexes = hands.index_files()
     hands.ours(signal.SIGTERM, rolled=True)
@@ -113,7 +127,9 @@ def test_a_directory_made_by_ours_goes_to_apache_and_back_and_forth_after_clean_
     assert indexes < hands.index_files()
 
 
-def test_a_directory_made_by_apache_goes_to_ours_and_back_and_forth_after_kills(hands: Hands) -> None:
+def test_a_directory_made_by_apache_goes_to_ours_and_back_and_forth_after_kills(
+    hands: Hands,
+) -> None:
     hands.apache(signal.SIGKILL)
     hands.ours(signal.SIGKILL)
     hands.apache(signal.SIGKILL, brim=True)

@@ -1,5 +1,5 @@
-"""A store whose log lies in two directories changes hands between Apache's broker and ours: both find every segment, and put the next one
-where the other would have."""
+"""A store whose log lies in two directories changes hands between Apache's broker and ours: both
+find every segment, and put the next one where the other would have."""
 
 import signal
 import time
@@ -34,12 +34,17 @@ class SpreadHands(Hands):
 
 
 @pytest.fixture(params=[kind for kind in KINDS if not kind.with_crc], ids=str)
-def hands(request: pytest.FixtureRequest, tmp_path: Path, summary: list[str]) -> Iterator[SpreadHands]:
+def hands(
+    request: pytest.FixtureRequest, tmp_path: Path, summary: list[str]
+) -> Iterator[SpreadHands]:
     started = time.monotonic()
     made = SpreadHands(request.param, tmp_path)
     with skipping_without_tools(), made.shared:
         yield made
-    summary.append(f"apache-{request.param!s:14} {time.monotonic() - started:6.2f} s  two log directories: {made.ledger}")
+    summary.append(
+        f"apache-{request.param!s:14} {time.monotonic() - started:6.2f} s  two log "
+        f"directories: {made.ledger}"
+    )
 
 
 def test_a_log_in_two_directories_is_read_and_continued_by_both(hands: SpreadHands) -> None:

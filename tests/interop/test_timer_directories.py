@@ -1,7 +1,9 @@
-"""A store directory with pending timer messages changes hands: what one broker was asked to deliver later, the other one delivers.
+"""A store directory with pending timer messages changes hands: what one broker was asked to deliver
+later, the other one delivers.
 
-Apache's 5.3.3 (4.9 has no timers) and ours take turns; each is sent messages for soon and for the other's turn, some of which are
-recalled, and is ended by SIGTERM or SIGKILL. After a clean stop nothing comes twice; it never comes early, nor if it was recalled.
+Apache's 5.3.3 (4.9 has no timers) and ours take turns; each is sent messages for soon and for the
+other's turn, some of which are recalled, and is ended by SIGTERM or SIGKILL. After a clean stop
+nothing comes twice; it never comes early, nor if it was recalled.
 """
 
 from __future__ import annotations
@@ -44,14 +46,16 @@ SETTINGS = {
 
 
 class TimerHands:
-    """One directory and two brokers that take turns with it. ``due`` is number → time of delivery in ms."""
+    """One directory and two brokers that take turns with it. ``due`` is number → time of delivery
+    in ms."""
 
     def __init__(self, directory: Path) -> None:
         self._rng = random.Random(5)
         self.due: dict[int, int] = {}
         self.recalled: set[int] = set()
         self.excused: set[int] = set()
-        """What was recalled and was due when Apache's broker began, or just after: if it had to roll, that delivers it all the same."""
+        """What was recalled and was due when Apache's broker began, or just after: if it had to
+        roll, that delivers it all the same."""
         self.shared = SharedDirectory(NEWEST, directory, SETTINGS)
 
     def ours(self, end: signal.Signals, *, ahead_s: float) -> None:
@@ -105,7 +109,9 @@ class TimerHands:
         assert set(counts) <= expected | self.excused
         for message in came:
             assert message.store_timestamp >= self.due[int(message.body)], message.properties
-            assert {"TIMER_OUT_MS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "REAL_TOPIC"} <= set(message.properties)
+            assert {"TIMER_OUT_MS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "REAL_TOPIC"} <= set(
+                message.properties
+            )
         if not self.shared.ever_killed:
             assert max(counts.values()) == 1
 
@@ -143,10 +149,15 @@ def timer_hands(tmp_path: Path, summary: list[str]) -> Iterator[TimerHands]:
     made = TimerHands(tmp_path)
     with skipping_without_tools(), made.shared:
         yield made
-    summary.append(f"timers  {time.monotonic() - started:6.2f} s  {len(made.due)} messages, {len(made.recalled)} recalled")
+    summary.append(
+        f"timers  {time.monotonic() - started:6.2f} s  {len(made.due)} messages, "
+        f"{len(made.recalled)} recalled"
+    )
 
 
-def test_what_ours_was_asked_to_deliver_later_apache_delivers_and_the_other_way(timer_hands: TimerHands) -> None:
+def test_what_ours_was_asked_to_deliver_later_apache_delivers_and_the_other_way(
+    timer_hands: TimerHands,
+) -> None:
     timer_hands.ours(signal.SIGTERM, ahead_s=30)
     timer_hands.apache(signal.SIGTERM, ahead_s=30)
     timer_hands.ours(signal.SIGTERM, ahead_s=0)

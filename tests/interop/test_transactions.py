@@ -1,5 +1,6 @@
-"""Transactions of other people's producers on our broker and of ours on Apache's; questions that are answered by the other's producer of
-the group; and a directory with half messages that goes from one broker to the other.
+"""Transactions of other people's producers on our broker and of ours on Apache's; questions that
+are answered by the other's producer of the group; and a directory with half messages that goes from
+one broker to the other.
 """
 
 from __future__ import annotations
@@ -17,7 +18,16 @@ import pytest
 from tests.interop.apache import NEWEST, NEWEST_4, free_ports, properties_text
 from tests.interop.conftest import skipping_without_tools
 from tests.interop.foreign import MESSAGES, ForeignClient, go_client, java_client, run
-from tests.interop.our_clients import CALL_SECONDS, PATIENCE_SECONDS, check, eventually, letters, numbers, once, read_all
+from tests.interop.our_clients import (
+    CALL_SECONDS,
+    PATIENCE_SECONDS,
+    check,
+    eventually,
+    letters,
+    numbers,
+    once,
+    read_all,
+)
 from tests.interop.our_servers import PATIENT_BROKER, turbopump_broker
 from tests.interop.patient_apache import PATIENT, patient_apache
 from tests.interop.shared_directory import SMALL_FILES, SharedDirectory, Who, the_other
@@ -38,8 +48,13 @@ QUICK = {
     "transactionOpBatchInterval": 200,  # until then Apache's broker asks about what has ended
 }
 NEEDLESS = 5
-"""How many questions our broker may ask about what has ended: it asks when the machine stands still between a send and its end."""
-COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
+"""How many questions our broker may ask about what has ended: it asks when the machine stands still
+between a send and its end."""
+COMMIT, ROLLBACK, UNKNOWN = (
+    TransactionState.COMMIT,
+    TransactionState.ROLLBACK,
+    TransactionState.UNKNOWN,
+)
 DELIVERED = (0, 2, 4, 5)
 """Of the six kinds of ``Transacting.java``, those that are committed in the end."""
 HANDED_OVER = 60
@@ -53,11 +68,18 @@ class Servers(NamedTuple):
 
 
 @pytest.fixture(scope="module", params=[OURS, NEWEST, NEWEST_4])
-def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+def servers(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Servers]:
     directory = tmp_path_factory.mktemp(request.param)
     if request.param == OURS:
         conf = directory / "broker.conf"
-        settings = {**PATIENT_BROKER, **QUICK, "listenPort": free_ports(-2, 0), "storePathRootDir": str(directory / "store")}
+        settings = {
+            **PATIENT_BROKER,
+            **QUICK,
+            "listenPort": free_ports(-2, 0),
+            "storePathRootDir": str(directory / "store"),
+        }
         conf.write_text(properties_text(settings))
         with turbopump_broker(directory, conf) as ours:
             yield Servers(OURS, ours.namesrv)
@@ -67,7 +89,9 @@ def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield Servers(f"apache-{request.param}", cluster.namesrv)
 
 
-def our_producer(namesrv: str, topic: str, checker: object, executor: object = None) -> TransactionProducer:
+def our_producer(
+    namesrv: str, topic: str, checker: object, executor: object = None
+) -> TransactionProducer:
     return TransactionProducer(
         namesrv,
         group=f"{topic}-group",
@@ -93,10 +117,14 @@ async def delivered(namesrv: str, topic: str, wanted: list[Message], *, once_eac
         assert len(received) == len(wanted), Counter(numbers(received))
     check(wanted, list({numbers([message])[0]: message for message in once(received)}.values()))
     assert all(message.sys_flag & 0xC == 0x8 for message in received)
-    assert all(message.properties.get("__transactionId__", message.msg_id) == message.msg_id for message in received)
+    assert all(
+        message.properties.get("__transactionId__", message.msg_id) == message.msg_id
+        for message in received
+    )
 
 
-# --- on our broker and on Apache's ----------------------------------------------------------------------------------------------
+# --- on our broker and on Apache's
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=[client.name for client in CLIENTS])
@@ -109,7 +137,9 @@ def test_a_foreign_producer_s_transactions_and_the_questions_that_cross(
     started = time.monotonic()
 
     async def story() -> None:
-        adopts, orphans, mixed = (f"{prefix}-{scenario}" for scenario in ("adopts", "orphans", "transactions"))
+        adopts, orphans, mixed = (
+            f"{prefix}-{scenario}" for scenario in ("adopts", "orphans", "transactions")
+        )
 
         async def nobody(message: ReceivedMessage) -> None:
             return None
@@ -129,18 +159,29 @@ def test_a_foreign_producer_s_transactions_and_the_questions_that_cross(
             reports = {name: report["ok"] for name, report in outcome.reports.items()}
             assert reports == dict.fromkeys(SCENARIOS, True), (outcome.reports, outcome.stderr)
             ours = servers.name == OURS
-            await delivered(servers.namesrv, orphans, letters(orphans, MESSAGES)[::2], once_each=ours)
+            await delivered(
+                servers.namesrv, orphans, letters(orphans, MESSAGES)[::2], once_each=ours
+            )
             await eventually("all were asked about", lambda: asked == set(range(MESSAGES)))
         await delivered(servers.namesrv, adopts, letters(adopts, MESSAGES)[::2], once_each=ours)
-        sent = [message for message in letters(mixed, MESSAGES) if numbers([message])[0] % 6 in DELIVERED]
+        sent = [
+            message
+            for message in letters(mixed, MESSAGES)
+            if numbers([message])[0] % 6 in DELIVERED
+        ]
         await delivered(servers.namesrv, mixed, sent, once_each=ours)
         needless = re.search(r"(\d+) needless", str(outcome.reports["transactions"]["detail"]))
         assert needless is not None
         assert servers.name != OURS or int(needless[1]) <= NEEDLESS
-        summary.extend(f"{servers.name:14} {client.name:12} {report['detail']}" for report in outcome.reports.values())
+        summary.extend(
+            f"{servers.name:14} {client.name:12} {report['detail']}"
+            for report in outcome.reports.values()
+        )
 
     asyncio.run(story())
-    summary.append(f"{servers.name:14} {client.name:12} {time.monotonic() - started:6.2f} s  transactions")
+    summary.append(
+        f"{servers.name:14} {client.name:12} {time.monotonic() - started:6.2f} s  transactions"
+    )
 
 
 def test_our_producer_s_transactions(servers: Servers, summary: list[str]) -> None:
@@ -176,10 +217,13 @@ def test_our_producer_s_transactions(servers: Servers, summary: list[str]) -> No
         assert servers.name != OURS or len(needless) <= NEEDLESS
 
     asyncio.run(story())
-    summary.append(f"{servers.name:14} {time.monotonic() - started:6.2f} s  our producer's transactions")
+    summary.append(
+        f"{servers.name:14} {time.monotonic() - started:6.2f} s  our producer's transactions"
+    )
 
 
-# --- a directory with half messages ---------------------------------------------------------------------------------------------
+# --- a directory with half messages
+# ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", [NEWEST, NEWEST_4])
@@ -214,9 +258,14 @@ def test_half_messages_of_a_directory_are_asked_about_by_whoever_has_it(
             for number, message in enumerate(sent):
                 await producer.send_in_transaction(message, number)
             await delivered(namesrv, "handed-over", sent[::3], once_each=first == "ours")
-            await eventually("all undecided were asked about again", lambda: all(asked[number] > 1 for number in UNDECIDED))
+            await eventually(
+                "all undecided were asked about again",
+                lambda: all(asked[number] > 1 for number in UNDECIDED),
+            )
         needless = asked.keys() - set(UNDECIDED)
-        assert first == "apache" or len(needless) <= NEEDLESS, "only Apache's broker asks about what ended a moment ago"
+        assert first == "apache" or len(needless) <= NEEDLESS, (
+            "only Apache's broker asks about what ended a moment ago"
+        )
 
     async def finish(namesrv: str) -> None:
         asked: set[int] = set()
@@ -227,10 +276,15 @@ def test_half_messages_of_a_directory_are_asked_about_by_whoever_has_it(
             return COMMIT if number % 3 == 0 or (number % 3 == 2 and number % 2) else ROLLBACK
 
         async with our_producer(namesrv, "handed-over", adopt):
-            wanted = [message for number, message in enumerate(sent) if number % 3 == 0 or (number % 3 == 2 and number % 2)]
+            wanted = [
+                message
+                for number, message in enumerate(sent)
+                if number % 3 == 0 or (number % 3 == 2 and number % 2)
+            ]
             await delivered(namesrv, "handed-over", wanted, once_each=False)
             await eventually("all undecided were asked about", lambda: asked >= set(UNDECIDED))
-            if end is signal.SIGTERM and first == "ours" and version != NEWEST_4:  # 4.9 reads one offset in an entry, no list
+            # 4.9 reads one offset in an entry, no list
+            if end is signal.SIGTERM and first == "ours" and version != NEWEST_4:
                 await asyncio.sleep(2)  # for questions that should not come
                 assert asked == set(UNDECIDED)
 
@@ -238,4 +292,7 @@ def test_half_messages_of_a_directory_are_asked_about_by_whoever_has_it(
     with skipping_without_tools(), shared:
         shared.turn(first, begin, end)
         shared.turn(the_other(first), finish, end)
-    summary.append(f"apache-{version:10} {time.monotonic() - started:6.2f} s  half messages, {first} first, {end.name}")
+    summary.append(
+        f"apache-{version:10} {time.monotonic() - started:6.2f} s  half messages, "
+        f"{first} first, {end.name}"
+    )

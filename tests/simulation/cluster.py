@@ -1,9 +1,9 @@
-"""A small cluster in a simulated world: a name server, two brokers, producers and consumers, and what happens
-to them.
+"""A small cluster in a simulated world: a name server, two brokers, producers and consumers, and
+what happens to them.
 
-The brokers flush before they acknowledge, so whatever is acknowledged must be consumed, through every fault.
-Every program runs in a process of its own on a host of its own; a supervisor starts it again when it was
-killed.
+The brokers flush before they acknowledge, so whatever is acknowledged must be consumed, through
+every fault. Every program runs in a process of its own on a host of its own; a supervisor starts it
+again when it was killed.
 """
 
 import asyncio
@@ -40,7 +40,9 @@ DRAIN_SECONDS_MAX = 1800.0
 class Cluster:
     """Starts everything, keeps it running, and writes down what producers and consumers see."""
 
-    def __init__(self, simulation: Simulation, flush: FlushDiskType = FlushDiskType.SYNC_FLUSH) -> None:
+    def __init__(
+        self, simulation: Simulation, flush: FlushDiskType = FlushDiskType.SYNC_FLUSH
+    ) -> None:
         self.simulation = simulation
         self.flush = flush
         self.ledger = Ledger(in_flight_max=1000)
@@ -61,8 +63,8 @@ class Cluster:
             self._keep(host, self._consumer)
 
     async def drain(self) -> None:
-        """Stop producing and wait until the group has everything; returns silently if it does not get there
-        in time.
+        """Stop producing and wait until the group has everything; returns silently if it does not
+        get there in time.
         """
         self.producing = False
         loop = self.simulation.loop
@@ -90,7 +92,9 @@ class Cluster:
         return any(send.ended == float("inf") for send in self.ledger.sends)
 
     def _keep(self, host: str, program: Callable[[str], Awaitable[None]]) -> None:
-        self._supervisors.append(asyncio.create_task(self._supervise(host, program), name=f"keep {host}"))
+        self._supervisors.append(
+            asyncio.create_task(self._supervise(host, program), name=f"keep {host}")
+        )
 
     async def _supervise(self, host: str, program: Callable[[str], Awaitable[None]]) -> None:
         async def main() -> None:
@@ -107,7 +111,8 @@ class Cluster:
             except ProcessKilled:
                 self.ledger.disturbance()
             except OSError:
-                # A broker whose disk fails at its start says so and ends; with a disk that works nothing may fail.
+                # A broker whose disk fails at its start says so and ends; with a disk that works
+                # nothing may fail.
                 if host not in BROKERS or not self.simulation.disk(host).failed:
                     raise
                 self.simulation.end(host, power_cut=True)
@@ -145,7 +150,13 @@ class Cluster:
 
     async def _producer(self, host: str) -> None:
         rng = self._source(host)
-        producer = Producer(NAMESRV_ADDRESS, group="sellers", clock=self.simulation.clock(host), random=rng, local_ip=host)
+        producer = Producer(
+            NAMESRV_ADDRESS,
+            group="sellers",
+            clock=self.simulation.clock(host),
+            random=rng,
+            local_ip=host,
+        )
         await producer.start()
         while self.producing:
             await self._send(host, producer)
@@ -189,7 +200,8 @@ class Cluster:
                 await consumer.start()
                 break
             except TurbopumpError:
-                # No name server answers yet. A consumer that could not start is done for: take a new one.
+                # No name server answers yet. A consumer that could not start is done for: take a
+                # new one.
                 await asyncio.sleep(5)
                 return await self._consumer(host)
         async for message in consumer:
@@ -277,13 +289,18 @@ class Mischief:
         self.simulation.end(self.rng.choice(list(BROKERS)), power_cut=True)
 
     def _power_cut_in_an_operation(self) -> None:
-        self.simulation.disk(self.rng.choice(list(BROKERS))).cut_power_at(nth=self.rng.randint(1, 50))
+        self.simulation.disk(self.rng.choice(list(BROKERS))).cut_power_at(
+            nth=self.rng.randint(1, 50)
+        )
 
     def _disk_error(self) -> None:
-        """One operation fails. Not followed by a kill: the page cache it leaves would show what the disk does not have."""
+        """One operation fails. Not followed by a kill: the page cache it leaves would show what the
+        disk does not have."""
         host = self.rng.choice(list(BROKERS))
         operation = self.rng.choice(("sync", "sync", "create", "write", "rename", "directory_sync"))
-        self.simulation.disk(host).fail(operation, self.rng.choice((errno.EIO, errno.ENOSPC)), nth=self.rng.randint(1, 20))
+        self.simulation.disk(host).fail(
+            operation, self.rng.choice((errno.EIO, errno.ENOSPC)), nth=self.rng.randint(1, 20)
+        )
         self._later(self._end_after_disk_error, host)
 
     def _end_after_disk_error(self, host: str) -> None:

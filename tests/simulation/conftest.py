@@ -1,8 +1,9 @@
-"""How many seeds a simulation runs, how one of them is replayed, and what the rows of the goals came to.
+"""How many seeds a simulation runs, how one of them is replayed, and what the rows of the goals
+came to.
 
-`make test` runs a few; `make sim` many. A failing seed is part of the test's name, so the line that pytest
-prints replays it: `python -m pytest tests/simulation/test_store.py --seed 4711`. With more seeds than the sample each test's figures
-and seconds of a processor are printed at the end.
+`make test` runs a few; `make sim` many. A failing seed is part of the test's name, so the line that
+pytest prints replays it: `python -m pytest tests/simulation/test_store.py --seed 4711`. With more
+seeds than the sample each test's figures and seconds of a processor are printed at the end.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ TOLD = pytest.StashKey[dict[str, Figures]]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("simulation")
     group.addoption("--seed", type=int, help="run this seed only (or TURBOPUMP_SEED)")
-    group.addoption("--seeds", type=int, help=f"how many seeds to run (or TURBOPUMP_SEEDS); {SAMPLE} unless told")
+    group.addoption(
+        "--seeds",
+        type=int,
+        help=f"how many seeds to run (or TURBOPUMP_SEEDS); {SAMPLE} unless told",
+    )
     group.addoption("--first-seed", type=int, default=1, help="where to begin")
 
 
@@ -51,7 +56,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
         told.cpu_s += time.process_time() - began
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
     if (config.getoption("--seeds", None) or 0) <= SAMPLE:
         return
     terminalreporter.section("figures")
@@ -60,13 +67,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         if not str(told) and told.cpu_s < 1:
             short += told.cpu_s
             continue
-        terminalreporter.write_line(f"{test}: {told.runs} run(s), {told.cpu_s:.0f} s of a processor")
+        terminalreporter.write_line(
+            f"{test}: {told.runs} run(s), {told.cpu_s:.0f} s of a processor"
+        )
         if str(told):
             terminalreporter.write_line(f"    {told}")
     spent = sum(told.cpu_s for told in config.stash[TOLD].values())
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     terminalreporter.write_line(
-        f"in all {spent:.0f} s of a processor, {short:.0f} of them in short tests; {memory:,} MiB of memory at most"
+        f"in all {spent:.0f} s of a processor, {short:.0f} of them in short tests; {memory:,} "
+        "MiB of memory at most"
     )
 
 

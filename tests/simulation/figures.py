@@ -1,4 +1,5 @@
-"""What the rows of the goals came to: each test tells its own numbers, over all its seeds, and pytest prints them at the end."""
+"""What the rows of the goals came to: each test tells its own numbers, over all its seeds, and
+pytest prints them at the end."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Figures:
-    """The numbers of one test. Names are printed as they are, with spaces for underscores; ``runs`` and ``cpu_s`` are of its calls."""
+    """The numbers of one test. Names are printed as they are, with spaces for underscores; ``runs``
+    and ``cpu_s`` are of its calls."""
 
     counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     highest: dict[str, float] = field(default_factory=dict)
@@ -36,8 +38,17 @@ class Figures:
         said += [f"{_words(name)} {number:g} at most" for name, number in self.highest.items()]
         for name, values in self.samples.items():
             ordered = sorted(values)
-            marks = [ordered[min(int(len(ordered) * part), len(ordered) - 1)] for part in (0.5, 0.99, 1.0)] if ordered else []
-            said.append(f"{_words(name)} p50, p99, most: {', '.join(f'{mark:g}' for mark in marks)}")
+            marks = (
+                [
+                    ordered[min(int(len(ordered) * part), len(ordered) - 1)]
+                    for part in (0.5, 0.99, 1.0)
+                ]
+                if ordered
+                else []
+            )
+            said.append(
+                f"{_words(name)} p50, p99, most: {', '.join(f'{mark:g}' for mark in marks)}"
+            )
         return "; ".join(said)
 
 

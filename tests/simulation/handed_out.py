@@ -1,7 +1,8 @@
-"""Every message that a broker handed out to a pop, as its log tells: also with an answer that nobody got.
+"""Every message that a broker handed out to a pop, as its log tells: also with an answer that
+nobody got.
 
-A pop is written down before it is answered, so the checkpoints of the log are all that was handed out, each for a time of its own; a change
-of that time is one of them.
+A pop is written down before it is answered, so the checkpoints of the log are all that was handed
+out, each for a time of its own; a change of that time is one of them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from turbopump.protocol import fastjson
 from turbopump.store.pending_timers import TIMER_TOPIC
 
 TOPIC, GROUP = "T", "g"
-REVIVE_TOPIC, REVIVE_QUEUES = revive_topic(BrokerConfig().broker_cluster_name), BrokerConfig().revive_queue_num
+REVIVE_TOPIC, REVIVE_QUEUES = (
+    revive_topic(BrokerConfig().broker_cluster_name),
+    BrokerConfig().revive_queue_num,
+)
 RETRY = pop_retry_topic(TOPIC, GROUP)
 
 
@@ -38,12 +42,15 @@ def place_of(one: Popped) -> Place:
     """Of a message that a consumer has, by its receipt."""
     handle: PopHandle = one.handle
     assert handle.queue_offset is not None
-    return Place(handle.real_topic(TOPIC, GROUP), handle.queue_id, handle.queue_offset, handle.pop_time_ms)
+    return Place(
+        handle.real_topic(TOPIC, GROUP), handle.queue_id, handle.queue_offset, handle.pop_time_ms
+    )
 
 
 @dataclass(frozen=True)
 class HandOut:
-    """``attempt`` is how often the message had come back before; ``stored_ms`` when it did the last time."""
+    """``attempt`` is how often the message had come back before; ``stored_ms`` when it did the last
+    time."""
 
     body: bytes
     attempt: int
@@ -52,12 +59,17 @@ class HandOut:
 
     def returns_as(self, other: HandOut) -> bool:
         """Whether ``other`` hands out what came back of this one."""
-        return (other.body, other.attempt) == (self.body, self.attempt + 1) and other.stored_ms >= self.visible_ms
+        return (other.body, other.attempt) == (
+            self.body,
+            self.attempt + 1,
+        ) and other.stored_ms >= self.visible_ms
 
 
 async def handed_out(client: Client, queues: int) -> dict[Place, HandOut]:
     """What the log of a broker tells."""
-    messages = {(TOPIC, queue_id): await _queue(client, TOPIC, queue_id) for queue_id in range(queues)}
+    messages = {
+        (TOPIC, queue_id): await _queue(client, TOPIC, queue_id) for queue_id in range(queues)
+    }
     messages[RETRY, 0] = await _queue(client, RETRY, 0)
     records = list((await _queue(client, TIMER_TOPIC, 0)).values())
     for revive_queue_id in range(REVIVE_QUEUES):  # what is due at once never was with the timers
@@ -72,7 +84,10 @@ async def handed_out(client: Client, queues: int) -> dict[Place, HandOut]:
             message = messages[checkpoint.topic, checkpoint.queue_id][offset]
             place = Place(checkpoint.topic, checkpoint.queue_id, offset, checkpoint.pop_time)
             found[place] = HandOut(
-                message.body, message.reconsume_times, message.store_timestamp, visible_ms=checkpoint.visible_at_ms
+                message.body,
+                message.reconsume_times,
+                message.store_timestamp,
+                visible_ms=checkpoint.visible_at_ms,
             )
     return found
 

@@ -1,4 +1,5 @@
-"""Programs on hosts of a simulation that are started again, a while after each end: what worlds of a test have in common."""
+"""Programs on hosts of a simulation that are started again, a while after each end: what worlds of
+a test have in common."""
 
 from __future__ import annotations
 
@@ -14,10 +15,12 @@ from turbopump.testing.simulation import Simulation
 
 
 class KeptPrograms:
-    """``rest_s``: how many virtual seconds a program rests at most. On the hosts that ``may_fail`` it may also end with an error: nobody
-    answered at its start."""
+    """``rest_s``: how many virtual seconds a program rests at most. On the hosts that ``may_fail``
+    it may also end with an error: nobody answered at its start."""
 
-    def __init__(self, simulation: Simulation, *, rest_s: float, may_fail: Collection[str] = ()) -> None:
+    def __init__(
+        self, simulation: Simulation, *, rest_s: float, may_fail: Collection[str] = ()
+    ) -> None:
         self.simulation = simulation
         self._rest_s = rest_s
         self._may_fail = may_fail
@@ -44,7 +47,9 @@ class KeptPrograms:
 
     async def name_server(self, host: str) -> None:
         """A program: a name server that goes on until it is killed."""
-        await NameServer(NamesrvConfig(bind_address=host), clock=self.simulation.clock(host)).start()
+        await NameServer(
+            NamesrvConfig(bind_address=host), clock=self.simulation.clock(host)
+        ).start()
         await asyncio.Event().wait()
 
     def source(self, host: str) -> random.Random:
@@ -52,10 +57,13 @@ class KeptPrograms:
         return self.simulation.source(f"{host} from {self.simulation.loop.time()}")
 
     def cut(self, ways: Iterable[tuple[str, str]], *, longest_s: float) -> None:
-        """Nothing goes these ways (from a host to a host) any longer, each for a second or up to so many."""
+        """Nothing goes these ways (from a host to a host) any longer, each for a second or up to so
+        many."""
         for way in ways:
             self.simulation.network.cut(*way)
-            self.simulation.loop.call_later(self.simulation.random.uniform(1, longest_s), self.simulation.network.heal, *way)
+            self.simulation.loop.call_later(
+                self.simulation.random.uniform(1, longest_s), self.simulation.network.heal, *way
+            )
 
     async def _supervise(self, host: str, program: Callable[[str], Awaitable[None]]) -> None:
         async def main() -> None:

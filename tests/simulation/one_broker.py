@@ -1,4 +1,5 @@
-"""One broker on a simulated host that is stopped, killed or loses its power and comes up again on its disk, and a client of it."""
+"""One broker on a simulated host that is stopped, killed or loses its power and comes up again on
+its disk, and a client of it."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ EIGHTEEN_LEVELS = "1s 5s 30s 1m 5m 10m 30m 1h 2h 3h 4h 6h 8h 10h 12h 16h 20h 23h
 
 
 class OneBroker:
-    """``broker`` is the one that runs now. ``config`` are fields of BrokerConfig, which may be changed before the next start."""
+    """``broker`` is the one that runs now. ``config`` are fields of BrokerConfig, which may be
+    changed before the next start."""
 
     def __init__(self, simulation: Simulation, config: dict[str, Any]) -> None:
         self.simulation = simulation
@@ -37,11 +39,22 @@ class OneBroker:
         """Start it."""
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         over = self._over = asyncio.Event()
-        fields = {**SMALL, "bind_address": HOST, "listen_port": 10911, "store_path_root_dir": "/store", **self.config}
+        fields = {
+            **SMALL,
+            "bind_address": HOST,
+            "listen_port": 10911,
+            "store_path_root_dir": "/store",
+            **self.config,
+        }
 
         async def serve() -> None:
             disk, clock = self.simulation.disk(HOST).mount(), self.simulation.clock(HOST)
-            self.broker = Broker(BrokerConfig(**fields), disk=disk, clock=clock, source=self.simulation.source("broker"))
+            self.broker = Broker(
+                BrokerConfig(**fields),
+                disk=disk,
+                clock=clock,
+                source=self.simulation.source("broker"),
+            )
             await self.broker.start()
             ready.set_result(None)
             await over.wait()
@@ -67,7 +80,11 @@ class OneBroker:
 
     async def delay(self, body: bytes, level: int, topic: str = "T") -> None:
         """Send a message that comes later."""
-        await self.client.send(body, topic=topic, properties=encode_properties({"UNIQ_KEY": body.hex(), "DELAY": str(level)}))
+        await self.client.send(
+            body,
+            topic=topic,
+            properties=encode_properties({"UNIQ_KEY": body.hex(), "DELAY": str(level)}),
+        )
 
     async def delivered(self, topic: str = "T") -> list[bytes]:
         """Every body that consumers of the topic can see."""
@@ -75,10 +92,15 @@ class OneBroker:
 
     def table(self, name: str) -> bytes:
         """The content of a table of its store."""
-        return self.simulation.disk(HOST).mounted.read_file(Path("/store/config") / f"{name}.json") or b""  # type: ignore[union-attr]
+        return (
+            self.simulation.disk(HOST).mounted.read_file(Path("/store/config") / f"{name}.json")
+            or b""
+        )  # type: ignore[union-attr]
 
 
-def with_one_broker(scene: Callable[[OneBroker], Coroutine[Any, Any, None]], seed: int = 1, **config: Any) -> None:
+def with_one_broker(
+    scene: Callable[[OneBroker], Coroutine[Any, Any, None]], seed: int = 1, **config: Any
+) -> None:
     """Run ``scene`` on another host than the broker's, which is up."""
 
     async def scenario(simulation: Simulation) -> None:

@@ -1,5 +1,5 @@
-"""A cluster through resets, cuts, pauses, kills and power cuts: what was acknowledged is consumed, in
-order, as sent.
+"""A cluster through resets, cuts, pauses, kills and power cuts: what was acknowledged is consumed,
+in order, as sent.
 """
 
 import asyncio
@@ -31,7 +31,11 @@ async def peace(simulation: Simulation) -> tuple[Cluster, list[Delivery]]:
     return cluster, cluster.ledger.deliveries[settled:]
 
 
-async def war(simulation: Simulation, flush: FlushDiskType = FlushDiskType.SYNC_FLUSH, minutes: float = MINUTES) -> Ledger:
+async def war(
+    simulation: Simulation,
+    flush: FlushDiskType = FlushDiskType.SYNC_FLUSH,
+    minutes: float = MINUTES,
+) -> Ledger:
     cluster = Cluster(simulation, flush)
     await cluster.start()
     await Mischief(cluster).make(60 * minutes)
@@ -40,7 +44,9 @@ async def war(simulation: Simulation, flush: FlushDiskType = FlushDiskType.SYNC_
     return cluster.ledger
 
 
-def test_without_faults_everything_is_acknowledged_and_consumed_once(seed: int, figures: Figures) -> None:
+def test_without_faults_everything_is_acknowledged_and_consumed_once(
+    seed: int, figures: Figures
+) -> None:
     cluster, settled = simulate(seed, peace)
     ledger = cluster.ledger
     assert ledger.violations(ordered=[GROUP]) == []
@@ -53,13 +59,18 @@ def test_through_every_fault_what_was_acknowledged_is_consumed(seed: int, figure
     ledger = simulate(seed, war)
     assert ledger.violations([GROUP]) == []
     assert len(ledger.acknowledged) > 100
-    figures.count(sends=len(ledger.sends), acknowledged=len(ledger.acknowledged), disturbances=ledger.disturbances, lost=0)
+    figures.count(
+        sends=len(ledger.sends),
+        acknowledged=len(ledger.acknowledged),
+        disturbances=ledger.disturbances,
+        lost=0,
+    )
     figures.count(at_one_offset_with_another=0, out_of_order=0)
 
 
 def test_without_a_flush_before_the_acknowledgement_messages_are_lost() -> None:
-    """The control: the same mischief does harm to brokers that promise less. Were this to pass, the tests
-    above had no teeth.
+    """The control: the same mischief does harm to brokers that promise less. Were this to pass, the
+    tests above had no teeth.
     """
 
     async def careless(simulation: Simulation) -> Ledger:
@@ -84,11 +95,14 @@ def test_the_same_seed_makes_the_same_run() -> None:
 
 
 def test_a_run_does_not_depend_on_the_hash_seed_of_the_interpreter() -> None:
-    """Nothing in broker and client may do things in the order of a set of strings: a failing seed must
-    replay anywhere.
+    """Nothing in broker and client may do things in the order of a set of strings: a failing seed
+    must replay anywhere.
     """
     program = "from tests.simulation.test_cluster import trace_of; print(trace_of(1))"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in [os.getcwd(), *sys.path] if path)}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path for path in [os.getcwd(), *sys.path] if path),
+    }
     traces = {
         subprocess.run(
             [sys.executable, "-c", program],
@@ -100,4 +114,6 @@ def test_a_run_does_not_depend_on_the_hash_seed_of_the_interpreter() -> None:
         ).stdout
         for hash_seed in ("1", "2")
     }
-    assert len(traces) == 1, "set TURBOPUMP_TRACE to a file in each of two runs and compare the files"
+    assert len(traces) == 1, (
+        "set TURBOPUMP_TRACE to a file in each of two runs and compare the files"
+    )

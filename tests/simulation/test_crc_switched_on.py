@@ -1,4 +1,5 @@
-"""Messages that were accepted while entries had no CRC, with properties that leave no room for one: they are delivered all the same."""
+"""Messages that were accepted while entries had no CRC, with properties that leave no room for one:
+they are delivered all the same."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ BEFORE: dict[str, Any] = {
 
 
 async def send_full(world: OneBroker, waits_in: str, body: bytes, **properties: str) -> None:
-    """Send a message that waits in the topic ``waits_in`` with as many bytes of properties as an entry can have."""
+    """Send a message that waits in the topic ``waits_in`` with as many bytes of properties as an
+    entry can have."""
     store = world.broker.store
     fields = {"UNIQ_KEY": body.hex(), **properties, "filler": "x"}
     await world.client.send(b"measured", properties=encode_properties(fields))
@@ -56,7 +58,9 @@ def test_what_waits_comes_after_the_crc_is_switched_on_and_stays_readable(
         world.kill(power_cut=power_cut)
         await world.up()
         await world.client.send(b"later")
-        assert sorted(body for body in await world.delivered() if body != b"measured") == sorted([*came, b"later"])
+        assert sorted(body for body in await world.delivered() if body != b"measured") == sorted(
+            [*came, b"later"]
+        )
         store = world.broker.store
         assert store.recovery is not None
         assert not store.recovery.damages
@@ -69,8 +73,14 @@ def test_what_waits_comes_after_the_crc_is_switched_on_and_stays_readable(
 
 def test_a_half_message_that_leaves_no_room_for_a_crc_is_committed_all_the_same() -> None:
     async def scene(world: OneBroker) -> None:
-        text = "REAL_TOPIC\x01T\x02REAL_QID\x010\x02PGROUP\x01sellers\x02a\x01".ljust(PROPERTIES_SIZE_MAX - 1, "i") + "\x02"
-        half = await world.broker._forwarding.append(HALF, 0, b"half", text)  # as in a directory of Apache's broker
+        text = (
+            "REAL_TOPIC\x01T\x02REAL_QID\x010\x02PGROUP\x01sellers\x02a\x01".ljust(
+                PROPERTIES_SIZE_MAX - 1, "i"
+            )
+            + "\x02"
+        )
+        # as in a directory of Apache's broker
+        half = await world.broker._forwarding.append(HALF, 0, b"half", text)
         await world.stop()
         world.config["enabled_append_prop_crc"] = True
         await world.up()

@@ -1,4 +1,5 @@
-"""Delayed messages over a day with memory drops, and the ladder of retries to the dead letters, in virtual time.
+"""Delayed messages over a day with memory drops, and the ladder of retries to the dead letters, in
+virtual time.
 
 A sample in `make test`, the whole in `make sim`.
 """
@@ -31,7 +32,11 @@ COUNT = 200_000 if WHOLE else 1_500
 DROPS = 20 if WHOLE else 6
 DAY_S = 86_400.0 if WHOLE else 7_200.0
 TABLE = EIGHTEEN_LEVELS if WHOLE else "1s 10s 1m 10m 1h"
-CALM = {"scrub_bytes_per_second": 0, "flush_interval_commit_log": 10_000, "flush_interval_consume_queue": 10_000}
+CALM = {
+    "scrub_bytes_per_second": 0,
+    "flush_interval_commit_log": 10_000,
+    "flush_interval_consume_queue": 10_000,
+}
 """What would otherwise take most of the test's seconds."""
 SETTLED_S = 5.0
 """So long after a start of the broker its lateness is not judged."""
@@ -40,7 +45,8 @@ LADDER_S = [10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800,
 
 @dataclass
 class Day:
-    """What happens in one day: ``sent`` is number → (begun, answered or None, level), times in s of the broker's clock."""
+    """What happens in one day: ``sent`` is number → (begun, answered or None, level), times in s of
+    the broker's clock."""
 
     world: OneBroker
     sent: dict[int, tuple[float, float | None, int]] = field(default_factory=dict)
@@ -94,13 +100,18 @@ async def delivered(client: Client) -> list[tuple[int, float]]:
     offset = 0
     while True:
         answer, header = await client.pull(offset)
-        found += [(int(message.body), message.store_timestamp / 1000) for message in decode_entries(answer.body)]
+        found += [
+            (int(message.body), message.store_timestamp / 1000)
+            for message in decode_entries(answer.body)
+        ]
         if header.next_begin_offset <= offset:
             return found
         offset = header.next_begin_offset
 
 
-def test_a_day_of_delayed_messages_with_memory_drops_loses_none_and_is_never_early(figures: Figures) -> None:
+def test_a_day_of_delayed_messages_with_memory_drops_loses_none_and_is_never_early(
+    figures: Figures,
+) -> None:
     async def scene(world: OneBroker) -> None:
         day = Day(world)
         end = day.now() + DAY_S
@@ -111,10 +122,18 @@ def test_a_day_of_delayed_messages_with_memory_drops_loses_none_and_is_never_ear
         arrivals = await delivered(world.client)
         for number, at in arrivals:
             first.setdefault(number, at)
-        acknowledged = {number: answered for number, (_, answered, _) in day.sent.items() if answered is not None}
+        acknowledged = {
+            number: answered
+            for number, (_, answered, _) in day.sent.items()
+            if answered is not None
+        }
         assert len(acknowledged) > COUNT * 0.99
         assert set(acknowledged) - set(first) == set(), "lost"
-        early = [number for number, at in arrivals if at < day.sent[number][0] + delays[day.sent[number][2] - 1] - 0.001]
+        early = [
+            number
+            for number, at in arrivals
+            if at < day.sent[number][0] + delays[day.sent[number][2] - 1] - 0.001
+        ]
         assert early == []
         late = []
         for number, answered in acknowledged.items():
@@ -124,7 +143,9 @@ def test_a_day_of_delayed_messages_with_memory_drops_loses_none_and_is_never_ear
         late.sort()
         assert late[int(len(late) * 0.99)] <= 1.0
         levels = len({level for _, _, level in day.sent.values()})
-        figures.count(messages=len(acknowledged), delay_levels=levels, lost=0, early=0, memory_drops=DROPS)
+        figures.count(
+            messages=len(acknowledged), delay_levels=levels, lost=0, early=0, memory_drops=DROPS
+        )
         figures.count(came_twice=len(arrivals) - len(first))
         figures.sample(late_ms=[round(each * 1000, 1) for each in late])
 
@@ -140,12 +161,16 @@ def test_a_day_of_delayed_messages_with_memory_drops_loses_none_and_is_never_ear
     )
 
 
-def test_the_ladder_of_retries_has_sixteen_steps_and_ends_as_one_dead_letter(figures: Figures) -> None:
+def test_the_ladder_of_retries_has_sixteen_steps_and_ends_as_one_dead_letter(
+    figures: Figures,
+) -> None:
     async def scenario(simulation: Simulation) -> list[tuple[float, Delivery]]:
         seen: list[tuple[float, Delivery]] = []
 
         async def name_server() -> None:
-            await NameServer(NamesrvConfig(bind_address="10.0.0.9"), clock=simulation.clock("10.0.0.9")).start()
+            await NameServer(
+                NamesrvConfig(bind_address="10.0.0.9"), clock=simulation.clock("10.0.0.9")
+            ).start()
             await asyncio.get_running_loop().create_future()
 
         async def handle(message: Delivery) -> None:
@@ -157,7 +182,11 @@ def test_the_ladder_of_retries_has_sixteen_steps_and_ends_as_one_dead_letter(fig
             await world.up()
             await world.client.create()
             clock = simulation.clock("10.0.0.2")
-            settings = {"clock": clock, "random": simulation.source("client"), "local_ip": "10.0.0.2"}
+            settings = {
+                "clock": clock,
+                "random": simulation.source("client"),
+                "local_ip": "10.0.0.2",
+            }
             async with (
                 PushConsumer("10.0.0.9:9876", group="g", topic="T", handler=handle, **settings),  # type: ignore[arg-type]
                 Producer("10.0.0.9:9876", group="p", **settings) as producer,  # type: ignore[arg-type]
@@ -165,13 +194,20 @@ def test_the_ladder_of_retries_has_sixteen_steps_and_ends_as_one_dead_letter(fig
                 sent = await producer.send("T", b"body", tags="paid", keys=["k"])
                 await asyncio.sleep(sum(LADDER_S) + 60)
             (dead,) = await world.client.messages(topic="%DLQ%g")
-            assert (dead.body, dead.msg_id, dead.tags, dead.keys) == (b"body", sent.msg_id, "paid", ["k"])
+            assert (dead.body, dead.msg_id, dead.tags, dead.keys) == (
+                b"body",
+                sent.msg_id,
+                "paid",
+                ["k"],
+            )
             assert (dead.reconsume_times, dead.properties["RETRY_TOPIC"]) == (17, "T")
             assert {message.msg_id for _, message in seen} == {sent.msg_id}
             await world.client.close()
             await world.stop()
 
-        simulation.boot("10.0.0.9").start(name_server()).add_done_callback(lambda done: done.exception())
+        simulation.boot("10.0.0.9").start(name_server()).add_done_callback(
+            lambda done: done.exception()
+        )
         await simulation.boot("10.0.0.2").start(main())
         simulation.end("10.0.0.9", power_cut=False)
         return seen

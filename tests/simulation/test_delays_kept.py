@@ -1,4 +1,5 @@
-"""Delayed messages through stops, kills, full disks, damage and clocks that are set: never early, never lost, and when they come twice."""
+"""Delayed messages through stops, kills, full disks, damage and clocks that are set: never early,
+never lost, and when they come twice."""
 
 from __future__ import annotations
 
@@ -104,7 +105,9 @@ def test_a_position_is_saved_only_as_far_as_the_copies_are_on_the_disk() -> None
         with_one_broker(scene, seed, message_delay_level=LEVELS)
 
 
-def test_while_the_store_refuses_nothing_is_skipped_and_one_line_says_why(caplog: pytest.LogCaptureFixture) -> None:
+def test_while_the_store_refuses_nothing_is_skipped_and_one_line_says_why(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def scene(world: OneBroker) -> None:
         for number in range(40):
             await world.delay(b"%d" % number, 1)
@@ -116,7 +119,11 @@ def test_while_the_store_refuses_nothing_is_skipped_and_one_line_says_why(caplog
 
     with caplog.at_level(logging.INFO, "turbopump.broker.schedule.delays"):
         with_one_broker(scene, message_delay_level=LEVELS)
-    lines = [record.getMessage() for record in caplog.records if record.name == "turbopump.broker.schedule.delays"]
+    lines = [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "turbopump.broker.schedule.delays"
+    ]
     assert lines == [
         "delayed messages wait, trying again level=1 cause=the disk is full",
         "delayed messages are delivered again level=1",
@@ -124,7 +131,9 @@ def test_while_the_store_refuses_nothing_is_skipped_and_one_line_says_why(caplog
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_damaged_message_is_passed_over_with_a_line(restarted: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_message_is_passed_over_with_a_line(
+    restarted: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scene(world: OneBroker) -> None:
         for number in range(5):
             await world.delay(b"body %d" % number, 2)
@@ -138,7 +147,11 @@ def test_a_damaged_message_is_passed_over_with_a_line(restarted: bool, caplog: p
         assert await world.delivered() == [b"body %d" % number for number in (0, 1, 3, 4)]
 
     with_one_broker(scene, message_delay_level=LEVELS)
-    lines = [record.getMessage() for record in caplog.records if "delayed message not delivered" in record.getMessage()]
+    lines = [
+        record.getMessage()
+        for record in caplog.records
+        if "delayed message not delivered" in record.getMessage()
+    ]
     assert len(lines) == 1
     assert "level=2 queue_offset=2" in lines[0]
 
@@ -147,16 +160,26 @@ def test_a_message_without_a_place_to_go_is_passed_over(caplog: pytest.LogCaptur
     async def scene(world: OneBroker) -> None:
         forwarding = world.broker._forwarding
         await forwarding.append(SCHEDULE_TOPIC, 0, b"no place", "DELAY\x011\x02")
-        await forwarding.append(SCHEDULE_TOPIC, 0, b"no queue", "DELAY\x011\x02REAL_TOPIC\x01T\x02REAL_QID\x01x\x02")
         await forwarding.append(
-            SCHEDULE_TOPIC, 0, b"half", "DELAY\x011\x02REAL_TOPIC\x01RMQ_SYS_TRANS_HALF_TOPIC\x02REAL_QID\x010\x02"
+            SCHEDULE_TOPIC, 0, b"no queue", "DELAY\x011\x02REAL_TOPIC\x01T\x02REAL_QID\x01x\x02"
+        )
+        await forwarding.append(
+            SCHEDULE_TOPIC,
+            0,
+            b"half",
+            "DELAY\x011\x02REAL_TOPIC\x01RMQ_SYS_TRANS_HALF_TOPIC\x02REAL_QID\x010\x02",
         )
         await world.delay(b"good", 1)
         await asyncio.sleep(1.1)
         assert await world.delivered() == [b"good"]
 
     with_one_broker(scene, message_delay_level=LEVELS)
-    assert len([record for record in caplog.records if "no place to deliver to" in record.getMessage()]) == 3
+    assert (
+        len(
+            [record for record in caplog.records if "no place to deliver to" in record.getMessage()]
+        )
+        == 3
+    )
 
 
 def test_a_clock_that_is_set_back_or_forth_makes_nobody_wait_longer_than_the_level() -> None:
@@ -172,7 +195,9 @@ def test_a_clock_that_is_set_back_or_forth_makes_nobody_wait_longer_than_the_lev
         await asyncio.sleep(4.9 - (loop.time() - began))
         assert await world.delivered() == []
         await asyncio.sleep(0.3)
-        assert len(await world.delivered()) == 51, "all of them after one delay, not one after the other"
+        assert len(await world.delivered()) == 51, (
+            "all of them after one delay, not one after the other"
+        )
         await world.delay(b"soon", 3)
         clock.jump(29_000)
         await asyncio.sleep(30.1)
@@ -199,7 +224,9 @@ def test_levels_that_are_gone_from_the_table_are_delivered_all_the_same() -> Non
         world.config["message_delay_level"] = "1s"
         await world.up()
         await asyncio.sleep(1.5)
-        assert await world.delivered() == [b"level 3"], "a second after the start: the longest delay there is now"
+        assert await world.delivered() == [b"level 3"], (
+            "a second after the start: the longest delay there is now"
+        )
 
     with_one_broker(scene, message_delay_level=LEVELS)
 
@@ -251,7 +278,9 @@ def test_where_no_positions_are_left_delivered_messages_come_again_and_a_line_sa
     assert "delivered before once more messages=2" in line.getMessage()
 
 
-def test_a_directory_in_which_delayed_messages_only_wait_starts_without_a_complaint(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_directory_in_which_delayed_messages_only_wait_starts_without_a_complaint(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def scene(world: OneBroker) -> None:
         await world.stop()
         await world.up()
@@ -279,7 +308,9 @@ def test_a_position_beyond_the_end_of_its_queue_is_set_back_for_good() -> None:
         world.kill()
         await world.up()
         await asyncio.sleep(1.5)
-        assert await world.delivered() == [b"0", b"1", b"2"], "they have the offsets that were saved as delivered"
+        assert await world.delivered() == [b"0", b"1", b"2"], (
+            "they have the offsets that were saved as delivered"
+        )
 
     with_one_broker(scene, message_delay_level=LEVELS, flush_disk_type=FlushDiskType.SYNC_FLUSH)
 

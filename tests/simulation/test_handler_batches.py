@@ -1,6 +1,7 @@
-"""Handlers that take several messages at once, through kills, power cuts, lost connections and members that come and go: nothing is lost.
-In order, pulled and popped, no message is begun before the one ahead of it succeeded: what is in a list before one that failed is done, and
-what is behind it comes again.
+"""Handlers that take several messages at once, through kills, power cuts, lost connections and
+members that come and go: nothing is lost. In order, pulled and popped, no message is begun before
+the one ahead of it succeeded: what is in a list before one that failed is done, and what is behind
+it comes again.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ WHOLE_SEEDS = 2
 
 
 class Lists(World):
-    """Members go through their lists, and say by the message or by the call what failed. A list must not take longer than a lock lives."""
+    """Members go through their lists, and say by the message or by the call what failed. A list
+    must not take longer than a lock lives."""
 
     consumer_settings: ClassVar[dict[str, Any]] = {"handler_batch": BATCH}
 
@@ -51,11 +53,15 @@ class Lists(World):
 
 class PoppedLists(Lists):
     broker_settings = PoppingWorld.broker_settings
-    consumer_settings: ClassVar[dict[str, Any]] = {**PoppingWorld.consumer_settings, "handler_batch": BATCH}
+    consumer_settings: ClassVar[dict[str, Any]] = {
+        **PoppingWorld.consumer_settings,
+        "handler_batch": BATCH,
+    }
 
 
 class UnorderedLists(Lists):
-    """What failed comes again from the broker, elsewhere, or stays with its consumer for a while."""
+    """What failed comes again from the broker, elsewhere, or stays with its consumer for a
+    while."""
 
     consumer_settings: ClassVar[dict[str, Any]] = {"handler_batch": BATCH, "ordered": False}
 
@@ -103,7 +109,9 @@ def test_through_every_failure_no_message_of_a_list_is_begun_before_the_one_ahea
     assert world.handled > 100
     assert len(world.watch.succeeded) == QUEUES
     assert max(world.sizes) > 1 or seed > WHOLE_SEEDS, "a short war may leave no queue behind"
-    figures.count(failures=failures, messages=world.handled, lost=0, begun_before_the_one_ahead_succeeded=0)
+    figures.count(
+        failures=failures, messages=world.handled, lost=0, begun_before_the_one_ahead_succeeded=0
+    )
 
 
 def test_the_same_where_it_pops(seed: int, figures: Figures) -> None:
@@ -113,7 +121,9 @@ def test_the_same_where_it_pops(seed: int, figures: Figures) -> None:
     assert world.missing == 0
     assert world.handled > 100
     assert max(world.sizes) > 1 or seed > WHOLE_SEEDS, "a short war may leave no queue behind"
-    figures.count(failures=failures, messages=world.handled, lost=0, begun_before_the_one_ahead_succeeded=0)
+    figures.count(
+        failures=failures, messages=world.handled, lost=0, begun_before_the_one_ahead_succeeded=0
+    )
 
 
 def test_without_order_nothing_is_lost(seed: int, figures: Figures) -> None:

@@ -1,5 +1,5 @@
-"""Topics with ``queue.type=BatchCQ`` through power cuts, kills, stops and the loss of their queues: what was acknowledged of a batch is
-there, at its offset, in order, and of no batch only a part.
+"""Topics with ``queue.type=BatchCQ`` through power cuts, kills, stops and the loss of their queues:
+what was acknowledged of a batch is there, at its offset, in order, and of no batch only a part.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def taken_apart(data: bytes) -> list[list[tuple[int, bytes]]]:
 
 @dataclass
 class Batches:
-    """``ledger`` knows each message of a batch by itself, ``whole`` the bodies of each batch, by its first."""
+    """``ledger`` knows each message of a batch by itself, ``whole`` the bodies of each batch, by
+    its first."""
 
     ledger: Ledger
     whole: dict[bytes, list[bytes]] = field(default_factory=dict)
@@ -59,7 +60,10 @@ class Batches:
     def new(self, sender: str, count: int, at: float, rng: random.Random) -> list[Send]:
         """Sends of as many messages as are to be one entry."""
         self._numbers += 1
-        bodies = [b"%d.%d " % (self._numbers, part) + b"x" * rng.choice((0, 10, 100)) for part in range(count)]
+        bodies = [
+            b"%d.%d " % (self._numbers, part) + b"x" * rng.choice((0, 10, 100))
+            for part in range(count)
+        ]
         self.whole[bodies[0]] = bodies
         return [self.ledger.send(sender, BATCHED, body, at) for body in bodies]
 
@@ -73,8 +77,9 @@ class Batches:
 
 
 class BatchStory(StoreStory):
-    """The store's lives with inner batches and single messages in the queues of one topic, beside a plain one. Now and then a life begins
-    without some of the files of its queues, as if somebody had removed them."""
+    """The store's lives with inner batches and single messages in the queues of one topic, beside a
+    plain one. Now and then a life begins without some of the files of its queues, as if somebody
+    had removed them."""
 
     def __init__(self, simulation: Simulation, *, flushed_only: bool) -> None:
         super().__init__(simulation, flushed_only=flushed_only)
@@ -83,7 +88,9 @@ class BatchStory(StoreStory):
         self.skipped: list[int] = []
         """Queue offsets that a read passed over, although there is a message."""
         self.config = replace(
-            self.config, with_crc=True, batch_queue_file_size=BATCH_UNIT_SIZE * self.rng.choice((10, 50, 1000))
+            self.config,
+            with_crc=True,
+            batch_queue_file_size=BATCH_UNIT_SIZE * self.rng.choice((10, 50, 1000)),
         )
 
     def open(self) -> MessageStore:
@@ -94,16 +101,26 @@ class BatchStory(StoreStory):
                 mount.remove(directory / name)
                 self.queues_lost += 1
         return MessageStore.open(
-            self.config, mount, self.simulation.clock(HOST), self.failed, is_batch=lambda topic: topic == BATCHED
+            self.config,
+            mount,
+            self.simulation.clock(HOST),
+            self.failed,
+            is_batch=lambda topic: topic == BATCHED,
         )
 
     def failed(self, text: str) -> None:
-        """Where a unit that is missing may have been in a file that is gone, all is read again: that is said, and well."""
-        if not text.startswith("a consume queue was not as it should be, all queues and indexes are written again"):
+        """Where a unit that is missing may have been in a file that is gone, all is read again:
+        that is said, and well."""
+        if not text.startswith(
+            "a consume queue was not as it should be, all queues and indexes are written again"
+        ):
             super().failed(text)
 
     def queues(self) -> list[Queue]:
-        return [*super().queues(), *(Queue(BATCHED, "broker-a", queue_id) for queue_id in range(QUEUES))]
+        return [
+            *super().queues(),
+            *(Queue(BATCHED, "broker-a", queue_id) for queue_id in range(QUEUES)),
+        ]
 
     def put(self, store: MessageStore) -> None:
         if self.rng.random() < 0.4:
@@ -112,8 +129,13 @@ class BatchStory(StoreStory):
         queue = Queue(BATCHED, "broker-a", self.rng.randrange(QUEUES))
         count = self.rng.choice((1, 2, 3, 10))
         sends = self.batches.new("writer", count, self.simulation.loop.time(), self.rng)
-        placed = put_inner(store, [send.body for send in sends], queue.queue_id, BATCHED, store_host=HOST_BYTES)
-        self.waiting += [(send, queue, placed.queue_offset + number, placed.log_end) for number, send in enumerate(sends)]
+        placed = put_inner(
+            store, [send.body for send in sends], queue.queue_id, BATCHED, store_host=HOST_BYTES
+        )
+        self.waiting += [
+            (send, queue, placed.queue_offset + number, placed.log_end)
+            for number, send in enumerate(sends)
+        ]
 
     def read(self, store: MessageStore, positions: dict[Queue, int], group: str) -> None:
         super().read(store, positions, group)
@@ -127,7 +149,8 @@ class BatchStory(StoreStory):
             super().came(group, queue, data)
 
     def read_from_anywhere(self, store: MessageStore) -> None:
-        """From offsets in the middle of a batch, too: then it comes whole. Nothing is skipped but gaps."""
+        """From offsets in the middle of a batch, too: then it comes whole. Nothing is skipped but
+        gaps."""
         there = defaultdict(set)
         for delivery in self.ledger.deliveries:
             if delivery.group == "at the end":
@@ -140,7 +163,9 @@ class BatchStory(StoreStory):
                 entries = taken_apart(found.data)
                 self.batches.came("anywhere", queue, entries)
                 came = {place for messages in entries for place, _ in messages}
-                self.skipped += sorted(place for place in there[queue] - came if offset <= place < found.next_offset)
+                self.skipped += sorted(
+                    place for place in there[queue] - came if offset <= place < found.next_offset
+                )
 
 
 def tell(seed: int, *, flushed_only: bool) -> BatchStory:
@@ -153,10 +178,15 @@ def tell(seed: int, *, flushed_only: bool) -> BatchStory:
 
 
 @pytest.mark.parametrize("flushed_only", [False, True])
-def test_what_was_flushed_of_inner_batches_is_there_whole_and_in_order(seed: int, flushed_only: bool, figures: Figures) -> None:
+def test_what_was_flushed_of_inner_batches_is_there_whole_and_in_order(
+    seed: int, flushed_only: bool, figures: Figures
+) -> None:
     story = tell(seed, flushed_only=flushed_only)
     ledger, batches = story.ledger, story.batches
-    assert ledger.violations(ordered=[] if flushed_only else ["at the end"], groups=["at the end"]) == []
+    assert (
+        ledger.violations(ordered=[] if flushed_only else ["at the end"], groups=["at the end"])
+        == []
+    )
     assert batches.broken == []
     assert story.skipped == []
     acknowledged = {send.body for send in ledger.acknowledged if send.topic == BATCHED}
@@ -173,7 +203,8 @@ def test_what_was_flushed_of_inner_batches_is_there_whole_and_in_order(seed: int
 
 @dataclass
 class BatchWorld:
-    """A broker through failures, two senders of batches and single messages, and a reader that follows each queue."""
+    """A broker through failures, two senders of batches and single messages, and a reader that
+    follows each queue."""
 
     world: OneBroker
     rng: random.Random
@@ -185,7 +216,8 @@ class BatchWorld:
         return self.world.simulation.loop.time()
 
     async def send(self, sender: str) -> None:
-        """Only what is answered with SEND_OK counts as acknowledged; whatever else becomes of a request is a maybe."""
+        """Only what is answered with SEND_OK counts as acknowledged; whatever else becomes of a
+        request is a maybe."""
         while self.sending:
             client = Client(f"{HOST}:10911")
             try:
@@ -199,11 +231,15 @@ class BatchWorld:
 
     async def send_one(self, sender: str, client: Client, queue_id: int) -> None:
         sends = self.batches.new(sender, self.rng.choice((1, 2, 5, 20)), self.now(), self.rng)
-        messages = [Message(BATCHED, send.body, properties={"UNIQ_KEY": send.body.hex()}) for send in sends]
+        messages = [
+            Message(BATCHED, send.body, properties={"UNIQ_KEY": send.body.hex()}) for send in sends
+        ]
         request: SendMessageV2 | SendBatchMessage
         if len(sends) == 1:
             request = SendMessageV2(
-                topic=BATCHED, queue_id=queue_id, properties=encode_properties({"UNIQ_KEY": sends[0].body.hex()})
+                topic=BATCHED,
+                queue_id=queue_id,
+                properties=encode_properties({"UNIQ_KEY": sends[0].body.hex()}),
             )
             body = sends[0].body
         else:
@@ -233,7 +269,9 @@ class BatchWorld:
             try:
                 while True:
                     for queue_id in self.read_to:
-                        self.read_to[queue_id] = await self.read_on(client, queue_id, self.read_to[queue_id], "while running")
+                        self.read_to[queue_id] = await self.read_on(
+                            client, queue_id, self.read_to[queue_id], "while running"
+                        )
                     await asyncio.sleep(0.3)
             except (RemotingError, OSError):
                 await asyncio.sleep(0.2)
@@ -255,7 +293,9 @@ class BatchWorld:
         await self.world.up()
 
 
-def test_brokers_that_lose_their_power_keep_every_inner_batch_they_acknowledged(seed: int, figures: Figures) -> None:
+def test_brokers_that_lose_their_power_keep_every_inner_batch_they_acknowledged(
+    seed: int, figures: Figures
+) -> None:
     async def scene(world: OneBroker) -> None:
         await world.client.create(BATCHED, queues=QUEUES, attributes="+queue.type=BatchCQ")
         source = world.simulation.source("batches")
@@ -273,12 +313,19 @@ def test_brokers_that_lose_their_power_keep_every_inner_batch_they_acknowledged(
         for queue_id in range(QUEUES):
             offset, following = -1, 0
             while following > offset:
-                offset, following = following, await story.read_on(world.client, queue_id, following, "at the end")
+                offset, following = (
+                    following,
+                    await story.read_on(world.client, queue_id, following, "at the end"),
+                )
         ledger, batches = story.batches.ledger, story.batches
         assert ledger.violations(ordered=["at the end"]) == []
         assert batches.broken == []
         assert any(len(bodies) > 1 for bodies in batches.whole.values())
-        figures.count(batches=len(batches.whole), acknowledged_messages=len(ledger.acknowledged), failures=FAILURES)
+        figures.count(
+            batches=len(batches.whole),
+            acknowledged_messages=len(ledger.acknowledged),
+            failures=FAILURES,
+        )
         figures.count(lost=0, out_of_order=0, at_one_offset_with_another=0, in_pieces=0)
 
     with_one_broker(

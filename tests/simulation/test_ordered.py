@@ -1,5 +1,6 @@
-"""Ordered consumption through kills, power cuts, lost connections and members that come and go: of each queue one handler at a time, and
-none begins with a message before the one ahead of it succeeded. What comes twice comes as a repeated prefix.
+"""Ordered consumption through kills, power cuts, lost connections and members that come and go: of
+each queue one handler at a time, and none begins with a message before the one ahead of it
+succeeded. What comes twice comes as a repeated prefix.
 """
 
 import asyncio
@@ -25,7 +26,8 @@ from turbopump.testing.simulation import Simulation, simulate
 
 WHOLE = "TURBOPUMP_SIM_MINUTES" in os.environ
 FAILURES = 100 if WHOLE else 8
-"""In each seed; `make sim` has a hundred in each of the first five seeds and the sample in the others."""
+"""In each seed; `make sim` has a hundred in each of the first five seeds and the sample in the
+others."""
 
 NAMESRV, BROKER, PRODUCER = "10.0.0.1", "10.0.0.2", "10.0.1.1"
 CONSUMERS = ("10.0.2.1", "10.0.2.2", "10.0.2.3")
@@ -49,7 +51,11 @@ class World(KeptPrograms):
         self._stops: dict[str, asyncio.Event] = {}
 
     def start(self) -> None:
-        for host, program in ((NAMESRV, self.name_server), (BROKER, self._broker), (PRODUCER, self._producer)):
+        for host, program in (
+            (NAMESRV, self.name_server),
+            (BROKER, self._broker),
+            (PRODUCER, self._producer),
+        ):
             self.keep(host, program)
         for host in CONSUMERS:
             self.keep(host, self._consumer)
@@ -105,8 +111,14 @@ class World(KeptPrograms):
     def missing(self) -> int:
         if self.broker is None or not self.simulation.process(BROKER).alive:
             return 1
-        stored = {(queue, n) for queue in range(QUEUES) for n in range(self.broker.store.max_offset(TOPIC, queue))}
-        return len(stored - {(queue, n) for queue, done in self.watch.succeeded.items() for n in done})
+        stored = {
+            (queue, n)
+            for queue in range(QUEUES)
+            for n in range(self.broker.store.max_offset(TOPIC, queue))
+        }
+        return len(
+            stored - {(queue, n) for queue, done in self.watch.succeeded.items() for n in done}
+        )
 
     @property
     def handled(self) -> int:
@@ -118,7 +130,8 @@ class World(KeptPrograms):
         if host in self._stops:
             self._stops[host].set()
 
-    # --- programs ------------------------------------------------------------------------------------------------------------
+    # --- programs
+    # ----------------------------------------------------------------------------------------------
 
     async def until_wanted(self, host: str) -> None:
         while host in CONSUMERS and host not in self.wanted:
@@ -151,7 +164,11 @@ class World(KeptPrograms):
     async def _producer(self, host: str) -> None:
         rng = self.source(host)
         async with Producer(
-            f"{NAMESRV}:9876", group="sellers", clock=self.simulation.clock(host), random=rng, local_ip=host
+            f"{NAMESRV}:9876",
+            group="sellers",
+            clock=self.simulation.clock(host),
+            random=rng,
+            local_ip=host,
         ) as producer:
             while True:
                 await asyncio.sleep(rng.uniform(0, 2))
@@ -166,7 +183,11 @@ class World(KeptPrograms):
 
         async def handle(message: Delivery) -> Retry | None:
             assert message.topic == TOPIC
-            return None if await self.handle(message.queue_id, message.queue_offset, rng, process) else Retry()
+            return (
+                None
+                if await self.handle(message.queue_id, message.queue_offset, rng, process)
+                else Retry()
+            )
 
         return handle
 
@@ -221,7 +242,9 @@ def war(kind: type[WorldT], seed: int, failures: int) -> WorldT:
     return simulate(seed, story)
 
 
-def test_through_every_failure_no_handler_begins_before_the_message_ahead_succeeded(seed: int, figures: Figures) -> None:
+def test_through_every_failure_no_handler_begins_before_the_message_ahead_succeeded(
+    seed: int, figures: Figures
+) -> None:
     failures = FAILURES if seed <= 5 else 8
     world = war(World, seed, failures)
     assert world.watch.wrong == []
@@ -229,10 +252,14 @@ def test_through_every_failure_no_handler_begins_before_the_message_ahead_succee
     assert world.handled > 100
     assert len(world.watch.succeeded) == QUEUES
     figures.count(failures=failures, messages=world.handled, lost=0)
-    figures.count(begun_before_the_one_ahead_succeeded=0, repeated_after_a_failure=world.watch.repeated)
+    figures.count(
+        begun_before_the_one_ahead_succeeded=0, repeated_after_a_failure=world.watch.repeated
+    )
 
 
-def test_members_that_come_and_go_hand_over_without_a_message_handled_twice(seed: int, figures: Figures) -> None:
+def test_members_that_come_and_go_hand_over_without_a_message_handled_twice(
+    seed: int, figures: Figures
+) -> None:
     changes = 200 if WHOLE and seed <= 5 else 8
 
     async def peace(simulation: Simulation) -> World:
@@ -255,11 +282,15 @@ def test_members_that_come_and_go_hand_over_without_a_message_handled_twice(seed
     figures.count(members_stopped=changes, messages=world.handled, lost=0, handled_twice=0)
 
 
-def test_without_locks_two_members_handle_one_queue_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_locks_two_members_handle_one_queue_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The control: were this to pass without an overlap, the tests above had no teeth."""
     from turbopump.broker.queue_locks import QueueLocks
 
-    monkeypatch.setattr(QueueLocks, "lock", lambda self, group, queues, client_id, now: dict.fromkeys(queues, 0))
+    monkeypatch.setattr(
+        QueueLocks, "lock", lambda self, group, queues, client_id, now: dict.fromkeys(queues, 0)
+    )
 
     async def careless(simulation: Simulation) -> World:
         world = World(simulation, failing=0.1, longest=20)
@@ -269,4 +300,6 @@ def test_without_locks_two_members_handle_one_queue_at_once(monkeypatch: pytest.
         await world.end()
         return world
 
-    assert any("while" in wrong for seed in range(1, 6) for wrong in simulate(seed, careless).watch.wrong)
+    assert any(
+        "while" in wrong for seed in range(1, 6) for wrong in simulate(seed, careless).watch.wrong
+    )

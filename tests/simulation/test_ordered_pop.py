@@ -1,5 +1,6 @@
-"""Ordered consumption over POP through kills, power cuts, lost connections and members that come and go: no handler begins with a message
-before the one ahead of it succeeded. While the broker dies no worse than by a clean stop, it is one handler of a queue at a time, too.
+"""Ordered consumption over POP through kills, power cuts, lost connections and members that come
+and go: no handler begins with a message before the one ahead of it succeeded. While the broker dies
+no worse than by a clean stop, it is one handler of a queue at a time, too.
 """
 
 from __future__ import annotations
@@ -15,8 +16,13 @@ WHOLE_SEEDS = 2
 
 
 class PoppingWorld(World):
-    broker_settings: ClassVar[dict[str, Any]] = {"default_message_request_mode": DefaultRequestMode.POP}
-    consumer_settings: ClassVar[dict[str, Any]] = {"client_rebalance": False, "pop_invisible_time": 20}
+    broker_settings: ClassVar[dict[str, Any]] = {
+        "default_message_request_mode": DefaultRequestMode.POP
+    }
+    consumer_settings: ClassVar[dict[str, Any]] = {
+        "client_rebalance": False,
+        "pop_invisible_time": 20,
+    }
 
 
 class GentlerWorld(PoppingWorld):
@@ -35,7 +41,9 @@ class GentlerWorld(PoppingWorld):
             self.cut_off(host)
 
 
-def test_through_every_failure_no_handler_begins_before_the_message_ahead_succeeded(seed: int) -> None:
+def test_through_every_failure_no_handler_begins_before_the_message_ahead_succeeded(
+    seed: int,
+) -> None:
     world = war(PoppingWorld, seed, FAILURES if seed <= WHOLE_SEEDS else 8)
     assert [wrong for wrong in world.watch.wrong if "succeeded" in wrong] == []
     assert world.missing == 0

@@ -1,5 +1,6 @@
-"""POP through kills, power cuts, clean stops, lost acknowledgements and consumers that die with messages in their hands, in virtual time:
-nothing is lost, and each message that was not acknowledged is at a consumer again within two seconds of its time.
+"""POP through kills, power cuts, clean stops, lost acknowledgements and consumers that die with
+messages in their hands, in virtual time: nothing is lost, and each message that was not
+acknowledged is at a consumer again within two seconds of its time.
 
 A sample in `make test`, the whole in `make sim`.
 """
@@ -29,18 +30,21 @@ from turbopump.protocol.requests.send import SendMessageV2
 
 WHOLE = "TURBOPUMP_SIM_MINUTES" in os.environ
 FAILURES = int(os.environ.get("TURBOPUMP_SIM_POP", "100" if WHOLE else "12"))
-"""In each of the first three seeds; in the others, which `make sim` adds, as many as in the sample."""
+"""In each of the first three seeds; in the others, which `make sim` adds, as many as in the
+sample."""
 CONSUMERS, QUEUES = 3, 4
 INVISIBLE_MAX_MS = 15_000
 LATE_MS = 2000
-"""So long after the end of its invisible time a message is back at the latest. A broker that is down then has so long from its return."""
+"""So long after the end of its invisible time a message is back at the latest. A broker that is
+down then has so long from its return."""
 ON_THE_WIRE_MS = 20
 """A broker may answer for so long a client that has gone."""
 
 
 @dataclass
 class Receipt:
-    """A message in a consumer's hands. ``known``: it is certain that the broker counts it as not acknowledged."""
+    """A message in a consumer's hands. ``known``: it is certain that the broker counts it as not
+    acknowledged."""
 
     got_ms: int
     known: bool = True
@@ -48,9 +52,10 @@ class Receipt:
 
 @dataclass
 class PopWorld:
-    """What was sent, popped and acknowledged, by body: ``done`` are those that a consumer acknowledged, ``in_time`` those where the broker
-    said so while they were its. ``down`` is when the broker was, ``unanswered`` when pops and changes of a time were under way of which
-    nobody got the answer (ms)."""
+    """What was sent, popped and acknowledged, by body: ``done`` are those that a consumer
+    acknowledged, ``in_time`` those where the broker said so while they were its. ``down`` is when
+    the broker was, ``unanswered`` when pops and changes of a time were under way of which nobody
+    got the answer (ms)."""
 
     world: OneBroker
     rng: random.Random
@@ -130,7 +135,8 @@ class PopWorld:
 
     @contextmanager
     def answered(self) -> Iterator[None]:
-        """Round a request with which the broker may hand out a message: note it if the answer does not come."""
+        """Round a request with which the broker may hand out a message: note it if the answer does
+        not come."""
         begun = self.now()
         try:
             yield
@@ -179,7 +185,8 @@ class PopWorld:
         await self.world.up()
         self.down.append((began, self.now()))
 
-    # --- judging -------------------------------------------------------------------------------------------------------------
+    # --- judging
+    # ----------------------------------------------------------------------------------------------
 
     def limit(self, visible_ms: int) -> int:
         """When a message with this end of its invisible time must be back at the latest (ms)."""
@@ -189,26 +196,33 @@ class PopWorld:
         return visible_ms + LATE_MS
 
     def returns(self, handed: dict[Place, HandOut]) -> Iterator[Return]:
-        """When each message came back that was handed out and certainly not acknowledged. What was handed out with an answer that nobody
-        got is one of them; its time runs from then on."""
+        """When each message came back that was handed out and certainly not acknowledged. What was
+        handed out with an answer that nobody got is one of them; its time runs from then on."""
         copies = defaultdict(list)
         for place, one in handed.items():
             receipt = self.receipts.get(place)
-            copies[one.body].append((one, receipt.got_ms if receipt is not None else place.pop_time_ms))
+            copies[one.body].append(
+                (one, receipt.got_ms if receipt is not None else place.pop_time_ms)
+            )
         for place, one in handed.items():
             receipt = self.receipts.get(place)
             if receipt is None or receipt.known:
-                back = min((when for other, when in copies[one.body] if one.returns_as(other)), default=None)
+                back = min(
+                    (when for other, when in copies[one.body] if one.returns_as(other)),
+                    default=None,
+                )
                 yield Return(place, one, receipt is not None, back)
 
     def explains(self, place: Place) -> bool:
         """Whether there was a request whose answer, with this message in it, was lost."""
-        return any(begun <= place.pop_time_ms <= ended + ON_THE_WIRE_MS for begun, ended in self.unanswered)
+        return any(
+            begun <= place.pop_time_ms <= ended + ON_THE_WIRE_MS for begun, ended in self.unanswered
+        )
 
 
 class Return(NamedTuple):
-    """``answered``: a consumer got the message; ``back_ms`` is when one got it the next time, or when it was on its way with an answer
-    that nobody got."""
+    """``answered``: a consumer got the message; ``back_ms`` is when one got it the next time, or
+    when it was on its way with an answer that nobody got."""
 
     place: Place
     handed: HandOut
@@ -216,7 +230,9 @@ class Return(NamedTuple):
     back_ms: int | None
 
 
-def test_nothing_is_lost_and_what_is_not_acknowledged_is_back_in_time(seed: int, figures: Figures) -> None:
+def test_nothing_is_lost_and_what_is_not_acknowledged_is_back_in_time(
+    seed: int, figures: Figures
+) -> None:
     if seed > (20 if WHOLE else 3):
         pytest.skip("so many such runs are enough")
     failures = FAILURES if seed <= 3 else 12
@@ -245,19 +261,38 @@ def test_nothing_is_lost_and_what_is_not_acknowledged_is_back_in_time(seed: int,
         handed = await handed_out(world.client, QUEUES)
         assert pop.receipts.keys() <= handed.keys(), "answered, and not written down"
         returns = list(pop.returns(handed))
-        assert [one for one in returns if one.back_ms is None or one.back_ms > pop.limit(one.handed.visible_ms)] == [], "late"
+        assert [
+            one
+            for one in returns
+            if one.back_ms is None or one.back_ms > pop.limit(one.handed.visible_ms)
+        ] == [], "late"
         unanswered = [one.place for one in returns if not one.answered]
-        assert [place for place in unanswered if not pop.explains(place)] == [], "handed out to nobody"
+        assert [place for place in unanswered if not pop.explains(place)] == [], (
+            "handed out to nobody"
+        )
         times = [(one.handed.visible_ms, one.back_ms) for one in returns if one.back_ms is not None]
-        back = sorted(back - visible for visible, back in times if pop.limit(visible) == visible + LATE_MS)
+        back = sorted(
+            back - visible for visible, back in times if pop.limit(visible) == visible + LATE_MS
+        )
         assert len(back) > len(pop.sent) // 20
         figures.count(
-            failures=failures, consumers_died=pop.deaths, messages=len(pop.sent), lost=0, unacknowledged_came_back=len(returns)
+            failures=failures,
+            consumers_died=pop.deaths,
+            messages=len(pop.sent),
+            lost=0,
+            unacknowledged_came_back=len(returns),
         )
         figures.count(of_them_handed_out_to_nobody=len(unanswered), later_than_two_seconds=0)
         figures.count(
-            deliveries_more_than_messages=pop.came.total() - len(pop.came), of_them_after_an_acknowledgement=pop.after_done
+            deliveries_more_than_messages=pop.came.total() - len(pop.came),
+            of_them_after_an_acknowledgement=pop.after_done,
         )
         figures.sample(back_after_its_time_ms=[float(each) for each in back])
 
-    with_one_broker(scene, seed, flush_disk_type="SYNC_FLUSH", scrub_bytes_per_second=0, message_index_enable=False)
+    with_one_broker(
+        scene,
+        seed,
+        flush_disk_type="SYNC_FLUSH",
+        scrub_bytes_per_second=0,
+        message_index_enable=False,
+    )

@@ -1,5 +1,6 @@
-"""Our consumers over POP, push and simple, through kills and power cuts of the broker, lost connections and members that die with
-messages in their hands: nothing is lost. What was in such hands comes twice.
+"""Our consumers over POP, push and simple, through kills and power cuts of the broker, lost
+connections and members that die with messages in their hands: nothing is lost. What was in such
+hands comes twice.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from turbopump.testing.simulation import Simulation, simulate
 
 WHOLE = "TURBOPUMP_SIM_MINUTES" in os.environ
 FAILURES = 100 if WHOLE else 5
-"""In each seed; `make sim` has a hundred in each of the first three seeds and the sample in the next seventeen."""
+"""In each seed; `make sim` has a hundred in each of the first three seeds and the sample in the
+next seventeen."""
 
 NAMESRV, BROKER, PRODUCER = "10.0.0.1", "10.0.0.2", "10.0.1.1"
 PUSH, SIMPLE = ("10.0.2.1", "10.0.2.2"), ("10.0.3.1", "10.0.3.2")
@@ -41,7 +43,9 @@ class World(KeptPrograms):
     """``done`` by group: how often each message was dealt with."""
 
     def __init__(self, simulation: Simulation) -> None:
-        super().__init__(simulation, rest_s=20, may_fail=(NAMESRV, BROKER, PRODUCER, *PUSH, *SIMPLE))
+        super().__init__(
+            simulation, rest_s=20, may_fail=(NAMESRV, BROKER, PRODUCER, *PUSH, *SIMPLE)
+        )
         self.sent: set[bytes] = set()
         self.done: dict[str, Counter[bytes]] = {"pushed": Counter(), "asked": Counter()}
         self.producing = True
@@ -49,7 +53,9 @@ class World(KeptPrograms):
 
     def start(self) -> None:
         programs = {NAMESRV: self.name_server, BROKER: self._broker, PRODUCER: self._producer}
-        programs |= dict.fromkeys(PUSH, self._push_consumer) | dict.fromkeys(SIMPLE, self._simple_consumer)
+        programs |= dict.fromkeys(PUSH, self._push_consumer) | dict.fromkeys(
+            SIMPLE, self._simple_consumer
+        )
         for host, program in programs.items():
             self.keep(host, program)
 
@@ -81,7 +87,8 @@ class World(KeptPrograms):
     def missing(self) -> dict[str, set[bytes]]:
         return {group: lost for group, done in self.done.items() if (lost := self.sent - set(done))}
 
-    # --- programs ------------------------------------------------------------------------------------------------------------
+    # --- programs
+    # ----------------------------------------------------------------------------------------------
 
     async def _broker(self, host: str) -> None:
         config = BrokerConfig(
@@ -101,7 +108,9 @@ class World(KeptPrograms):
 
     async def _producer(self, host: str) -> None:
         rng = self.source(host)
-        async with Producer(f"{NAMESRV}:9876", group="sellers", **self._surroundings(host)) as producer:
+        async with Producer(
+            f"{NAMESRV}:9876", group="sellers", **self._surroundings(host)
+        ) as producer:
             for number in count():
                 await asyncio.sleep(rng.uniform(0, 2))
                 if self.producing:
@@ -123,7 +132,11 @@ class World(KeptPrograms):
             self.done["pushed"][message.body] += 1
             return None
 
-        settings = {"client_rebalance": False, "pop_invisible_time": INVISIBLE_S, **self._common(host, "pushed")}
+        settings = {
+            "client_rebalance": False,
+            "pop_invisible_time": INVISIBLE_S,
+            **self._common(host, "pushed"),
+        }
         async with PushConsumer(f"{NAMESRV}:9876", handler=handle, **settings) as consumer:
             await consumer.wait_closed()
 
@@ -132,7 +145,9 @@ class World(KeptPrograms):
         async with SimpleConsumer(f"{NAMESRV}:9876", **self._common(host, "asked")) as consumer:
             while True:
                 try:
-                    messages = await consumer.receive(rng.randint(1, 40), INVISIBLE_S, timeout=rng.uniform(0, 15))
+                    messages = await consumer.receive(
+                        rng.randint(1, 40), INVISIBLE_S, timeout=rng.uniform(0, 15)
+                    )
                     await asyncio.sleep(rng.uniform(0, 1))
                     good = [message for message in messages if rng.random() >= self.failing]
                     self.done["asked"].update(message.body for message in good)
@@ -144,13 +159,20 @@ class World(KeptPrograms):
                     await asyncio.sleep(1)
 
     def _common(self, host: str, group: str) -> dict[str, Any]:
-        return {"group": group, "topic": TOPIC, "consume_from": ConsumeFrom.FIRST, **self._surroundings(host)}
+        return {
+            "group": group,
+            "topic": TOPIC,
+            "consume_from": ConsumeFrom.FIRST,
+            **self._surroundings(host),
+        }
 
     def _surroundings(self, host: str) -> dict[str, Any]:
         return {"clock": self.simulation.clock(host), "random": self.source(host), "local_ip": host}
 
 
-def test_through_every_failure_both_kinds_of_consumers_get_every_message(seed: int, figures: Figures) -> None:
+def test_through_every_failure_both_kinds_of_consumers_get_every_message(
+    seed: int, figures: Figures
+) -> None:
     if seed > 20 and WHOLE:
         pytest.skip("so many such runs are enough")
     failures = FAILURES if seed <= 3 else 5
@@ -168,6 +190,8 @@ def test_through_every_failure_both_kinds_of_consumers_get_every_message(seed: i
     assert world.missing == {}
     assert len(world.sent) > 50
     for group, done in world.done.items():
-        assert done.total() < 3 * len(done), f"{group}: what comes twice is what was in somebody's hands"
+        assert done.total() < 3 * len(done), (
+            f"{group}: what comes twice is what was in somebody's hands"
+        )
     figures.count(failures=failures, messages_to_two_groups=len(world.sent), lost=0)
     figures.count(came_twice=sum(done.total() - len(done) for done in world.done.values()))

@@ -46,17 +46,24 @@ def test_what_was_acknowledged_does_not_come_again_and_the_rest_does_at_its_time
     with_one_broker(scene, **SYNC)
 
 
-def test_that_a_message_is_back_is_written_down_when_its_copy_is_on_the_disk_and_not_before() -> None:
+def test_that_a_message_is_back_is_written_down_when_its_copy_is_on_the_disk_and_not_before() -> (
+    None
+):
     async def scene(world: OneBroker) -> None:
         popper = Popper(world.client, world.simulation.clock(HOST).now_ms)
         await world.client.send(b"once")
         await popper.pop(invisible_ms=5000)
         (again,) = await popper.until(1, 20, invisible_ms=60_000)
         store = world.broker.store
-        assert store.flushed.value <= again.message.commit_log_offset, "the disk has not got the copy yet"
+        assert store.flushed.value <= again.message.commit_log_offset, (
+            "the disk has not got the copy yet"
+        )
 
         def written_down() -> bool:
-            places = [(TIMER_TOPIC, 0), *((REVIVE_TOPIC, queue_id) for queue_id in range(REVIVE_QUEUES))]
+            places = [
+                (TIMER_TOPIC, 0),
+                *((REVIVE_TOPIC, queue_id) for queue_id in range(REVIVE_QUEUES)),
+            ]
             data = b"".join(store.get(topic, queue_id, 0, 32).data for topic, queue_id in places)
             return any(record.tags == ACK_TAG for record in decode_entries(data))
 
@@ -71,7 +78,9 @@ def test_that_a_message_is_back_is_written_down_when_its_copy_is_on_the_disk_and
 
 
 @pytest.mark.parametrize("crc_before", [True, False])
-def test_a_message_whose_properties_are_full_comes_again_too_up_to_the_dead_letters(crc_before: bool) -> None:
+def test_a_message_whose_properties_are_full_comes_again_too_up_to_the_dead_letters(
+    crc_before: bool,
+) -> None:
     async def scene(world: OneBroker) -> None:
         full = b"UNIQ_KEY\x01U\x02a\x01"
         await world.client.send(b"measured", properties=full.decode() + "x\x02")
@@ -88,7 +97,10 @@ def test_a_message_whose_properties_are_full_comes_again_too_up_to_the_dead_lett
         assert len(await popper.until(2, 20, invisible_ms=5000)) == 2
         for attempt in (1, 2):
             again = await popper.until(2, 60, invisible_ms=5000)
-            assert sorted((one.body, one.attempt) for one in again) == [(b"full", attempt), (b"measured", attempt)]
+            assert sorted((one.body, one.attempt) for one in again) == [
+                (b"full", attempt),
+                (b"measured", attempt),
+            ]
         await asyncio.sleep(30)
         dead = await world.client.messages(topic="%DLQ%g")
         assert sorted(message.body for message in dead) == [b"full", b"measured"]

@@ -1,7 +1,9 @@
-"""Members that join, leave and vanish under load: nothing is lost, no more comes twice than was in flight, and soon every queue has its
-owner. In order nothing comes twice because somebody joined or left; what a member that vanished had begun and not told comes once more.
+"""Members that join, leave and vanish under load: nothing is lost, no more comes twice than was in
+flight, and soon every queue has its owner. In order nothing comes twice because somebody joined or
+left; what a member that vanished had begun and not told comes once more.
 
-A sample in `make test`, a thousand rebalances of each kind in `make sim`, over its first twenty seeds.
+A sample in `make test`, a thousand rebalances of each kind in `make sim`, over its first twenty
+seeds.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ EVERY_QUEUE = [MessageQueue(TOPIC, "broker-a", number) for number in range(QUEUE
 
 
 class World:
-    """A broker that stays, a producer, and members of one group that do not. ``ordered``: how they consume."""
+    """A broker that stays, a producer, and members of one group that do not. ``ordered``: how they
+    consume."""
 
     def __init__(self, simulation: Simulation, *, ordered: bool) -> None:
         self.simulation = simulation
@@ -56,17 +59,20 @@ class World:
         self.handled: dict[int, Counter[int]] = defaultdict(Counter)
         """Of each queue, how often the handler of each offset began."""
         self.in_flight: Counter[int] = Counter()
-        """Of each queue, how many may come twice: what its owner had taken when it lost it and had not told the broker at the notice."""
+        """Of each queue, how many may come twice: what its owner had taken when it lost it and had
+        not told the broker at the notice."""
         self.watch = HandlersInOrder()
         self.untold: dict[int, Counter[int]] = defaultdict(Counter)
-        """Of each queue, how often a member was killed that had begun with this offset and not told the broker."""
+        """Of each queue, how often a member was killed that had begun with this offset and not told
+        the broker."""
         self.notices: list[float] = []
         self.settled = 0
         """After how many notices every queue got the owner that the members' list says."""
         self.settling: list[float] = []
         """Of each queue, seconds from a notice until it had that owner."""
         self.inheriting: list[float] = []
-        """The same for a queue whose lock a vanished member had kept, from when the broker gave the lock up."""
+        """The same for a queue whose lock a vanished member had kept, from when the broker gave the
+        lock up."""
         self.members: dict[str, PushConsumer] = {}
         self.broker: Broker
         self._known: Counter[int] = Counter()
@@ -95,7 +101,8 @@ class World:
         self._servers.append(asyncio.ensure_future(self._settle(now, sorted(client_ids))))
 
     async def _settle(self, noticed: float, client_ids: list[str]) -> None:
-        """Note how long each queue waits for its owner among these members. When others come or go meanwhile, only what is late counts."""
+        """Note how long each queue waits for its owner among these members. When others come or go
+        meanwhile, only what is late counts."""
         divide = strategy_of("AVG")
         owner = {queue: one for one in client_ids for queue in divide(EVERY_QUEUE, client_ids, one)}
         waiting, inherited = dict.fromkeys(EVERY_QUEUE, noticed), set[MessageQueue]()
@@ -153,7 +160,9 @@ class World:
         process = self.simulation.process(host)
         for number, begun in self._begun.items():
             told = self._committed(number)
-            self.untold[number].update(offset for offset, by in begun.items() if offset >= told and by is process)
+            self.untold[number].update(
+                offset for offset, by in begun.items() if offset >= told and by is process
+            )
         self.simulation.end(host, power_cut=False)
 
     def _committed(self, number: int) -> int:
@@ -186,12 +195,17 @@ class World:
 
     @property
     def missing(self) -> int:
-        return sum(self.broker.store.max_offset(TOPIC, queue) - len(self.handled[queue]) for queue in range(QUEUES))
+        return sum(
+            self.broker.store.max_offset(TOPIC, queue) - len(self.handled[queue])
+            for queue in range(QUEUES)
+        )
 
     @property
     def twice(self) -> dict[int, int]:
         """Of each queue, how often a message came again."""
-        return {queue: sum(offsets.values()) - len(offsets) for queue, offsets in self.handled.items()}
+        return {
+            queue: sum(offsets.values()) - len(offsets) for queue, offsets in self.handled.items()
+        }
 
     async def end(self) -> None:
         tasks = [*self._lives.values(), *self._servers]
@@ -199,10 +213,13 @@ class World:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # --- programs ------------------------------------------------------------------------------------------------------------
+    # --- programs
+    # ----------------------------------------------------------------------------------------------
 
     async def _name_server(self) -> None:
-        await NameServer(NamesrvConfig(bind_address=NAMESRV), clock=self.simulation.clock(NAMESRV)).start()
+        await NameServer(
+            NamesrvConfig(bind_address=NAMESRV), clock=self.simulation.clock(NAMESRV)
+        ).start()
         await asyncio.Event().wait()
 
     async def _broker(self) -> None:
@@ -218,9 +235,13 @@ class World:
             scrub_bytes_per_second=0,
         )
         disk, clock = self.simulation.disk(BROKER).mount(), self.simulation.clock(BROKER)
-        self.broker = Broker(config, clock=clock, disk=disk, source=self.simulation.source("broker"))
+        self.broker = Broker(
+            config, clock=clock, disk=disk, source=self.simulation.source("broker")
+        )
         await self.broker.start()
-        self.broker._topics.put(TopicConfig(topic_name=TOPIC, read_queue_nums=QUEUES, write_queue_nums=QUEUES))
+        self.broker._topics.put(
+            TopicConfig(topic_name=TOPIC, read_queue_nums=QUEUES, write_queue_nums=QUEUES)
+        )
         await asyncio.Event().wait()
 
     async def _producer(self) -> None:
@@ -235,7 +256,10 @@ class World:
                     self._sending = False
 
     async def _consumer(self, host: str) -> None:
-        rng, process = self.simulation.source(f"{host} from {self.simulation.loop.time()}"), self.simulation.process(host)
+        rng, process = (
+            self.simulation.source(f"{host} from {self.simulation.loop.time()}"),
+            self.simulation.process(host),
+        )
 
         async def handle(message: Delivery) -> None:
             queue, offset = message.queue_id, message.queue_offset
@@ -314,7 +338,9 @@ def test_of_a_group_that_changes_nothing_is_lost_and_no_more_comes_twice_than_wa
     assert world.missing == 0
     assert sum(map(len, world.handled.values())) > 100
     assert {
-        queue: (twice, world.in_flight[queue]) for queue, twice in world.twice.items() if twice > world.in_flight[queue]
+        queue: (twice, world.in_flight[queue])
+        for queue, twice in world.twice.items()
+        if twice > world.in_flight[queue]
     } == {}
     assert world.settled >= rebalances(seed) * 0.8
     assert max(world.settling) <= SETTLED_S
@@ -326,12 +352,18 @@ def test_of_a_group_that_changes_nothing_is_lost_and_no_more_comes_twice_than_wa
 def test_of_an_ordered_group_that_changes_nothing_is_lost_and_what_is_handed_over_comes_once(
     seed: int, figures: Figures
 ) -> None:
-    """What a killed member had in hand comes again, once for each that was killed with it; its queues wait for the end of its locks."""
+    """What a killed member had in hand comes again, once for each that was killed with it; its
+    queues wait for the end of its locks."""
     world = run(seed, ordered=True)
     assert world.missing == 0
     assert sum(map(len, world.handled.values())) > 100
     assert world.watch.wrong == []
-    twice = {(queue, offset): n - 1 for queue, begun in world.handled.items() for offset, n in begun.items() if n > 1}
+    twice = {
+        (queue, offset): n - 1
+        for queue, begun in world.handled.items()
+        for offset, n in begun.items()
+        if n > 1
+    }
     assert {place: n for place, n in twice.items() if n > world.untold[place[0]][place[1]]} == {}
     assert len(world.settling) >= rebalances(seed) * 2
     assert max(world.settling) <= SETTLED_S
@@ -348,7 +380,9 @@ def test_a_new_owner_that_begins_too_early_is_found_out(monkeypatch: pytest.Monk
 
     starting_offset = OffsetStore.starting_offset
 
-    async def too_early(self: OffsetStore, queue: MessageQueue, consume_from: ConsumeFrom | datetime) -> Start:
+    async def too_early(
+        self: OffsetStore, queue: MessageQueue, consume_from: ConsumeFrom | datetime
+    ) -> Start:
         start = await starting_offset(self, queue, consume_from)
         return start._replace(offset=max(start.offset - 20, 0))
 
@@ -357,12 +391,17 @@ def test_a_new_owner_that_begins_too_early_is_found_out(monkeypatch: pytest.Monk
     assert any(twice > world.in_flight[queue] for queue, twice in world.twice.items())
 
 
-def test_an_ordered_queue_that_is_given_away_too_early_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same for order: a member that does not wait for the handler of a queue that it gives away."""
+def test_an_ordered_queue_that_is_given_away_too_early_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The same for order: a member that does not wait for the handler of a queue that it gives
+    away."""
     from turbopump.client.consuming.assigned_queue import AssignedQueue
 
     async def at_once(self: AssignedQueue) -> None:
         pass
 
     monkeypatch.setattr(AssignedQueue, "idle", at_once)
-    assert any("while" in wrong for seed in range(6, 40) for wrong in run(seed, ordered=True).watch.wrong)
+    assert any(
+        "while" in wrong for seed in range(6, 40) for wrong in run(seed, ordered=True).watch.wrong
+    )

@@ -1,4 +1,5 @@
-"""The store alone on a disk that loses power: what was flushed is there, what readers saw stays true."""
+"""The store alone on a disk that loses power: what was flushed is there, what readers saw stays
+true."""
 
 import asyncio
 from collections import defaultdict
@@ -22,7 +23,8 @@ HOST_BYTES = bytes([10, 0, 0, 1]) + (10911).to_bytes(4, "big")
 
 
 class StoreStory:
-    """One store directory through several lives, each ended by a power cut, a kill or a clean stop."""
+    """One store directory through several lives, each ended by a power cut, a kill or a clean
+    stop."""
 
     def __init__(self, simulation: Simulation, *, flushed_only: bool) -> None:
         self.simulation = simulation
@@ -51,7 +53,9 @@ class StoreStory:
         process = self.simulation.boot(HOST)
         disk = self.simulation.disk(HOST)
         life = process.start(self.work())
-        ending = self.rng.choice(("power cut", "power cut", "power cut in an operation", "kill", "stop"))
+        ending = self.rng.choice(
+            ("power cut", "power cut", "power cut in an operation", "kill", "stop")
+        )
         if ending == "power cut in an operation":
             disk.cut_power_at(nth=self.rng.randint(1, 120))
         if ending != "stop":
@@ -95,15 +99,21 @@ class StoreStory:
         return store
 
     def failed(self, text: str) -> None:
-        """Where a power cut tore a message that was not flushed, and its queue ends with a file there, the next file may have been taken
-        away: then the queues are written again. Where it took the end of a log that had begun a segment, that is said."""
-        if text.startswith("the log had been written up to") and "was not on the disk yet when the power went" in text:
+        """Where a power cut tore a message that was not flushed, and its queue ends with a file
+        there, the next file may have been taken away: then the queues are written again. Where it
+        took the end of a log that had begun a segment, that is said."""
+        if (
+            text.startswith("the log had been written up to")
+            and ("was not on the disk yet when the power went") in text
+        ):
             return
         assert "are written again" in text, f"no fault was injected, yet: {text}"
         self.rebuilding = text
 
     def queues(self) -> list[Queue]:
-        return [Queue(topic, "broker-a", queue_id) for topic in TOPICS for queue_id in range(QUEUES)]
+        return [
+            Queue(topic, "broker-a", queue_id) for topic in TOPICS for queue_id in range(QUEUES)
+        ]
 
     def put(self, store: MessageStore) -> None:
         queue = self.rng.choice(self.queues())
@@ -122,8 +132,8 @@ class StoreStory:
         self.waiting.append((send, queue, placed.queue_offset, placed.log_end))
 
     def settle(self, store: MessageStore | None) -> None:
-        """Messages that the flush has passed are acknowledged; without a store, the rest may or may not be
-        there.
+        """Messages that the flush has passed are acknowledged; without a store, the rest may or may
+        not be there.
         """
         now = self.simulation.loop.time()
         rest = []
@@ -140,8 +150,12 @@ class StoreStory:
         for queue in self.queues():
             self.read_queue(store, queue, positions, group)
 
-    def read_queue(self, store: MessageStore, queue: Queue, positions: dict[Queue, int], group: str) -> None:
-        while (found := store.get(queue.topic, queue.queue_id, positions[queue], 32)).next_offset > positions[queue]:
+    def read_queue(
+        self, store: MessageStore, queue: Queue, positions: dict[Queue, int], group: str
+    ) -> None:
+        while (
+            found := store.get(queue.topic, queue.queue_id, positions[queue], 32)
+        ).next_offset > positions[queue]:
             self.came(group, queue, found.data)
             positions[queue] = found.next_offset
 
@@ -163,11 +177,15 @@ def test_what_was_flushed_is_there_after_any_power_cut(seed: int, figures: Figur
     story = tell(seed, flushed_only=False)
     assert story.ledger.violations(ordered=["at the end"]) == []
     assert story.ledger.acknowledged
-    figures.count(lives=LIVES, messages=story.written, acknowledged=len(story.ledger.acknowledged), lost=0)
+    figures.count(
+        lives=LIVES, messages=story.written, acknowledged=len(story.ledger.acknowledged), lost=0
+    )
 
 
 def test_what_readers_of_a_flushing_store_saw_stays_as_it_was(seed: int, figures: Figures) -> None:
     story = tell(seed, flushed_only=True)
     assert story.ledger.violations(["at the end"]) == []
     assert story.ledger.acknowledged
-    figures.count(lives=LIVES, messages=story.written, acknowledged=len(story.ledger.acknowledged), lost=0)
+    figures.count(
+        lives=LIVES, messages=story.written, acknowledged=len(story.ledger.acknowledged), lost=0
+    )

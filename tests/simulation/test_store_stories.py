@@ -1,4 +1,5 @@
-"""The small stories behind seeds that once failed: each is a crash after which the store said something untrue."""
+"""The small stories behind seeds that once failed: each is a crash after which the store said
+something untrue."""
 
 import random
 from collections.abc import Iterator
@@ -15,7 +16,9 @@ from turbopump.testing.simulated_clock import SimulatedClock
 from turbopump.testing.simulated_disk import SimulatedDisk
 from turbopump.testing.simulated_loop import SimulatedLoop
 
-CONFIG = StoreConfig(paths=StorePaths(Path("/store")), segment_size=16 * 1024, queue_file_size=20 * 1000)
+CONFIG = StoreConfig(
+    paths=StorePaths(Path("/store")), segment_size=16 * 1024, queue_file_size=20 * 1000
+)
 HOST_BYTES = bytes([10, 0, 0, 1]) + (10911).to_bytes(4, "big")
 TOPIC = "orders"
 
@@ -36,7 +39,15 @@ class Machine:
 
     def put(self, body: bytes) -> None:
         message = NewMessage(body, b"", 0)
-        self.store.put(TOPIC, 0, message, sys_flag=0, born_timestamp=0, born_host=HOST_BYTES, store_host=HOST_BYTES)
+        self.store.put(
+            TOPIC,
+            0,
+            message,
+            sys_flag=0,
+            born_timestamp=0,
+            born_host=HOST_BYTES,
+            store_host=HOST_BYTES,
+        )
 
     def pages(self) -> Iterator[GetResult]:
         offset = 0
@@ -53,7 +64,8 @@ class Machine:
 
 
 def test_what_was_recovered_after_a_kill_is_on_the_disk_before_it_counts_as_flushed() -> None:
-    """A kill leaves unsynced messages in the page cache: recovery finds them, and a power cut may still take them."""
+    """A kill leaves unsynced messages in the page cache: recovery finds them, and a power cut may
+    still take them."""
     for seed in range(40):
         machine = Machine(seed)
         for number in range(20):
@@ -68,7 +80,8 @@ def test_what_was_recovered_after_a_kill_is_on_the_disk_before_it_counts_as_flus
 
 
 def test_units_that_recovery_cut_off_do_not_come_back_and_point_into_other_messages() -> None:
-    """The queue's sync may overtake the log's. What is cut off then must be cut off on the disk before new messages follow."""
+    """The queue's sync may overtake the log's. What is cut off then must be cut off on the disk
+    before new messages follow."""
     for seed in range(60):
         machine = Machine(seed)
         for number in range(30):
@@ -77,7 +90,8 @@ def test_units_that_recovery_cut_off_do_not_come_back_and_point_into_other_messa
         machine.run(0.1)
         machine.disk.power_cut()
         machine.open()
-        machine.run(10)  # the checkpoint must have moved on, or the next recovery walks the whole log
+        # the checkpoint must have moved on, or the next recovery walks the whole log
+        machine.run(10)
         for number in range(machine.rng.randint(1, 40)):
             machine.put(b"new %d " % number + b"x" * machine.rng.choice((0, 30, 300)))
         machine.store.flusher.flush_log()
@@ -89,7 +103,8 @@ def test_units_that_recovery_cut_off_do_not_come_back_and_point_into_other_messa
 
 
 def test_a_unit_torn_by_a_power_cut_is_not_believed() -> None:
-    """A unit of 20 bytes may lie across two sectors of which one survived: it then points anywhere."""
+    """A unit of 20 bytes may lie across two sectors of which one survived: it then points
+    anywhere."""
     for seed in range(150):
         machine = Machine(seed)
         sent = [b"%d" % number for number in range(200)]
@@ -106,4 +121,6 @@ def test_a_unit_torn_by_a_power_cut_is_not_believed() -> None:
         assert found == [body for body in sent if body in set(found)], "each at most once, in order"
         last = sent.index(found[-1])
         passed = sum(page.gaps for page in machine.pages())
-        assert machine.store.max_offset(TOPIC, 0) == last + 1 == len(found) + passed, "what is lost in between is a gap"
+        assert machine.store.max_offset(TOPIC, 0) == last + 1 == len(found) + passed, (
+            "what is lost in between is a gap"
+        )

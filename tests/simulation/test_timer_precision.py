@@ -1,4 +1,5 @@
-"""Another ``timerPrecisionMs`` than before: what waits is neither lost, nor early, nor there twice, and can still be called back."""
+"""Another ``timerPrecisionMs`` than before: what waits is neither lost, nor early, nor there twice,
+and can still be called back."""
 
 from __future__ import annotations
 
@@ -37,33 +38,50 @@ class Sent:
 
     async def send(self, number: int, ahead_ms: int, *, by_delay: bool) -> None:
         self.due[number] = now_ms(self.world) + ahead_ms
-        asked = {"TIMER_DELAY_MS": str(ahead_ms)} if by_delay else {"TIMER_DELIVER_MS": str(self.due[number])}
+        asked = (
+            {"TIMER_DELAY_MS": str(ahead_ms)}
+            if by_delay
+            else {"TIMER_DELIVER_MS": str(self.due[number])}
+        )
         text = encode_properties({"UNIQ_KEY": f"U{number}", **asked})
         handle = (await self.world.client.send(b"%d" % number, properties=text)).recall_handle
         assert handle is not None
         self.handles[number] = handle
 
     async def recall(self, number: int) -> None:
-        answer = await self.world.client.ask(RecallMessage(topic="T", recall_handle=self.handles[number]))
+        answer = await self.world.client.ask(
+            RecallMessage(topic="T", recall_handle=self.handles[number])
+        )
         assert answer.code == ResponseCode.SUCCESS, answer.remark
         self.recalled.add(number)
 
     async def check(self, *, late_ms: int, settled_at: int, twice_before: int = 0) -> None:
-        """When all has come. ``twice_before``: what was due before this may have come again (a kill)."""
+        """When all has come. ``twice_before``: what was due before this may have come again (a
+        kill)."""
         came = await self.world.simulation.process(HOST).start(arrivals(self.world))
         count = Counter(number for number, _ in came)
         assert set(count) == set(self.due) - self.recalled, "lost, or came in spite of a recall"
-        assert [number for number, times in count.items() if times > 1 and self.due[number] >= twice_before] == []
+        assert [
+            number
+            for number, times in count.items()
+            if times > 1 and self.due[number] >= twice_before
+        ] == []
         early = {number: self.due[number] - at for number, at in came if at < self.due[number]}
         late = {
-            number: at - self.due[number] for number, at in came if at > max(self.due[number], settled_at) + late_ms + SLACK_MS
+            number: at - self.due[number]
+            for number, at in came
+            if at > max(self.due[number], settled_at) + late_ms + SLACK_MS
         }
         assert (early, late) == ({}, {})
 
 
-@pytest.mark.parametrize(("how", "window"), [("stop", 172_800), ("kill", 20)], ids=["stop", "kill and roll"])
+@pytest.mark.parametrize(
+    ("how", "window"), [("stop", 172_800), ("kill", 20)], ids=["stop", "kill and roll"]
+)
 @pytest.mark.parametrize(("old", "new"), CHANGES)
-def test_what_waits_comes_once_and_on_time_after_a_change_of_the_precision(old: int, new: int, how: str, window: int) -> None:
+def test_what_waits_comes_once_and_on_time_after_a_change_of_the_precision(
+    old: int, new: int, how: str, window: int
+) -> None:
     async def scene(world: OneBroker) -> None:
         sent = Sent(world)
         for number in range(120):
@@ -79,13 +97,16 @@ def test_what_waits_comes_once_and_on_time_after_a_change_of_the_precision(old: 
         else:
             timers = world.broker._timers
             assert timers is not None
-            while timers.pending.moved:  # what is not noted yet comes again, or rolls again, with any precision
+            # what is not noted yet comes again, or rolls again, with any precision
+            while timers.pending.moved:
                 await asyncio.sleep(0.001)
             world.kill()
         killed_at = now_ms(world)
         world.config["timer_precision_ms"] = new
         await world.up()
-        for number in [number for number in range(71, 140, 10) if sent.due[number] > now_ms(world) + 1000]:
+        for number in [
+            number for number in range(71, 140, 10) if sent.due[number] > now_ms(world) + 1000
+        ]:
             await sent.recall(number)
         await asyncio.sleep(2)
         await world.stop()  # the second start is like any other
@@ -94,7 +115,13 @@ def test_what_waits_comes_once_and_on_time_after_a_change_of_the_precision(old: 
         lag = 3 if old == 1000 else 0
         await sent.check(late_ms=max(new, old) + lag, settled_at=killed_at + 500)
 
-    with_one_broker(scene, **SMALL, timer_precision_ms=old, timer_roll_window_slot=window, timer_flush_interval_ms=20)
+    with_one_broker(
+        scene,
+        **SMALL,
+        timer_precision_ms=old,
+        timer_roll_window_slot=window,
+        timer_flush_interval_ms=20,
+    )
 
 
 @pytest.mark.parametrize("index", [True, False], ids=["index", "no index"])
@@ -140,13 +167,28 @@ def test_a_directory_of_apaches_or_of_an_earlier_release_may_have_had_another_pr
 ) -> None:
     async def scene(world: OneBroker) -> None:
         with monkeypatch.context() as as_there:
-            as_there.setattr(timer_copies, "slots_of", lambda out, _deliver, _precision: (out, out), raising=False)
+            as_there.setattr(
+                timer_copies,
+                "slots_of",
+                lambda out, _deliver, _precision: (out, out),
+                raising=False,
+            )
             sent, start, forwarding = Sent(world), now_ms(world), world.broker._forwarding
             for number in range(120):
-                due = sent.due[number] = start + 3000 + number * 157 + (40_000 if number >= 100 else 0)
+                due = sent.due[number] = (
+                    start + 3000 + number * 157 + (40_000 if number >= 100 else 0)
+                )
                 out = (due - 1) // old * old
-                by_delay = {"TIMER_DELAY_SEC": "77"} if number % 3 == 1 else {"TIMER_DELIVER_MS": str(due)}
-                stored = {"UNIQ_KEY": f"U{number}", **by_delay, "TIMER_OUT_MS": str(out), "REAL_TOPIC": "T", "REAL_QID": "0"}
+                by_delay = (
+                    {"TIMER_DELAY_SEC": "77"} if number % 3 == 1 else {"TIMER_DELIVER_MS": str(due)}
+                )
+                stored = {
+                    "UNIQ_KEY": f"U{number}",
+                    **by_delay,
+                    "TIMER_OUT_MS": str(out),
+                    "REAL_TOPIC": "T",
+                    "REAL_QID": "0",
+                }
                 await world.simulation.process(HOST).start(
                     forwarding.append(TIMER_TOPIC, 0, b"%d" % number, encode_properties(stored))
                 )
@@ -160,7 +202,9 @@ def test_a_directory_of_apaches_or_of_an_earlier_release_may_have_had_another_pr
         world.kill()  # on the way, or soon after
         await world.up()
         await asyncio.sleep(80)
-        await sent.check(late_ms=1000 + new, settled_at=stopped_at + 1000, twice_before=stopped_at + 1000)
+        await sent.check(
+            late_ms=1000 + new, settled_at=stopped_at + 1000, twice_before=stopped_at + 1000
+        )
 
     with_one_broker(scene, **SMALL, timer_precision_ms=old, timer_roll_window_slot=window)
 
@@ -229,7 +273,9 @@ def test_with_a_damaged_timer_log_nothing_is_lost_or_early_either(old: int, new:
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
 @pytest.mark.parametrize(("old", "new"), CHANGES)
-def test_what_was_popped_and_not_acknowledged_is_back_after_a_change_and_the_rest_is_not(old: int, new: int, how: str) -> None:
+def test_what_was_popped_and_not_acknowledged_is_back_after_a_change_and_the_rest_is_not(
+    old: int, new: int, how: str
+) -> None:
     async def scene(world: OneBroker) -> None:
         clock = world.simulation.clock(HOST).now_ms
         popper = Popper(world.client, clock)
@@ -260,6 +306,8 @@ def test_what_was_popped_and_not_acknowledged_is_back_after_a_change_and_the_res
                 back[one.body] = clock()
             await asyncio.sleep(0.05)
         assert set(back) == set(visible)
-        assert [back[body] - at for body, at in visible.items() if not -10 <= back[body] - at <= 3000] == []
+        assert [
+            back[body] - at for body, at in visible.items() if not -10 <= back[body] - at <= 3000
+        ] == []
 
     with_one_broker(scene, flush_disk_type="SYNC_FLUSH", timer_precision_ms=old)

@@ -44,7 +44,11 @@ def test_a_unit_of_the_timer_log_that_does_not_fit_its_message_hides_none(
         assert world.broker._timers.numbers.passed_over == 0  # type: ignore[union-attr]
 
     with_one_broker(scene, **SMALL)
-    assert [record for record in caplog.records if "the timer log is damaged: a unit" in record.getMessage()]
+    assert [
+        record
+        for record in caplog.records
+        if "the timer log is damaged: a unit" in record.getMessage()
+    ]
 
 
 def test_a_unit_that_points_to_another_message_hides_none(caplog: pytest.LogCaptureFixture) -> None:
@@ -66,4 +70,8 @@ def test_a_unit_that_points_to_another_message_hides_none(caplog: pytest.LogCapt
         assert sorted(await world.delivered()) == sorted(b"far %d" % number for number in range(30))
 
     with_one_broker(scene, **SMALL)
-    assert [record for record in caplog.records if "the timer log is damaged: a unit" in record.getMessage()]
+    assert [
+        record
+        for record in caplog.records
+        if "the timer log is damaged: a unit" in record.getMessage()
+    ]

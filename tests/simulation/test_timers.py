@@ -1,4 +1,5 @@
-"""Messages for any time and at delay levels over a day with memory drops, and recalls against deliveries, in virtual time.
+"""Messages for any time and at delay levels over a day with memory drops, and recalls against
+deliveries, in virtual time.
 
 A sample in `make test`, the whole in `make sim`.
 """
@@ -42,7 +43,8 @@ CALM = {
     "timer_flush_interval_ms": 60_000,
     "message_index_enable": False,
 }
-"""What would otherwise take most of the test's seconds: every sync of this disk compares whole files."""
+"""What would otherwise take most of the test's seconds: every sync of this disk compares whole
+files."""
 SETTLED_S = 30.0
 """So long after a start of the broker its lateness is not judged: it catches up."""
 FIRST_S = 600.0
@@ -51,8 +53,9 @@ FIRST_S = 600.0
 
 @dataclass
 class Day:
-    """``due`` is number → time of delivery in ms, of those that are on the disk; ``at_levels`` are those with a delay level, ``pending``
-    is how many waited at once; ``down`` are times (ms) that do not count."""
+    """``due`` is number → time of delivery in ms, of those that are on the disk; ``at_levels`` are
+    those with a delay level, ``pending`` is how many waited at once; ``down`` are times (ms) that
+    do not count."""
 
     world: OneBroker
     rng: random.Random
@@ -66,7 +69,8 @@ class Day:
         return self.world.simulation.clock(HOST).now_ms()
 
     async def send(self, count: int, end: int) -> None:
-        """Messages for any time until ``end``, stored as the broker stores what it is sent; counted once they are on the disk."""
+        """Messages for any time until ``end``, stored as the broker stores what it is sent; counted
+        once they are on the disk."""
         broker, burst, delays = self.world.broker, 500, parse_delay_levels(TABLE)
         for first in range(0, count, burst):
             numbers = range(self.sent, self.sent + min(burst, count - first))
@@ -82,9 +86,13 @@ class Day:
                     due[number] = self.rng.randrange(self.now() + 1, end)
                     asked = {"TIMER_DELIVER_MS": str(due[number])}
                 text = encode_properties({"UNIQ_KEY": f"U{number}", **asked})
-                parcel = broker._detours.find(SendMessage(topic="T", queue_id=0), Parcel("T", 0, text, 0))
+                parcel = broker._detours.find(
+                    SendMessage(topic="T", queue_id=0), Parcel("T", 0, text, 0)
+                )
                 assert isinstance(parcel, Parcel)
-                placed = await broker._forwarding.append(parcel.topic, parcel.queue_id, b"%d" % number, parcel.properties)
+                placed = await broker._forwarding.append(
+                    parcel.topic, parcel.queue_id, b"%d" % number, parcel.properties
+                )
                 log_end = placed.log_end
             flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             broker.store.flushed.when(log_end, lambda flushed=flushed: flushed.set_result(None))  # type: ignore[misc]
@@ -114,7 +122,9 @@ async def arrivals(world: OneBroker) -> list[tuple[int, int]]:
     offset, store = 0, world.broker.store
     while True:
         result = store.get("T", 0, offset, 32)
-        found += [(int(message.body), message.store_timestamp) for message in decode_entries(result.data)]
+        found += [
+            (int(message.body), message.store_timestamp) for message in decode_entries(result.data)
+        ]
         if result.next_offset <= offset:
             return found
         offset = result.next_offset
@@ -132,7 +142,9 @@ def test_a_day_of_timer_and_delayed_messages_with_memory_drops_loses_none_and_is
         end = day.now() + int(DAY_S * 1000)
         await world.simulation.process(HOST).start(day.send(COUNT, end))
         for number in range(DROPS):
-            await asyncio.sleep(max((end - day.now()) / 1000 / (DROPS + 1 - number) * day.rng.uniform(0.8, 1.0), 1))
+            await asyncio.sleep(
+                max((end - day.now()) / 1000 / (DROPS + 1 - number) * day.rng.uniform(0.8, 1.0), 1)
+            )
             if number % 2 == 0:  # some are on their way at that moment
                 sending = world.simulation.process(HOST).start(day.send(COUNT // 100, end))
                 await asyncio.sleep(day.rng.uniform(0, 5))
@@ -148,7 +160,9 @@ def test_a_day_of_timer_and_delayed_messages_with_memory_drops_loses_none_and_is
             first.setdefault(number, at)
         assert len(day.due) >= COUNT
         assert set(day.due) - set(first) == set(), "lost"
-        assert [number for number, at in came if number in day.due and at < day.due[number]] == [], "early"
+        assert [
+            number for number, at in came if number in day.due and at < day.due[number]
+        ] == [], "early"
         late: dict[bool, list[float]] = {False: [], True: []}
         for number, due in day.due.items():
             if not any(began <= due <= back for began, back in day.down):
@@ -161,7 +175,11 @@ def test_a_day_of_timer_and_delayed_messages_with_memory_drops_loses_none_and_is
         assert twice <= COUNT * DROPS * 2 * 60 / DAY_S + 100, "more than a minute's"
         at_levels = len(day.at_levels & day.due.keys())
         figures.count(
-            timer_messages=len(day.due) - at_levels, at_delay_levels=at_levels, pending_at_once=day.pending, lost=0, early=0
+            timer_messages=len(day.due) - at_levels,
+            at_delay_levels=at_levels,
+            pending_at_once=day.pending,
+            lost=0,
+            early=0,
         )
         figures.count(memory_drops=DROPS, came_twice=twice)
         figures.sample(timers_late_ms=late[False], levels_late_ms=late[True])
@@ -180,7 +198,8 @@ def test_a_day_of_timer_and_delayed_messages_with_memory_drops_loses_none_and_is
 
 @dataclass
 class Races:
-    """What came of each message: ``won`` is number → whether its recall was accepted, None if no answer came."""
+    """What came of each message: ``won`` is number → whether its recall was accepted, None if no
+    answer came."""
 
     world: OneBroker
     rng: random.Random
@@ -198,12 +217,18 @@ class Races:
         deliver = world.simulation.clock(HOST).now_ms() + self.rng.randrange(1500, 5000)
         text = encode_properties({"UNIQ_KEY": f"U{number}", "TIMER_DELIVER_MS": str(deliver)})
         try:
-            answer = await world.client.ask(SendMessageV2(topic="T", queue_id=0, properties=text), b"%d" % number)
+            answer = await world.client.ask(
+                SendMessageV2(topic="T", queue_id=0, properties=text), b"%d" % number
+            )
         except RemotingError:
             return
         handle = answer.header(SendMessageReply).recall_handle
         assert handle is not None
-        at = deliver - deliver % 1000 + self.rng.choice((self.rng.gauss(1000, 30), self.rng.uniform(-1500, 2500)))
+        at = (
+            deliver
+            - deliver % 1000
+            + self.rng.choice((self.rng.gauss(1000, 30), self.rng.uniform(-1500, 2500)))
+        )
         await asyncio.sleep(max(at - world.simulation.clock(HOST).now_ms(), 0) / 1000)
         try:
             answer = await world.client.ask(RecallMessage(topic="T", recall_handle=handle))
@@ -241,7 +266,9 @@ def test_of_a_recall_and_a_delivery_exactly_one_wins(seed: int, figures: Figures
             await races.round(range(begun, begun + 50))
             begun += 50
         await asyncio.sleep(10)
-        came = Counter(number for number, _ in await world.simulation.process(HOST).start(arrivals(world)))
+        came = Counter(
+            number for number, _ in await world.simulation.process(HOST).start(arrivals(world))
+        )
         both = [number for number, won in races.won.items() if won and came[number]]
         none = [number for number, won in races.won.items() if won is False and not came[number]]
         assert (both, none) == ([], [])
@@ -250,7 +277,19 @@ def test_of_a_recall_and_a_delivery_exactly_one_wins(seed: int, figures: Figures
         assert min(accepted, refused) > RACES // 10
         if not races.kills:
             assert max(came.values()) == 1
-        figures.count(races=races.decided, recalls_won=accepted, came_too_late=refused, won_by_both=0, won_by_none=0)
+        figures.count(
+            races=races.decided,
+            recalls_won=accepted,
+            came_too_late=refused,
+            won_by_both=0,
+            won_by_none=0,
+        )
         figures.count(without_an_answer=begun - races.decided, kills=races.kills)
 
-    with_one_broker(scene, seed, flush_disk_type="SYNC_FLUSH", scrub_bytes_per_second=0, mapped_file_size_commit_log=256 << 10)
+    with_one_broker(
+        scene,
+        seed,
+        flush_disk_type="SYNC_FLUSH",
+        scrub_bytes_per_second=0,
+        mapped_file_size_commit_log=256 << 10,
+    )

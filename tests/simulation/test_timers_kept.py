@@ -1,4 +1,5 @@
-"""Timer messages through stops, kills, full disks, damage, lost files and clocks that are set: never early, never lost."""
+"""Timer messages through stops, kills, full disks, damage, lost files and clocks that are set:
+never early, never lost."""
 
 from __future__ import annotations
 
@@ -124,7 +125,9 @@ def test_what_was_due_while_the_broker_was_down_comes_at_its_start(power_cut: bo
         with_one_broker(scene, seed, **SMALL)
 
 
-def test_a_kill_in_the_middle_of_a_slot_repeats_only_what_was_delivered_since_the_last_note() -> None:
+def test_a_kill_in_the_middle_of_a_slot_repeats_only_what_was_delivered_since_the_last_note() -> (
+    None
+):
     async def scene(world: OneBroker) -> None:
         sent = await send_many(world, 600, 30)
         timers = world.broker._timers
@@ -142,7 +145,9 @@ def test_a_kill_in_the_middle_of_a_slot_repeats_only_what_was_delivered_since_th
     with_one_broker(scene, timer_flush_interval_ms=10, **SMALL)
 
 
-@pytest.mark.parametrize("lose", [remove_timer_log, damage_timer_log, remove_wheel, flip_in_wheel, zeros_in_wheel])
+@pytest.mark.parametrize(
+    "lose", [remove_timer_log, damage_timer_log, remove_wheel, flip_in_wheel, zeros_in_wheel]
+)
 @pytest.mark.parametrize("window", [172_800, 20])
 def test_lost_or_damaged_files_are_made_again(
     lose: Callable[[SimulatedMount], None], window: int, caplog: pytest.LogCaptureFixture
@@ -162,13 +167,17 @@ def test_lost_or_damaged_files_are_made_again(
         assert answer.code == ResponseCode.SUCCESS
         await asyncio.sleep(100)
         came = await world.delivered()
-        assert Counter(came[30:]) == Counter(b"far %d" % number for number in range(50) if number not in (7, 9))
+        assert Counter(came[30:]) == Counter(
+            b"far %d" % number for number in range(50) if number not in (7, 9)
+        )
 
     with_one_broker(scene, timer_roll_window_slot=window, **SMALL)
     assert [record for record in caplog.records if "made again" in record.getMessage()]
 
 
-def test_damage_that_is_found_at_delivery_is_repaired_while_the_broker_runs(caplog: pytest.LogCaptureFixture) -> None:
+def test_damage_that_is_found_at_delivery_is_repaired_while_the_broker_runs(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def scene(world: OneBroker) -> None:
         await send_many(world, 30, 5)
         for number in range(50):
@@ -188,7 +197,9 @@ def test_damage_that_is_found_at_delivery_is_repaired_while_the_broker_runs(capl
         assert len(await world.delivered()) == 80
 
     with_one_broker(scene, timer_roll_window_slot=20, **SMALL)
-    assert [record for record in caplog.records if "made again from the queue" in record.getMessage()]
+    assert [
+        record for record in caplog.records if "made again from the queue" in record.getMessage()
+    ]
 
 
 def test_a_kill_while_everything_is_made_again_makes_it_begin_anew() -> None:
@@ -209,12 +220,16 @@ def test_a_kill_while_everything_is_made_again_makes_it_begin_anew() -> None:
             world.kill(power_cut=True)
         await world.up()
         await asyncio.sleep(70)
-        assert Counter((await world.delivered())[30:]) == Counter(b"far %d" % number for number in range(300))
+        assert Counter((await world.delivered())[30:]) == Counter(
+            b"far %d" % number for number in range(300)
+        )
 
     with_one_broker(scene, **SMALL)
 
 
-def test_without_its_checkpoint_everything_comes_again_and_nothing_is_lost(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_its_checkpoint_everything_comes_again_and_nothing_is_lost(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def scene(world: OneBroker) -> None:
         sent = await send_many(world, 30, 5)
         await send(world, b"far", 60)
@@ -229,7 +244,9 @@ def test_without_its_checkpoint_everything_comes_again_and_nothing_is_lost(caplo
     assert [record for record in caplog.records if "will be so again" in record.getMessage()]
 
 
-def test_while_the_store_refuses_nothing_is_skipped_and_one_line_says_why(caplog: pytest.LogCaptureFixture) -> None:
+def test_while_the_store_refuses_nothing_is_skipped_and_one_line_says_why(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def scene(world: OneBroker) -> None:
         sent = await send_many(world, 100, 10)
         with full_after(world.broker.store, 40):
@@ -240,12 +257,21 @@ def test_while_the_store_refuses_nothing_is_skipped_and_one_line_says_why(caplog
 
     with caplog.at_level(logging.INFO, "turbopump.broker.schedule.timers"):
         with_one_broker(scene, **SMALL)
-    lines = [record.getMessage() for record in caplog.records if record.name == "turbopump.broker.schedule.timers"]
-    assert lines == ["timer messages wait, trying again cause=the disk is full", "timer messages are delivered again"]
+    lines = [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "turbopump.broker.schedule.timers"
+    ]
+    assert lines == [
+        "timer messages wait, trying again cause=the disk is full",
+        "timer messages are delivered again",
+    ]
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_damaged_message_is_passed_over_with_a_line(restarted: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_message_is_passed_over_with_a_line(
+    restarted: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scene(world: OneBroker) -> None:
         for number in range(5):
             await send(world, b"body %d" % number, 10)
@@ -260,11 +286,17 @@ def test_a_damaged_message_is_passed_over_with_a_line(restarted: bool, caplog: p
         assert await world.delivered() == [b"body %d" % number for number in (0, 1, 3, 4)]
 
     with_one_broker(scene, **SMALL)
-    lines = [record.getMessage() for record in caplog.records if "timer message not delivered" in record.getMessage()]
+    lines = [
+        record.getMessage()
+        for record in caplog.records
+        if "timer message not delivered" in record.getMessage()
+    ]
     assert len(lines) == 1
 
 
-def test_a_message_without_a_time_or_a_place_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_message_without_a_time_or_a_place_is_passed_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def scene(world: OneBroker) -> None:
         half = "RMQ_SYS_TRANS_HALF_TOPIC"
         for text in (
@@ -273,13 +305,24 @@ def test_a_message_without_a_time_or_a_place_is_passed_over(caplog: pytest.LogCa
             "TIMER_OUT_MS\x015\x02",
             "TIMER_OUT_MS\x01soon\x02REAL_TOPIC\x01T\x02REAL_QID\x010\x02",
         ):
-            await world.client.send(b"odd", topic=TIMER_TOPIC, properties=text + "UNIQ_KEY\x01U\x02")
+            await world.client.send(
+                b"odd", topic=TIMER_TOPIC, properties=text + "UNIQ_KEY\x01U\x02"
+            )
         await send(world, b"good", 2)
         await asyncio.sleep(4)
         assert await world.delivered() == [b"good"]
 
     with_one_broker(scene, **SMALL)
-    assert len([record for record in caplog.records if "timer message not delivered" in record.getMessage()]) == 4
+    assert (
+        len(
+            [
+                record
+                for record in caplog.records
+                if "timer message not delivered" in record.getMessage()
+            ]
+        )
+        == 4
+    )
 
 
 def test_a_copy_that_has_no_room_for_more_properties_goes_without_them() -> None:
@@ -288,7 +331,12 @@ def test_a_copy_that_has_no_room_for_more_properties_goes_without_them() -> None
         await asyncio.sleep(1)
         stored = world.broker.store.lookup.message_in_queue(TIMER_TOPIC, 0, 0)
         assert stored is not None
-        room = world.broker.store.properties_size_max - len(stored.properties_text.split("__CRC32#")[0]) - len("filler") - 2
+        room = (
+            world.broker.store.properties_size_max
+            - len(stored.properties_text.split("__CRC32#")[0])
+            - len("filler")
+            - 2
+        )
         await send(world, b"2", 2, filler="x" * room)
         await asyncio.sleep(4)
         one, message = decode_entries(world.broker.store.get("T", 0, 0, 2).data)
@@ -359,7 +407,13 @@ def test_a_segment_with_a_message_that_waits_is_not_deleted_and_goes_when_it_is_
         assert log.start > 0
         assert len(log.files.files) == 1
 
-    with_one_broker(scene, mapped_file_size_commit_log=64 << 10, max_message_size=8192, file_reserved_time=0, **SMALL)
+    with_one_broker(
+        scene,
+        mapped_file_size_commit_log=64 << 10,
+        max_message_size=8192,
+        file_reserved_time=0,
+        **SMALL,
+    )
 
 
 def test_files_of_the_timer_log_go_with_the_commit_log() -> None:
@@ -408,7 +462,9 @@ def test_a_disk_that_fails_the_timers_files_stops_no_delivery(operation: str) ->
 
 
 @pytest.mark.parametrize("killed_on_the_way", [False, True])
-def test_without_its_checkpoint_no_recalled_message_comes_and_one_of_the_same_id_does(killed_on_the_way: bool) -> None:
+def test_without_its_checkpoint_no_recalled_message_comes_and_one_of_the_same_id_does(
+    killed_on_the_way: bool,
+) -> None:
     async def scene(world: OneBroker) -> None:
         handle = await send(world, b"recalled", 3)
         later = await send(world, b"recalled, later", 60)
@@ -438,7 +494,9 @@ def test_without_its_checkpoint_no_recalled_message_comes_and_one_of_the_same_id
     with_one_broker(scene, **SMALL, timer_flush_interval_ms=1)
 
 
-def test_what_is_overdue_at_a_start_is_not_delivered_for_a_reader_of_pops_while_it_waits_for_the_rest() -> None:
+def test_what_is_overdue_at_a_start_is_not_delivered_for_a_reader_of_pops_while_it_waits_for_the_rest() -> (
+    None
+):
     async def scene(world: OneBroker) -> None:
         deliver = now_ms(world) + 3000
         await send_many(world, 200, 3)

@@ -1,5 +1,5 @@
-"""Transactions through kills, power cuts and lost connections: what is committed comes at least once, what is rolled back never, and
-nobody sees a half message.
+"""Transactions through kills, power cuts and lost connections: what is committed comes at least
+once, what is rolled back never, and nobody sees a half message.
 """
 
 import asyncio
@@ -19,18 +19,23 @@ from turbopump.message.message import Message, ReceivedMessage
 from turbopump.testing.simulation import Simulation, simulate
 
 MINUTES = 3.0
-"""How long the mischief of one seed lasts, in virtual time; what lies before a restart does not matter for long."""
+"""How long the mischief of one seed lasts, in virtual time; what lies before a restart does not
+matter for long."""
 PEACE_MINUTES = 1.0
 
 NAMESRV, BROKER = "10.0.0.1", "10.0.0.2"
 PRODUCERS = ("10.0.1.1", "10.0.1.2")
 TOPIC = "orders"
-COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
+COMMIT, ROLLBACK, UNKNOWN = (
+    TransactionState.COMMIT,
+    TransactionState.ROLLBACK,
+    TransactionState.UNKNOWN,
+)
 
 
 class World(KeptPrograms):
-    """The data base of the producers (``decided``), what they know to be stored (``acknowledged``), whose commit they may have sent
-    (``commit_told``), and what a consumer has read."""
+    """The data base of the producers (``decided``), what they know to be stored (``acknowledged``),
+    whose commit they may have sent (``commit_told``), and what a consumer has read."""
 
     def __init__(self, simulation: Simulation, *, peace: bool = False) -> None:
         super().__init__(simulation, rest_s=20)
@@ -87,10 +92,13 @@ class World(KeptPrograms):
     @property
     def missing(self) -> list[int]:
         return [
-            number for number in sorted(self.acknowledged) if self.decided.get(number) is COMMIT and not self.delivered[number]
+            number
+            for number in sorted(self.acknowledged)
+            if self.decided.get(number) is COMMIT and not self.delivered[number]
         ]
 
-    # --- programs ------------------------------------------------------------------------------------------------------------
+    # --- programs
+    # ----------------------------------------------------------------------------------------------
 
     async def _broker(self, host: str) -> None:
         self.broker = None
@@ -110,7 +118,10 @@ class World(KeptPrograms):
             transaction_check_interval=10_000,
         )
         broker = Broker(
-            config, clock=self.simulation.clock(host), disk=self.simulation.disk(host).mount(), source=self.source(host)
+            config,
+            clock=self.simulation.clock(host),
+            disk=self.simulation.disk(host).mount(),
+            source=self.source(host),
         )
         await broker.start()
         self.broker = broker
@@ -140,7 +151,9 @@ class World(KeptPrograms):
             if rng.random() < 0.2:
                 return UNKNOWN
             number = int(message.body)
-            return tell(number, self.decided.get(number, ROLLBACK if rng.random() < 0.5 else UNKNOWN))
+            return tell(
+                number, self.decided.get(number, ROLLBACK if rng.random() < 0.5 else UNKNOWN)
+            )
 
         producer = TransactionProducer(
             f"{NAMESRV}:9876",
@@ -214,13 +227,18 @@ async def war(simulation: Simulation) -> World:
 def tell(world: World, figures: Figures) -> None:
     ends = Counter(world.decided.values())
     figures.count(
-        transactions=len(world.decided), committed=ends[COMMIT], rolled_back=ends[ROLLBACK], questions=world.questions
+        transactions=len(world.decided),
+        committed=ends[COMMIT],
+        rolled_back=ends[ROLLBACK],
+        questions=world.questions,
     )
     figures.count(failures=world.failures, committed_and_lost=0, rolled_back_or_half_and_seen=0)
     figures.count(came_twice=world.delivered.total() - len(world.delivered))
 
 
-def test_without_faults_each_committed_message_comes_once_and_no_other(seed: int, figures: Figures) -> None:
+def test_without_faults_each_committed_message_comes_once_and_no_other(
+    seed: int, figures: Figures
+) -> None:
     world = simulate(seed, peace)
     committed = {number for number, state in world.decided.items() if state is COMMIT}
     assert world.delivered == dict.fromkeys(committed, 1)

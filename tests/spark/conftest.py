@@ -29,7 +29,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
                 "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
                 "spark.sql.session.timeZone": "UTC",
                 "spark.log.level": "ERROR",
-                # Short work on few cores: the second compiler and the parallel collector cost more than they save.
+                # Short work on few cores: the second compiler and the parallel collector cost more
+                # than they save.
                 "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             },
         )

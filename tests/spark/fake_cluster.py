@@ -1,7 +1,8 @@
-"""A name server and broker of a few lines on one port, whose queues are lists: for what a real broker cannot be made to answer.
+"""A name server and broker of a few lines on one port, whose queues are lists: for what a real
+broker cannot be made to answer.
 
-It answers 105, 11, 29, 30 and 31 as Apache's does. ``answer`` may be replaced to say something else for a request,
-or None to break the connection.
+It answers 105, 11, 29, 30 and 31 as Apache's does. ``answer`` may be replaced to say something else
+for a request, or None to break the connection.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class FakeQueue:
         return self.offset_min + len(self.entries)
 
     def put(self, body: bytes, *, stored_ms: int = 1_700_000_000_000, **fields: Any) -> None:
-        self.entries.append(stored_message(body, queue_offset=self.offset_max, stored_ms=stored_ms, **fields))
+        self.entries.append(
+            stored_message(body, queue_offset=self.offset_max, stored_ms=stored_ms, **fields)
+        )
         self.times_ms.append(stored_ms)
 
     def remove_oldest(self, count: int) -> None:
@@ -42,10 +45,17 @@ class FakeQueue:
 
 
 class FakeCluster:
-    """``with FakeCluster({"T": 2}) as cluster:`` serves topic T with two queues on ``cluster.address``."""
+    """``with FakeCluster({"T": 2}) as cluster:`` serves topic T with two queues on
+    ``cluster.address``."""
 
-    def __init__(self, topics: dict[str, int], *, broker_name: str = "broker-a", pull_max: int = 32) -> None:
-        self.queues = {(topic, queue_id): FakeQueue() for topic, count in topics.items() for queue_id in range(count)}
+    def __init__(
+        self, topics: dict[str, int], *, broker_name: str = "broker-a", pull_max: int = 32
+    ) -> None:
+        self.queues = {
+            (topic, queue_id): FakeQueue()
+            for topic, count in topics.items()
+            for queue_id in range(count)
+        }
         self.broker_name = broker_name
         self.pull_max = pull_max
         self.requests: list[Command] = []
@@ -72,7 +82,9 @@ class FakeCluster:
 
         self._server = Server(("127.0.0.1", 0), Handler)
         self.address = f"127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        )
 
     def __enter__(self) -> FakeCluster:
         self._thread.start()
@@ -86,7 +98,12 @@ class FakeCluster:
     def fill(self, topic: str, queue_id: int, count: int, **fields: Any) -> None:
         queue = self.queues[topic, queue_id]
         for _ in range(count):
-            queue.put(f"{topic}-{queue_id}-{queue.offset_max}".encode(), topic=topic, queue_id=queue_id, **fields)
+            queue.put(
+                f"{topic}-{queue_id}-{queue.offset_max}".encode(),
+                topic=topic,
+                queue_id=queue_id,
+                **fields,
+            )
 
     def usual_answer(self, request: Command) -> Command:
         ext = request.ext or {}
@@ -101,14 +118,18 @@ class FakeCluster:
         offset = {
             RequestCode.GET_MIN_OFFSET: lambda: queue.offset_min,
             RequestCode.GET_MAX_OFFSET: lambda: queue.offset_max,
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: lambda: queue.offset_min,  # a guess of the worst kind
+            # a guess of the worst kind
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: lambda: queue.offset_min,
         }[RequestCode(request.code)]()
         return Command(0, ext={"offset": str(offset)})
 
     def _route(self, topic: str) -> Command:
         count = sum(name == topic for name, _ in self.queues)
         if not count:
-            return Command(ResponseCode.TOPIC_NOT_EXIST, remark="No topic route info in name server for the topic: " + topic)
+            return Command(
+                ResponseCode.TOPIC_NOT_EXIST,
+                remark="No topic route info in name server for the topic: " + topic,
+            )
         body = (
             f'{{"brokerDatas":[{{"brokerAddrs":{{0:"{self.address}"}},"brokerName":"{self.broker_name}","cluster":"c"}}],'
             f'"queueDatas":[{{"brokerName":"{self.broker_name}","perm":6,"readQueueNums":{count},"writeQueueNums":{count}}}]}}'
@@ -118,14 +139,29 @@ class FakeCluster:
     def _pull(self, queue: FakeQueue, offset: int, count: int) -> Command:
         def places(go_on: int) -> dict[str, str]:
             low, high = str(queue.offset_min), str(queue.offset_max)
-            return {"nextBeginOffset": str(go_on), "minOffset": low, "maxOffset": high, "suggestWhichBrokerId": "0"}
+            return {
+                "nextBeginOffset": str(go_on),
+                "minOffset": low,
+                "maxOffset": high,
+                "suggestWhichBrokerId": "0",
+            }
 
         if offset < queue.offset_min:
-            return Command(ResponseCode.PULL_OFFSET_MOVED, ext=places(queue.offset_min), remark="OFFSET_TOO_SMALL")
+            return Command(
+                ResponseCode.PULL_OFFSET_MOVED,
+                ext=places(queue.offset_min),
+                remark="OFFSET_TOO_SMALL",
+            )
         if offset > queue.offset_max:
-            return Command(ResponseCode.PULL_OFFSET_MOVED, ext=places(queue.offset_max), remark="OFFSET_OVERFLOW_BADLY")
+            return Command(
+                ResponseCode.PULL_OFFSET_MOVED,
+                ext=places(queue.offset_max),
+                remark="OFFSET_OVERFLOW_BADLY",
+            )
         begin = offset - queue.offset_min
         found = queue.entries[begin : begin + min(count, self.pull_max)]
         if not found:
-            return Command(ResponseCode.PULL_NOT_FOUND, ext=places(offset), remark="OFFSET_OVERFLOW_ONE")
+            return Command(
+                ResponseCode.PULL_NOT_FOUND, ext=places(offset), remark="OFFSET_OVERFLOW_ONE"
+            )
         return Command(0, ext=places(offset + len(found)), body=b"".join(found), remark="FOUND")

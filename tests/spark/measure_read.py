@@ -1,10 +1,12 @@
-"""CPU of reading the flights topic in Spark: the vectorised source against the tuple-per-row reader, the same rows, the same broker.
+"""CPU of reading the flights topic in Spark: the vectorised source against the tuple-per-row
+reader, the same rows, the same broker.
 
     python tests/spark/measure_read.py [--flights N] [--rounds R]
 
-Prints for both readers the CPU per row of Spark's JVM and of its Python workers, and the ratios; the broker's own CPU, the same for
-both, is not in them. Exit status 1 if the rows differ or a ratio is below what the project promises (3 end to end, 8 in Python).
-Linux only: CPU times come from /proc. Rounds alternate A B A B; the best of each is taken, for the machine may have other work.
+Prints for both readers the CPU per row of Spark's JVM and of its Python workers, and the ratios;
+the broker's own CPU, the same for both, is not in them. Exit status 1 if the rows differ or a ratio
+is below what the project promises (3 end to end, 8 in Python). Linux only: CPU times come from
+/proc. Rounds alternate A B A B; the best of each is taken, for the machine may have other work.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
-os.environ["PYTHONPATH"] = os.pathsep.join((str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")))
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    (str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", ""))
+)
 
 from flights import flights  # noqa: E402
 from flights_demo import TOPIC, running_servers, running_spark, send  # noqa: E402
@@ -56,17 +60,28 @@ def main() -> int:
 
 
 def read(spark: SparkSession, name_server: str, format_name: str) -> DataFrame:
-    return spark.read.format(format_name).option("nameServer", name_server).option("topic", TOPIC).load()
+    return (
+        spark.read.format(format_name)
+        .option("nameServer", name_server)
+        .option("topic", TOPIC)
+        .load()
+    )
 
 
 def same_rows(spark: SparkSession, name_server: str) -> bool:
-    """Whether both readers give equal rows: their number, and all their hashes together. It also warms both up."""
+    """Whether both readers give equal rows: their number, and all their hashes together. It also
+    warms both up."""
     seen = []
     for name in ("rocketmq", "rocketmqPlain"):
         rows = read(spark, name_server, name)
-        columns = [sort_array(map_entries("properties")) if column == "properties" else column for column in rows.columns]
+        columns = [
+            sort_array(map_entries("properties")) if column == "properties" else column
+            for column in rows.columns
+        ]
         seen.append(
-            rows.select(xxhash64(*columns).alias("h")).selectExpr("count(*)", "bit_xor(h)", "sum(h % 1000003)").collect()
+            rows.select(xxhash64(*columns).alias("h"))
+            .selectExpr("count(*)", "bit_xor(h)", "sum(h % 1000003)")
+            .collect()
         )
     return bool(seen[0] == seen[1])
 
@@ -117,13 +132,19 @@ def report(figures: dict[str, Cpu], equal: bool) -> int:
     whole, python = sum(plain) / sum(vector), plain.python / vector.python
     print(f"\nCPU per row in µs{'java':>18}{'python':>10}{'together':>10}")
     for name, used in (("vectors", vector), ("tuple per row", plain)):
-        print(f"  {name:<20}{used.java * 1e6:>13.2f}{used.python * 1e6:>10.2f}{sum(used) * 1e6:>10.2f}")
+        print(
+            "  "
+            f"{name:<20}{used.java * 1e6:>13.2f}{used.python * 1e6:>10.2f}{sum(used) * 1e6:>10.2f}"
+        )
     print(f"  ratio                {'':>12}{python:>10.1f}{whole:>10.1f}")
     print(f"  promised             {'':>12}{PYTHON_MIN:>10.1f}{WHOLE_MIN:>10.1f}")
     print(f"  rows equal: {'yes' if equal else 'NO'}")
     print(
         json.dumps(
-            {"java_python_us": {n: [round(v * 1e6, 3) for v in c] for n, c in figures.items()}, "ratio": [whole, python]}
+            {
+                "java_python_us": {n: [round(v * 1e6, 3) for v in c] for n, c in figures.items()},
+                "ratio": [whole, python],
+            }
         )
     )
     return 0 if equal and whole >= WHOLE_MIN and python >= PYTHON_MIN else 1

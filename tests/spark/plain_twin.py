@@ -1,5 +1,6 @@
-"""The plain twin of ``turbopump.spark.decode``: one message at a time, one tuple per row. The truth that the vectors must agree with,
-and the reader that ``measure_read.py`` compares CPU with. Written from the byte ruler in docs, not from the vectorised code."""
+"""The plain twin of ``turbopump.spark.decode``: one message at a time, one tuple per row. The truth
+that the vectors must agree with, and the reader that ``measure_read.py`` compares CPU with. Written
+from the byte ruler in docs, not from the vectorised code."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ _HOST_V4, _HOST_V6 = struct.Struct(">4si"), struct.Struct(">16si")
 _TAIL = struct.Struct(">iqi")
 
 
-def rows(raw: bytes, broker_name: str, columns: Sequence[str] = COLUMN_NAMES) -> Iterator[tuple[Any, ...]]:
+def rows(
+    raw: bytes, broker_name: str, columns: Sequence[str] = COLUMN_NAMES
+) -> Iterator[tuple[Any, ...]]:
     """One tuple per stored message, in the order of ``columns``."""
     at = 0
     while at < len(raw):
@@ -28,7 +31,9 @@ def rows(raw: bytes, broker_name: str, columns: Sequence[str] = COLUMN_NAMES) ->
 
 
 def message(raw: bytes, begin: int, broker_name: str) -> dict[str, Any]:
-    size, magic, crc, queue_id, flag, queue_offset, commit_log_offset, sys_flag, born = _HEAD.unpack_from(raw, begin)
+    size, magic, crc, queue_id, flag, queue_offset, commit_log_offset, sys_flag, born = (
+        _HEAD.unpack_from(raw, begin)
+    )
     at = begin + _HEAD.size
     born_host, at = _host(raw, at, v6=bool(sys_flag & 16))
     (stored,) = struct.unpack_from(">q", raw, at)

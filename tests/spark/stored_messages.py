@@ -1,4 +1,5 @@
-"""Stored messages made for tests, byte by byte from the ruler, so that they depend on nothing under test."""
+"""Stored messages made for tests, byte by byte from the ruler, so that they depend on nothing under
+test."""
 
 from __future__ import annotations
 

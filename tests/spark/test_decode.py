@@ -31,16 +31,22 @@ def vector_rows(raw: bytes, columns: tuple[str, ...] = COLUMN_NAMES) -> list[tup
 
 PROPERTY_NAME = st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "WAIT", "ключ", "a", ""])
 PROPERTIES = st.one_of(
-    st.dictionaries(st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "x"]), st.text("ab é", min_size=1), max_size=4).map(
-        property_bytes
+    st.dictionaries(
+        st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "x"]), st.text("ab é", min_size=1), max_size=4
+    ).map(property_bytes),
+    st.dictionaries(st.sampled_from(["KEYS", "TAGS"]), st.text("ab", min_size=1)).map(
+        lambda p: property_bytes(p, ended=False)
     ),
-    st.dictionaries(st.sampled_from(["KEYS", "TAGS"]), st.text("ab", min_size=1)).map(lambda p: property_bytes(p, ended=False)),
     st.lists(st.tuples(PROPERTY_NAME, st.sampled_from(["", "v", "w\x01x"]))).map(
         lambda pairs: b"".join(f"{name}\x01{value}\x02".encode() for name, value in pairs)
     ),
-    st.lists(st.sampled_from([b"a", b"KEYS", b"\x01", b"\x02", b"\xff", "é".encode()]), max_size=12).map(b"".join),
+    st.lists(
+        st.sampled_from([b"a", b"KEYS", b"\x01", b"\x02", b"\xff", "é".encode()]), max_size=12
+    ).map(b"".join),
 )
-HOST = st.sampled_from([("127.0.0.1", 1), ("255.0.1.2", 65535), ("::1", 10911), ("2001:db8::5:0", 7)])
+HOST = st.sampled_from(
+    [("127.0.0.1", 1), ("255.0.1.2", 65535), ("::1", 10911), ("2001:db8::5:0", 7)]
+)
 BODY = st.one_of(
     st.binary(max_size=40).map(lambda body: (body, 0)),
     st.binary(max_size=40).map(lambda body: (zlib.compress(body), 1)),
@@ -73,14 +79,21 @@ def test_vectors_read_the_rows_that_the_plain_twin_reads(messages: list[bytes]) 
 
 
 def test_version_1_and_2_entries_may_follow_each_other() -> None:
-    raw = stored_message(topic="one") + stored_message(topic="two", v2=True) + stored_message(b"", topic="t" * 127)
+    raw = (
+        stored_message(topic="one")
+        + stored_message(topic="two", v2=True)
+        + stored_message(b"", topic="t" * 127)
+    )
     assert vector_rows(raw) == list(rows(raw, "broker-a"))
 
 
 @pytest.mark.parametrize("column", COLUMN_NAMES)
 def test_each_column_can_be_asked_alone(column: str) -> None:
     raw = b"".join(
-        stored_message(f"b{i}".encode(), properties=property_bytes({"TAGS": f"t{i}"}), queue_offset=i) for i in range(3)
+        stored_message(
+            f"b{i}".encode(), properties=property_bytes({"TAGS": f"t{i}"}), queue_offset=i
+        )
+        for i in range(3)
     )
     assert vector_rows(raw, (column,)) == list(rows(raw, "broker-a", (column,)))
 
@@ -93,7 +106,10 @@ def test_columns_come_in_the_order_asked() -> None:
 def test_a_repeated_property_takes_its_last_value() -> None:
     raw = stored_message(properties=b"UNIQ_KEY\x01first\x02TAGS\x01t\x02UNIQ_KEY\x01last\x02") * 2
     (batch,) = decode(raw, "b", ("msgId", "properties"))
-    assert batch.to_pylist() == [{"msgId": "last", "properties": [("TAGS", "t"), ("UNIQ_KEY", "last")]}] * 2
+    assert (
+        batch.to_pylist()
+        == [{"msgId": "last", "properties": [("TAGS", "t"), ("UNIQ_KEY", "last")]}] * 2
+    )
 
 
 def test_only_rows_inside_the_asked_queue_offsets_are_kept() -> None:
@@ -106,10 +122,14 @@ def test_only_rows_inside_the_asked_queue_offsets_are_kept() -> None:
 def test_large_decompressed_bodies_are_split_over_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decode_module, "BATCH_BODY_SIZE_MAX", 2500)
     packed = zlib.compress(bytes(1000))
-    raw = b"".join(stored_message(packed, sys_flag=1, queue_offset=i) for i in range(5)) + stored_message(b"z", queue_offset=5)
+    raw = b"".join(
+        stored_message(packed, sys_flag=1, queue_offset=i) for i in range(5)
+    ) + stored_message(b"z", queue_offset=5)
     batches = list(decode(raw, "b", ("queueOffset", "body")))
     assert [batch.column(0).to_pylist() for batch in batches] == [[0, 1], [2, 3], [4, 5]]
-    assert [len(body) for batch in batches for body in batch.column(1).to_pylist()] == [1000] * 5 + [1]
+    assert [len(body) for batch in batches for body in batch.column(1).to_pylist()] == [
+        1000
+    ] * 5 + [1]
 
 
 def test_no_bytes_are_no_batches() -> None:
@@ -119,10 +139,17 @@ def test_no_bytes_are_no_batches() -> None:
 def test_the_crc_that_the_broker_stores_is_no_property_of_the_message() -> None:
     crc = b"__CRC32#\x010123456789\x02"
     raw = b"".join(
-        stored_message(properties=each) for each in (b"a\x01b\x02" + crc, crc, b"c\x01d\x02", b"", b"e\x01" + b"f" * 30)
+        stored_message(properties=each)
+        for each in (b"a\x01b\x02" + crc, crc, b"c\x01d\x02", b"", b"e\x01" + b"f" * 30)
     )
     (batch,) = decode(raw, "b", ("properties",))
-    assert [dict(each) for each in batch.column(0).to_pylist()] == [{"a": "b"}, {}, {"c": "d"}, {}, {"e": "f" * 30}]
+    assert [dict(each) for each in batch.column(0).to_pylist()] == [
+        {"a": "b"},
+        {},
+        {"c": "d"},
+        {},
+        {"e": "f" * 30},
+    ]
 
 
 @pytest.mark.parametrize(
@@ -146,9 +173,22 @@ def test_damaged_bytes_are_refused_with_their_place(damage, said: str) -> None: 
 
 
 def test_a_batch_in_one_entry_becomes_a_row_for_each_message() -> None:
-    batch = b"".join(encode_item(number, b"%d" % number, property_bytes({"UNIQ_KEY": f"ID{number}"})) for number in range(4))
-    inner = stored_message(batch, topic="T", sys_flag=64 | 128, queue_offset=7, properties=property_bytes({"INNER_NUM": "4"}))
-    raw = stored_message(b"before", queue_offset=6) + inner + stored_message(b"behind", queue_offset=11)
+    batch = b"".join(
+        encode_item(number, b"%d" % number, property_bytes({"UNIQ_KEY": f"ID{number}"}))
+        for number in range(4)
+    )
+    inner = stored_message(
+        batch,
+        topic="T",
+        sys_flag=64 | 128,
+        queue_offset=7,
+        properties=property_bytes({"INNER_NUM": "4"}),
+    )
+    raw = (
+        stored_message(b"before", queue_offset=6)
+        + inner
+        + stored_message(b"behind", queue_offset=11)
+    )
     (rows,) = decode(raw, "b", ("queueOffset", "body", "msgId", "flag"), queue_offsets=range(8, 12))
     assert rows.to_pydict() == {
         "queueOffset": [8, 9, 10, 11],
@@ -166,7 +206,11 @@ def test_a_compressed_body_that_is_damaged_is_refused() -> None:
 @examples(200)
 @given(st.data())
 def test_flipped_bytes_never_escape_as_anything_but_a_refusal(data: st.DataObject) -> None:
-    raw = bytearray(b"".join(stored_message(properties=property_bytes({"TAGS": "t", "KEYS": "k"})) for _ in range(3)))
+    raw = bytearray(
+        b"".join(
+            stored_message(properties=property_bytes({"TAGS": "t", "KEYS": "k"})) for _ in range(3)
+        )
+    )
     for _ in range(data.draw(st.integers(1, 4))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     try:

@@ -20,7 +20,12 @@ ROOT = Path(__file__).parents[2]
 def demo(tmp_path: Path, flights: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The running demo, and a mark that it and all its offspring carry in their environment."""
     mark = uuid.uuid4().hex
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "TMPDIR": str(tmp_path), "DEMO_TEST_MARK": mark}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT / "src"),
+        "TMPDIR": str(tmp_path),
+        "DEMO_TEST_MARK": mark,
+    }
     command = [
         sys.executable,
         "-u",
@@ -30,7 +35,9 @@ def demo(tmp_path: Path, flights: int) -> Iterator[tuple[subprocess.Popen[str], 
         "--out",
         str(tmp_path),
     ]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     try:
         yield process, mark
     finally:

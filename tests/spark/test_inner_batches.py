@@ -1,4 +1,5 @@
-"""Ranges of a queue of inner batches, read from our broker: each offset once, wherever a range begins and ends."""
+"""Ranges of a queue of inner batches, read from our broker: each offset once, wherever a range
+begins and ends."""
 
 from __future__ import annotations
 
@@ -19,12 +20,29 @@ def test_a_range_that_begins_and_ends_within_batches_is_read_exactly() -> None:
         asyncio.run(make_batches(broker.broker_address))
         queue = MessageQueue("B", "broker-test", 0)
         with Cluster([broker.namesrv]) as cluster:
-            for begin, end, batch in [(0, 12, 32), (2, 7, 32), (5, 6, 32), (4, 8, 1), (1, 12, 3), (11, 12, 32)]:
+            for begin, end, batch in [
+                (0, 12, 32),
+                (2, 7, 32),
+                (5, 6, 32),
+                (4, 8, 1),
+                (1, 12, 3),
+                (11, 12, 32),
+            ]:
                 read = {}
                 wanted = OffsetRange(queue, begin, end)
-                for chunk in read_range(cluster, wanted, pull_batch_size=batch, pull_timeout_ms=500, fail_on_data_loss=True):
-                    for rows in decode(chunk, "b", ("queueOffset", "body"), queue_offsets=range(begin, end)):
-                        pairs = list(zip(rows.column(0).to_pylist(), rows.column(1).to_pylist(), strict=True))
+                for chunk in read_range(
+                    cluster,
+                    wanted,
+                    pull_batch_size=batch,
+                    pull_timeout_ms=500,
+                    fail_on_data_loss=True,
+                ):
+                    for rows in decode(
+                        chunk, "b", ("queueOffset", "body"), queue_offsets=range(begin, end)
+                    ):
+                        pairs = list(
+                            zip(rows.column(0).to_pylist(), rows.column(1).to_pylist(), strict=True)
+                        )
                         assert not read.keys() & dict(pairs).keys(), "given twice"
                         read.update(pairs)
                 assert read == dict(list(enumerate(BODIES))[begin:end])

@@ -26,15 +26,28 @@ def test_the_machines_own_java_is_taken_as_it_is(tmp_path: Path, version: str) -
 
 
 def test_an_old_java_home_gives_way_to_a_newer_java_on_the_path(tmp_path: Path) -> None:
-    old, new = pretended_java(tmp_path / "old", "1.8.0_402"), pretended_java(tmp_path / "new", "17.0.1")
-    assert java_environment({"JAVA_HOME": str(old), "PATH": f"{new}/bin"}) == {"JAVA_HOME": str(new)}
+    old, new = (
+        pretended_java(tmp_path / "old", "1.8.0_402"),
+        pretended_java(tmp_path / "new", "17.0.1"),
+    )
+    assert java_environment({"JAVA_HOME": str(old), "PATH": f"{new}/bin"}) == {
+        "JAVA_HOME": str(new)
+    }
 
 
-def test_without_java_the_wheels_runtime_is_offered_behind_a_launcher_that_drops_one_argument(tmp_path: Path) -> None:
+def test_without_java_the_wheels_runtime_is_offered_behind_a_launcher_that_drops_one_argument(
+    tmp_path: Path,
+) -> None:
     old = pretended_java(tmp_path / "old", "11.0.2")
     home = java_environment({"JAVA_HOME": str(old), "PATH": "/nowhere"})["JAVA_HOME"]
     answer = subprocess.run(
-        [f"{home}/bin/java", "--add-modules=jdk.incubator.vector", "-Dsaid=a b", "-XshowSettings:properties", "-version"],
+        [
+            f"{home}/bin/java",
+            "--add-modules=jdk.incubator.vector",
+            "-Dsaid=a b",
+            "-XshowSettings:properties",
+            "-version",
+        ],
         capture_output=True,
         text=True,
         check=False,

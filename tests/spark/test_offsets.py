@@ -10,7 +10,11 @@ from turbopump.errors import ConfigError
 from turbopump.message.message_queue import MessageQueue
 from turbopump.spark.offsets import decode_offsets, encode_offsets
 
-PLACES = {MessageQueue("U", "b", 0): 7, MessageQueue("T", "broker-b", 10): 2, MessageQueue("T", "broker-b", 9): 1}
+PLACES = {
+    MessageQueue("U", "b", 0): 7,
+    MessageQueue("T", "broker-b", 10): 2,
+    MessageQueue("T", "broker-b", 9): 1,
+}
 
 
 def test_version_1_is_this_text() -> None:
@@ -20,7 +24,9 @@ def test_version_1_is_this_text() -> None:
 
 
 def test_the_order_in_which_queues_were_seen_does_not_show() -> None:
-    assert json.dumps(encode_offsets(PLACES)) == json.dumps(encode_offsets(dict(reversed(PLACES.items()))))
+    assert json.dumps(encode_offsets(PLACES)) == json.dumps(
+        encode_offsets(dict(reversed(PLACES.items())))
+    )
 
 
 def test_what_is_written_is_read_back() -> None:
@@ -29,7 +35,9 @@ def test_what_is_written_is_read_back() -> None:
 
 
 def test_a_checkpoint_of_a_later_version_is_refused() -> None:
-    with pytest.raises(ConfigError, match="the checkpoint has version 2; this turbopump reads version 1"):
+    with pytest.raises(
+        ConfigError, match="the checkpoint has version 2; this turbopump reads version 1"
+    ):
         decode_offsets({"v": 2, "queues": []})
 
 

@@ -15,7 +15,14 @@ NEEDED = {"nameServer": "127.0.0.1:9876", "topic": "T"}
 
 
 def test_names_are_taken_in_any_case_as_spark_lowers_them() -> None:
-    options = read_options({"nameserver": "a:1;b:2", "SUBSCRIBE": "T2, T1", "MAXpartitions": "3", "failondataloss": "False"})
+    options = read_options(
+        {
+            "nameserver": "a:1;b:2",
+            "SUBSCRIBE": "T2, T1",
+            "MAXpartitions": "3",
+            "failondataloss": "False",
+        }
+    )
     assert options.name_servers == ("a:1", "b:2")
     assert options.topics == ("T1", "T2")
     assert options.partitions_max == 3
@@ -25,13 +32,24 @@ def test_names_are_taken_in_any_case_as_spark_lowers_them() -> None:
 def test_what_is_not_given_has_its_documented_default() -> None:
     options = read_options(NEEDED)
     assert options.columns == COLUMN_NAMES
-    assert (options.starting, options.ending, options.starting_timestamp_ms, options.ending_timestamp_ms) == (None,) * 4
+    assert (
+        options.starting,
+        options.ending,
+        options.starting_timestamp_ms,
+        options.ending_timestamp_ms,
+    ) == (None,) * 4
     assert (options.offsets_per_trigger_max, options.partitions_max) == (None, None)
-    assert (options.pull_batch_size, options.pull_timeout_ms, options.fail_on_data_loss) == (1024, 10_000, True)
+    assert (options.pull_batch_size, options.pull_timeout_ms, options.fail_on_data_loss) == (
+        1024,
+        10_000,
+        True,
+    )
 
 
 def test_two_spellings_of_one_option_may_not_differ() -> None:
-    assert read_options({**NEEDED, "namesrvAddr": "127.0.0.1:9876"}).name_servers == ("127.0.0.1:9876",)
+    assert read_options({**NEEDED, "namesrvAddr": "127.0.0.1:9876"}).name_servers == (
+        "127.0.0.1:9876",
+    )
     with pytest.raises(ConfigError, match="'topic' and 'subscribe' mean the same thing but differ"):
         read_options({**NEEDED, "subscribe": "U"})
 
@@ -40,7 +58,10 @@ def test_columns_keep_their_order_and_get_their_spelling() -> None:
     assert read_options({**NEEDED, "columns": "BODY, queueid"}).columns == ("body", "queueId")
 
 
-@pytest.mark.parametrize("form", ['{"v":1,"topics":{"T":{"broker-a":{"0":5,"1":-2}}}}', '{"T":{"broker-a":{"0":5,"1":-2}}}'])
+@pytest.mark.parametrize(
+    "form",
+    ['{"v":1,"topics":{"T":{"broker-a":{"0":5,"1":-2}}}}', '{"T":{"broker-a":{"0":5,"1":-2}}}'],
+)
 def test_starting_offsets_are_taken_with_and_without_a_version(form: str) -> None:
     queues = {MessageQueue("T", "broker-a", 0): 5, MessageQueue("T", "broker-a", 1): -2}
     assert read_options({**NEEDED, "startingOffsets": form}).starting == queues

@@ -23,17 +23,25 @@ from turbopump.spark.ranges import OffsetRange
 QUEUE = MessageQueue("T", "broker-a", 0)
 
 
-def offsets_read(fake: FakeCluster, begin: int, end: int, *, batch: int = 32, fail: bool = True) -> list[int]:
+def offsets_read(
+    fake: FakeCluster, begin: int, end: int, *, batch: int = 32, fail: bool = True
+) -> list[int]:
     found: list[int] = []
     with Cluster([fake.address]) as cluster:
         wanted = OffsetRange(QUEUE, begin, end)
-        for chunk in read_range(cluster, wanted, pull_batch_size=batch, pull_timeout_ms=50, fail_on_data_loss=fail):
-            for record_batch in decode(chunk, "broker-a", ("queueOffset",), queue_offsets=range(begin, end)):
+        for chunk in read_range(
+            cluster, wanted, pull_batch_size=batch, pull_timeout_ms=50, fail_on_data_loss=fail
+        ):
+            for record_batch in decode(
+                chunk, "broker-a", ("queueOffset",), queue_offsets=range(begin, end)
+            ):
                 found += record_batch.column(0).to_pylist()
     return found
 
 
-def test_a_range_is_read_exactly_over_several_pulls_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_range_is_read_exactly_over_several_pulls_and_chunks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(pull, "CHUNK_ROWS_MAX", 10)
     with FakeCluster({"T": 1}, pull_max=7) as fake:
         fake.fill("T", 0, 60)
@@ -57,7 +65,11 @@ def test_several_pulls_go_out_together_once_it_is_known_how_much_one_gives() -> 
     with FakeCluster({"T": 1}) as fake:
         fake.fill("T", 0, 400)
         assert offsets_read(fake, 0, 400, batch=1024) == list(range(400))
-        pulls = [request.ext or {} for request in fake.requests if request.code == RequestCode.PULL_MESSAGE]
+        pulls = [
+            request.ext or {}
+            for request in fake.requests
+            if request.code == RequestCode.PULL_MESSAGE
+        ]
         assert [int(pull["queueOffset"]) for pull in pulls] == list(range(0, 400, 32))
         assert [int(pull["maxMsgNums"]) for pull in pulls] == [400, *[32] * 11, 16]
 
@@ -80,11 +92,17 @@ def test_messages_deleted_below_the_range_are_loss_that_names_them() -> None:
     with FakeCluster({"T": 1}) as fake:
         fake.fill("T", 0, 20)
         fake.queues["T", 0].remove_oldest(8)
-        with pytest.raises(DataLossError, match=r"T@broker-a:0: messages 3 to 7 of the asked 3 to 14 .* now holds 8 to 19"):
+        with pytest.raises(
+            DataLossError,
+            match=r"T@broker-a:0: messages 3 to 7 of the asked 3 "
+            r"to 14 .* now holds 8 to 19",
+        ):
             offsets_read(fake, 3, 15)
 
 
-def test_with_fail_on_data_loss_false_what_is_left_is_read_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_with_fail_on_data_loss_false_what_is_left_is_read_and_the_log_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with FakeCluster({"T": 1}) as fake, caplog.at_level(logging.WARNING):
         fake.fill("T", 0, 20)
         fake.queues["T", 0].remove_oldest(8)
@@ -109,8 +127,16 @@ def test_pull_retry_immediately_over_removed_messages_is_loss() -> None:
         fake.fill("T", 0, 20)
 
         def being_removed(request: Command) -> Command:
-            if request.code == RequestCode.PULL_MESSAGE and int((request.ext or {})["queueOffset"]) < 6:
-                places = {"nextBeginOffset": "6", "minOffset": "0", "maxOffset": "20", "suggestWhichBrokerId": "0"}
+            if (
+                request.code == RequestCode.PULL_MESSAGE
+                and int((request.ext or {})["queueOffset"]) < 6
+            ):
+                places = {
+                    "nextBeginOffset": "6",
+                    "minOffset": "0",
+                    "maxOffset": "20",
+                    "suggestWhichBrokerId": "0",
+                }
                 return Command(20, ext=places, remark="MESSAGE_WAS_REMOVING")
             return fake.usual_answer(request)
 
@@ -125,7 +151,8 @@ def test_a_busy_broker_is_asked_again() -> None:
         fake.fill("T", 0, 5)
         refusals = iter([Command(2, remark="busy"), Command(14, remark="starting")])
         fake.answer = lambda request: (
-            (next(refusals, None) if request.code == RequestCode.PULL_MESSAGE else None) or fake.usual_answer(request)
+            (next(refusals, None) if request.code == RequestCode.PULL_MESSAGE else None)
+            or fake.usual_answer(request)
         )
         assert offsets_read(fake, 0, 5) == [0, 1, 2, 3, 4]
 
@@ -133,8 +160,12 @@ def test_a_busy_broker_is_asked_again() -> None:
 def test_a_broker_that_leaves_the_route_for_a_moment_is_waited_for() -> None:
     with FakeCluster({"T": 1}) as fake:
         fake.fill("T", 0, 5)
-        absences = iter([Command(17), Command(17), Command(0, body=b'{"brokerDatas":[],"queueDatas":[]}')])
-        fake.answer = lambda request: (next(absences, None) if request.code == 105 else None) or fake.usual_answer(request)
+        absences = iter(
+            [Command(17), Command(17), Command(0, body=b'{"brokerDatas":[],"queueDatas":[]}')]
+        )
+        fake.answer = lambda request: (
+            (next(absences, None) if request.code == 105 else None) or fake.usual_answer(request)
+        )
         assert offsets_read(fake, 0, 5) == [0, 1, 2, 3, 4]
 
 
@@ -143,7 +174,9 @@ def test_a_connection_that_breaks_in_mid_answer_is_made_again() -> None:
         fake.fill("T", 0, 5)
         breaks = iter([True])
         fake.answer = lambda request: (
-            None if request.code == RequestCode.PULL_MESSAGE and next(breaks, False) else fake.usual_answer(request)
+            None
+            if request.code == RequestCode.PULL_MESSAGE and next(breaks, False)
+            else fake.usual_answer(request)
         )
         assert offsets_read(fake, 0, 5) == [0, 1, 2, 3, 4]
 
@@ -151,7 +184,9 @@ def test_a_connection_that_breaks_in_mid_answer_is_made_again() -> None:
 def test_a_refusal_is_told_with_code_and_remark() -> None:
     with FakeCluster({"T": 1}) as fake:
         fake.answer = lambda request: (
-            fake.usual_answer(request) if request.code == 105 else Command(16, remark="the broker does not permit pulling")
+            fake.usual_answer(request)
+            if request.code == 105
+            else Command(16, remark="the broker does not permit pulling")
         )
         with pytest.raises(ResponseError, match=r"code 16 to PullMessage .*does not permit"):
             offsets_read(fake, 0, 5)
@@ -186,13 +221,19 @@ def test_the_second_name_server_is_asked_when_the_first_is_away() -> None:
 
 
 @pytest.mark.parametrize("guess", [0, 3, 4, 5, 9, 10])
-@pytest.mark.parametrize(("timestamp", "offset"), [(0, 0), (100, 0), (101, 1), (300, 2), (301, 6), (600, 9), (601, 10)])
-def test_the_offset_at_a_time_is_right_whatever_the_broker_guesses(guess: int, timestamp: int, offset: int) -> None:
+@pytest.mark.parametrize(
+    ("timestamp", "offset"), [(0, 0), (100, 0), (101, 1), (300, 2), (301, 6), (600, 9), (601, 10)]
+)
+def test_the_offset_at_a_time_is_right_whatever_the_broker_guesses(
+    guess: int, timestamp: int, offset: int
+) -> None:
     with FakeCluster({"T": 1}) as fake:
         for stored_ms in (100, 200, 300, 300, 300, 300, 400, 500, 500, 600):
             fake.queues["T", 0].put(b"", stored_ms=stored_ms)
         fake.answer = lambda request: (
-            Command(0, ext={"offset": str(guess)}) if request.code == 29 else fake.usual_answer(request)
+            Command(0, ext={"offset": str(guess)})
+            if request.code == 29
+            else fake.usual_answer(request)
         )
         with Cluster([fake.address]) as cluster:
             assert cluster.offset_at(QUEUE, timestamp) == offset
@@ -211,12 +252,18 @@ def flipped(entry: bytes, byte: int) -> bytes:
 
 
 @pytest.mark.parametrize("byte", [0, 3, 5, 8, -30])
-def test_a_damaged_message_is_loss_that_names_it_or_is_left_out(byte: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_message_is_loss_that_names_it_or_is_left_out(
+    byte: int, caplog: pytest.LogCaptureFixture
+) -> None:
     with FakeCluster({"T": 1}) as fake:
         fake.fill("T", 0, 100)
         queue = fake.queues["T", 0]
         queue.entries[40] = flipped(stored_message(b"x" * 50, queue_offset=40), byte)
-        with pytest.raises(DataLossError, match=r"damaged in the broker's store: offsets 40 .*failOnDataLoss"):
+        with pytest.raises(
+            DataLossError,
+            match=r"damaged in the broker's store: offsets 40 "
+            r".*failOnDataLoss",
+        ):
             offsets_read(fake, 0, 100)
         with caplog.at_level(logging.WARNING):
             read = offsets_read(fake, 0, 100, fail=False)

@@ -1,4 +1,5 @@
-"""Dividing ranges among tasks, and admitting a limited number of messages: nothing lost, nothing twice, always the same."""
+"""Dividing ranges among tasks, and admitting a limited number of messages: nothing lost, nothing
+twice, always the same."""
 
 from __future__ import annotations
 
@@ -9,7 +10,12 @@ from tests.fuzzing import examples
 from turbopump.message.message_queue import MessageQueue
 from turbopump.spark.ranges import TASK_ROWS_MIN, OffsetRange, admit, ranges_between, split
 
-QUEUES = [MessageQueue(topic, broker, number) for topic in "TU" for broker in ("broker-a", "broker-b") for number in range(3)]
+QUEUES = [
+    MessageQueue(topic, broker, number)
+    for topic in "TU"
+    for broker in ("broker-a", "broker-b")
+    for number in range(3)
+]
 PLACES = st.dictionaries(st.sampled_from(QUEUES), st.integers(0, 20_000))
 
 
@@ -40,7 +46,10 @@ def test_tasks_hold_every_message_once_in_order_and_evenly(
 def test_many_small_queues_are_read_by_few_tasks() -> None:
     ranges = [OffsetRange(queue(number), 0, 100) for number in range(8)]
     assert split(ranges, 4) == [ranges]
-    assert [len(task) for task in split([OffsetRange(queue(n), 0, 5000) for n in range(8)], 2)] == [4, 4]
+    assert [len(task) for task in split([OffsetRange(queue(n), 0, 5000) for n in range(8)], 2)] == [
+        4,
+        4,
+    ]
 
 
 def test_one_large_queue_is_cut_for_all_tasks() -> None:
@@ -73,9 +82,17 @@ def test_as_many_messages_are_admitted_as_the_limit_allows(
 
 def test_shares_follow_what_is_waiting_after_one_for_each() -> None:
     begins = {queue(0): 0, queue(1): 0, queue(2): 50}
-    assert admit(begins, {queue(0): 9000, queue(1): 1000, queue(2): 50}, 100) == {queue(0): 89, queue(1): 11, queue(2): 50}
+    assert admit(begins, {queue(0): 9000, queue(1): 1000, queue(2): 50}, 100) == {
+        queue(0): 89,
+        queue(1): 11,
+        queue(2): 50,
+    }
 
 
 def test_with_too_little_room_the_longest_lines_go_first() -> None:
     begins = {queue(0): 0, queue(1): 0, queue(2): 0}
-    assert admit(begins, {queue(0): 5, queue(1): 7, queue(2): 6}, 2) == {queue(0): 0, queue(1): 1, queue(2): 1}
+    assert admit(begins, {queue(0): 5, queue(1): 7, queue(2): 6}, 2) == {
+        queue(0): 0,
+        queue(1): 1,
+        queue(2): 1,
+    }

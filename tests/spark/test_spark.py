@@ -30,7 +30,9 @@ def cluster() -> Iterator[FakeCluster]:
         yield fake
 
 
-def read(spark: SparkSession, fake: FakeCluster, format_name: str = "rocketmq", **options: object) -> DataFrame:
+def read(
+    spark: SparkSession, fake: FakeCluster, format_name: str = "rocketmq", **options: object
+) -> DataFrame:
     reader = spark.read.format(format_name).option("nameServer", fake.address).option("topic", "T")
     return reader.options(**{name: str(value) for name, value in options.items()}).load()
 
@@ -38,7 +40,8 @@ def read(spark: SparkSession, fake: FakeCluster, format_name: str = "rocketmq", 
 def stream(
     spark: SparkSession, fake: FakeCluster, directory: Path, **options: object
 ) -> tuple[list[tuple[int, int]], list[dict[str, Any]]]:
-    """Run one AvailableNow query into Parquet; all (queue, offset) pairs there so far, and this run's progress."""
+    """Run one AvailableNow query into Parquet; all (queue, offset) pairs there so far, and this
+    run's progress."""
     rows = (
         spark.readStream.format("rocketmq")
         .option("nameServer", fake.address)
@@ -59,37 +62,66 @@ def stream(
     finally:
         query.stop()
     found = spark.read.parquet(str(directory / "rows")).collect()
-    return sorted((row.queueId, row.queueOffset) for row in found), [json.loads(p.json) for p in query.recentProgress]
+    return sorted((row.queueId, row.queueOffset) for row in found), [
+        json.loads(p.json) for p in query.recentProgress
+    ]
 
 
-def test_a_batch_read_gives_every_message_once_in_few_tasks(spark: SparkSession, cluster: FakeCluster) -> None:
+def test_a_batch_read_gives_every_message_once_in_few_tasks(
+    spark: SparkSession, cluster: FakeCluster
+) -> None:
     for queue_id in range(3):
         cluster.fill("T", queue_id, 1000 + queue_id)
-    rows = read(spark, cluster, columns="queueId,queueOffset,body,brokerName,topic", maxPartitions=2)
+    rows = read(
+        spark, cluster, columns="queueId,queueOffset,body,brokerName,topic", maxPartitions=2
+    )
     assert rows.columns == ["queueId", "queueOffset", "body", "brokerName", "topic"]
     found = rows.rdd.glom().collect()
     assert [len(task) for task in found] == [1501, 1502]
-    assert sorted((row.queueId, row.queueOffset, bytes(row.body)) for task in found for row in task) == [
-        (queue_id, offset, f"T-{queue_id}-{offset}".encode()) for queue_id in range(3) for offset in range(1000 + queue_id)
+    assert sorted(
+        (row.queueId, row.queueOffset, bytes(row.body)) for task in found for row in task
+    ) == [
+        (queue_id, offset, f"T-{queue_id}-{offset}".encode())
+        for queue_id in range(3)
+        for offset in range(1000 + queue_id)
     ]
     assert {(row.brokerName, row.topic) for task in found for row in task} == {("broker-a", "T")}
 
 
-def test_the_session_coalesces_queues_into_its_default_parallelism(spark: SparkSession, cluster: FakeCluster) -> None:
+def test_the_session_coalesces_queues_into_its_default_parallelism(
+    spark: SparkSession, cluster: FakeCluster
+) -> None:
     for queue_id in range(3):
         cluster.fill("T", queue_id, 1000)
     assert spark.sparkContext.defaultParallelism == 2
     assert read(spark, cluster).rdd.getNumPartitions() == 2
 
 
-def test_the_plain_reader_gives_equal_rows_through_spark(spark: SparkSession, cluster: FakeCluster) -> None:
+def test_the_plain_reader_gives_equal_rows_through_spark(
+    spark: SparkSession, cluster: FakeCluster
+) -> None:
     spark.dataSource.register(PlainDataSource)
     for number in range(40):
-        properties = property_bytes({"TAGS": f"t{number}", "KEYS": "k", "UNIQ_KEY": f"{number:032X}"} if number % 3 else {})
-        cluster.fill("T", number % 3, 1, properties=properties, v2=number % 2 == 0, born_host=("::1", 7), flag=number)
+        properties = property_bytes(
+            {"TAGS": f"t{number}", "KEYS": "k", "UNIQ_KEY": f"{number:032X}"} if number % 3 else {}
+        )
+        cluster.fill(
+            "T",
+            number % 3,
+            1,
+            properties=properties,
+            v2=number % 2 == 0,
+            born_host=("::1", 7),
+            flag=number,
+        )
     # Spark cannot compare maps, so each row comes as JSON, which says everything.
     vectors, plain = (
-        sorted(row.json for row in read(spark, cluster, name).select(to_json(struct("*")).alias("json")).collect())
+        sorted(
+            row.json
+            for row in read(spark, cluster, name)
+            .select(to_json(struct("*")).alias("json"))
+            .collect()
+        )
         for name in ("rocketmq", "rocketmqPlain")
     )
     assert vectors == plain
@@ -97,27 +129,46 @@ def test_the_plain_reader_gives_equal_rows_through_spark(spark: SparkSession, cl
     assert len(vectors) == 40
 
 
-def test_a_batch_read_can_begin_and_end_at_offsets_and_times(spark: SparkSession, cluster: FakeCluster) -> None:
+def test_a_batch_read_can_begin_and_end_at_offsets_and_times(
+    spark: SparkSession, cluster: FakeCluster
+) -> None:
     for offset in range(10):
         cluster.fill("T", 0, 1, stored_ms=1000 * offset)
     offsets = {"columns": "queueOffset", "startingOffsets": '{"T":{"broker-a":{"0":3}}}'}
-    by_offset = read(spark, cluster, **offsets, endingOffsets='{"v":1,"topics":{"T":{"broker-a":{"0":6,"1":-1,"2":-1}}}}')
+    by_offset = read(
+        spark,
+        cluster,
+        **offsets,
+        endingOffsets='{"v":1,"topics":{"T":{"broker-a":{"0":6,"1":-1,"2":-1}}}}',
+    )
     assert [row.queueOffset for row in by_offset.collect()] == [3, 4, 5]
-    by_time = read(spark, cluster, columns="queueOffset", startingTimestamp=2500, endingTimestamp=7000)
+    by_time = read(
+        spark, cluster, columns="queueOffset", startingTimestamp=2500, endingTimestamp=7000
+    )
     assert [row.queueOffset for row in by_time.collect()] == [3, 4, 5, 6]
 
 
-def test_a_given_schema_prunes_columns_and_a_wrong_one_is_refused(spark: SparkSession, cluster: FakeCluster) -> None:
+def test_a_given_schema_prunes_columns_and_a_wrong_one_is_refused(
+    spark: SparkSession, cluster: FakeCluster
+) -> None:
     cluster.fill("U", 0, 1)
-    reader = spark.read.format("rocketmq").option("nameServer", cluster.address).option("topic", "U")
-    assert [tuple(row) for row in reader.schema("body binary, queueId int").load().collect()] == [(b"U-0-0", 0)]
+    reader = (
+        spark.read.format("rocketmq").option("nameServer", cluster.address).option("topic", "U")
+    )
+    assert [tuple(row) for row in reader.schema("body binary, queueId int").load().collect()] == [
+        (b"U-0-0", 0)
+    ]
     for schema in ("body string", "body binary not null"):
-        with pytest.raises((AnalysisException, PythonException), match=f"given schema says {schema}, but there is body binary"):
+        with pytest.raises(
+            (AnalysisException, PythonException),
+            match=f"given schema says {schema}, but there is body binary",
+        ):
             reader.schema(schema).load().collect()
 
 
 def test_any_session_finds_the_format_by_itself(spark: SparkSession, cluster: FakeCluster) -> None:
-    """A new session knows only what Spark found as ``pyspark_rocketmq``; there a queue is a task."""
+    """A new session knows only what Spark found as ``pyspark_rocketmq``; there a queue is a
+    task."""
     for queue_id in range(3):
         cluster.fill("T", queue_id, 5)
     rows = read(spark.newSession(), cluster, columns="queueOffset")
@@ -128,16 +179,23 @@ def test_any_session_finds_the_format_by_itself(spark: SparkSession, cluster: Fa
 def test_looking_for_formats_does_not_load_the_reader() -> None:
     program = (
         "import sys, pyspark_rocketmq; pyspark_rocketmq.DefaultSource.name()\n"
-        "print(sorted(name for name in sys.modules if name.startswith(('turbopump.', 'numpy', 'pyarrow'))))"
+        "print(sorted(name for name in sys.modules if name.startswith(('turbopump.', 'numpy', "
+        "'pyarrow'))))"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
-    said = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    ).stdout
     assert "turbopump.spark.decode" not in said
     assert "pyarrow" not in said
 
 
-def test_a_wrong_option_is_told_before_anything_runs(spark: SparkSession, cluster: FakeCluster) -> None:
-    with pytest.raises(AnalysisException, match="unknown option 'startingofsets'; did you mean 'startingOffsets'"):
+def test_a_wrong_option_is_told_before_anything_runs(
+    spark: SparkSession, cluster: FakeCluster
+) -> None:
+    with pytest.raises(
+        AnalysisException, match="unknown option 'startingofsets'; did you mean 'startingOffsets'"
+    ):
         read(spark, cluster, startingOfsets="earliest")
 
 
@@ -147,18 +205,25 @@ def test_a_stream_restarted_from_its_checkpoint_gives_each_queue_and_offset_once
     for queue_id, count in enumerate((300, 200, 0)):
         cluster.fill("T", queue_id, count)
     found, progress = stream(spark, cluster, tmp_path, maxOffsetsPerTrigger=200)
-    assert found == [(queue_id, offset) for queue_id, count in enumerate((300, 200)) for offset in range(count)]
+    assert found == [
+        (queue_id, offset) for queue_id, count in enumerate((300, 200)) for offset in range(count)
+    ]
     assert [batch["numInputRows"] for batch in progress if batch["numInputRows"]] == [200, 200, 100]
     place = json.loads((tmp_path / "checkpoint" / "offsets" / "0").read_text().splitlines()[-1])
     assert place == {"v": 1, "topics": {"T": {"broker-a": {"0": 120, "1": 80, "2": 0}}}}
 
-    # The crash that hurts most: rows written, the batch not yet marked done. Spark reads the same range again.
+    # The crash that hurts most: rows written, the batch not yet marked done. Spark reads the same
+    # range again.
     (tmp_path / "checkpoint" / "commits" / "2").unlink()
     (tmp_path / "checkpoint" / "commits" / ".2.crc").unlink(missing_ok=True)
     for queue_id, count in enumerate((10, 0, 50)):
         cluster.fill("T", queue_id, count)
     found, _ = stream(spark, cluster, tmp_path)
-    assert found == [(queue_id, offset) for queue_id, count in enumerate((310, 200, 50)) for offset in range(count)]
+    assert found == [
+        (queue_id, offset)
+        for queue_id, count in enumerate((310, 200, 50))
+        for offset in range(count)
+    ]
 
 
 def test_a_stream_fails_rather_than_skip_what_was_deleted_before_it_was_read(
@@ -182,7 +247,8 @@ def test_messages_of_our_own_broker_come_out_as_they_were_sent(spark: SparkSessi
             for number in range(20):
                 message = Message(
                     "own",
-                    f"body {number}".encode() * (1 if number % 4 else 2000),  # some large enough to travel compressed
+                    # some large enough to travel compressed
+                    f"body {number}".encode() * (1 if number % 4 else 2000),
                     tags=f"t{number % 3}" if number % 3 else None,
                     keys=["k", str(number)] if number % 2 else None,
                     properties={"mine": "Ω"},
@@ -192,7 +258,13 @@ def test_messages_of_our_own_broker_come_out_as_they_were_sent(spark: SparkSessi
     with BrokerThread() as rocketmq:
         rocketmq.create_topic("own", 3)
         rocketmq.run(produce(rocketmq.namesrv))
-        rows = spark.read.format("rocketmq").option("nameServer", rocketmq.namesrv).option("topic", "own").load().collect()
+        rows = (
+            spark.read.format("rocketmq")
+            .option("nameServer", rocketmq.namesrv)
+            .option("topic", "own")
+            .load()
+            .collect()
+        )
     assert {row.msgId for row in rows} == sent.keys()
     assert len(rows) == 20
     assert {row.queueId for row in rows} == {0, 1, 2}
@@ -206,20 +278,28 @@ def test_messages_of_our_own_broker_come_out_as_they_were_sent(spark: SparkSessi
 
 
 def test_topics_are_read_where_there_is_no_java(cluster: FakeCluster, tmp_path: Path) -> None:
-    """The one check with Java hidden: the wheel's runtime behind our launcher runs Spark and the source."""
+    """The one check with Java hidden: the wheel's runtime behind our launcher runs Spark and the
+    source."""
     cluster.fill("U", 0, 7)
-    for tool in ("bash", "dirname", "env", "sh"):  # what Spark's launch scripts call, in a directory that holds no java
+    # what Spark's launch scripts call, in a directory that holds no java
+    for tool in ("bash", "dirname", "env", "sh"):
         found = shutil.which(tool)
         assert found is not None
         (tmp_path / tool).symlink_to(found)
-    environment = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "PYSPARK_PYTHON")}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("JAVA_HOME", "PYSPARK_PYTHON")
+    }
     environment |= {"PATH": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
     program = (
         "import sys\n"
         "from turbopump.spark import rocketmq_session, end_session\n"
-        "conf = {'spark.ui.enabled': 'false', 'spark.driver.extraJavaOptions': '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC'}\n"
+        "conf = {'spark.ui.enabled': 'false', 'spark.driver.extraJavaOptions': "
+        "'-XX:TieredStopAtLevel=1 -XX:+UseSerialGC'}\n"
         "spark = rocketmq_session(master='local[1]', conf=conf)\n"
-        "rows = spark.read.format('rocketmq').option('nameServer', sys.argv[1]).option('topic', 'U').load()\n"
+        "rows = spark.read.format('rocketmq').option('nameServer', sys.argv[1]).option('topic', "
+        "'U').load()\n"
         "print('counted', rows.count(), spark._jvm.java.lang.System.getProperty('java.home'))\n"
         "end_session(spark)\n"
     )

@@ -41,33 +41,50 @@ def reader(fake: FakeCluster) -> Iterator[Maker]:
 
 
 def place(*offsets: int) -> dict[str, Any]:
-    return {"v": 1, "topics": {"T": {"broker-a": {str(queue): offset for queue, offset in enumerate(offsets)}}}}
+    return {
+        "v": 1,
+        "topics": {"T": {"broker-a": {str(queue): offset for queue, offset in enumerate(offsets)}}},
+    }
 
 
-def offsets_between(stream: StreamReader, begin: dict[str, Any], end: dict[str, Any]) -> list[tuple[int, int]]:
+def offsets_between(
+    stream: StreamReader, begin: dict[str, Any], end: dict[str, Any]
+) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     for partition in stream.partitions(begin, end):
         assert isinstance(partition, RangesPartition)
         for batch in stream.read(partition):
-            found += zip(batch["queueId"].to_pylist(), batch["queueOffset"].to_pylist(), strict=True)
+            found += zip(
+                batch["queueId"].to_pylist(), batch["queueOffset"].to_pylist(), strict=True
+            )
     return found
 
 
-def test_a_new_query_begins_at_the_latest_offset_unless_told_otherwise(fake: FakeCluster, reader: Maker) -> None:
+def test_a_new_query_begins_at_the_latest_offset_unless_told_otherwise(
+    fake: FakeCluster, reader: Maker
+) -> None:
     fake.fill("T", 0, 5)
     fake.queues["T", 1].offset_min = 3
     assert reader().initialOffset() == place(5, 3)
     assert reader(startingOffsets="earliest").initialOffset() == place(0, 3)
-    assert reader(startingOffsets='{"T":{"broker-a":{"0":2,"1":-1}}}').initialOffset() == place(2, 3)
+    assert reader(startingOffsets='{"T":{"broker-a":{"0":2,"1":-1}}}').initialOffset() == place(
+        2, 3
+    )
     assert reader(startingOffsets='{"T":{"broker-a":{"0":-1}}}').initialOffset() == place(5, 3)
 
 
-def test_starting_offsets_of_queues_that_are_not_there_are_refused(fake: FakeCluster, reader: Maker) -> None:
-    with pytest.raises(ConfigError, match="name T@broker-b:0, but there are only T@broker-a:0, T@broker-a:1"):
+def test_starting_offsets_of_queues_that_are_not_there_are_refused(
+    fake: FakeCluster, reader: Maker
+) -> None:
+    with pytest.raises(
+        ConfigError, match="name T@broker-b:0, but there are only T@broker-a:0, T@broker-a:1"
+    ):
         reader(startingOffsets='{"T":{"broker-b":{"0":2}}}').initialOffset()
 
 
-def test_a_micro_batch_goes_as_far_as_the_limit_given_allows(fake: FakeCluster, reader: Maker) -> None:
+def test_a_micro_batch_goes_as_far_as_the_limit_given_allows(
+    fake: FakeCluster, reader: Maker
+) -> None:
     fake.fill("T", 0, 30)
     fake.fill("T", 1, 10)
     stream = reader(maxOffsetsPerTrigger="20")
@@ -78,17 +95,25 @@ def test_a_micro_batch_goes_as_far_as_the_limit_given_allows(fake: FakeCluster, 
     assert isinstance(reader().getDefaultReadLimit(), ReadAllAvailable)
 
 
-def test_the_same_two_places_give_the_same_rows_whatever_came_since(fake: FakeCluster, reader: Maker) -> None:
+def test_the_same_two_places_give_the_same_rows_whatever_came_since(
+    fake: FakeCluster, reader: Maker
+) -> None:
     fake.fill("T", 0, 10)
     stream = reader()
     before = offsets_between(stream, place(2, 0), place(7, 0))
     fake.fill("T", 0, 10)
     fake.fill("T", 1, 10)
-    assert offsets_between(stream, place(2, 0), place(7, 0)) == before == [(0, offset) for offset in range(2, 7)]
+    assert (
+        offsets_between(stream, place(2, 0), place(7, 0))
+        == before
+        == [(0, offset) for offset in range(2, 7)]
+    )
     assert list(stream.partitions(place(7, 0), place(7, 0))) == []
 
 
-def test_available_now_stops_at_what_was_there_when_it_began(fake: FakeCluster, reader: Maker) -> None:
+def test_available_now_stops_at_what_was_there_when_it_began(
+    fake: FakeCluster, reader: Maker
+) -> None:
     fake.fill("T", 0, 10)
     stream = reader()
     stream.prepareForTriggerAvailableNow()
@@ -99,7 +124,9 @@ def test_available_now_stops_at_what_was_there_when_it_began(fake: FakeCluster, 
     assert stream.latestOffset(place(12, 0), ReadMaxRows(8)) == place(12, 0)
 
 
-def test_a_queue_added_later_is_read_from_its_first_message_one_batch_later(fake: FakeCluster, reader: Maker) -> None:
+def test_a_queue_added_later_is_read_from_its_first_message_one_batch_later(
+    fake: FakeCluster, reader: Maker
+) -> None:
     stream = reader()
     begin = stream.initialOffset()
     fake.queues["T", 2] = FakeQueue(offset_min=4)
@@ -116,12 +143,15 @@ def test_a_topic_that_left_the_route_keeps_its_places_with_a_warning(
 ) -> None:
     stream = reader()
     fake.answer = lambda request: (
-        Command(17, remark="No topic route info") if request.code == 105 else fake.usual_answer(request)
+        Command(17, remark="No topic route info")
+        if request.code == 105
+        else fake.usual_answer(request)
     )
     with caplog.at_level(logging.WARNING):
         assert stream.latestOffset(place(3, 4), ReadAllAvailable()) == place(3, 4)
     assert "T@broker-a:1 is not in the route at the moment; its place 4 is kept" in caplog.text
-    with pytest.raises(RouteNotFoundError):  # but "read all there is now" is not answered by "nothing"
+    # but "read all there is now" is not answered by "nothing"
+    with pytest.raises(RouteNotFoundError):
         stream.prepareForTriggerAvailableNow()
 
 
@@ -129,10 +159,16 @@ def test_a_queue_that_ends_before_what_was_read_is_loss(
     fake: FakeCluster, reader: Maker, caplog: pytest.LogCaptureFixture
 ) -> None:
     fake.fill("T", 0, 5)
-    with pytest.raises(DataLossError, match=r"T@broker-a:0 ends at 5, but it was read up to 9 already.*new checkpoint"):
+    with pytest.raises(
+        DataLossError,
+        match=r"T@broker-a:0 ends at 5, but it was read up to 9 "
+        r"already.*new checkpoint",
+    ):
         reader().latestOffset(place(9, 0), ReadAllAvailable())
     with caplog.at_level(logging.WARNING):
-        assert reader(failOnDataLoss="false").latestOffset(place(9, 0), ReadAllAvailable()) == place(9, 0)
+        assert reader(failOnDataLoss="false").latestOffset(
+            place(9, 0), ReadAllAvailable()
+        ) == place(9, 0)
     assert "waiting until it grows beyond" in caplog.text
 
 

@@ -1,4 +1,5 @@
-"""The blocking client against a real broker in a thread: the same behaviour, from plain threads, and after a fork."""
+"""The blocking client against a real broker in a thread: the same behaviour, from plain threads,
+and after a fork."""
 
 from __future__ import annotations
 
@@ -43,7 +44,14 @@ from turbopump.client import producer as asyncio_producer
 from turbopump.client import pull_consumer as asyncio_pull_consumer
 from turbopump.client import push_consumer as asyncio_push_consumer
 from turbopump.client.loop_thread import LoopThread, the_loop_thread
-from turbopump.errors import ConfigError, MessageError, MessageNotFoundError, NotStartedError, RouteNotFoundError, SendError
+from turbopump.errors import (
+    ConfigError,
+    MessageError,
+    MessageNotFoundError,
+    NotStartedError,
+    RouteNotFoundError,
+    SendError,
+)
 from turbopump.testing import BrokerThread
 
 
@@ -61,7 +69,13 @@ def topic(broker: BrokerThread, request: pytest.FixtureRequest) -> str:
 
 
 def consume(broker: BrokerThread, topic: str, **settings: object) -> PushConsumer:
-    return PushConsumer(broker.namesrv, group=f"group_of_{topic}", topic=topic, consume_from=ConsumeFrom.FIRST, **settings)  # type: ignore[arg-type]
+    return PushConsumer(
+        broker.namesrv,
+        group=f"group_of_{topic}",
+        topic=topic,
+        consume_from=ConsumeFrom.FIRST,
+        **settings,
+    )  # type: ignore[arg-type]
 
 
 def test_five_lines_without_await(broker: BrokerThread, topic: str) -> None:
@@ -70,12 +84,20 @@ def test_five_lines_without_await(broker: BrokerThread, topic: str) -> None:
         assert result.status is SendStatus.OK
     with consume(broker, topic) as consumer:
         for message in consumer:
-            assert (message.body, message.tags, message.keys, message.msg_id) == (b"hello", "t", ["k"], result.msg_id)
+            assert (message.body, message.tags, message.keys, message.msg_id) == (
+                b"hello",
+                "t",
+                ["k"],
+                result.msg_id,
+            )
             break
 
 
 def test_every_kind_of_send(broker: BrokerThread, topic: str) -> None:
-    with Producer(broker.namesrv) as producer, PullConsumer(broker.namesrv, group="pullers") as consumer:
+    with (
+        Producer(broker.namesrv) as producer,
+        PullConsumer(broker.namesrv, group="pullers") as consumer,
+    ):
         queue = producer.publish_queues(topic)[1]
         assert producer.send(Message(topic, "one"), queue=queue).queue == queue
         producer.send_batch([Message(topic, "two"), Message(topic, "three")], queue=queue)
@@ -88,7 +110,10 @@ def test_every_kind_of_send(broker: BrokerThread, topic: str) -> None:
 
 
 def test_a_pull_consumer_reads_and_keeps_its_place(broker: BrokerThread, topic: str) -> None:
-    with Producer(broker.namesrv) as producer, PullConsumer(broker.namesrv, group="pullers") as consumer:
+    with (
+        Producer(broker.namesrv) as producer,
+        PullConsumer(broker.namesrv, group="pullers") as consumer,
+    ):
         queue = consumer.queues(topic)[0]
         for i in range(3):
             producer.send(topic, f"m{i}", queue=queue)
@@ -99,8 +124,13 @@ def test_a_pull_consumer_reads_and_keeps_its_place(broker: BrokerThread, topic: 
         assert consumer.offset_at(queue, 0) == 0
 
 
-def test_a_message_is_done_when_the_next_is_asked_for_and_not_after_a_break(broker: BrokerThread, topic: str) -> None:
-    with Producer(broker.namesrv) as producer, PullConsumer(broker.namesrv, group=f"group_of_{topic}") as place:
+def test_a_message_is_done_when_the_next_is_asked_for_and_not_after_a_break(
+    broker: BrokerThread, topic: str
+) -> None:
+    with (
+        Producer(broker.namesrv) as producer,
+        PullConsumer(broker.namesrv, group=f"group_of_{topic}") as place,
+    ):
         queue = producer.publish_queues(topic)[0]
         for i in range(30):
             producer.send(topic, f"m{i}", queue=queue)
@@ -136,7 +166,9 @@ def test_several_threads_share_one_consumer(broker: BrokerThread, topic: str) ->
     assert len(seen) == len(set(seen)) == 200
 
 
-def test_a_plain_handler_runs_in_threads_and_may_use_the_blocking_client(broker: BrokerThread, topic: str) -> None:
+def test_a_plain_handler_runs_in_threads_and_may_use_the_blocking_client(
+    broker: BrokerThread, topic: str
+) -> None:
     answers = f"{topic}_answers"
     broker.create_topic(answers)
     seen: set[str] = set()
@@ -162,7 +194,9 @@ def test_a_plain_handler_runs_in_threads_and_may_use_the_blocking_client(broker:
     assert all(name.startswith("turbopump-handler") for name in seen)
 
 
-def test_a_coroutine_handler_may_not_wait_for_its_own_loop(broker: BrokerThread, topic: str) -> None:
+def test_a_coroutine_handler_may_not_wait_for_its_own_loop(
+    broker: BrokerThread, topic: str
+) -> None:
     caught: list[str] = []
     with Producer(broker.namesrv) as producer:
 
@@ -187,7 +221,9 @@ def test_messages_are_found_again(broker: BrokerThread, topic: str) -> None:
         assert finder.view(topic, sent.offset_msg_id).msg_id == sent.msg_id
         assert finder.at(sent.queue, sent.queue_offset).body == b"one"
         assert [message.body for message in finder.by_key(topic, "k2").messages] == [b"one", b"two"]
-        assert [message.body for message in finder.by_unique_id(topic, sent.msg_id).messages] == [b"one"]
+        assert [message.body for message in finder.by_unique_id(topic, sent.msg_id).messages] == [
+            b"one"
+        ]
         assert [message.body for message in finder.by_time(topic, 0).messages] == [b"one", b"two"]
         with pytest.raises(MessageNotFoundError, match="Check the topic"):
             finder.view(topic, "unknown")
@@ -208,7 +244,8 @@ def test_sends_that_are_only_started_are_many_at_once(broker: BrokerThread, topi
 def test_a_send_that_is_on_its_way_cannot_be_cancelled(
     broker: BrokerThread, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A cancelled future once said that it was, and asyncio logged an InvalidStateError when the message was stored."""
+    """A cancelled future once said that it was, and asyncio logged an InvalidStateError when the
+    message was stored."""
     with Producer(broker.namesrv) as producer:
         futures = [producer.start_send(Message(topic, f"{i}")) for i in range(50)]
         cancelled = [future.cancel() for future in futures]
@@ -218,7 +255,9 @@ def test_a_send_that_is_on_its_way_cannot_be_cancelled(
 
 
 def test_keys_batches_and_bounds_work_from_many_threads(broker: BrokerThread, topic: str) -> None:
-    settings = ProducerSettings(auto_batch=AutoBatch(), back_pressure=BackPressure(messages=20), compression="zstd")
+    settings = ProducerSettings(
+        auto_batch=AutoBatch(), back_pressure=BackPressure(messages=20), compression="zstd"
+    )
     with Producer(broker.namesrv, **settings) as producer:
         producer.send(topic, "first")
         with ThreadPoolExecutor(16) as threads:
@@ -247,8 +286,11 @@ def test_errors_are_the_same(broker: BrokerThread) -> None:
         consumer.queues("missing")
 
 
-def test_ctrl_c_interrupts_a_wait_and_the_client_stays_usable(broker: BrokerThread, topic: str) -> None:
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a run in the background may have it ignored
+def test_ctrl_c_interrupts_a_wait_and_the_client_stays_usable(
+    broker: BrokerThread, topic: str
+) -> None:
+    # a run in the background may have it ignored
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with (
         ExitStack() as at_end,
         Producer(broker.namesrv) as producer,
@@ -263,8 +305,13 @@ def test_ctrl_c_interrupts_a_wait_and_the_client_stays_usable(broker: BrokerThre
         assert next(iter(consumer)).body == b"still here"
 
 
-@pytest.mark.skipif(not hasattr(os, "fork") or sys.platform == "darwin", reason="needs a fork that is safe with threads")
-def test_a_producer_starts_afresh_in_a_fork_and_the_parents_goes_on(broker: BrokerThread, topic: str) -> None:
+@pytest.mark.skipif(
+    not hasattr(os, "fork") or sys.platform == "darwin",
+    reason="needs a fork that is safe with threads",
+)
+def test_a_producer_starts_afresh_in_a_fork_and_the_parents_goes_on(
+    broker: BrokerThread, topic: str
+) -> None:
     with Producer(broker.namesrv) as producer:
         producer.send(topic, "before")
         parent_id = producer.client_id
@@ -288,7 +335,10 @@ def test_a_producer_starts_afresh_in_a_fork_and_the_parents_goes_on(broker: Brok
     assert bodies == {b"before", b"in the child", b"after"}
 
 
-@pytest.mark.skipif(not hasattr(os, "fork") or sys.platform == "darwin", reason="needs a fork that is safe with threads")
+@pytest.mark.skipif(
+    not hasattr(os, "fork") or sys.platform == "darwin",
+    reason="needs a fork that is safe with threads",
+)
 def test_a_push_consumer_is_refused_in_a_fork(broker: BrokerThread, topic: str) -> None:
     with consume(broker, topic) as consumer:
         answer = in_a_fork(lambda: str(consumer.take(1)))
@@ -296,7 +346,10 @@ def test_a_push_consumer_is_refused_in_a_fork(broker: BrokerThread, topic: str) 
         assert "start a new one after the fork" in answer
 
 
-@pytest.mark.skipif(not hasattr(os, "fork") or sys.platform == "darwin", reason="needs a fork that is safe with threads")
+@pytest.mark.skipif(
+    not hasattr(os, "fork") or sys.platform == "darwin",
+    reason="needs a fork that is safe with threads",
+)
 @pytest.mark.parametrize("kind", [LitePullConsumer, SimpleConsumer, PushConsumer])
 def test_a_consumer_that_was_not_started_keeps_what_it_subscribes_to_in_a_fork(
     broker: BrokerThread, topic: str, kind: type[LitePullConsumer | SimpleConsumer | PushConsumer]
@@ -318,7 +371,10 @@ def test_a_consumer_that_was_not_started_keeps_what_it_subscribes_to_in_a_fork(
     assert in_a_fork(work) == "for the child"
 
 
-@pytest.mark.skipif(not hasattr(os, "fork") or sys.platform == "darwin", reason="needs a fork that is safe with threads")
+@pytest.mark.skipif(
+    not hasattr(os, "fork") or sys.platform == "darwin",
+    reason="needs a fork that is safe with threads",
+)
 def test_a_thread_of_a_fork_waits_until_another_has_started_the_producer_afresh(
     broker: BrokerThread, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -342,7 +398,9 @@ def test_a_thread_of_a_fork_waits_until_another_has_started_the_producer_afresh(
                     second.join(0.3)  # for as long as it can get anywhere
                 return the_loop_thread()
 
-            monkeypatch.setattr(on_loop_thread, "the_loop_thread", the_loop_thread_when_the_second_has_come)
+            monkeypatch.setattr(
+                on_loop_thread, "the_loop_thread", the_loop_thread_when_the_second_has_come
+            )
             outcomes.append(producer.send(topic, "first").status.value)
             second.join(10)
             return "hangs" if second.is_alive() else " ".join(outcomes)
@@ -350,14 +408,19 @@ def test_a_thread_of_a_fork_waits_until_another_has_started_the_producer_afresh(
         assert in_a_fork(work) == "SEND_OK SEND_OK"
 
 
-@pytest.mark.skipif(not hasattr(os, "fork") or sys.platform == "darwin", reason="needs a fork that is safe with threads")
+@pytest.mark.skipif(
+    not hasattr(os, "fork") or sys.platform == "darwin",
+    reason="needs a fork that is safe with threads",
+)
 def test_a_producer_that_was_closed_says_so_in_a_fork_instead_of_waiting_for_the_parents_thread(
     broker: BrokerThread, topic: str
 ) -> None:
     producer = Producer(broker.namesrv)
     with producer:
         producer.send(topic, "before")
-    assert in_a_fork(lambda: producer.send(topic, "x").status.value).startswith("NotStartedError: this Producer is not started")
+    assert in_a_fork(lambda: producer.send(topic, "x").status.value).startswith(
+        "NotStartedError: this Producer is not started"
+    )
 
 
 @pytest.mark.parametrize(
@@ -365,12 +428,24 @@ def test_a_producer_that_was_closed_says_so_in_a_fork_instead_of_waiting_for_the
     [
         (Producer, asyncio_producer.Producer, ProducerSettings, {"group"}),
         (PullConsumer, asyncio_pull_consumer.PullConsumer, PullConsumerSettings, {"group"}),
-        (PushConsumer, asyncio_push_consumer.PushConsumer, PushConsumerSettings, {"group", "topic", "tags"}),
-        (LitePullConsumer, asyncio_lite_pull_consumer.LitePullConsumer, LitePullConsumerSettings, {"group"}),
+        (
+            PushConsumer,
+            asyncio_push_consumer.PushConsumer,
+            PushConsumerSettings,
+            {"group", "topic", "tags"},
+        ),
+        (
+            LitePullConsumer,
+            asyncio_lite_pull_consumer.LitePullConsumer,
+            LitePullConsumerSettings,
+            {"group"},
+        ),
         (MessageFinder, asyncio_message_finder.MessageFinder, Surrounding, set()),
     ],
 )
-def test_both_faces_have_the_same_settings_and_methods(face: type, behind: type, settings: type, outside: set[str]) -> None:
+def test_both_faces_have_the_same_settings_and_methods(
+    face: type, behind: type, settings: type, outside: set[str]
+) -> None:
     wanted = set(inspect.signature(behind).parameters) - {"namesrv"} - outside
     assert set(settings.__annotations__) | set(Surrounding.__annotations__) == wanted
 
@@ -382,6 +457,10 @@ def test_both_faces_have_the_same_settings_and_methods(face: type, behind: type,
         if not inspect.iscoroutinefunction(getattr(behind, name)):
             continue
         if name == "start_send":  # the one is given a Future of asyncio, the other one of threads
-            assert list(inspect.signature(face.start_send).parameters) == list(inspect.signature(behind.start_send).parameters)
+            assert list(inspect.signature(face.start_send).parameters) == list(
+                inspect.signature(behind.start_send).parameters
+            )
             continue
-        assert str(inspect.signature(getattr(face, name))) == str(inspect.signature(getattr(behind, name))), name
+        assert str(inspect.signature(getattr(face, name))) == str(
+            inspect.signature(getattr(behind, name))
+        ), name

@@ -1,4 +1,5 @@
-"""``for message in consumer`` without await: what the reader's own thread takes, and what goes by way of the loop."""
+"""``for message in consumer`` without await: what the reader's own thread takes, and what goes by
+way of the loop."""
 
 from __future__ import annotations
 
@@ -33,7 +34,13 @@ def topic(broker: BrokerThread, request: pytest.FixtureRequest) -> str:
 
 
 def consumer_of(broker: BrokerThread, topic: str, *, ordered: bool = False) -> PushConsumer:
-    return PushConsumer(broker.namesrv, group=f"g_{topic}", topic=topic, consume_from=ConsumeFrom.FIRST, ordered=ordered)
+    return PushConsumer(
+        broker.namesrv,
+        group=f"g_{topic}",
+        topic=topic,
+        consume_from=ConsumeFrom.FIRST,
+        ordered=ordered,
+    )
 
 
 def committed(broker: BrokerThread, topic: str) -> int:
@@ -84,7 +91,9 @@ def test_several_readers_get_each_message_once(broker: BrokerThread, topic: str)
     assert len(seen) == COUNT
 
 
-def test_a_reader_gets_nothing_while_the_consumer_is_paused(broker: BrokerThread, topic: str) -> None:
+def test_a_reader_gets_nothing_while_the_consumer_is_paused(
+    broker: BrokerThread, topic: str
+) -> None:
     with consumer_of(broker, topic) as consumer:
         messages = iter(consumer)
         next(messages)
@@ -99,7 +108,9 @@ def test_a_reader_gets_nothing_while_the_consumer_is_paused(broker: BrokerThread
         assert len(got) == 1
 
 
-def test_how_long_a_reader_had_a_message_is_what_counts_as_its_time(broker: BrokerThread, topic: str) -> None:
+def test_how_long_a_reader_had_a_message_is_what_counts_as_its_time(
+    broker: BrokerThread, topic: str
+) -> None:
     with consumer_of(broker, topic) as consumer:
         messages = iter(consumer)
         taken = [next(messages) for _ in range(10)]
@@ -107,7 +118,9 @@ def test_how_long_a_reader_had_a_message_is_what_counts_as_its_time(broker: Brok
         assert sum(message.handled_s or 0.0 for message in taken[:-1]) < 5.0
 
 
-def test_what_a_reader_has_finished_is_committed_while_it_handles_the_next(broker: BrokerThread, topic: str) -> None:
+def test_what_a_reader_has_finished_is_committed_while_it_handles_the_next(
+    broker: BrokerThread, topic: str
+) -> None:
     with consumer_of(broker, topic) as consumer:
         messages = iter(consumer)
         for _ in range(6):
@@ -133,10 +146,14 @@ def test_in_order_a_queue_goes_on_while_the_reader_that_finished_its_message_han
         reader = threading.Thread(target=lambda: got.append(next(idle)), daemon=True)
         reader.start()
         reader.join(60)
-        assert [(message.queue_id, message.queue_offset) for message in got] == [(done.queue_id, done.queue_offset + 1)]
+        assert [(message.queue_id, message.queue_offset) for message in got] == [
+            (done.queue_id, done.queue_offset + 1)
+        ]
 
 
-def test_a_plain_handler_may_close_its_consumer_and_its_message_is_done(broker: BrokerThread, topic: str) -> None:
+def test_a_plain_handler_may_close_its_consumer_and_its_message_is_done(
+    broker: BrokerThread, topic: str
+) -> None:
     seconds: list[float] = []
 
     def handle(_: Delivery) -> None:
@@ -160,7 +177,9 @@ def test_a_plain_handler_may_close_its_consumer_and_its_message_is_done(broker: 
     assert committed(broker, topic) == 1
 
 
-def test_a_commit_and_the_close_tell_what_readers_have_finished_until_then(broker: BrokerThread, topic: str) -> None:
+def test_a_commit_and_the_close_tell_what_readers_have_finished_until_then(
+    broker: BrokerThread, topic: str
+) -> None:
     with consumer_of(broker, topic) as consumer:
         messages = iter(consumer)
         for _ in range(4):

@@ -1,6 +1,8 @@
-"""The compiled functions do what their plain twins do, for whatever they are given: results, bytes written, errors.
+"""The compiled functions do what their plain twins do, for whatever they are given: results, bytes
+written, errors.
 
-Where nothing is compiled the same tests run on the plain ones alone (the header of the run says so): against what is known of them.
+Where nothing is compiled the same tests run on the plain ones alone (the header of the run says
+so): against what is known of them.
 """
 
 import copy
@@ -35,7 +37,14 @@ from turbopump.store.entry_check import topic_field
 
 NAMES = (
     *("write_entry", "send_properties", "key_hash", "put_entries", "send_reply"),
-    *("read_batch", "write_batch", "batch_reply", "unread_messages", "property_texts", "value_after"),
+    *(
+        "read_batch",
+        "write_batch",
+        "batch_reply",
+        "unread_messages",
+        "property_texts",
+        "value_after",
+    ),
     *("good_entries", "entries_fit", "identified_item"),
 )
 KINDS = ("plain", "compiled") if IS_COMPILED else ("plain",)
@@ -46,10 +55,26 @@ int64 = st.integers(-(1 << 63), (1 << 63) - 1)
 any_int = st.one_of(int32, int64, st.integers(-(1 << 70), 1 << 70))
 hosts = st.sampled_from([bytes(8), bytes(range(20)), b"", b"12345"])
 ascii_text = st.text(st.characters(max_codepoint=127), max_size=40)
-odd = st.one_of(st.none(), st.integers(), st.binary(max_size=5).map(bytearray), st.text(max_size=3), st.floats())
+odd = st.one_of(
+    st.none(), st.integers(), st.binary(max_size=5).map(bytearray), st.text(max_size=3), st.floats()
+)
 pairs = st.lists(
     st.sampled_from(
-        ["UNIQ_KEY", "TAGS", "KEYS", "DELAY", "TIMER_D", "TRAN_MSG", "POP_CK", "INNER_NUM", "D", "v", "é", "\x01", "\x02"]
+        [
+            "UNIQ_KEY",
+            "TAGS",
+            "KEYS",
+            "DELAY",
+            "TIMER_D",
+            "TRAN_MSG",
+            "POP_CK",
+            "INNER_NUM",
+            "D",
+            "v",
+            "é",
+            "\x01",
+            "\x02",
+        ]
     )
 )
 property_bytes = st.one_of(
@@ -65,18 +90,31 @@ property_bytes = st.one_of(
                     "KEYS\x01é\x02".encode(),
                     "n\x01é\x02".encode(),
                 ),
-                *(b"__CRC32#\x011234567890\x02", b"x__CRC32#\x01y\x02", b"n\x01v", b"\xff", b"DELAY\x013\x02"),
+                *(
+                    b"__CRC32#\x011234567890\x02",
+                    b"x__CRC32#\x01y\x02",
+                    b"n\x01v",
+                    b"\xff",
+                    b"DELAY\x013\x02",
+                ),
             ]
         ),
         max_size=4,
     ).map(b"".join),
 )
-batches = st.lists(st.builds(encode_item, int32, st.binary(max_size=40), property_bytes), max_size=5).map(b"".join)
+batches = st.lists(
+    st.builds(encode_item, int32, st.binary(max_size=40), property_bytes), max_size=5
+).map(b"".join)
 cut_batches = st.builds(
-    lambda batch, cut, tail: batch[: cut % (len(batch) + 1)] + tail, batches, st.integers(0), st.binary(max_size=9)
+    lambda batch, cut, tail: batch[: cut % (len(batch) + 1)] + tail,
+    batches,
+    st.integers(0),
+    st.binary(max_size=9),
 )
 lying_batches = st.builds(
-    lambda batch, at, value: batch[: at % (len(batch) + 1)] + bytes([value]) + batch[at % (len(batch) + 1) + 1 :],
+    lambda batch, at, value: (
+        batch[: at % (len(batch) + 1)] + bytes([value]) + batch[at % (len(batch) + 1) + 1 :]
+    ),
     batches,
     st.integers(0),
     st.integers(0, 255),
@@ -89,8 +127,11 @@ def function(name: str, kind: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def outcome(name: str, kind: str, *arguments: Any, buffer: bytearray | None = None) -> tuple[object, ...]:
-    """What a call gives: its result or its error, and the bytes of the buffer, which comes first among the arguments."""
+def outcome(
+    name: str, kind: str, *arguments: Any, buffer: bytearray | None = None
+) -> tuple[object, ...]:
+    """What a call gives: its result or its error, and the bytes of the buffer, which comes first
+    among the arguments."""
     given_buffer = [bytearray(buffer)] if buffer is not None else []
     try:
         result = function(name, kind)(*given_buffer, *arguments)
@@ -112,14 +153,22 @@ def test_every_function_with_a_twin_is_tested_here() -> None:
 
 def test_either_all_are_compiled_or_none() -> None:
     lacking = [name for name, twins in TWINS.items() if twins.compiled is None]
-    assert lacking == ([] if IS_COMPILED else list(TWINS)), "turbopump._hot is of an older source: pip install -e ."
+    assert lacking == ([] if IS_COMPILED else list(TWINS)), (
+        "turbopump._hot is of an older source: pip install -e ."
+    )
 
 
 @given(
     st.tuples(int32, int32, int64, int64, int32, int64, hosts, int64, hosts, int32, int64),
     st.binary(max_size=300),
-    st.one_of(st.binary(max_size=20), st.sampled_from([b"t" * 127, b"t" * 128, b"t" * 255, b"t" * 256, b"t" * 70_000])),
-    st.one_of(st.binary(max_size=60), st.sampled_from([b"p" * 32_000, b"p" * 65_515, b"p" * 65_516, b"p" * 70_000])),
+    st.one_of(
+        st.binary(max_size=20),
+        st.sampled_from([b"t" * 127, b"t" * 128, b"t" * 255, b"t" * 256, b"t" * 70_000]),
+    ),
+    st.one_of(
+        st.binary(max_size=60),
+        st.sampled_from([b"p" * 32_000, b"p" * 65_515, b"p" * 65_516, b"p" * 70_000]),
+    ),
     st.booleans(),
     st.integers(-3, 900),
 )
@@ -136,7 +185,12 @@ def test_an_entry_is_written_as_encode_entry_makes_it_or_not_at_all(
         assert written == buffer
 
 
-@given(st.one_of(any_int, odd), st.binary(max_size=300), st.one_of(ascii_text, st.text(max_size=20)), property_bytes)
+@given(
+    st.one_of(any_int, odd),
+    st.binary(max_size=300),
+    st.one_of(ascii_text, st.text(max_size=20)),
+    property_bytes,
+)
 @example(0, b"b", "A" * 65_524, b"\x02")
 @example(0, b"b", "A" * 65_525, b"\x02")
 def test_an_item_of_a_batch_has_its_id_as_a_property_and_what_comes_behind(
@@ -150,8 +204,15 @@ def test_an_item_of_a_batch_has_its_id_as_a_property_and_what_comes_behind(
 
 
 @given(odd, odd, odd, odd)
-def test_odd_items_of_a_batch_are_refused_alike(flag: Any, body: Any, msg_id: Any, more: Any) -> None:
-    for arguments in ((flag, b"b", "A", b""), (0, body, "A", b""), (0, b"b", msg_id, b""), (0, b"b", "A", more)):
+def test_odd_items_of_a_batch_are_refused_alike(
+    flag: Any, body: Any, msg_id: Any, more: Any
+) -> None:
+    for arguments in (
+        (flag, b"b", "A", b""),
+        (0, body, "A", b""),
+        (0, b"b", msg_id, b""),
+        (0, b"b", "A", more),
+    ):
         agree("identified_item", *arguments)
 
 
@@ -173,19 +234,62 @@ def test_an_entry_in_a_map_can_be_read(kind: str, tmp_path: Path) -> None:
     path.write_bytes(bytes(4096))
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as buffer:
         write = function("write_entry", kind)
-        size = write(buffer, 100, 3, 0, 7, 100, 0, 5, bytes(8), 6, bytes(8), 0, 0, b"body" * 300, b"T", b"a\x01b\x02", True)
+        size = write(
+            buffer,
+            100,
+            3,
+            0,
+            7,
+            100,
+            0,
+            5,
+            bytes(8),
+            6,
+            bytes(8),
+            0,
+            0,
+            b"body" * 300,
+            b"T",
+            b"a\x01b\x02",
+            True,
+        )
         entry = buffer[100 : 100 + size]
         assert entry_fault(entry, 100, crc_required=True) is None
         assert decode_entry(entry).body == b"body" * 300
         with pytest.raises(ValueError, match="does not fit"):
             write(
-                buffer, 4096 - size + 1, 3, 0, 7, 1, 0, 5, bytes(8), 6, bytes(8), 0, 0, b"body" * 300, b"T", b"a\x01b\x02", True
+                buffer,
+                4096 - size + 1,
+                3,
+                0,
+                7,
+                1,
+                0,
+                5,
+                bytes(8),
+                6,
+                bytes(8),
+                0,
+                0,
+                b"body" * 300,
+                b"T",
+                b"a\x01b\x02",
+                True,
             )
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as buffer, pytest.raises(TypeError):
-        write(buffer, 100, 3, 0, 7, 100, 0, 5, bytes(8), 6, bytes(8), 0, 0, b"body", b"T", b"", True)
+    with (
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as buffer,
+        pytest.raises(TypeError),
+    ):
+        write(
+            buffer, 100, 3, 0, 7, 100, 0, 5, bytes(8), 6, bytes(8), 0, 0, b"body", b"T", b"", True
+        )
 
 
-@given(st.one_of(st.text(max_size=60), pairs.map("".join), pairs.map("\x01v\x02".join)), st.binary(max_size=20))
+@given(
+    st.one_of(st.text(max_size=60), pairs.map("".join), pairs.map("\x01v\x02".join)),
+    st.binary(max_size=20),
+)
 @example("UNIQ_KEY\x01a\x02UNIQ_KEY\x01\x02", b"")
 @example("xUNIQ_KEY\x01a\x02TAGS\x01t", b"")
 @example("KEYS\x01a b\x01c", b"+")
@@ -209,13 +313,18 @@ def test_odd_properties_are_refused_alike(text: Any, added: Any) -> None:
     agree("send_properties", "a", added)
 
 
-@given(st.one_of(ascii_text, st.text(max_size=20), odd), st.one_of(ascii_text, st.text(max_size=20), odd))
+@given(
+    st.one_of(ascii_text, st.text(max_size=20), odd),
+    st.one_of(ascii_text, st.text(max_size=20), odd),
+)
 @example("", "#polygenelubricants")  # whose hash has no positive twin is left to chance elsewhere
 def test_the_hash_of_a_key_is_javas(topic: Any, key: Any) -> None:
     agree("key_hash", topic, key)
     if isinstance(topic, str) and isinstance(key, str):
         value = java_hash(f"{topic}#{key}")
-        assert function("key_hash", KINDS[-1])(topic, key) == (0 if value == -0x8000_0000 else abs(value))
+        assert function("key_hash", KINDS[-1])(topic, key) == (
+            0 if value == -0x8000_0000 else abs(value)
+        )
 
 
 @each_kind
@@ -263,16 +372,29 @@ def test_entries_of_an_index_are_written_alike(
 @each_kind
 def test_entries_with_one_slot_form_a_chain(kind: str) -> None:
     buffer = bytearray(40 + 10 * 4 + 4 * 20)
-    assert function("put_entries", kind)(buffer, 10, 1, 1000, [(3, 70, 1000), (13, 80, 3500), (4, 90, 4000)]) == 2
+    assert (
+        function("put_entries", kind)(
+            buffer, 10, 1, 1000, [(3, 70, 1000), (13, 80, 3500), (4, 90, 4000)]
+        )
+        == 2
+    )
     assert struct.unpack_from(">i", buffer, 40 + 3 * 4) == (2,)
     assert struct.unpack_from(">iqii", buffer, 80 + 2 * 20) == (13, 80, 2, 1)
 
 
 @given(
-    any_int, int32, any_int, any_int, st.one_of(ascii_text, st.text(max_size=20), st.from_regex("[0-9A-Z]{32}", fullmatch=True))
+    any_int,
+    int32,
+    any_int,
+    any_int,
+    st.one_of(ascii_text, st.text(max_size=20), st.from_regex("[0-9A-Z]{32}", fullmatch=True)),
 )
-def test_the_answer_to_a_send(opaque: int, queue_id: int, offset: int, queue_offset: int, unique: str) -> None:
-    agree("send_reply", b'{"head', b"tail}", b"0A0B", opaque, queue_id, offset, queue_offset, unique)
+def test_the_answer_to_a_send(
+    opaque: int, queue_id: int, offset: int, queue_offset: int, unique: str
+) -> None:
+    agree(
+        "send_reply", b'{"head', b"tail}", b"0A0B", opaque, queue_id, offset, queue_offset, unique
+    )
 
 
 @given(st.lists(odd, min_size=8, max_size=8))
@@ -283,10 +405,18 @@ def test_odd_parts_of_an_answer_are_refused_alike(values: list[Any]) -> None:
 
 
 @given(
-    any_int, int32, st.one_of(st.binary(max_size=80), st.binary(min_size=60, max_size=60)), any_int, st.one_of(ascii_text, odd)
+    any_int,
+    int32,
+    st.one_of(st.binary(max_size=80), st.binary(min_size=60, max_size=60)),
+    any_int,
+    st.one_of(ascii_text, odd),
 )
-def test_the_answer_to_a_batch(opaque: int, queue_id: int, units: bytes, queue_offset: int, unique: Any) -> None:
-    agree("batch_reply", b'{"head', b"tail}", b"0A0B", opaque, queue_id, units, queue_offset, unique)
+def test_the_answer_to_a_batch(
+    opaque: int, queue_id: int, units: bytes, queue_offset: int, unique: Any
+) -> None:
+    agree(
+        "batch_reply", b'{"head', b"tail}", b"0A0B", opaque, queue_id, units, queue_offset, unique
+    )
 
 
 @each_kind
@@ -319,7 +449,9 @@ def test_odd_batches_are_refused_alike(data: Any, topic: Any, added: Any) -> Non
 @given(
     batches,
     st.tuples(int32, int64, int64, int32, int64, hosts, int64, hosts),
-    st.one_of(st.binary(max_size=20), st.sampled_from([b"t" * 127, b"t" * 128, b"t" * 256, b"t" * 70_000])),
+    st.one_of(
+        st.binary(max_size=20), st.sampled_from([b"t" * 127, b"t" * 128, b"t" * 256, b"t" * 70_000])
+    ),
     st.booleans(),
     st.one_of(st.integers(-3, 200), st.integers(1000, 2000)),
 )
@@ -332,7 +464,9 @@ def test_a_batch_is_written_as_entries_side_by_side_or_not_at_all(
     except ProtocolError:
         return
     buffer = bytearray(b"\xee" * 2000)
-    kind, result, written = agree("write_batch", at, whole, spans, added, keys, *fields, topic, with_crc, buffer=buffer)
+    kind, result, written = agree(
+        "write_batch", at, whole, spans, added, keys, *fields, topic, with_crc, buffer=buffer
+    )
     if kind is not tuple:
         assert written == buffer
         return
@@ -368,7 +502,9 @@ def test_spans_and_keys_that_cannot_be_are_treated_alike(
 
 @given(st.lists(st.one_of(odd, any_int), min_size=15, max_size=15), st.integers(0, 14))
 def test_odd_parts_of_a_batch_are_refused_alike(values: list[Any], which: int) -> None:
-    _, spans, keys, *_ = function("read_batch", "plain")(encode_item(1, b"b", b"UNIQ_KEY\x01u\x02"), "T", b"")
+    _, spans, keys, *_ = function("read_batch", "plain")(
+        encode_item(1, b"b", b"UNIQ_KEY\x01u\x02"), "T", b""
+    )
     data = encode_item(1, b"b", b"UNIQ_KEY\x01u\x02")
     usual: list[Any] = [0, data, spans, b"", keys, 1, 2, 3, 4, 5, bytes(8), 6, bytes(8), b"T", True]
     agree("write_batch", *values, buffer=bytearray(300))
@@ -379,10 +515,15 @@ FIELDS = tuple(sorted(set(ReceivedMessage.__slots__) - {"_entry", "_body", "_pro
 
 
 def every_field(messages: list[ReceivedMessage]) -> list[tuple[Any, ...]]:
-    return [(type(message), message.body, *(getattr(message, name) for name in FIELDS)) for message in messages]
+    return [
+        (type(message), message.body, *(getattr(message, name) for name in FIELDS))
+        for message in messages
+    ]
 
 
-def unread(kind: str, data: Any, message_type: type[ReceivedMessage] = Delivery) -> tuple[list[tuple[Any, ...]], int]:
+def unread(
+    kind: str, data: Any, message_type: type[ReceivedMessage] = Delivery
+) -> tuple[list[tuple[Any, ...]], int]:
     messages, at = function("unread_messages", kind)(data, message_type)
     return every_field(messages), at
 
@@ -391,40 +532,83 @@ stored_entries = st.lists(
     st.builds(
         encode_entry,
         *(int32, int32, int64, int64, st.sampled_from([0, 4, 8, 0x10, 0x30, -1 & ~0x3F]), int64),
-        *(st.sampled_from([bytes(range(8)), bytes(range(20))]), int64, st.just(bytes(range(8, 16))), int32, int64),
-        *(st.binary(max_size=40), st.sampled_from([b"T", b"topic", b"t\xff", b"t" * 127, b"t" * 128, b"t" * 300, b""])),
+        *(
+            st.sampled_from([bytes(range(8)), bytes(range(20))]),
+            int64,
+            st.just(bytes(range(8, 16))),
+            int32,
+            int64,
+        ),
+        *(
+            st.binary(max_size=40),
+            st.sampled_from([b"T", b"topic", b"t\xff", b"t" * 127, b"t" * 128, b"t" * 300, b""]),
+        ),
         *(property_bytes, st.booleans()),
     ),
     max_size=5,
 ).map(b"".join)
 
 
-@given(stored_entries, st.integers(0), st.one_of(st.none(), st.integers(0, 255)), st.binary(max_size=100))
-def test_pulled_entries_are_told_from_damage_alike(data: bytes, at: int, value: int | None, tail: bytes) -> None:
+@given(
+    stored_entries,
+    st.integers(0),
+    st.one_of(st.none(), st.integers(0, 255)),
+    st.binary(max_size=100),
+)
+def test_pulled_entries_are_told_from_damage_alike(
+    data: bytes, at: int, value: int | None, tail: bytes
+) -> None:
     at %= len(data) + 1
     changed = (data if value is None else data[:at] + bytes([value]) + data[at + 1 :]) + tail
     assert all(unread(kind, changed) == unread("plain", changed) for kind in KINDS)
 
 
-@given(int32, int64, st.sampled_from(["", "T", "té", "t" * 200]), st.binary(max_size=40), st.booleans())
+@given(
+    int32, int64, st.sampled_from(["", "T", "té", "t" * 200]), st.binary(max_size=40), st.booleans()
+)
 @each_kind
 def test_a_message_that_is_read_when_asked_for_is_the_one_that_is_read_at_once(
     kind: str, number: int, offset: int, topic: str, body: bytes, with_crc: bool
 ) -> None:
-    head = (number, 3, offset, 77, 0, 1_700_000_000_000, b"\x7f\0\0\1\0\0\x2a\x9f", offset, bytes(8), number, offset)
+    head = (
+        number,
+        3,
+        offset,
+        77,
+        0,
+        1_700_000_000_000,
+        b"\x7f\0\0\1\0\0\x2a\x9f",
+        offset,
+        bytes(8),
+        number,
+        offset,
+    )
     entry = encode_entry(*head, body, topic.encode(), "TAGS\x01é\x02n\x01v\x02".encode(), with_crc)
-    assert unread(kind, entry * 2) == (every_field([decode_entry(entry, message_type=Delivery)] * 2), 2 * len(entry))
+    assert unread(kind, entry * 2) == (
+        every_field([decode_entry(entry, message_type=Delivery)] * 2),
+        2 * len(entry),
+    )
 
 
 @given(stored_entries, st.integers(0), st.one_of(st.none(), st.integers(0, 255)))
-def test_the_property_texts_of_entries_are_found_alike(data: bytes, at: int, value: int | None) -> None:
+def test_the_property_texts_of_entries_are_found_alike(
+    data: bytes, at: int, value: int | None
+) -> None:
     at %= len(data) + 1
-    if value is None or (at < len(data) and not any(begin <= at < begin + 4 for begin in entry_begins(data))):  # sizes are good
-        agree("property_texts", data if value is None else data[:at] + bytes([value]) + data[at + 1 :])
+    # sizes are good
+    if value is None or (
+        at < len(data) and not any(begin <= at < begin + 4 for begin in entry_begins(data))
+    ):
+        agree(
+            "property_texts", data if value is None else data[:at] + bytes([value]) + data[at + 1 :]
+        )
 
 
 @given(
-    st.lists(st.sampled_from(["n", "nn", "n\x01", "v", "\x02", "\x01", "é", "n\x01v\x02", "12"]), max_size=12).map("".join),
+    st.lists(
+        st.sampled_from(["n", "nn", "n\x01", "v", "\x02", "\x01", "é", "n\x01v\x02", "12"]),
+        max_size=12,
+    ).map("".join),
     st.sampled_from(["n\x01", "nn\x01", "é\x01", "\x01", "n"]),
 )
 def test_a_value_is_found_alike(text: str, needle: str) -> None:
@@ -450,14 +634,25 @@ def test_a_name_that_no_message_has_is_an_error(kind: str) -> None:
 
 log_entries = st.lists(
     st.tuples(
-        int32, st.integers(0, 1 << 40), st.binary(max_size=40), st.sampled_from(["T", "topic", "t" * 200]), property_bytes
+        int32,
+        st.integers(0, 1 << 40),
+        st.binary(max_size=40),
+        st.sampled_from(["T", "topic", "t" * 200]),
+        property_bytes,
     ),
     max_size=5,
 )
 log_changes = st.lists(st.tuples(st.integers(0), st.integers(0, 255)), max_size=2)
 
 
-@given(log_entries, st.booleans(), log_changes, st.integers(-2, 6), st.integers(-2, 7), st.sampled_from([0, 1, 1 << 50]))
+@given(
+    log_entries,
+    st.booleans(),
+    log_changes,
+    st.integers(-2, 6),
+    st.integers(-2, 7),
+    st.sampled_from([0, 1, 1 << 50]),
+)
 def test_entries_read_of_the_log_are_found_good_alike(
     fields: list[tuple[int, int, bytes, str, bytes]],
     with_crc: bool,
@@ -483,7 +678,14 @@ def test_entries_read_of_the_log_are_found_good_alike(
     agree("good_entries", data[:-1], start + 1, units, max(first, 0), end, *wanted)
 
 
-@given(log_entries, log_changes, log_changes, st.integers(0, 1 << 40), st.integers(0, 6), st.sampled_from([0, 1, 1 << 50]))
+@given(
+    log_entries,
+    log_changes,
+    log_changes,
+    st.integers(0, 1 << 40),
+    st.integers(0, 6),
+    st.sampled_from([0, 1, 1 << 50]),
+)
 def test_entries_in_memory_fit_their_units_alike(
     fields: list[tuple[int, int, bytes, str, bytes]],
     changes: list[tuple[int, int]],
@@ -508,7 +710,9 @@ def test_entries_in_memory_fit_their_units_alike(
     agree("entries_fit", data, units, [], *wanted)
     if data:
         for changed, value in unit_changes:
-            units = units[: changed % len(units)] + bytes([value]) + units[changed % len(units) + 1 :]
+            units = (
+                units[: changed % len(units)] + bytes([value]) + units[changed % len(units) + 1 :]
+            )
         agree("entries_fit", data, units, passed, *wanted)
         for changed, value in changes:
             data = data[: changed % len(data)] + bytes([value]) + data[changed % len(data) + 1 :]
@@ -518,10 +722,30 @@ def test_entries_in_memory_fit_their_units_alike(
 @each_kind
 def test_an_entry_fits_where_its_unit_points_in_its_queue_of_its_topic(kind: str) -> None:
     def entry(at: int, queue_offset: int, topic: bytes = b"T", queue_id: int = 3) -> bytes:
-        return encode_entry(queue_id, 0, queue_offset, at, 0, 1, bytes(8), 2, bytes(8), 0, 0, b"body", topic, b"", True)
+        return encode_entry(
+            queue_id,
+            0,
+            queue_offset,
+            at,
+            0,
+            1,
+            bytes(8),
+            2,
+            bytes(8),
+            0,
+            0,
+            b"body",
+            topic,
+            b"",
+            True,
+        )
 
     def fits(data: bytes, passed: tuple[int, ...] = ()) -> bool:
-        return bool(function("entries_fit", kind)(data, units, list(passed), 7, (3).to_bytes(4), topic_field("T")))
+        return bool(
+            function("entries_fit", kind)(
+                data, units, list(passed), 7, (3).to_bytes(4), topic_field("T")
+            )
+        )
 
     size = len(entry(0, 0))
     units = pack_unit(1000, size, 0) + pack_unit(5000, size, 0)
@@ -530,7 +754,14 @@ def test_an_entry_fits_where_its_unit_points_in_its_queue_of_its_topic(kind: str
     assert fits(entry(1000, 7), (8,))
     assert not fits(entry(5000, 8))
     assert not fits(entry(5000, 8) + entry(1000, 7))
-    for other in (entry(5001, 8), entry(5000, 9), entry(5000, 8, b"U"), entry(5000, 8, queue_id=4), entry(5000, 8)[:-1], b"x"):
+    for other in (
+        entry(5001, 8),
+        entry(5000, 9),
+        entry(5000, 8, b"U"),
+        entry(5000, 8, queue_id=4),
+        entry(5000, 8)[:-1],
+        b"x",
+    ):
         assert not fits(entry(1000, 7) + other)
 
 
@@ -539,7 +770,9 @@ def test_an_entry_fits_where_its_unit_points_in_its_queue_of_its_topic(kind: str
         st.one_of(st.binary(max_size=120), odd),
         st.one_of(any_int, odd),
         st.one_of(
-            st.lists(st.tuples(any_int, any_int, any_int), max_size=2), st.lists(st.one_of(odd, st.tuples()), max_size=2), odd
+            st.lists(st.tuples(any_int, any_int, any_int), max_size=2),
+            st.lists(st.one_of(odd, st.tuples()), max_size=2),
+            odd,
         ),
         *(st.integers(0, 2), st.one_of(st.integers(0, 2), odd)),
         *(st.one_of(st.just(bytes(4)), odd), st.one_of(st.just(b"\x01T"), odd)),
@@ -553,12 +786,16 @@ def test_what_is_no_units_is_left_to_the_plain_function(arguments: tuple[Any, ..
 @each_kind
 def test_an_entry_is_good_with_its_crc_at_its_place_in_its_queue_of_its_topic(kind: str) -> None:
     def entry(at: int, queue_offset: int, topic: bytes = b"T", with_crc: bool = True) -> bytes:
-        return encode_entry(3, 0, queue_offset, at, 0, 1, bytes(8), 2, bytes(8), 0, 0, b"body", topic, b"", with_crc)
+        return encode_entry(
+            3, 0, queue_offset, at, 0, 1, bytes(8), 2, bytes(8), 0, 0, b"body", topic, b"", with_crc
+        )
 
     def good(data: bytes, start: int = 1000) -> int:
         size = len(data) // 2
         units = [(7, 1000, size), (8, 1000 + size, size)]
-        found = function("good_entries", kind)(data, start, units, 0, 2, (3).to_bytes(4), topic_field("T"))
+        found = function("good_entries", kind)(
+            data, start, units, 0, 2, (3).to_bytes(4), topic_field("T")
+        )
         assert isinstance(found, int)
         return found
 
@@ -588,5 +825,7 @@ def test_where_there_is_a_compiler_the_functions_are_compiled() -> None:
 def test_turbopump_pure_keeps_to_the_plain_functions() -> None:
     script = "from turbopump.compiled import IS_COMPILED, KIND; print(IS_COMPILED, KIND)"
     environment = {**os.environ, "TURBOPUMP_PURE": "1"}
-    said = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+    ).stdout
     assert said.strip() == "False plain Python (TURBOPUMP_PURE is set)"

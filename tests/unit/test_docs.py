@@ -1,6 +1,8 @@
-"""Every Python example of docs/ and README.md compiles, uses names that its page gives, and imports what is there.
+"""Every Python example of docs/ and README.md compiles, uses names that its page gives, and imports
+what is there.
 
-Some pages' examples also run: tests/unit/testing/test_docs.py, tests/unit/client/test_consuming_page.py and others.
+Some pages' examples also run: tests/unit/testing/test_docs.py,
+tests/unit/client/test_consuming_page.py and others.
 """
 
 from __future__ import annotations
@@ -15,7 +17,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = {str(page.relative_to(ROOT)): page.read_text() for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
+PAGES = {
+    str(page.relative_to(ROOT)): page.read_text()
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+}
 WITH_EXAMPLES = [name for name, text in PAGES.items() if "```python" in text]
 EXTRAS = ("turbopump.spark",)
 """Need more than the package itself."""
@@ -25,7 +30,12 @@ def examples(text: str) -> Iterator[tuple[int, ast.Module]]:
     """The line before each example, and the example. Raises SyntaxError."""
     for found in re.finditer(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
         line = text.count("\n", 0, found.start(1))
-        tree = compile(found[1], f"example after line {line}", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        tree = compile(
+            found[1],
+            f"example after line {line}",
+            "exec",
+            ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT,
+        )
         yield line, tree
 
 
@@ -69,7 +79,9 @@ def missing(node: ast.ImportFrom) -> list[str]:
         if error.name is None or error.name.startswith("turbopump"):
             raise
         return []  # an extra that is not installed here: `make test` looks where all are
-    return [f"{node.module} has no {name.name}" for name in node.names if not hasattr(module, name.name)]
+    return [
+        f"{node.module} has no {name.name}" for name in node.names if not hasattr(module, name.name)
+    ]
 
 
 @pytest.mark.parametrize("page", WITH_EXAMPLES)
@@ -83,7 +95,13 @@ def test_no_example_is_overlooked() -> None:
 
 
 def test_faults_are_found() -> None:
-    page = "```python\nimport os\nfrom turbopump import Producer, Nobody\n```\n\n```python\nawait os.send(when)\n```\n"
-    assert faults(page) == ["line 3: turbopump has no Nobody", "line 7: when is given nowhere above"]
+    page = (
+        "```python\nimport os\nfrom turbopump import Producer, "
+        "Nobody\n```\n\n```python\nawait os.send(when)\n```\n"
+    )
+    assert faults(page) == [
+        "line 3: turbopump has no Nobody",
+        "line 7: when is given nowhere above",
+    ]
     with pytest.raises(SyntaxError, match="bytes can only contain"):
         faults('```python\nb"…"\n```\n')

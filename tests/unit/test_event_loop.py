@@ -1,4 +1,5 @@
-"""Which loop the blocking clients live on: uvloop's where it can be trusted, in processes that are somebody else's."""
+"""Which loop the blocking clients live on: uvloop's where it can be trusted, in processes that are
+somebody else's."""
 
 from __future__ import annotations
 
@@ -23,7 +24,12 @@ found = the_loop_thread().call(which)
 
 def says(program: str) -> str:
     run = subprocess.run(
-        [sys.executable, "-c", program], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", program],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     )
     return run.stderr
 
@@ -32,11 +38,18 @@ def test_the_thread_of_the_blocking_clients_runs_on_uvloop() -> None:
     assert says(f"import sys{WHICH}print(found, file=sys.stderr)") == "uvloop\n"
 
 
-def test_a_process_whose_standard_input_is_closed_has_asyncios_loop_for_libuv_would_abort_it() -> None:
-    assert says(f"import os, sys; os.close(0){WHICH}print(found, file=sys.stderr)") == "asyncio.unix_events\n"
+def test_a_process_whose_standard_input_is_closed_has_asyncios_loop_for_libuv_would_abort_it() -> (
+    None
+):
+    assert (
+        says(f"import os, sys; os.close(0){WHICH}print(found, file=sys.stderr)")
+        == "asyncio.unix_events\n"
+    )
 
 
-def test_a_process_with_green_threads_has_asyncios_loop_for_libuv_would_stop_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_with_green_threads_has_asyncios_loop_for_libuv_would_stop_them_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     real = _thread.start_new_thread
 
     def start_green(*args: object) -> int:

@@ -1,4 +1,5 @@
-"""The thread of the blocking clients: what is handed over runs there once, in its caller's context, in the order of its coming."""
+"""The thread of the blocking clients: what is handed over runs there once, in its caller's context,
+in the order of its coming."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ def thread(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> L
     return LoopThread()
 
 
-def test_what_is_called_sees_the_context_of_its_caller_and_leaves_it_as_it_is(thread: LoopThread) -> None:
+def test_what_is_called_sees_the_context_of_its_caller_and_leaves_it_as_it_is(
+    thread: LoopThread,
+) -> None:
     who = contextvars.ContextVar("who", default="nobody")
 
     async def look() -> str:
@@ -49,7 +52,9 @@ def test_calls_of_many_threads_are_all_answered_each_with_its_own(thread: LoopTh
         return number * 2
 
     def caller(first: int) -> None:
-        answers.append([thread.call(double, number) - 2 * number for number in range(first, first + 300)])
+        answers.append(
+            [thread.call(double, number) - 2 * number for number in range(first, first + 300)]
+        )
 
     callers = [threading.Thread(target=caller, args=(1000 * i,)) for i in range(8)]
     for each in callers:
@@ -106,7 +111,9 @@ def test_what_ran_is_let_go_on_the_loops_thread_for_in_a_finalizer_what_a_signal
     ended_on: list[threading.Thread] = []
 
     async def note() -> None:
-        weakref.finalize(asyncio.current_task(), lambda: ended_on.append(threading.current_thread()))
+        weakref.finalize(
+            asyncio.current_task(), lambda: ended_on.append(threading.current_thread())
+        )
 
     async def nothing() -> None:
         pass
@@ -127,4 +134,5 @@ def test_handing_over_to_the_loop_and_back_is_cheap() -> None:
         for _ in range(100):
             thread.call(nothing)
         best = min(best, (time.perf_counter() - started) / 100)
-    assert best < 0.0005  # 30 µs on an idle machine; `make bench` has the figure, this catches a blunder
+    # 30 µs on an idle machine; `make bench` has the figure, this catches a blunder
+    assert best < 0.0005

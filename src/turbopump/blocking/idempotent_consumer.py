@@ -15,7 +15,8 @@ from turbopump.message.message import ReceivedMessage
 
 
 class IdempotentConsumer:
-    """``turbopump.client.idempotence.IdempotentConsumer`` without await. The same settings, guarantees and errors."""
+    """``turbopump.client.idempotence.IdempotentConsumer`` without await. The same settings,
+    guarantees and errors."""
 
     def __init__(
         self,
@@ -43,8 +44,9 @@ class IdempotentConsumer:
 
     @contextmanager
     def handling(self, message: ReceivedMessage) -> Iterator[bool]:
-        """For ``for message in consumer``: ``with idempotent.handling(message) as first: if first: …``. An exception in the block means not
-        done. Raises TwinWaitError if another has the key in hand for longer than ``wait``."""
+        """For ``for message in consumer``: ``with idempotent.handling(message) as first: if first:
+        …``. An exception in the block means not done. Raises TwinWaitError if another has the key
+        in hand for longer than ``wait``."""
         if self._inner.key_of(message) is None:
             yield True
             return

@@ -37,14 +37,21 @@ class LitePullConsumerSettings(Surrounding, total=False):
 
 
 class LitePullConsumer(OnLoopThread[asyncio_lite_pull_consumer.LitePullConsumer]):
-    """``turbopump.client.lite_pull_consumer.LitePullConsumer`` without await. The same settings, methods and errors."""
+    """``turbopump.client.lite_pull_consumer.LitePullConsumer`` without await. The same settings,
+    methods and errors."""
 
     _survives_fork = False
 
     def __init__(
-        self, namesrv: str | list[str] | tuple[str, ...], *, group: str, **settings: Unpack[LitePullConsumerSettings]
+        self,
+        namesrv: str | list[str] | tuple[str, ...],
+        *,
+        group: str,
+        **settings: Unpack[LitePullConsumerSettings],
     ) -> None:
-        super().__init__(lambda: asyncio_lite_pull_consumer.LitePullConsumer(namesrv, group=group, **settings))
+        super().__init__(
+            lambda: asyncio_lite_pull_consumer.LitePullConsumer(namesrv, group=group, **settings)
+        )
 
     @property
     def group(self) -> str:
@@ -73,15 +80,19 @@ class LitePullConsumer(OnLoopThread[asyncio_lite_pull_consumer.LitePullConsumer]
         the_loop_thread().call(self._ready().assign, queues, tags)
 
     def on_queue_change(self, topic: str, listener: QueueListener) -> None:
-        """Call ``listener(topic, queues)`` whenever the readable queues of ``topic`` have changed."""
+        """Call ``listener(topic, queues)`` whenever the readable queues of ``topic`` have
+        changed."""
         the_loop_thread().call(self._ready().on_queue_change, topic, listener)
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """The readable queues of a topic, sorted."""
         return self._call(self._ready().queues, topic)
 
-    def poll(self, timeout: float = POLL_TIMEOUT_S, *, max_messages: int = POLL_BATCH) -> list[ReceivedMessage]:
-        """The next messages, as soon as there is one; none after ``timeout`` seconds. See the asyncio ``poll``."""
+    def poll(
+        self, timeout: float = POLL_TIMEOUT_S, *, max_messages: int = POLL_BATCH
+    ) -> list[ReceivedMessage]:
+        """The next messages, as soon as there is one; none after ``timeout`` seconds. See the
+        asyncio ``poll``."""
         return self._call(self._ready().poll, timeout, max_messages=max_messages)
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
@@ -105,11 +116,14 @@ class LitePullConsumer(OnLoopThread[asyncio_lite_pull_consumer.LitePullConsumer]
         self._call(_now, self._ready().resume, queues)
 
     def position(self, queue: MessageQueue) -> int | None:
-        """The offset of the next message that ``poll`` gives of ``queue``; None while the group's place is not known yet."""
+        """The offset of the next message that ``poll`` gives of ``queue``; None while the group's
+        place is not known yet."""
         position: int | None = self._call(_now, self._ready().position, queue)
         return position
 
-    def commit(self, offsets: Mapping[MessageQueue, int] | None = None, *, acknowledged: bool = True) -> None:
+    def commit(
+        self, offsets: Mapping[MessageQueue, int] | None = None, *, acknowledged: bool = True
+    ) -> None:
         """Set the group's place: behind everything polled, or to these offsets."""
         self._call(self._ready().commit, offsets, acknowledged=acknowledged)
 

@@ -13,9 +13,12 @@ from turbopump.message.message_queue import MessageQueue
 
 
 class MessageFinder(OnLoopThread[asyncio_message_finder.MessageFinder]):
-    """``turbopump.client.message_finder.MessageFinder`` without await. The same settings, methods and errors."""
+    """``turbopump.client.message_finder.MessageFinder`` without await. The same settings, methods
+    and errors."""
 
-    def __init__(self, namesrv: str | list[str] | tuple[str, ...], **settings: Unpack[Surrounding]) -> None:
+    def __init__(
+        self, namesrv: str | list[str] | tuple[str, ...], **settings: Unpack[Surrounding]
+    ) -> None:
         super().__init__(lambda: asyncio_message_finder.MessageFinder(namesrv, **settings))
 
     def queues(self, topic: str) -> list[MessageQueue]:
@@ -31,15 +34,25 @@ class MessageFinder(OnLoopThread[asyncio_message_finder.MessageFinder]):
         return self._call(self._ready().at, queue, offset)
 
     def by_key(
-        self, topic: str, key: str, max_messages: int = 32, *, begin: Time | None = None, end: Time | None = None
+        self,
+        topic: str,
+        key: str,
+        max_messages: int = 32,
+        *,
+        begin: Time | None = None,
+        end: Time | None = None,
     ) -> FoundMessages:
-        """The newest messages of a topic that have this key, stored between two times (both count); see the asyncio ``by_key``."""
+        """The newest messages of a topic that have this key, stored between two times (both count);
+        see the asyncio ``by_key``."""
         return self._call(self._ready().by_key, topic, key, max_messages, begin=begin, end=end)
 
     def by_unique_id(self, topic: str, unique_id: str, max_messages: int = 32) -> FoundMessages:
         """Every message with this unique id."""
         return self._call(self._ready().by_unique_id, topic, unique_id, max_messages)
 
-    def by_time(self, topic: str, begin: Time, end: Time | None = None, max_messages: int = 32) -> FoundMessages:
-        """The first messages of a topic, over all of its queues, that were stored between two times (both count)."""
+    def by_time(
+        self, topic: str, begin: Time, end: Time | None = None, max_messages: int = 32
+    ) -> FoundMessages:
+        """The first messages of a topic, over all of its queues, that were stored between two times
+        (both count)."""
         return self._call(self._ready().by_time, topic, begin, end, max_messages)

@@ -1,6 +1,8 @@
-"""What every blocking client has: an asyncio client that lives on the loop thread, and what a fork does to it.
+"""What every blocking client has: an asyncio client that lives on the loop thread, and what a fork
+does to it.
 
-One rule: a method here hands a coroutine over and waits; what it does is the asyncio client's. It must not know brokers.
+One rule: a method here hands a coroutine over and waits; what it does is the asyncio client's. It
+must not know brokers.
 """
 
 from __future__ import annotations
@@ -11,7 +13,12 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from turbopump.client.loop_thread import LoopThread, leave_behind, refuse_on_loop_thread, the_loop_thread
+from turbopump.client.loop_thread import (
+    LoopThread,
+    leave_behind,
+    refuse_on_loop_thread,
+    the_loop_thread,
+)
 from turbopump.errors import NotStartedError
 
 T = TypeVar("T")
@@ -27,8 +34,8 @@ ClientT = TypeVar("ClientT", bound=_Client)
 
 
 class OnLoopThread(Generic[ClientT]):
-    """An asyncio client and the thread it lives on. In a forked child one that was started is made anew if it may be, and one that was not
-    is as it was."""
+    """An asyncio client and the thread it lives on. In a forked child one that was started is made
+    anew if it may be, and one that was not is as it was."""
 
     _survives_fork = True
 
@@ -41,7 +48,8 @@ class OnLoopThread(Generic[ClientT]):
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Make ready. Nothing happens if it is started already. Raises as the asyncio client's ``start``."""
+        """Make ready. Nothing happens if it is started already. Raises as the asyncio client's
+        ``start``."""
         self._heal_after_fork()
         with self._lock:
             if self._state == "new":
@@ -59,14 +67,23 @@ class OnLoopThread(Generic[ClientT]):
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
-    def _call(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
+    def _call(
+        self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any
+    ) -> T:
         thread = self._thread
         if thread is None:
             name = type(self).__name__
-            raise NotStartedError(f"this {name} is not started; use `with {name}(...)` or call start()")
+            raise NotStartedError(
+                f"this {name} is not started; use `with {name}(...)` or call start()"
+            )
         return thread.call(function, *args, **kwargs)
 
     def _ready(self) -> ClientT:
@@ -75,12 +92,14 @@ class OnLoopThread(Generic[ClientT]):
         return self._client
 
     def _heal_after_fork(self) -> None:
-        """In a forked child, once: whoever comes meanwhile waits until there is a client on a thread that lives."""
+        """In a forked child, once: whoever comes meanwhile waits until there is a client on a
+        thread that lives."""
         if self._pid == os.getpid():
             return
         if not self._survives_fork and self._state != "new":
             raise NotStartedError(
-                f"this {type(self).__name__} was started in process {self._pid} and is used in its fork {os.getpid()}; "
+                f"this {type(self).__name__} was started in process {self._pid} and is used in "
+                f"its fork {os.getpid()}; "
                 "start a new one after the fork"
             )
         refuse_on_loop_thread()  # it would wait for the healing, which waits for it
@@ -88,7 +107,8 @@ class OnLoopThread(Generic[ClientT]):
             if self._pid == os.getpid():
                 return
             self._lock = threading.Lock()
-            if self._state != "new":  # else nothing in it is the parent's, and what was subscribed to stays
+            # else nothing in it is the parent's, and what was subscribed to stays
+            if self._state != "new":
                 leave_behind(self._client)
                 self._client = self._make()
             self._thread = the_loop_thread() if self._state == "started" else None

@@ -20,7 +20,8 @@ from turbopump.message.message_queue import MessageQueue
 
 
 class Producer(OnLoopThread[asyncio_producer.Producer]):
-    """``turbopump.client.producer.Producer`` without await: ``with Producer("127.0.0.1:9876") as producer: producer.send("t", b"x")``.
+    """``turbopump.client.producer.Producer`` without await: ``with Producer("127.0.0.1:9876") as
+    producer: producer.send("t", b"x")``.
 
     The same settings, methods and errors. Many threads may use one.
     """
@@ -90,11 +91,19 @@ class Producer(OnLoopThread[asyncio_producer.Producer]):
         sharding_key: object = None,
         timeout: float | None = None,
     ) -> SendResult:
-        """Send one message and wait until a broker has stored it; errors as the asyncio ``send``."""
+        """Send one message and wait until a broker has stored it; errors as the asyncio
+        ``send``."""
         built = as_message(message, body, tags, keys, properties)
         if selector is None and sharding_key is None:
             return self._call(self._ready().send, built, queue=queue, timeout=timeout)
-        return self._call(self._ready().send, built, queue=queue, selector=selector, sharding_key=sharding_key, timeout=timeout)
+        return self._call(
+            self._ready().send,
+            built,
+            queue=queue,
+            selector=selector,
+            sharding_key=sharding_key,
+            timeout=timeout,
+        )
 
     def start_send(
         self,
@@ -106,9 +115,9 @@ class Producer(OnLoopThread[asyncio_producer.Producer]):
         sharding_key: object = None,
         timeout: float | None = None,
     ) -> Future[SendResult]:
-        """Put one message on its way, and return when there is room for it (``back_pressure``); the future gets what ``send`` returns
-        or raises, on the client's thread: a callback of it must be quick and may not call the blocking client. It is running, and so cannot
-        be cancelled."""
+        """Put one message on its way, and return when there is room for it (``back_pressure``); the
+        future gets what ``send`` returns or raises, on the client's thread: a callback of it must
+        be quick and may not call the blocking client. It is running, and so cannot be cancelled."""
         outcome: Future[SendResult] = Future()
         outcome.set_running_or_notify_cancel()
 
@@ -129,7 +138,11 @@ class Producer(OnLoopThread[asyncio_producer.Producer]):
         return outcome
 
     def send_batch(
-        self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout: float | None = None
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: MessageQueue | None = None,
+        timeout: float | None = None,
     ) -> SendResult:
         """Send messages of one topic in one request, to one queue, all or none."""
         return self._call(self._ready().send_batch, messages, queue=queue, timeout=timeout)
@@ -175,7 +188,13 @@ class Producer(OnLoopThread[asyncio_producer.Producer]):
     ) -> None:
         """Send one message without waiting for an answer: whether it was stored is not known."""
         built = as_message(message, body, tags, keys, properties)
-        self._call(self._ready().send_oneway, built, queue=queue, selector=selector, sharding_key=sharding_key)
+        self._call(
+            self._ready().send_oneway,
+            built,
+            queue=queue,
+            selector=selector,
+            sharding_key=sharding_key,
+        )
 
     def request(
         self,
@@ -187,9 +206,15 @@ class Producer(OnLoopThread[asyncio_producer.Producer]):
         sharding_key: object = None,
         timeout: float | None = None,
     ) -> ReceivedMessage:
-        """Send one message, and wait for the reply of the consumer that gets it; errors as the asyncio ``request``."""
+        """Send one message, and wait for the reply of the consumer that gets it; errors as the
+        asyncio ``request``."""
         return self._call(
-            self._ready().request, message, queue=queue, selector=selector, sharding_key=sharding_key, timeout=timeout
+            self._ready().request,
+            message,
+            queue=queue,
+            selector=selector,
+            sharding_key=sharding_key,
+            timeout=timeout,
         )
 
     def reply(
@@ -201,7 +226,9 @@ class Producer(OnLoopThread[asyncio_producer.Producer]):
         timeout: float | None = None,
     ) -> SendResult:
         """Answer a request that was consumed elsewhere; as ``PushConsumer.reply``."""
-        return self._call(self._ready().reply, request, body, properties=properties, timeout=timeout)
+        return self._call(
+            self._ready().reply, request, body, properties=properties, timeout=timeout
+        )
 
     @property
     def late_replies(self) -> int:

@@ -20,12 +20,19 @@ class PullConsumerSettings(Surrounding, total=False):
 
 
 class PullConsumer(OnLoopThread[asyncio_pull_consumer.PullConsumer]):
-    """``turbopump.client.pull_consumer.PullConsumer`` without await. The same settings, methods and errors."""
+    """``turbopump.client.pull_consumer.PullConsumer`` without await. The same settings, methods and
+    errors."""
 
     def __init__(
-        self, namesrv: str | list[str] | tuple[str, ...], *, group: str, **settings: Unpack[PullConsumerSettings]
+        self,
+        namesrv: str | list[str] | tuple[str, ...],
+        *,
+        group: str,
+        **settings: Unpack[PullConsumerSettings],
     ) -> None:
-        super().__init__(lambda: asyncio_pull_consumer.PullConsumer(namesrv, group=group, **settings))
+        super().__init__(
+            lambda: asyncio_pull_consumer.PullConsumer(namesrv, group=group, **settings)
+        )
 
     @property
     def group(self) -> str:
@@ -51,7 +58,9 @@ class PullConsumer(OnLoopThread[asyncio_pull_consumer.PullConsumer]):
         timeout: float = 10.0,
     ) -> PullResult:
         """Messages of ``queue`` from ``offset`` on; see the asyncio ``pull``."""
-        return self._call(self._ready().pull, queue, offset, max_messages, tags=tags, wait=wait, timeout=timeout)
+        return self._call(
+            self._ready().pull, queue, offset, max_messages, tags=tags, wait=wait, timeout=timeout
+        )
 
     def min_offset(self, queue: MessageQueue) -> int:
         """The oldest message the queue has."""

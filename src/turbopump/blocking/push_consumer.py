@@ -30,7 +30,8 @@ from turbopump.protocol.bodies.running import ConsumeStatus
 from turbopump.store.disk import Disk
 
 SETTLE_AT_ONCE: Final = 16
-"""Messages of which a reader reports together that they are done: to report one by one would cost a thread switch each."""
+"""Messages of which a reader reports together that they are done: to report one by one would cost a
+thread switch each."""
 SETTLE_INTERVAL_S: Final = 0.05
 """What a reader has finished is reported after so long, whatever it does meanwhile."""
 
@@ -66,10 +67,12 @@ class PushConsumerSettings(Surrounding, total=False):
 
 
 class PushConsumer(OnLoopThread[asyncio_push_consumer.PushConsumer]):
-    """``turbopump.client.push_consumer.PushConsumer`` without await: ``for message in consumer:``, or a ``handler`` and ``wait_closed``.
+    """``turbopump.client.push_consumer.PushConsumer`` without await: ``for message in consumer:``,
+    or a ``handler`` and ``wait_closed``.
 
-    The same settings, methods and errors. Several threads may iterate; each message goes to one of them. A plain handler runs in a
-    thread of its own pool, a coroutine function on the client's loop.
+    The same settings, methods and errors. Several threads may iterate; each message goes to one of
+    them. A plain handler runs in a thread of its own pool, a coroutine function on the client's
+    loop.
     """
 
     _survives_fork = False
@@ -83,8 +86,13 @@ class PushConsumer(OnLoopThread[asyncio_push_consumer.PushConsumer]):
         tags: str | Sql = ALL,
         **settings: Unpack[PushConsumerSettings],
     ) -> None:
-        super().__init__(lambda: asyncio_push_consumer.PushConsumer(namesrv, group=group, topic=topic, tags=tags, **settings))
-        self._settle_at_once = 1 if settings.get("ordered") else SETTLE_AT_ONCE  # in order, its queue waits for it
+        super().__init__(
+            lambda: asyncio_push_consumer.PushConsumer(
+                namesrv, group=group, topic=topic, tags=tags, **settings
+            )
+        )
+        # in order, its queue waits for it
+        self._settle_at_once = 1 if settings.get("ordered") else SETTLE_AT_ONCE
         self._unreported: set[_Finished] = set()
         """Of the loop's thread: readers' finished messages that wait for their time."""
 
@@ -147,7 +155,8 @@ class PushConsumer(OnLoopThread[asyncio_push_consumer.PushConsumer]):
             self._call(client.subscribe, topic, tags)
 
     def unsubscribe(self, topic: str) -> None:
-        """Consume ``topic`` no longer; before ``start`` or after, and from a handler in its thread. See the asyncio ``unsubscribe``."""
+        """Consume ``topic`` no longer; before ``start`` or after, and from a handler in its thread.
+        See the asyncio ``unsubscribe``."""
         client = self._ready()
         if self._thread is None:
             the_loop_thread().call(client.unsubscribe, topic)
@@ -172,16 +181,21 @@ class PushConsumer(OnLoopThread[asyncio_push_consumer.PushConsumer]):
         properties: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> SendResult:
-        """Answer a message that was sent by a producer's ``request``; also from a plain handler in its thread."""
-        return self._call(self._ready().reply, request, body, properties=properties, timeout=timeout)
+        """Answer a message that was sent by a producer's ``request``; also from a plain handler in
+        its thread."""
+        return self._call(
+            self._ready().reply, request, body, properties=properties, timeout=timeout
+        )
 
     def wait_closed(self) -> None:
-        """Wait until another thread closes this consumer, or Ctrl-C: for programs with a handler."""
+        """Wait until another thread closes this consumer, or Ctrl-C: for programs with a
+        handler."""
         self._call(self._ready().wait_closed)
 
     def close(self) -> None:
-        """As the asyncio ``close``, also in a plain handler: there it returns at once, and the close goes on when the handler has ended.
-        What readers have finished is committed, whatever they do now. May be called twice; does nothing in a forked child."""
+        """As the asyncio ``close``, also in a plain handler: there it returns at once, and the
+        close goes on when the handler has ended. What readers have finished is committed, whatever
+        they do now. May be called twice; does nothing in a forked child."""
         caller = threading.get_ident()
 
         async def close() -> bool:
@@ -195,7 +209,8 @@ class PushConsumer(OnLoopThread[asyncio_push_consumer.PushConsumer]):
         return _Messages(self)
 
     def take(self, count: int) -> list[Delivery]:
-        """At least one message and at most ``count``; each must be settled with ``done()`` or ``retry()``. Raises NoMoreMessages."""
+        """At least one message and at most ``count``; each must be settled with ``done()`` or
+        ``retry()``. Raises NoMoreMessages."""
         return self._call(self._ready().take, count)
 
     def _begin(self) -> Delivery | None:
@@ -214,14 +229,16 @@ class PushConsumer(OnLoopThread[asyncio_push_consumer.PushConsumer]):
 
 
 class _Finished:
-    """What one reader has finished, until the loop hears of it: at once if that is many, in any case after ``SETTLE_INTERVAL_S``. The
-    reader's thread only adds and the loop only takes away, so neither locks; each flag is put down before what it asked for is done."""
+    """What one reader has finished, until the loop hears of it: at once if that is many, in any
+    case after ``SETTLE_INTERVAL_S``. The reader's thread only adds and the loop only takes away, so
+    neither locks; each flag is put down before what it asked for is done."""
 
     def __init__(self, consumer: PushConsumer) -> None:
         self._consumer = consumer
         self._messages: deque[Delivery] = deque()
         self._timed = False
-        """Whether a timer is set, or about to be: of this the loop hears once in ``SETTLE_INTERVAL_S``, however fast the reader is."""
+        """Whether a timer is set, or about to be: of this the loop hears once in
+        ``SETTLE_INTERVAL_S``, however fast the reader is."""
         self._called = False
 
     def add(self, message: Delivery) -> None:
@@ -259,8 +276,9 @@ class _Finished:
 
 
 class _Messages(Iterator[Delivery]):
-    """One blocking reader: takes what is ready from its own thread, and waits on the loop only if nothing is. What it has finished is
-    reported when it waits, after some messages, or after 50 ms; in order, at once."""
+    """One blocking reader: takes what is ready from its own thread, and waits on the loop only if
+    nothing is. What it has finished is reported when it waits, after some messages, or after 50 ms;
+    in order, at once."""
 
     def __init__(self, consumer: PushConsumer) -> None:
         self._consumer = consumer

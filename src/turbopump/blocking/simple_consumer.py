@@ -29,14 +29,21 @@ class SimpleConsumerSettings(Surrounding, total=False):
 
 
 class SimpleConsumer(OnLoopThread[asyncio_simple_consumer.SimpleConsumer]):
-    """``turbopump.client.simple_consumer.SimpleConsumer`` without await. The same settings, methods and errors."""
+    """``turbopump.client.simple_consumer.SimpleConsumer`` without await. The same settings, methods
+    and errors."""
 
     _survives_fork = False
 
     def __init__(
-        self, namesrv: str | list[str] | tuple[str, ...], *, group: str, **settings: Unpack[SimpleConsumerSettings]
+        self,
+        namesrv: str | list[str] | tuple[str, ...],
+        *,
+        group: str,
+        **settings: Unpack[SimpleConsumerSettings],
     ) -> None:
-        super().__init__(lambda: asyncio_simple_consumer.SimpleConsumer(namesrv, group=group, **settings))
+        super().__init__(
+            lambda: asyncio_simple_consumer.SimpleConsumer(namesrv, group=group, **settings)
+        )
 
     @property
     def group(self) -> str:
@@ -61,16 +68,24 @@ class SimpleConsumer(OnLoopThread[asyncio_simple_consumer.SimpleConsumer]):
         the_loop_thread().call(self._ready().unsubscribe, topic)
 
     def receive(
-        self, max_messages: int = BATCH_MAX, invisible_seconds: float = INVISIBLE_S, timeout: float = TIMEOUT_S
+        self,
+        max_messages: int = BATCH_MAX,
+        invisible_seconds: float = INVISIBLE_S,
+        timeout: float = TIMEOUT_S,
     ) -> list[PoppedMessage]:
-        """Messages, as soon as there is one; none after ``timeout`` seconds. See the asyncio ``receive``."""
+        """Messages, as soon as there is one; none after ``timeout`` seconds. See the asyncio
+        ``receive``."""
         return self._call(self._ready().receive, max_messages, invisible_seconds, timeout)
 
-    def ack(self, messages: PoppedMessage | Iterable[PoppedMessage], *, timeout: float = CALL_TIMEOUT_S) -> None:
+    def ack(
+        self, messages: PoppedMessage | Iterable[PoppedMessage], *, timeout: float = CALL_TIMEOUT_S
+    ) -> None:
         """It is done, or they are, and will not come again."""
         self._call(self._ready().ack, messages, timeout=timeout)
 
-    def change_invisible_time(self, message: PoppedMessage, seconds: float, *, timeout: float = CALL_TIMEOUT_S) -> str:
+    def change_invisible_time(
+        self, message: PoppedMessage, seconds: float, *, timeout: float = CALL_TIMEOUT_S
+    ) -> str:
         """Have it again ``seconds`` from now instead; returns its new handle."""
         return self._call(self._ready().change_invisible_time, message, seconds, timeout=timeout)
 

@@ -15,10 +15,11 @@ from turbopump.message.message import Message
 
 
 class TransactionProducer(Producer):
-    """``turbopump.client.transaction_producer.TransactionProducer`` without await; the same settings, methods and errors.
+    """``turbopump.client.transaction_producer.TransactionProducer`` without await; the same
+    settings, methods and errors.
 
-    Executor and checker that are plain functions run in threads of their own, where they may call this producer; coroutine functions run
-    on the client's thread, where they may not.
+    Executor and checker that are plain functions run in threads of their own, where they may call
+    this producer; coroutine functions run on the client's thread, where they may not.
     """
 
     def __init__(
@@ -35,13 +36,27 @@ class TransactionProducer(Producer):
         OnLoopThread.__init__(
             self,
             lambda: asyncio_producer.TransactionProducer(
-                namesrv, group=group, checker=checker, executor=executor, threads=threads, topics=topics, **settings
+                namesrv,
+                group=group,
+                checker=checker,
+                executor=executor,
+                threads=threads,
+                topics=topics,
+                **settings,
             ),
         )
 
     def send_in_transaction(
-        self, message: Message, arg: object = None, *, executor: Executor | None = None, timeout: float | None = None
+        self,
+        message: Message,
+        arg: object = None,
+        *,
+        executor: Executor | None = None,
+        timeout: float | None = None,
     ) -> TransactionResult:
-        """Send ``message`` as a half message, run the executor with it and ``arg``, and tell the broker how it went."""
+        """Send ``message`` as a half message, run the executor with it and ``arg``, and tell the
+        broker how it went."""
         client = cast(asyncio_producer.TransactionProducer, self._ready())
-        return self._call(client.send_in_transaction, message, arg, executor=executor, timeout=timeout)
+        return self._call(
+            client.send_in_transaction, message, arg, executor=executor, timeout=timeout
+        )

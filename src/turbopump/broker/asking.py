@@ -1,4 +1,5 @@
-"""Asking the store a question from a task: what is in memory is read at once, the rest beside the loop (``store/cold_reads.py``)."""
+"""Asking the store a question from a task: what is in memory is read at once, the rest beside the
+loop (``store/cold_reads.py``)."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ T = TypeVar("T")
 
 
 async def ask(reads: ColdReads, question: Question[T]) -> T:
-    """The answer. Where the question pauses, others have their turn. Raises what the question raises, and StoreError if too many wait for
-    the disk."""
+    """The answer. Where the question pauses, others have their turn. Raises what the question
+    raises, and StoreError if too many wait for the disk."""
     try:
         wanted = next(question)
         while True:
@@ -30,7 +31,9 @@ async def ask(reads: ColdReads, question: Question[T]) -> T:
 
 async def read_pieces(reads: ColdReads, pieces: Sequence[Piece]) -> list[Found]:
     """The bytes of each piece, or the error. Raises StoreError if too many wait for the disk."""
-    found: list[Found | None] = [piece.segment.read_cached(piece.at, piece.size) for piece in pieces]
+    found: list[Found | None] = [
+        piece.segment.read_cached(piece.at, piece.size) for piece in pieces
+    ]
     missing = [piece for piece, data in zip(pieces, found, strict=True) if data is None]
     if not missing:
         return [data for data in found if data is not None]

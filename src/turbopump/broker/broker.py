@@ -1,6 +1,7 @@
 """The broker: what it is made of, in the order in which it is put together and taken apart.
 
-``start`` opens the store, loads the tables, listens, and registers; ``close`` does the reverse and leaves a clean directory.
+``start`` opens the store, loads the tables, listens, and registers; ``close`` does the reverse and
+leaves a clean directory.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ log = logging.getLogger(__name__)
 CLIENT_CHECK_S = 10.0
 LATENCY_LINE_S = 60.0
 FIRST_REGISTRATION_S = 3.0
-"""Longest that a start waits for name servers; a silent one must not keep the broker from serving those who know it."""
+"""Longest that a start waits for name servers; a silent one must not keep the broker from serving
+those who know it."""
 DAMAGES_LOGGED = 100
 """Damaged ranges that get a line each at the start; all of them are counted."""
 
@@ -69,8 +71,8 @@ DAMAGES_LOGGED = 100
 class Broker:
     """One broker on one store directory.
 
-    ``disk``, ``clock`` and ``source`` (of random numbers) are the system's unless given. ``host`` and ``port`` are where it listens
-    once started, ``address`` is what clients are told.
+    ``disk``, ``clock`` and ``source`` (of random numbers) are the system's unless given. ``host``
+    and ``port`` are where it listens once started, ``address`` is what clients are told.
     """
 
     def __init__(
@@ -112,7 +114,8 @@ class Broker:
     async def start(self) -> None:
         """Open the store, listen, register once.
 
-        Raises StoreLockedError, StoreDamagedError, ConfigError (a port is taken) or OSError; nothing is left open then.
+        Raises StoreLockedError, StoreDamagedError, ConfigError (a port is taken) or OSError;
+        nothing is left open then.
         """
         try:
             await self._start()
@@ -124,9 +127,13 @@ class Broker:
         config, clock = self.config, self._clock
         loop = asyncio.get_running_loop()
         settings = store_config(config)
-        disk = self._disk or SystemDisk(loop.call_soon_threadsafe, loop if settings.flushed_only else None)
+        disk = self._disk or SystemDisk(
+            loop.call_soon_threadsafe, loop if settings.flushed_only else None
+        )
         progress, kinds = RecoveryProgress(clock.monotonic), QueueKinds(disk, settings.paths)
-        store = self._store = MessageStore.open(settings, disk, clock, _report, progress.reached, kinds.is_batch)
+        store = self._store = MessageStore.open(
+            settings, disk, clock, _report, progress.reached, kinds.is_batch
+        )
         pace = Pace(config.cold_read_share / 100, lambda: store.log.end, loop.call_later)
         store.log.files.read_ahead(enabled=config.data_read_ahead_enable)
         store.cold_reads.take_turns(loop.call_soon, clock.monotonic, pace)
@@ -142,10 +149,16 @@ class Broker:
 
         self._sends = sends = SendQueue(config)
         store.latency.on_slow = sends.append_took
-        self.statistics = Statistics(store.queues, clock, config.broker_cluster_name, detail=config.enable_detail_stat)
-        self.runtime_info = RuntimeInfo(config, settings.paths, store, self.statistics, sends, clock)
+        self.statistics = Statistics(
+            store.queues, clock, config.broker_cluster_name, detail=config.enable_detail_stat
+        )
+        self.runtime_info = RuntimeInfo(
+            config, settings.paths, store, self.statistics, sends, clock
+        )
         clients: ClientTable[Connection] = ClientTable()
-        self._clients_handler = ClientsHandler(config, clients, self._topics, self._groups, request_modes)
+        self._clients_handler = ClientsHandler(
+            config, clients, self._topics, self._groups, request_modes
+        )
         self._server = RemotingServer(
             Router(),
             on_close=self._clients_handler.connection_lost,
@@ -154,23 +167,38 @@ class Broker:
         )
         router, vip_router = Router(), Router()
         await self._listen(router, vip_router)
-        self._flush_wait = FlushWait(store.flusher, sync=config.flush_disk_type == FlushDiskType.SYNC_FLUSH)
+        self._flush_wait = FlushWait(
+            store.flusher, sync=config.flush_disk_type == FlushDiskType.SYNC_FLUSH
+        )
         self._forwarding = Forwarding(store, clock, self._store_host, self._flush_wait)
         store.log.files.on_spare = self._room_made
         self._transactions = Transactions(
-            config, store, self._forwarding, self._flush_wait, self._offsets, self._topics, clients, clock
+            config,
+            store,
+            self._forwarding,
+            self._flush_wait,
+            self._offsets,
+            self._topics,
+            clients,
+            clock,
         )
         kinds.table = tables.topics
         self._detours = Detours()
         self._detours.add(refuse_false_inner_batch)
         self._detours.add(HalfMessageDetour(config))
         self._detours.add(
-            late_retries(self._topics, self._groups, lambda group: tables.locks.locks.any_held(group, clock.monotonic()))
+            late_retries(
+                self._topics,
+                self._groups,
+                lambda group: tables.locks.locks.any_held(group, clock.monotonic()),
+            )
         )
         self._detours.add(by_time(config, clock))
         self._detours.add(by_level(settings.delay_levels))
         self._detours.add(refuse_unknown_kinds)
-        self._delays = Delays(tables.delay_offsets, store, self._forwarding, settings.delay_levels, clock)
+        self._delays = Delays(
+            tables.delay_offsets, store, self._forwarding, settings.delay_levels, clock
+        )
         self._delays.load()
         tables.save_too(self._delays)
         self.runtime_info.add_source(self._delays.places)
@@ -178,7 +206,9 @@ class Broker:
         tables.save_too(self._timers)
         self.runtime_info.add_source(self._timers.figures)
         self.statistics.timers = self._timers.numbers.in_and_out
-        self._pop = Pop(config, store, tables, self._timers, self._forwarding, self.statistics, clock)
+        self._pop = Pop(
+            config, store, tables, self._timers, self._forwarding, self.statistics, clock
+        )
 
         self._registration = Registration(
             config.namesrv_addresses,
@@ -187,7 +217,9 @@ class Broker:
             broker_name=config.broker_name,
             broker_id=config.broker_id,
             address=self.address,
-            ha_address=join_address(config.broker_ip2 or self._advertised_host, config.ha_listen_port or self.port + 1),
+            ha_address=join_address(
+                config.broker_ip2 or self._advertised_host, config.ha_listen_port or self.port + 1
+            ),
             timeout=config.register_broker_timeout_mills / 1000,
             permission=config.broker_permission,
         )
@@ -233,12 +265,15 @@ class Broker:
         self._transactions.start()
         self._timetable.every(config.flush_delay_offset_interval / 1000, self._delays.save)
         if not config.namesrv_addresses:
-            log.warning("no name server is given (namesrvAddr, -n): clients will not find this broker")
+            log.warning(
+                "no name server is given (namesrvAddr, -n): clients will not find this broker"
+            )
         await self._registration.now(within=FIRST_REGISTRATION_S)
         self._topics.on_change = self._registration.soon
 
     async def close(self) -> None:
-        """Unregister, answer held pulls, close connections, save the tables, close the store. Safe to call twice."""
+        """Unregister, answer held pulls, close connections, save the tables, close the store. Safe
+        to call twice."""
         self._timetable.close()
         if self._cleaning is not None:
             self._cleaning.close()
@@ -276,11 +311,18 @@ class Broker:
         config = self.config
         if config.listen_port > VIP_OFFSET:
             try:
-                await self._server.listen(config.bind_address, config.listen_port - VIP_OFFSET, vip_router)
+                await self._server.listen(
+                    config.bind_address, config.listen_port - VIP_OFFSET, vip_router
+                )
             except ConfigError as error:
-                what = f"the VIP port of a broker on port {config.listen_port}, always {VIP_OFFSET} below it"
+                what = (
+                    f"the VIP port of a broker on port {config.listen_port}, always "
+                    f"{VIP_OFFSET} below it"
+                )
                 raise ConfigError(f"{error} (that is {what})") from None
-        self.host, self.port = await self._server.listen(config.bind_address, config.listen_port, router)
+        self.host, self.port = await self._server.listen(
+            config.bind_address, config.listen_port, router
+        )
         if config.listen_port == 0:
             try:
                 await self._server.listen(config.bind_address, self.port - VIP_OFFSET, vip_router)
@@ -288,7 +330,10 @@ class Broker:
                 log.info("no VIP port, clients that ask for it fall short cause=%s", error)
         self._advertised_host = config.advertised_host
         self.address = join_address(self._advertised_host, config.advertised_port or self.port)
-        self._store_host = (await _numeric(self._advertised_host, self.host), config.advertised_port or self.port)
+        self._store_host = (
+            await _numeric(self._advertised_host, self.host),
+            config.advertised_port or self.port,
+        )
 
     def _save_offsets(self) -> None:
         """With what pops note in them before."""
@@ -312,7 +357,10 @@ class Broker:
         for file in self._tables.files:
             every(SAVE_AGAIN_S, file.repeat)
         every(SAVE_AGAIN_S, self.store.queue_ends.file.repeat)
-        every(min(max(config.register_name_server_period, 10_000), 60_000) / 1000, self._registration.soon)
+        every(
+            min(max(config.register_name_server_period, 10_000), 60_000) / 1000,
+            self._registration.soon,
+        )
         every(LOOK_INTERVAL_S, StallWatch(loop.time, self._sends.stood_still).look)
         if config.scrub_bytes_per_second:
             self.scrubbing = Scrubbing(self.store, disk, config.scrub_bytes_per_second, loop.time)
@@ -328,15 +376,23 @@ class Broker:
 
 
 async def _numeric(host: str, fallback: str) -> str:
-    """The address behind an advertised host, for stored entries, which hold four or sixteen bytes of it."""
+    """The address behind an advertised host, for stored entries, which hold four or sixteen bytes
+    of it."""
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:
         pass
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, None, family=socket.AF_INET, type=socket.SOCK_STREAM)
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host, None, family=socket.AF_INET, type=socket.SOCK_STREAM
+        )
     except OSError as error:
-        log.warning("advertised host has no address here, messages name %s host=%s cause=%s", fallback, host, error)
+        log.warning(
+            "advertised host has no address here, messages name %s host=%s cause=%s",
+            fallback,
+            host,
+            error,
+        )
         return fallback
     return str(found[0][4][0])
 
@@ -344,7 +400,8 @@ async def _numeric(host: str, fallback: str) -> str:
 def _report_recovery(directory: str, report: RecoveryReport | None) -> None:
     assert report is not None
     log.info(
-        "store opened directory=%s clean=%s begun_at=%d log_end=%d entries=%d rebuilt=%s torn=%s damaged_ranges=%d",
+        "store opened directory=%s clean=%s begun_at=%d log_end=%d entries=%d rebuilt=%s torn=%s "
+        "damaged_ranges=%d",
         directory,
         report.clean,
         report.begun_at,
@@ -356,10 +413,17 @@ def _report_recovery(directory: str, report: RecoveryReport | None) -> None:
     )
     if report.compared is not None:
         log.warning(
-            "where the queues ended was not noted: the log before %d was read too and compared with them", report.compared
+            "where the queues ended was not noted: the log before %d was read too and compared "
+            "with them",
+            report.compared,
         )
     for damage in report.damages[:DAMAGES_LOGGED]:
-        log.error("damaged range of the commit log set apart start=%d end=%d cause=%s", damage.start, damage.end, damage.fault)
+        log.error(
+            "damaged range of the commit log set apart start=%d end=%d cause=%s",
+            damage.start,
+            damage.end,
+            damage.fault,
+        )
 
 
 def _report(text: str) -> None:

@@ -1,6 +1,8 @@
-"""The clock of the store's retention: when room is looked at, when a round of deletion begins, and the pauses within it.
+"""The clock of the store's retention: when room is looked at, when a round of deletion begins, and
+the pauses within it.
 
-What is deleted and why sends are refused is the store's (``store/retention.py``, ``store/disk_space.py``).
+What is deleted and why sends are refused is the store's (``store/retention.py``,
+``store/disk_space.py``).
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ from turbopump.store.retention import Next
 log = logging.getLogger(__name__)
 
 SPACE_INTERVAL_S: Final = 2.0
-"""RocketMQ looks every cleanResourceInterval, 10 s by default; a disk that fills at 1 GB/s has no such time, nor have its producers."""
+"""RocketMQ looks every cleanResourceInterval, 10 s by default; a disk that fills at 1 GB/s has no
+such time, nor have its producers."""
 
 
 class Cleaning:
-    """``look`` is to be called every ``SPACE_INTERVAL_S``, ``round`` every cleanResourceInterval; ``close`` before the store is closed."""
+    """``look`` is to be called every ``SPACE_INTERVAL_S``, ``round`` every cleanResourceInterval;
+    ``close`` before the store is closed."""
 
     def __init__(self, store: MessageStore, config: BrokerConfig) -> None:
         self._space = store.space
@@ -41,7 +45,8 @@ class Cleaning:
             self._space.look(self._looked)
 
     def round(self) -> None:
-        """Delete what is due, then trim queues and indexes; nothing if the round before is not over."""
+        """Delete what is due, then trim queues and indexes; nothing if the round before is not
+        over."""
         if self._under_way or self._closed:
             return
         self._under_way = True
@@ -60,15 +65,25 @@ class Cleaning:
             self.round()
 
     def _delete(self) -> None:
-        self._retention.delete_next(lambda following: self._go_on(following, self._segment_pause, self._delete, self._trim))
+        self._retention.delete_next(
+            lambda following: self._go_on(following, self._segment_pause, self._delete, self._trim)
+        )
 
     def _trim(self) -> None:
-        self._retention.trim_next(lambda following: self._go_on(following, self._queue_pause, self._trim, self._end))
+        self._retention.trim_next(
+            lambda following: self._go_on(following, self._queue_pause, self._trim, self._end)
+        )
 
     def _end(self) -> None:
         self._under_way = False
 
-    def _go_on(self, following: Next, pause: float, again: Callable[[], None], otherwise: Callable[[], None]) -> None:
+    def _go_on(
+        self,
+        following: Next,
+        pause: float,
+        again: Callable[[], None],
+        otherwise: Callable[[], None],
+    ) -> None:
         if self._closed:
             return
         if following is Next.NOTHING:

@@ -1,9 +1,11 @@
-"""Which groups have read so much of what may not be in memory that they must wait: counts of bytes, by group, of five seconds.
+"""Which groups have read so much of what may not be in memory that they must wait: counts of bytes,
+by group, of five seconds.
 
-One rule: a group that reads what is new is never made to wait. Pure: time comes in, monotonic seconds and ms since 1970. It must not know
-pulls. A ``strategy`` adapts the thresholds that nobody has set (``coldCtrStrategyEnable``): half as much again for a group that used up its
-own, a fifth less, three groups at a time, when there is too much of it. Source: apache/rocketmq ``ColdDataCgCtrService``, which empties
-its counts on the same beat.
+One rule: a group that reads what is new is never made to wait. Pure: time comes in, monotonic
+seconds and ms since 1970. It must not know pulls. A ``strategy`` adapts the thresholds that nobody
+has set (``coldCtrStrategyEnable``): half as much again for a group that used up its own, a fifth
+less, three groups at a time, when there is too much of it. Source: apache/rocketmq
+``ColdDataCgCtrService``, which empties its counts on the same beat.
 """
 
 from __future__ import annotations
@@ -24,15 +26,24 @@ GROUPS_MAX: Final = 10_000
 RAISED, LOWERED = 1.5, 0.8
 LOWERED_AT_ONCE: Final = 3
 ADAPTIVE: Final = "||adaptive"
-"""Behind the name of a group whose threshold nobody has set, where an operator is shown it. Groups have no such names."""
-_FREE: Final = frozenset({*SYSTEM_GROUPS, "DEFAULT_CONSUMER", "SCHEDULE_CONSUMER", "__MONITOR_CONSUMER"})
+"""Behind the name of a group whose threshold nobody has set, where an operator is shown it. Groups
+have no such names."""
+_FREE: Final = frozenset(
+    {*SYSTEM_GROUPS, "DEFAULT_CONSUMER", "SCHEDULE_CONSUMER", "__MONITOR_CONSUMER"}
+)
 
 
 class ColdFlow:
     """``group_max`` and ``total_max``: bytes in five seconds."""
 
     def __init__(
-        self, clock: Clock, *, enabled: bool, group_max: int, total_max: int, strategy: ColdStrategy | None = None
+        self,
+        clock: Clock,
+        *,
+        enabled: bool,
+        group_max: int,
+        total_max: int,
+        strategy: ColdStrategy | None = None,
     ) -> None:
         self.enabled = enabled
         self._clock = clock
@@ -82,7 +93,10 @@ class ColdFlow:
         self._roll()
         return ColdFlowInfo(
             runtime_table=dict(self._readings),
-            config_table={**self._thresholds, **{f"{group}{ADAPTIVE}": size for group, size in self._adapted.items()}},
+            config_table={
+                **self._thresholds,
+                **{f"{group}{ADAPTIVE}": size for group, size in self._adapted.items()},
+            },
             cg_cold_read_threshold=self._group_max,
             global_cold_read_threshold=self._total_max,
             global_acc=self._total,

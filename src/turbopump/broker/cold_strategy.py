@@ -1,7 +1,8 @@
-"""Whether thresholds of cold reads may grow, or must shrink: what an adapting ``ColdFlow`` asks every five seconds.
+"""Whether thresholds of cold reads may grow, or must shrink: what an adapting ``ColdFlow`` asks
+every five seconds.
 
-Pure: it is told how much all groups together have read, and never of a group. Source: apache/rocketmq ``SimpleColdCtrStrategy``,
-``PIDAdaptiveColdCtrStrategy``.
+Pure: it is told how much all groups together have read, and never of a group. Source:
+apache/rocketmq ``SimpleColdCtrStrategy``, ``PIDAdaptiveColdCtrStrategy``.
 """
 
 from __future__ import annotations
@@ -28,14 +29,19 @@ class ColdStrategy(Protocol):
         """Whether a group that used up its threshold gets a higher one."""
 
     def lowers(self, *, exceeded: bool) -> bool:
-        """Whether the highest thresholds come down; ``exceeded``: all together read more than they may."""
+        """Whether the highest thresholds come down; ``exceeded``: all together read more than they
+        may."""
 
 
 def cold_strategy(config: ColdFlowSettings) -> ColdStrategy | None:
     """The one that a broker is configured with; None: thresholds stay as they are."""
     if not config.cold_ctr_strategy_enable:
         return None
-    return PidStrategy(config.global_cold_read_threshold) if config.use_pid_cold_ctr_strategy else SimpleStrategy()
+    return (
+        PidStrategy(config.global_cold_read_threshold)
+        if config.use_pid_cold_ctr_strategy
+        else SimpleStrategy()
+    )
 
 
 class SimpleStrategy:
@@ -52,7 +58,8 @@ class SimpleStrategy:
 
 
 class PidStrategy:
-    """A controller that aims at 80 % of ``total_max``, bytes of a window: by how far off it is, was in all, and how that changes."""
+    """A controller that aims at 80 % of ``total_max``, bytes of a window: by how far off it is, was
+    in all, and how that changes."""
 
     def __init__(self, total_max: int) -> None:
         self._expected = int(total_max * EXPECTED)
@@ -72,4 +79,8 @@ class PidStrategy:
         below = self._below
         if len(below) < REMEMBERED:
             return 0.0
-        return PROPORTIONAL * below[-1] + INTEGRAL * sum(below) + DIFFERENTIAL * (below[-1] - below[-2])
+        return (
+            PROPORTIONAL * below[-1]
+            + INTEGRAL * sum(below)
+            + DIFFERENTIAL * (below[-1] - below[-2])
+        )

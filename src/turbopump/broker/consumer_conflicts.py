@@ -1,10 +1,12 @@
-"""Members of one consumer group that cannot get along: they subscribe or consume differently, or two of them have one client id.
+"""Members of one consumer group that cannot get along: they subscribe or consume differently, or
+two of them have one client id.
 
-Values in, sentences out. One rule: a connection that has died and is not closed yet is no second client: both must have sent heartbeats
-since the younger of the two came. What a member has not said is never held against it. Who only pulls (``CONSUME_ACTIVELY``) may read
-what he likes, and broadcasting clients are all named alike: neither is a conflict, as for apache/rocketmq
-``ConsumerRunningInfo.analyzeSubscription``, which asks the clients instead. Apache's brokers compare nothing:
-``ConsumerGroupInfo.updateChannel`` takes over what the last heartbeat said.
+Values in, sentences out. One rule: a connection that has died and is not closed yet is no second
+client: both must have sent heartbeats since the younger of the two came. What a member has not said
+is never held against it. Who only pulls (``CONSUME_ACTIVELY``) may read what he likes, and
+broadcasting clients are all named alike: neither is a conflict, as for apache/rocketmq
+``ConsumerRunningInfo.analyzeSubscription``, which asks the clients instead. Apache's brokers
+compare nothing: ``ConsumerGroupInfo.updateChannel`` takes over what the last heartbeat said.
 """
 
 from __future__ import annotations
@@ -38,27 +40,47 @@ def _no(_topic: str) -> bool:
     return False
 
 
-def conflicts(group: str, members: Collection[Member], pops: Callable[[str], bool] = _no) -> tuple[str, ...]:
-    """What is wrong among the members of ``group``, a sentence each. ``pops``: whether push consumers may be popping a topic, since the
-    broker tells those that ask for their share to."""
+def conflicts(
+    group: str, members: Collection[Member], pops: Callable[[str], bool] = _no
+) -> tuple[str, ...]:
+    """What is wrong among the members of ``group``, a sentence each. ``pops``: whether push
+    consumers may be popping a topic, since the broker tells those that ask for their share to."""
     if len(members) < 2:
         return ()
-    sharing = [member for member in members if member.told.message_model is not MessageModel.BROADCASTING]
-    young = list({member.client_id: member for member in sorted(members, key=lambda member: member.since)}.values())
+    sharing = [
+        member for member in members if member.told.message_model is not MessageModel.BROADCASTING
+    ]
+    young = list(
+        {
+            member.client_id: member for member in sorted(members, key=lambda member: member.since)
+        }.values()
+    )
     found = () if len({member.told for member in young}) == 1 else _differences(young, pops)
     return (
-        *(f"consumers of group {group} {what}; make them alike, or give them groups of their own" for what in found if what),
+        *(
+            f"consumers of group {group} {what}; make them alike, or give them groups of their own"
+            for what in found
+            if what
+        ),
         *_same_ids(group, sharing),
     )
 
 
 def _differences(members: list[Member], pops: Callable[[str], bool]) -> tuple[str, ...]:
-    sharing = [member for member in members if member.told.message_model is not MessageModel.BROADCASTING]
-    pushed = [member for member in sharing if member.told.consume_type is not ConsumeType.CONSUME_ACTIVELY]
+    sharing = [
+        member for member in members if member.told.message_model is not MessageModel.BROADCASTING
+    ]
+    pushed = [
+        member for member in sharing if member.told.consume_type is not ConsumeType.CONSUME_ACTIVELY
+    ]
     if all(member.told.consume_type is not ConsumeType.CONSUME_POP for member in sharing):
         pops = _no
     return (
-        _subscriptions(member for member in members if member.told.consume_type is not ConsumeType.CONSUME_ACTIVELY),
+        _subscriptions(
+            member
+            for member in members
+            if member.told.consume_type is not ConsumeType.CONSUME_ACTIVELY
+        ),
         _differ(
             "are broadcasting and clustering, so those that are clustering miss messages",
             *(members, lambda member: member.told.message_model, MODELS),
@@ -67,7 +89,9 @@ def _differences(members: list[Member], pops: Callable[[str], bool]) -> tuple[st
             "fetch messages in different ways, so messages are missed or come twice",
             *(sharing, lambda member: _type(member, pops), TYPES),
         ),
-        _differ("are ordered and not, so no order holds", pushed, lambda member: member.ordered, ORDERS),
+        _differ(
+            "are ordered and not, so no order holds", pushed, lambda member: member.ordered, ORDERS
+        ),
         _differ(
             "begin at different places, which counts for queues in which the group has no place yet",
             *(pushed, lambda member: member.told.consume_from, BEGINNINGS),
@@ -86,7 +110,12 @@ def _subscriptions(members: Iterable[Member]) -> str:
     return f"subscribe differently, so messages are missed: {_listed(sorted(kinds), '; ')}"
 
 
-def _differ(how: str, members: Iterable[Member], said: Callable[[Member], ValueT | None], names: dict[ValueT, str]) -> str:
+def _differ(
+    how: str,
+    members: Iterable[Member],
+    said: Callable[[Member], ValueT | None],
+    names: dict[ValueT, str],
+) -> str:
     by_value: dict[ValueT, list[str]] = {}
     for member in members:
         value = said(member)
@@ -94,13 +123,18 @@ def _differ(how: str, members: Iterable[Member], said: Callable[[Member], ValueT
             by_value.setdefault(value, []).append(member.client_id)
     if len(by_value) < 2:
         return ""
-    return f"{how}: " + "; ".join(f"{_listed(sorted(ids))} {names[value]}" for value, ids in sorted(by_value.items()))
+    return f"{how}: " + "; ".join(
+        f"{_listed(sorted(ids))} {names[value]}" for value, ids in sorted(by_value.items())
+    )
 
 
 def _type(member: Member, pops: Callable[[str], bool]) -> ConsumeType | None:
-    """A push consumer that asks the broker for its share is told by it to pull or to pop, and its heartbeat does not say that it asks."""
+    """A push consumer that asks the broker for its share is told by it to pull or to pop, and its
+    heartbeat does not say that it asks."""
     told = member.told
-    if told.consume_type is ConsumeType.CONSUME_PASSIVELY and any(pops(topic) for topic, _, _ in told.wants):
+    if told.consume_type is ConsumeType.CONSUME_PASSIVELY and any(
+        pops(topic) for topic, _, _ in told.wants
+    ):
         return None
     return told.consume_type
 
@@ -110,7 +144,8 @@ def _same_ids(group: str, members: Iterable[Member]) -> list[str]:
     for member in members:
         by_id.setdefault(member.client_id, []).append(member)
     return [
-        f"client id {client_id} is used by {len(members)} consumers of group {group}, which get the same queues; give each an "
+        f"client id {client_id} is used by {len(members)} consumers of group {group}, which get "
+        "the same queues; give each an "
         "instance name of its own"
         for client_id, members in by_id.items()
         if len(members) > 1 and _all_alive(members)

@@ -1,8 +1,9 @@
-"""Who is connected: consumers by group with their subscriptions, producers by group. Learnt from heartbeats, forgotten when a client
-unregisters, its connection ends, or it stays silent.
+"""Who is connected: consumers by group with their subscriptions, producers by group. Learnt from
+heartbeats, forgotten when a client unregisters, its connection ends, or it stays silent.
 
-Source: apache/rocketmq ``ConsumerManager``, ``ConsumerGroupInfo``, ``ProducerManager``. It knows connections only as keys; telling
-a group's members that it has changed is the caller's, who gets True from what changes one.
+Source: apache/rocketmq ``ConsumerManager``, ``ConsumerGroupInfo``, ``ProducerManager``. It knows
+connections only as keys; telling a group's members that it has changed is the caller's, who gets
+True from what changes one.
 """
 
 from __future__ import annotations
@@ -30,18 +31,21 @@ SQL92: Final = "SQL92"
 """Kinds of subscription expressions."""
 
 Wants = frozenset[tuple[str, str, str]]
-"""What one member subscribes: topic, kind and expression, in a form that is equal for equal meanings."""
+"""What one member subscribes: topic, kind and expression, in a form that is equal for equal
+meanings."""
 
 LOCKS_TELL_S: Final = 60.0
-"""For so long after it asked for a lock a member is taken to consume in order: three times as often does it renew."""
+"""For so long after it asked for a lock a member is taken to consume in order: three times as often
+does it renew."""
 
 PeerT = TypeVar("PeerT", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a member says of itself; None: nothing. ``consume_from`` is one of first, last and timestamp; what pulls by itself has none
-    (Java's lite pull consumer says "last", whatever it is set to). ``ordered`` is said by our clients alone."""
+    """What a member says of itself; None: nothing. ``consume_from`` is one of first, last and
+    timestamp; what pulls by itself has none (Java's lite pull consumer says "last", whatever it is
+    set to). ``ordered`` is said by our clients alone."""
 
     wants: Wants = frozenset()
     consume_type: ConsumeType | None = None
@@ -52,8 +56,8 @@ class Told:
 
 @dataclass(slots=True)
 class Subscription:
-    """What a group wants of one topic: messages with one of the tag ``codes`` (none: all of them) that ``matches``, if it is given.
-    ``fault``: why nothing can be given."""
+    """What a group wants of one topic: messages with one of the tag ``codes`` (none: all of them)
+    that ``matches``, if it is given. ``fault``: why nothing can be given."""
 
     data: SubscriptionData
     codes: frozenset[int]
@@ -67,9 +71,11 @@ class Subscription:
 
 @dataclass(slots=True)
 class Member:
-    """One client in a group. ``seen`` last and known ``since``, on the monotonic clock, seconds; ``language`` by its number
-    (``LanguageCode``); ``told``: what it says of itself, in a heartbeat with this ``fingerprint`` (0: it has none); ``retries_max``: its
-    own maximum, if it has told one, and ``started_at`` when it was started (ms since 1970); ``locking``: when it last asked for a lock.
+    """One client in a group. ``seen`` last and known ``since``, on the monotonic clock, seconds;
+    ``language`` by its number (``LanguageCode``); ``told``: what it says of itself, in a heartbeat
+    with this ``fingerprint`` (0: it has none); ``retries_max``: its own maximum, if it has told
+    one, and ``started_at`` when it was started (ms since 1970); ``locking``: when it last asked for
+    a lock.
     """
 
     client_id: str
@@ -85,8 +91,13 @@ class Member:
 
     @property
     def ordered(self) -> bool | None:
-        """Whether it consumes in order. Who asks for locks does; who does not may have no queue, or not consume in order."""
-        if self.told.ordered is None and self.locking is not None and self.seen - self.locking < LOCKS_TELL_S:
+        """Whether it consumes in order. Who asks for locks does; who does not may have no queue, or
+        not consume in order."""
+        if (
+            self.told.ordered is None
+            and self.locking is not None
+            and self.seen - self.locking < LOCKS_TELL_S
+        ):
             return True
         return self.told.ordered
 
@@ -123,7 +134,8 @@ class ClientTable(Generic[PeerT]):
         language: int = 0,
         fingerprint: int = 0,
     ) -> bool:
-        """Note a heartbeat of a consumer; True if the group's members or subscriptions have changed by it.
+        """Note a heartbeat of a consumer; True if the group's members or subscriptions have changed
+        by it.
 
         Raises ValueError for a tag expression that cannot be read.
         """
@@ -157,21 +169,34 @@ class ClientTable(Generic[PeerT]):
         return changed
 
     def retries_max(self, group_name: str) -> int | None:
-        """After how many retries a message of the group is a dead letter, by the member that was started last of those that have told one;
-        None: none has."""
+        """After how many retries a message of the group is a dead letter, by the member that was
+        started last of those that have told one; None: none has."""
         group = self.groups.get(group_name)
-        telling = [member for member in group.members.values() if member.retries_max is not None] if group is not None else []
+        telling = (
+            [member for member in group.members.values() if member.retries_max is not None]
+            if group is not None
+            else []
+        )
         return max(telling, key=lambda member: member.started_at).retries_max if telling else None
 
     def keep_consumer(
-        self, peer: PeerT, client_id: str, version: int, group_name: str, now: float, fingerprint: int
+        self,
+        peer: PeerT,
+        client_id: str,
+        version: int,
+        group_name: str,
+        now: float,
+        fingerprint: int,
     ) -> bool | None:
-        """Note a heartbeat that says: as in the last one with this ``fingerprint``, whichever member sent it. True if the group's members
-        have changed by it; None if it is not known, and must be said again."""
+        """Note a heartbeat that says: as in the last one with this ``fingerprint``, whichever
+        member sent it. True if the group's members have changed by it; None if it is not known, and
+        must be said again."""
         group = self.groups.get(group_name)
         if group is None or group.fingerprint != fingerprint:
             return None
-        twin = next((member for member in group.members.values() if member.fingerprint == fingerprint), None)
+        twin = next(
+            (member for member in group.members.values() if member.fingerprint == fingerprint), None
+        )
         if twin is None:
             return None
         changed = self._note_member(group, peer, client_id, version, now)
@@ -188,7 +213,9 @@ class ClientTable(Generic[PeerT]):
         if member is not None and member.client_id == client_id:
             member.locking = now
 
-    def add_producer(self, peer: PeerT, client_id: str, version: int, group: str, now: float, language: int = 0) -> None:
+    def add_producer(
+        self, peer: PeerT, client_id: str, version: int, group: str, now: float, language: int = 0
+    ) -> None:
         members = self.producers.setdefault(group, {})
         before = members.get(peer)
         members[peer] = Member(client_id, version, now, language)
@@ -232,15 +259,22 @@ class ClientTable(Generic[PeerT]):
         return [name for name in list(self.groups) if self.remove_consumer(peer, name)]
 
     def silent_since(self, before: float) -> list[PeerT]:
-        """Connections whose clients have not sent a heartbeat since ``before`` (monotonic seconds)."""
-        members: list[tuple[PeerT, Member]] = [item for group in self.groups.values() for item in group.members.items()]
+        """Connections whose clients have not sent a heartbeat since ``before`` (monotonic
+        seconds)."""
+        members: list[tuple[PeerT, Member]] = [
+            item for group in self.groups.values() for item in group.members.items()
+        ]
         members += [item for producers in self.producers.values() for item in producers.items()]
         return list(dict.fromkeys(peer for peer, member in members if member.seen < before))
 
     def client_ids(self, group_name: str) -> list[str]:
         """The ids of a group's members, each once."""
         group = self.groups.get(group_name)
-        return list(dict.fromkeys(member.client_id for member in group.members.values())) if group else []
+        return (
+            list(dict.fromkeys(member.client_id for member in group.members.values()))
+            if group
+            else []
+        )
 
     def members(self, group_name: str) -> Iterable[PeerT]:
         group = self.groups.get(group_name)
@@ -256,7 +290,9 @@ class ClientTable(Generic[PeerT]):
         """The groups that subscribe a topic now."""
         return [name for name, group in self.groups.items() if topic in group.subscriptions]
 
-    def _note_member(self, group: ConsumerGroup[PeerT], peer: PeerT, client_id: str, version: int, now: float) -> bool:
+    def _note_member(
+        self, group: ConsumerGroup[PeerT], peer: PeerT, client_id: str, version: int, now: float
+    ) -> bool:
         member = group.members.get(peer)
         if member is None or member.client_id != client_id:
             group.members[peer] = Member(client_id, version, now, since=now)
@@ -271,19 +307,27 @@ def told(data: ConsumerData) -> Told:
         wants=wants(data.subscription_data_set),
         consume_type=data.consume_type,
         message_model=data.message_model,
-        consume_from=None if data.consume_type is ConsumeType.CONSUME_ACTIVELY else _beginning(data.consume_from_where),
+        consume_from=None
+        if data.consume_type is ConsumeType.CONSUME_ACTIVELY
+        else _beginning(data.consume_from_where),
         ordered=data.ordered,
     )
 
 
 def _beginning(where: ConsumeFromWhere | None) -> ConsumeFromWhere | None:
-    """The deprecated ones mean the last offset: apache/rocketmq ``RebalancePushImpl.computePullFromWhere``."""
-    plain = (None, ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET, ConsumeFromWhere.CONSUME_FROM_TIMESTAMP)
+    """The deprecated ones mean the last offset: apache/rocketmq
+    ``RebalancePushImpl.computePullFromWhere``."""
+    plain = (
+        None,
+        ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        ConsumeFromWhere.CONSUME_FROM_TIMESTAMP,
+    )
     return where if where in plain else ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
 
 
 def wants(subscriptions: Iterable[SubscriptionData]) -> Wants:
-    """What a consumer subscribes, the retry topic aside, which every member has or, to some brokers, has not."""
+    """What a consumer subscribes, the retry topic aside, which every member has or, to some
+    brokers, has not."""
     return frozenset(
         (one.topic, one.expression_type or TAG, _expression(one))
         for one in subscriptions
@@ -298,9 +342,11 @@ def _expression(data: SubscriptionData) -> str:
 
 
 def read_subscription(data: SubscriptionData) -> Subscription:
-    """A subscription with its tag codes or its compiled filter. C++ clients send no codes: they are made from the tags or the expression.
+    """A subscription with its tag codes or its compiled filter. C++ clients send no codes: they are
+    made from the tags or the expression.
 
-    Raises ValueError for a tag expression that cannot be read; a filter that cannot be is the subscription's ``fault``.
+    Raises ValueError for a tag expression that cannot be read; a filter that cannot be is the
+    subscription's ``fault``.
     """
     if data.expression_type == SQL92:
         try:
@@ -309,7 +355,9 @@ def read_subscription(data: SubscriptionData) -> Subscription:
             return Subscription(data, frozenset(), fault=str(error))
     if data.expression_type not in (None, "", TAG):
         return Subscription(
-            data, frozenset(), fault=f"expression type {data.expression_type!r} is unknown; there are TAG and SQL92"
+            data,
+            frozenset(),
+            fault=f"expression type {data.expression_type!r} is unknown; there are TAG and SQL92",
         )
     tags = frozenset(data.tags_set) or parse_tags(data.sub_string)
     return Subscription(data, tag_codes(tags) | frozenset(data.code_set))
@@ -319,5 +367,6 @@ def no_property_filter(kind: str | None) -> Response:
     """The answer to a consumer that filters by properties, where the broker is told not to."""
     return Response(
         code=ResponseCode.SYSTEM_ERROR,
-        remark=f"The broker does not support consumer to filter message by {kind} (enablePropertyFilter=false)",
+        remark=f"The broker does not support consumer to filter message by {kind} "
+        "(enablePropertyFilter=false)",
     )

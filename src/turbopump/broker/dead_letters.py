@@ -1,8 +1,9 @@
-"""Messages that a consumer could not handle: back to its group's retry topic, or, after too many attempts, to its dead letters.
+"""Messages that a consumer could not handle: back to its group's retry topic, or, after too many
+attempts, to its dead letters.
 
-A copy on its way to ``%RETRY%group`` waits in a delay level. ``RETRY_TOPIC`` keeps the topic to which it was sent, ``ORIGIN_MESSAGE_ID``
-the place of the first copy. Source: apache/rocketmq ``AbstractSendMessageProcessor.consumerSendMsgBack``,
-``SendMessageProcessor.handleRetryAndDLQ``.
+A copy on its way to ``%RETRY%group`` waits in a delay level. ``RETRY_TOPIC`` keeps the topic to
+which it was sent, ``ORIGIN_MESSAGE_ID`` the place of the first copy. Source: apache/rocketmq
+``AbstractSendMessageProcessor.consumerSendMsgBack``, ``SendMessageProcessor.handleRetryAndDLQ``.
 """
 
 from __future__ import annotations
@@ -37,17 +38,23 @@ _UNIT_SUBSCRIPTION: Final = 2
 
 
 def returned(
-    message: ReceivedMessage, retry: Parcel, delay_level: int, attempts_max: int, levels: DelayLevels
+    message: ReceivedMessage,
+    retry: Parcel,
+    delay_level: int,
+    attempts_max: int,
+    levels: DelayLevels,
 ) -> Parcel | None:
-    """Where a message goes that was sent back: on to ``retry``, its place in the retry topic, by way of a level (0: one more than the last
-    time); None: to the dead letters, for the consumer wants so (below 0) or ``attempts_max`` retries were made."""
+    """Where a message goes that was sent back: on to ``retry``, its place in the retry topic, by
+    way of a level (0: one more than the last time); None: to the dead letters, for the consumer
+    wants so (below 0) or ``attempts_max`` retries were made."""
     if delay_level < 0 or message.reconsume_times >= attempts_max:
         return None
     return scheduled(retry, delay_level or FIRST_LEVEL + message.reconsume_times, levels)
 
 
 def return_properties(message: ReceivedMessage, failure: str | None = None, *, dead: bool) -> str:
-    """The property text of the copy, with the ``failure`` its consumer told. RocketMQ: DELAY is there also in a dead letter, as 0."""
+    """The property text of the copy, with the ``failure`` its consumer told. RocketMQ: DELAY is
+    there also in a dead letter, as 0."""
     properties = with_failure(message.properties, failure, message.reconsume_times + 1)
     properties.setdefault(RETRY_TOPIC, message.topic)
     properties.setdefault(ORIGIN_MESSAGE_ID, message.offset_msg_id)
@@ -57,7 +64,9 @@ def return_properties(message: ReceivedMessage, failure: str | None = None, *, d
     return encode_properties(properties)
 
 
-def retry_topic(topics: TopicTable, group: str, queues: int, *, unit_mode: bool = False) -> TopicConfig:
+def retry_topic(
+    topics: TopicTable, group: str, queues: int, *, unit_mode: bool = False
+) -> TopicConfig:
     """The group's topic for retries, made if it is not there."""
     return _topic(topics, RETRY_PREFIX + group, queues, _UNIT_SUBSCRIPTION if unit_mode else 0)
 
@@ -71,21 +80,31 @@ def _topic(topics: TopicTable, name: str, queues: int, sys_flag: int) -> TopicCo
     config = topics.find(name)
     if config is None:
         config = TopicConfig(
-            topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=READ_WRITE, topic_sys_flag=sys_flag
+            topic_name=name,
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=READ_WRITE,
+            topic_sys_flag=sys_flag,
         )
         topics.put(config)
     return config
 
 
 def late_retries(topics: TopicTable, groups: GroupTable, in_order: Callable[[str], bool]) -> Detour:
-    """The rule for consumers that send a retry themselves, since 36 failed: one attempt too many goes to the dead letters, and so does
-    every one of a group that consumes ``in_order``, for it retries in place and sends only what it has given up.
+    """The rule for consumers that send a retry themselves, since 36 failed: one attempt too many
+    goes to the dead letters, and so does every one of a group that consumes ``in_order``, for it
+    retries in place and sends only what it has given up.
 
-    RocketMQ, from 5.2 on, does the latter also to what was never tried, so that nobody can resend to the retry topic of such a group.
+    RocketMQ, from 5.2 on, does the latter also to what was never tried, so that nobody can resend
+    to the retry topic of such a group.
     """
 
     def rule(request: SendRequest, parcel: Parcel) -> Parcel:
-        if parcel.topic != request.topic or not request.topic.startswith(RETRY_PREFIX) or not request.reconsume_times:
+        if (
+            parcel.topic != request.topic
+            or not request.topic.startswith(RETRY_PREFIX)
+            or not request.reconsume_times
+        ):
             return parcel
         name = request.topic[len(RETRY_PREFIX) :]
         group = groups.find(name)
@@ -97,6 +116,8 @@ def late_retries(topics: TopicTable, groups: GroupTable, in_order: Callable[[str
         topic = dead_letter_topic(topics, name).topic_name
         assert topic is not None
         properties = {**decode_properties(parcel.properties), DELAY_TIME_LEVEL: "-1"}
-        return msgspec.structs.replace(parcel, topic=topic, queue_id=0, properties=encode_properties(properties))
+        return msgspec.structs.replace(
+            parcel, topic=topic, queue_id=0, properties=encode_properties(properties)
+        )
 
     return rule

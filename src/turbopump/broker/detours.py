@@ -1,7 +1,9 @@
-"""Messages that are not stored where they were sent to: half messages, timers, delays. A table of rules, asked only for those whose
-properties may ask for more than to be stored; a plain message never comes here.
+"""Messages that are not stored where they were sent to: half messages, timers, delays. A table of
+rules, asked only for those whose properties may ask for more than to be stored; a plain message
+never comes here.
 
-Source: apache/rocketmq ``SendMessageProcessor`` (transactions), then ``HookUtils.handleScheduleMessage`` (timers, levels).
+Source: apache/rocketmq ``SendMessageProcessor`` (transactions), then
+``HookUtils.handleScheduleMessage`` (timers, levels).
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from turbopump.remoting.router import Response
 
 
 class Parcel(msgspec.Struct, frozen=True):
-    """Where a message is to be stored, and what of it depends on that. ``properties`` is property text as it was sent, with its UNIQ_KEY.
+    """Where a message is to be stored, and what of it depends on that. ``properties`` is property
+    text as it was sent, with its UNIQ_KEY.
 
     ``recall_handle``: what the producer needs to call the message back; it goes into the answer.
     """
@@ -36,7 +39,8 @@ Detour = Callable[[SendRequest, Parcel], Parcel | Response]
 
 
 class Detours:
-    """The rules of a broker, in the order in which they are asked; each sees what the one before has made of the message."""
+    """The rules of a broker, in the order in which they are asked; each sees what the one before
+    has made of the message."""
 
     def __init__(self) -> None:
         self._rules: list[Detour] = []
@@ -55,19 +59,23 @@ class Detours:
 
 
 def added_properties(config: BrokerConfig) -> str:
-    """Property text that every message gets that is sent to this broker, behind what the rules make of it."""
+    """Property text that every message gets that is sent to this broker, behind what the rules make
+    of it."""
     trace = "true" if config.trace_on else "false"
     return f"MSG_REGION\x01{config.region_id}\x02TRACE_ON\x01{trace}\x02CLUSTER\x01{config.broker_cluster_name}\x02"
 
 
-_KINDS: Final = re.compile(r"(?:^|\x02)(DELAY|TIMER_DELAY_SEC|TIMER_DELAY_MS|TIMER_DELIVER_MS|TRAN_MSG)\x01([^\x02]*)")
+_KINDS: Final = re.compile(
+    r"(?:^|\x02)(DELAY|TIMER_DELAY_SEC|TIMER_DELAY_MS|TIMER_DELIVER_MS|TRAN_MSG)\x01([^\x02]*)"
+)
 
 _TAKEN: Final = ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 """Kinds that a rule takes."""
 
 
 def refuse_unknown_kinds(request: SendRequest, parcel: Parcel) -> Parcel | Response:
-    """The last rule: what no rule before has taken and this broker cannot treat is refused, not delivered as if it were plain."""
+    """The last rule: what no rule before has taken and this broker cannot treat is refused, not
+    delivered as if it were plain."""
     kind = _kind(parcel.properties, _TAKEN) if parcel.topic == request.topic else None
     if kind is None:
         return parcel
@@ -82,7 +90,10 @@ def kind_in_batch(properties: str) -> Response | None:
     kind = _kind(properties)
     if kind is None:
         return None
-    return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=f"{kind} cannot be part of a batch; send each by itself")
+    return Response(
+        code=ResponseCode.MESSAGE_ILLEGAL,
+        remark=f"{kind} cannot be part of a batch; send each by itself",
+    )
 
 
 def _kind(properties: str, known: tuple[str, ...] = ()) -> str | None:

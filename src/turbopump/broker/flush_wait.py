@@ -1,4 +1,5 @@
-"""Waiting for the disk under SYNC_FLUSH: one sync for all that a turn of the loop stores, and an awaitable face for ``flushed``.
+"""Waiting for the disk under SYNC_FLUSH: one sync for all that a turn of the loop stores, and an
+awaitable face for ``flushed``.
 
 Under ASYNC_FLUSH nobody waits, and the timetable syncs.
 """

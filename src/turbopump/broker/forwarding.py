@@ -1,9 +1,11 @@
-"""What the broker itself appends: messages that are stored already and go on to another queue, and entries of its own.
+"""What the broker itself appends: messages that are stored already and go on to another queue, and
+entries of its own.
 
-Delays and timers that are due, committed transactions, letters to dead-letter topics, marks of operation queues: all go in by this door.
-What the broker has to deliver goes on while sends are refused for want of room, for it is what keeps the oldest segments from being
-deleted; what a client brings (``for_client``) is refused as a send is. It waits for room where a send would stand in the line, and it must
-not know why a message goes on.
+Delays and timers that are due, committed transactions, letters to dead-letter topics, marks of
+operation queues: all go in by this door. What the broker has to deliver goes on while sends are
+refused for want of room, for it is what keeps the oldest segments from being deleted; what a client
+brings (``for_client``) is refused as a send is. It waits for room where a send would stand in the
+line, and it must not know why a message goes on.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ _OUR_BITS = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
 class Forwarding:
     """Appends to the store. ``store_host`` is (ip, port) as written into entries."""
 
-    def __init__(self, store: MessageStore, clock: Clock, store_host: tuple[str, int], flush: FlushWait) -> None:
+    def __init__(
+        self, store: MessageStore, clock: Clock, store_host: tuple[str, int], flush: FlushWait
+    ) -> None:
         self._store = store
         self._clock = clock
         self._store_host = encode_host(*store_host)
@@ -48,9 +52,11 @@ class Forwarding:
         prepared_transaction_offset: int = 0,
         for_client: bool = False,
     ) -> Placed:
-        """Store a stored message again, in another place. What is not given is as it was: body (compressed or not), birth, flag,
-        property text and so on. A property text that is as it was and leaves no room for the entry's CRC (``enabledAppendPropCRC`` was
-        off when it was stored) goes without one. Raises what ``MessageStore.put`` does, but for RoomInMakingError, which it waits for.
+        """Store a stored message again, in another place. What is not given is as it was: body
+        (compressed or not), birth, flag, property text and so on. A property text that is as it was
+        and leaves no room for the entry's CRC (``enabledAppendPropCRC`` was off when it was stored)
+        goes without one. Raises what ``MessageStore.put`` does, but for RoomInMakingError, which it
+        waits for.
         """
         return await self._put(
             topic,
@@ -68,7 +74,14 @@ class Forwarding:
         )
 
     async def append(
-        self, topic: str, queue_id: int, body: bytes, properties: str, *, sys_flag: int = 0, for_client: bool = False
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes,
+        properties: str,
+        *,
+        sys_flag: int = 0,
+        for_client: bool = False,
     ) -> Placed:
         """Store a message of the broker's own, born here and now. Raises as ``forward`` does."""
         return await self._put(
@@ -87,8 +100,8 @@ class Forwarding:
         )
 
     async def flushed(self, placed: Placed) -> None:
-        """Wait until what was placed is on the disk, at once under ASYNC_FLUSH: whoever writes down that a message has gone on does so
-        only then. Raises StoreError if the disk has failed."""
+        """Wait until what was placed is on the disk, at once under ASYNC_FLUSH: whoever writes down
+        that a message has gone on does so only then. Raises StoreError if the disk has failed."""
         await self._flush.flushed(placed.log_end)
 
     def room_made(self) -> None:

@@ -1,7 +1,7 @@
 """The consumer groups of this broker: ``config/subscriptionGroup.json``.
 
-Source: apache/rocketmq ``SubscriptionGroupManager``. A group is made with Apache's defaults when it is first heard of, if
-``autoCreateSubscriptionGroup`` allows it.
+Source: apache/rocketmq ``SubscriptionGroupManager``. A group is made with Apache's defaults when it
+is first heard of, if ``autoCreateSubscriptionGroup`` allows it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ class GroupTable:
 
     def load(self) -> None:
         """Read the file and add the system's groups. Raises OSError."""
-        self._saved = self._table.load(lambda data: fastjson.decode(data, SubscriptionGroupWrapper), SubscriptionGroupWrapper)
+        self._saved = self._table.load(
+            lambda data: fastjson.decode(data, SubscriptionGroupWrapper), SubscriptionGroupWrapper
+        )
         groups = self._saved.subscription_group_table
         for name in SYSTEM_GROUPS:
             groups.setdefault(name, SubscriptionGroupConfig(group_name=name))

@@ -1,7 +1,7 @@
 """Answers to sends that wait for the disk: stored already, told when the flush has passed them.
 
-Messages reach the disk in the order in which they were stored, so the answers stand in one line, with one waiter at the flush and one
-timer for all of them. It must not know what is answered.
+Messages reach the disk in the order in which they were stored, so the answers stand in one line,
+with one waiter at the flush and one timer for all of them. It must not know what is answered.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from turbopump.remoting.router import RequestContext, Response
 from turbopump.store.watermark import Watermark
 
 _Held = tuple[int, float, RequestContext, bytes, Callable[[], Response]]
-"""End in the log, deadline, whose request, its answer, what makes the answer for one that is late. A plain tuple: one a message."""
+"""End in the log, deadline, whose request, its answer, what makes the answer for one that is late.
+A plain tuple: one a message."""
 
 
 class HeldAnswers:
@@ -31,9 +32,12 @@ class HeldAnswers:
     def __len__(self) -> int:
         return len(self._line)
 
-    def hold(self, log_end: int, context: RequestContext, frame: bytes, late: Callable[[], Response]) -> None:
-        """Answer with ``frame`` once the flush has passed ``log_end``, which is never less than that of the answer before; with what
-        ``late`` makes if it does not in time, with the error if it fails."""
+    def hold(
+        self, log_end: int, context: RequestContext, frame: bytes, late: Callable[[], Response]
+    ) -> None:
+        """Answer with ``frame`` once the flush has passed ``log_end``, which is never less than
+        that of the answer before; with what ``late`` makes if it does not in time, with the error
+        if it fails."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._seconds
         self._line.append((log_end, deadline, context, frame, late))

@@ -1,7 +1,8 @@
 """Pulls that found nothing and wait for their queue to grow (long polling).
 
-Each waits on its queue's end watermark and on its own deadline; no thread, no polling. The wake-up comes after the loop turn in which
-the queue grew, so that one answer carries all that came with it. Where many are woken at once, others have their turn after ``TURN_S``.
+Each waits on its queue's end watermark and on its own deadline; no thread, no polling. The wake-up
+comes after the loop turn in which the queue grew, so that one answer carries all that came with it.
+Where many are woken at once, others have their turn after ``TURN_S``.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ class HeldPull:
 
     __slots__ = ("_holder", "again", "queue", "timer", "waiter")
 
-    def __init__(self, holder: HeldPulls, queue: ConsumeQueue, again: Callable[[bool], None]) -> None:
+    def __init__(
+        self, holder: HeldPulls, queue: ConsumeQueue, again: Callable[[bool], None]
+    ) -> None:
         self._holder = holder
         self.queue = queue
         self.again = again
@@ -51,7 +54,9 @@ class HeldPulls:
     def __len__(self) -> int:
         return len(self._held)
 
-    def hold(self, queue: ConsumeQueue, offset: int, seconds: float, again: Callable[[bool], None]) -> HeldPull:
+    def hold(
+        self, queue: ConsumeQueue, offset: int, seconds: float, again: Callable[[bool], None]
+    ) -> HeldPull:
         """Wait until ``queue`` has a message at ``offset``, or ``seconds`` are over."""
         held = HeldPull(self, queue, again)
         held.waiter = queue.end.when(offset + 1, held.arrived)
@@ -91,7 +96,8 @@ class HeldPulls:
                 loop.call_soon(self._read_again)
 
     def expire_topic(self, topic: str) -> None:
-        """Answer everyone who waits for a topic: it was deleted, and what comes under its name comes into other queues."""
+        """Answer everyone who waits for a topic: it was deleted, and what comes under its name
+        comes into other queues."""
         for held in [held for held in self._held if held.queue.topic == topic]:
             held.expired()
 

@@ -1,8 +1,10 @@
-"""Where each group stands in each queue: ``config/consumerOffset.json``, saved every few seconds and at the end.
+"""Where each group stands in each queue: ``config/consumerOffset.json``, saved every few seconds
+and at the end.
 
-The rule: the broker itself moves an offset back in one case only, at its start, when recovery has left the queue shorter than the group
-had come; a client goes where it likes; and an operator's reset wins over what clients say until they have heard of it.
-Source: apache/rocketmq ``ConsumerOffsetManager``.
+The rule: the broker itself moves an offset back in one case only, at its start, when recovery has
+left the queue shorter than the group had come; a client goes where it likes; and an operator's
+reset wins over what clients say until they have heard of it. Source: apache/rocketmq
+``ConsumerOffsetManager``.
 """
 
 from __future__ import annotations
@@ -37,12 +39,15 @@ class ConsumerOffsets:
         self._version = DataVersion()
         self._dirty = False
         self._resets: dict[tuple[str, str, int], Hashable] = {}
-        """Queues of a group that were reset and whose reader does not know yet; the reader that was told last, if there is one. Saved, for
-        what readers say after a restart may be older than the reset."""
+        """Queues of a group that were reset and whose reader does not know yet; the reader that was
+        told last, if there is one. Saved, for what readers say after a restart may be older than
+        the reset."""
 
     def load(self) -> None:
         """Read the file. Raises OSError."""
-        saved = self._table.load(lambda data: fastjson.decode(data, ConsumerOffsetTable), ConsumerOffsetTable)
+        saved = self._table.load(
+            lambda data: fastjson.decode(data, ConsumerOffsetTable), ConsumerOffsetTable
+        )
         self._offsets = {key: dict(queues) for key, queues in saved.offset_table.items()}
         self._version = saved.data_version
         for key, queue_ids in (saved.pending_resets or {}).items():
@@ -50,9 +55,9 @@ class ConsumerOffsets:
             self._resets.update(dict.fromkeys((group, topic, queue_id) for queue_id in queue_ids))
 
     def set_back(self, end_of: Callable[[str, int], int]) -> list[SetBack]:
-        """Set every offset beyond ``end_of(topic, queue_id)`` to it; which were. To be called once, between recovery and the first
-        request, and saved at once: messages that come later take the offsets that were lost, and a group that stands beyond them would
-        never see them."""
+        """Set every offset beyond ``end_of(topic, queue_id)`` to it; which were. To be called once,
+        between recovery and the first request, and saved at once: messages that come later take the
+        offsets that were lost, and a group that stands beyond them would never see them."""
         moved = []
         for key, queues in self._offsets.items():
             topic, _, group = key.partition("@")  # neither name can hold another
@@ -69,8 +74,8 @@ class ConsumerOffsets:
         return queues.get(queue_id) if queues is not None else None
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """Note where a group stands. A client may also go back: that is how it seeks. False: not noted, for a reset came before it that
-        the client had not heard of when it spoke."""
+        """Note where a group stands. A client may also go back: that is how it seeks. False: not
+        noted, for a reset came before it that the client had not heard of when it spoke."""
         if self._resets and (group, topic, queue_id) in self._resets:
             return False
         self._offsets.setdefault(f"{topic}@{group}", {})[queue_id] = offset
@@ -78,16 +83,20 @@ class ConsumerOffsets:
         return True
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """An operator says where the group stands. No commit counts before a reader of the queue has heard of it."""
+        """An operator says where the group stands. No commit counts before a reader of the queue
+        has heard of it."""
         self._offsets.setdefault(f"{topic}@{group}", {})[queue_id] = offset
         self._resets[group, topic, queue_id] = None
         self._dirty = True
 
-    def reset_for(self, group: str, topic: str, queue_id: int, offset: int, reader: Hashable) -> int | None:
+    def reset_for(
+        self, group: str, topic: str, queue_id: int, offset: int, reader: Hashable
+    ) -> int | None:
         """A ``reader`` pulls at ``offset``: where it must go on instead; None: there.
 
-        Who pulls where the reset leads to has heard of it, and who insists, being told, has its way: a program that keeps its own
-        places. RocketMQ tells one pull, and a commit on its way then undoes the reset.
+        Who pulls where the reset leads to has heard of it, and who insists, being told, has its
+        way: a program that keeps its own places. RocketMQ tells one pull, and a commit on its way
+        then undoes the reset.
         """
         key = (group, topic, queue_id)
         if key not in self._resets:
@@ -105,7 +114,8 @@ class ConsumerOffsets:
         return (group, topic, queue_id) in self._resets
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The broker itself reads the queue for the group (POP): where a reset leads to, of which it has heard now; None: nowhere."""
+        """The broker itself reads the queue for the group (POP): where a reset leads to, of which
+        it has heard now; None: nowhere."""
         if (group, topic, queue_id) not in self._resets:
             return None
         del self._resets[group, topic, queue_id]

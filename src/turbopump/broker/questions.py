@@ -1,8 +1,9 @@
 """Asking the store single questions without holding up the loop.
 
-A question (``store/question.py``) says which pieces of files it wants. Those that the system has in memory are read at once, so most
-questions are answered in the turn in which they came; at the first piece that is not in memory, or after a long walk, the rest goes on
-later. It must not know what is asked.
+A question (``store/question.py``) says which pieces of files it wants. Those that the system has in
+memory are read at once, so most questions are answered in the turn in which they came; at the first
+piece that is not in memory, or after a long walk, the rest goes on later. It must not know what is
+asked.
 """
 
 from __future__ import annotations
@@ -28,12 +29,16 @@ class Questions:
     def __init__(self, reads: ColdReads) -> None:
         self._reads = reads
 
-    def ask(self, question: Question[T], respond: Callable[[T], Response], context: RequestContext) -> Response | None:
-        """The response, which ``respond`` makes from the answer; None: it is sent later, or never, if the peer has gone."""
+    def ask(
+        self, question: Question[T], respond: Callable[[T], Response], context: RequestContext
+    ) -> Response | None:
+        """The response, which ``respond`` makes from the answer; None: it is sent later, or never,
+        if the peer has gone."""
         return _Asked(self._reads, question, respond, context).go_on()
 
     async def answer(self, question: Question[T]) -> T:
-        """The answer, for the broker's own use. Raises what the question does, and StoreError if too many reads wait for the disk."""
+        """The answer, for the broker's own use. Raises what the question does, and StoreError if
+        too many reads wait for the disk."""
         while True:
             found: asyncio.Future[_Answer[T] | None] = asyncio.get_running_loop().create_future()
             outcome = self._reads.run(_until_pause(question), partial(_settle, found))
@@ -49,7 +54,11 @@ class _Asked(Generic[T]):
     """One question on its way."""
 
     def __init__(
-        self, reads: ColdReads, question: Question[T], respond: Callable[[T], Response], context: RequestContext
+        self,
+        reads: ColdReads,
+        question: Question[T],
+        respond: Callable[[T], Response],
+        context: RequestContext,
     ) -> None:
         self._reads = reads
         self._question = question
@@ -62,7 +71,8 @@ class _Asked(Generic[T]):
             return None
         if outcome is Later.REFUSED:
             return Response(
-                code=ResponseCode.SYSTEM_BUSY, remark="broker busy: too many reads wait for the disk; try again later"
+                code=ResponseCode.SYSTEM_BUSY,
+                remark="broker busy: too many reads wait for the disk; try again later",
             )
         return self._judge(outcome)
 

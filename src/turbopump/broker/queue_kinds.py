@@ -1,6 +1,8 @@
-"""Of which kind the queues of a topic are, for the store: it asks while it recovers, before any table is loaded, and ever after.
+"""Of which kind the queues of a topic are, for the store: it asks while it recovers, before any
+table is loaded, and ever after.
 
-One rule: it looks, and decides nothing. What ``topics.json`` does not tell, the store sees from its files and messages.
+One rule: it looks, and decides nothing. What ``topics.json`` does not tell, the store sees from its
+files and messages.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ class QueueKinds:
             try:
                 data = self._disk.read_file(path)
                 if data is not None:
-                    return dict(fastjson.decode(data, TopicConfigSerializeWrapper).topic_config_table)
+                    return dict(
+                        fastjson.decode(data, TopicConfigSerializeWrapper).topic_config_table
+                    )
             except (OSError, ValueError, TurbopumpError):
                 continue  # whoever loads the table tells of it
         return {}

@@ -1,9 +1,10 @@
 """Which client of a group may consume a queue in order: the table of locks.
 
-One rule: a queue of a group has at most one holder at any time, also across a restart; where it is not known who holds it, nobody gets it
-until whoever might hold it must have stopped. A lock lives 60 s after it was granted or renewed; a client relies on it for 30 s. Pure: the
-time comes in, in seconds of a clock that never goes back. It must not know where the table is kept. Source: apache/rocketmq
-``RebalanceLockManager``, which forgets every lock in a restart.
+One rule: a queue of a group has at most one holder at any time, also across a restart; where it is
+not known who holds it, nobody gets it until whoever might hold it must have stopped. A lock lives
+60 s after it was granted or renewed; a client relies on it for 30 s. Pure: the time comes in, in
+seconds of a clock that never goes back. It must not know where the table is kept. Source:
+apache/rocketmq ``RebalanceLockManager``, which forgets every lock in a restart.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from turbopump.message.message_queue import MessageQueue
 LIFE_S: Final = 60.0
 """How long a lock holds that is not renewed."""
 RELIANCE_S: Final = 30.0
-"""How long a client relies on a lock that it can no longer renew (``ProcessQueue.REBALANCE_LOCK_MAX_LIVE_TIME``)."""
+"""How long a client relies on a lock that it can no longer renew
+(``ProcessQueue.REBALANCE_LOCK_MAX_LIVE_TIME``)."""
 LOCKS_MAX: Final = 100_000
 """Beyond that many nobody new gets a lock: no client may fill the memory."""
 
@@ -34,10 +36,16 @@ class _Lock:
 
 
 class QueueLocks:
-    """``holders`` are those of a broker's life before, found at ``now``: each may renew, for 60 s, before its lock is free. Nothing is
-    granted before ``closed_until``."""
+    """``holders`` are those of a broker's life before, found at ``now``: each may renew, for 60 s,
+    before its lock is free. Nothing is granted before ``closed_until``."""
 
-    def __init__(self, now: float, holders: Holders = {}, *, closed_until: float = 0.0) -> None:  # noqa: B006 - not changed
+    def __init__(
+        self,
+        now: float,
+        holders: Holders = {},  # noqa: B006 - not changed
+        *,
+        closed_until: float = 0.0,
+    ) -> None:
         self.changes = 0
         """Grows by one with each holder that comes or goes."""
         self.closed_until = closed_until
@@ -46,8 +54,11 @@ class QueueLocks:
     def __len__(self) -> int:
         return len(self._locks)
 
-    def lock(self, group: str, queues: Iterable[MessageQueue], client_id: str, now: float) -> dict[MessageQueue, int]:
-        """The queues that ``client_id`` holds now, each with the number of the change since which it does."""
+    def lock(
+        self, group: str, queues: Iterable[MessageQueue], client_id: str, now: float
+    ) -> dict[MessageQueue, int]:
+        """The queues that ``client_id`` holds now, each with the number of the change since which
+        it does."""
         if now < self.closed_until:
             return {}
         granted: dict[MessageQueue, int] = {}

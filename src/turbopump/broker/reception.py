@@ -1,4 +1,5 @@
-"""Who answers which request: the one place where handlers are made of what they work with and put into a router."""
+"""Who answers which request: the one place where handlers are made of what they work with and put
+into a router."""
 
 from __future__ import annotations
 
@@ -44,8 +45,18 @@ from turbopump.broker.transactions.transactions import Transactions
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.protocol.requests.assignment import QueryAssignment, SetMessageRequestMode
-from turbopump.protocol.requests.clients import CheckClientConfig, GetConsumerListByGroup, Heartbeat, UnregisterClient
-from turbopump.protocol.requests.cold_flow import GetColdFlow, RemoveColdFlow, SetCommitLogReadMode, UpdateColdFlow
+from turbopump.protocol.requests.clients import (
+    CheckClientConfig,
+    GetConsumerListByGroup,
+    Heartbeat,
+    UnregisterClient,
+)
+from turbopump.protocol.requests.cold_flow import (
+    GetColdFlow,
+    RemoveColdFlow,
+    SetCommitLogReadMode,
+    UpdateColdFlow,
+)
 from turbopump.protocol.requests.consumers import (
     ConsumeMessageDirectly,
     GetAllProducerInfo,
@@ -59,7 +70,13 @@ from turbopump.protocol.requests.consumers import (
     QueryTopicConsumeByWho,
     QueryTopicsByConsumer,
 )
-from turbopump.protocol.requests.groups import CreateGroup, CreateGroupList, DeleteGroup, GetAllGroups, GetGroup
+from turbopump.protocol.requests.groups import (
+    CreateGroup,
+    CreateGroupList,
+    DeleteGroup,
+    GetAllGroups,
+    GetGroup,
+)
 from turbopump.protocol.requests.locks import LockBatchMq, UnlockBatchMq
 from turbopump.protocol.requests.offset_control import (
     CloneGroupOffset,
@@ -84,7 +101,11 @@ from turbopump.protocol.requests.pop import (
     PopMessage,
 )
 from turbopump.protocol.requests.pull import LitePullMessage, PullMessage
-from turbopump.protocol.requests.queries import GetEarliestMsgStoreTime, QueryMessage, ViewMessageById
+from turbopump.protocol.requests.queries import (
+    GetEarliestMsgStoreTime,
+    QueryMessage,
+    ViewMessageById,
+)
 from turbopump.protocol.requests.recall import RecallMessage
 from turbopump.protocol.requests.replies import SendReplyMessage, SendReplyMessageV2
 from turbopump.protocol.requests.send import SendBatchMessage, SendMessage, SendMessageV2
@@ -139,7 +160,16 @@ def add_handlers(router: Router, parts: Parts, *, pulls: bool) -> None:
     questions = Questions(store.cold_reads)
 
     send = SendHandler(
-        config, store, topics, groups, clock, parts.random, parts.store_host, parts.announce, parts.detours, flush_wait
+        config,
+        store,
+        topics,
+        groups,
+        clock,
+        parts.random,
+        parts.store_host,
+        parts.announce,
+        parts.detours,
+        flush_wait,
     )
     router.add(SendMessage, send.send, may_wait=True)
     router.add(SendMessageV2, send.send, may_wait=True)
@@ -149,13 +179,23 @@ def add_handlers(router: Router, parts: Parts, *, pulls: bool) -> None:
     transactions = TransactionsHandler(config, parts.transactions, clock)
     router.add(EndTransaction, transactions.end)
     router.add(ResumeCheckHalfMessage, transactions.resume)
-    replies = RepliesHandler(config, topics, parts.clients, clock, forwarding, parts.store_host, send.check)
+    replies = RepliesHandler(
+        config, topics, parts.clients, clock, forwarding, parts.store_host, send.check
+    )
     router.add(SendReplyMessage, replies.reply)
     router.add(SendReplyMessageV2, replies.reply)
 
     if pulls:
         pull = PullHandler(
-            config, store, topics, groups, tables.offsets, parts.clients, parts.held, parts.statistics, parts.cold
+            config,
+            store,
+            topics,
+            groups,
+            tables.offsets,
+            parts.clients,
+            parts.held,
+            parts.statistics,
+            parts.cold,
         )
         router.add(PullMessage, pull.pull)
         router.add(LitePullMessage, pull.pull)
@@ -168,11 +208,21 @@ def add_handlers(router: Router, parts: Parts, *, pulls: bool) -> None:
     router.add(AckMessage, acks.acknowledge)
     router.add(BatchAckMessage, acks.acknowledge_batch)
     router.add(ChangeInvisibleTime, acks.change)
-    assignment = AssignmentHandler(config, topics, groups, parts.request_modes, parts.routes, parts.clients)
+    assignment = AssignmentHandler(
+        config, topics, groups, parts.request_modes, parts.routes, parts.clients
+    )
     router.add(QueryAssignment, assignment.query)
     router.add(SetMessageRequestMode, assignment.set_mode)
     back = SendBackHandler(
-        config, store.lookup, questions, topics, groups, parts.clients, forwarding, parts.statistics, parts.random
+        config,
+        store.lookup,
+        questions,
+        topics,
+        groups,
+        parts.clients,
+        forwarding,
+        parts.statistics,
+        parts.random,
     )
     router.add(ConsumerSendMsgBack, back.send_back)
     offsets = OffsetsHandler(store, topics, groups, tables.offsets, questions)
@@ -222,7 +272,9 @@ def _add_operators(router: Router, parts: Parts, questions: Questions) -> None:
     router.add(DeleteGroup, about_groups.delete)
     router.add(GetAllGroups, about_groups.list_all)
     router.add(GetGroup, about_groups.one)
-    control = OffsetControlHandler(config, store, tables.topics, tables.groups, tables.offsets, clients, parts.held, questions)
+    control = OffsetControlHandler(
+        config, store, tables.topics, tables.groups, tables.offsets, clients, parts.held, questions
+    )
     router.add(ResetOffset, control.reset)
     router.add(CloneGroupOffset, control.clone)
     router.add(QueryCorrectionOffset, control.correction)
@@ -247,7 +299,9 @@ def _add_operators(router: Router, parts: Parts, questions: Questions) -> None:
     router.add(GetAllProducerInfo, consumers.all_producers)
     router.add(QuerySubscriptionByConsumer, consumers.subscription)
     router.add(QueryConsumeTimeSpan, consumers.time_span)
-    asking = ClientQuestionsHandler(config.broker_name, store, tables.topics, tables.groups, clients, questions)
+    asking = ClientQuestionsHandler(
+        config.broker_name, store, tables.topics, tables.groups, clients, questions
+    )
     router.add(GetConsumerStatus, asking.status)
     router.add(GetConsumerRunningInfo, asking.running_info)
     router.add(ConsumeMessageDirectly, asking.consume_directly)

@@ -1,6 +1,8 @@
-"""Telling how far a long recovery is: the broker serves nobody meanwhile, and who waits for it should see why and for how long.
+"""Telling how far a long recovery is: the broker serves nobody meanwhile, and who waits for it
+should see why and for how long.
 
-The lines have a logger of their own (``LOGGER``): the command line shows them on standard error wherever the rest of the log goes.
+The lines have a logger of their own (``LOGGER``): the command line shows them on standard error
+wherever the rest of the log goes.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ LINE_EVERY_S: Final = 3.0
 
 
 class RecoveryProgress:
-    """``reached`` is for ``MessageStore.open``. ``now`` in monotonic seconds. Nothing is said of a recovery of under a second."""
+    """``reached`` is for ``MessageStore.open``. ``now`` in monotonic seconds. Nothing is said of a
+    recovery of under a second."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -26,7 +29,8 @@ class RecoveryProgress:
         self._said = False
 
     def reached(self, offset: int, end: int) -> None:
-        """Reading of the log begins at ``offset``, the first time, or has come to it, and will end at about ``end``."""
+        """Reading of the log begins at ``offset``, the first time, or has come to it, and will end
+        at about ``end``."""
         now, begin = self._now(), self._begin
         if begin is None or offset <= begin:  # it may begin anew
             self._begin, self._begun, self._next_line = offset, now, now + FIRST_LINE_S
@@ -34,7 +38,12 @@ class RecoveryProgress:
         size, seconds = offset - begin, now - self._begun
         if offset == end:
             if self._said:
-                log.info("store recovered MiB=%d seconds=%.1f MB/s=%.0f", size >> 20, seconds, size / seconds / 1e6)
+                log.info(
+                    "store recovered MiB=%d seconds=%.1f MB/s=%.0f",
+                    size >> 20,
+                    seconds,
+                    size / seconds / 1e6,
+                )
             self._said = False
         elif now >= self._next_line:
             self._said, self._next_line = True, now + LINE_EVERY_S

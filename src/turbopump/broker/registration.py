@@ -1,7 +1,8 @@
-"""Telling the name servers about this broker: at start, every 30 s, and at once when a topic changes.
+"""Telling the name servers about this broker: at start, every 30 s, and at once when a topic
+changes.
 
-Each name server is told on its own; one that cannot be reached is tried again at the next turn and logged once until it answers.
-Source: apache/rocketmq ``BrokerOuterAPI.registerBrokerAll``.
+Each name server is told on its own; one that cannot be reached is tried again at the next turn and
+logged once until it answers. Source: apache/rocketmq ``BrokerOuterAPI.registerBrokerAll``.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ log = logging.getLogger(__name__)
 
 
 class Registration:
-    """Keeps ``name_servers`` (``host:port`` each) up to date. ``timeout`` in seconds, per name server.
+    """Keeps ``name_servers`` (``host:port`` each) up to date. ``timeout`` in seconds, per name
+    server.
 
-    ``permission``: the broker's own (``brokerPermission``). If reading or writing is not in it, clients see every topic here without
-    what is missing, and send or read elsewhere (apache/rocketmq ``BrokerController.registerBrokerAll``).
+    ``permission``: the broker's own (``brokerPermission``). If reading or writing is not in it,
+    clients see every topic here without what is missing, and send or read elsewhere
+    (apache/rocketmq ``BrokerController.registerBrokerAll``).
     """
 
     def __init__(
@@ -58,7 +61,8 @@ class Registration:
         self._again: set[str] = set()
 
     def soon(self) -> None:
-        """Register with all name servers, beside the caller; with one that is being told at the moment, once more after that."""
+        """Register with all name servers, beside the caller; with one that is being told at the
+        moment, once more after that."""
         for server in self._name_servers:
             task = self._tasks.get(server)
             if task is not None and not task.done():
@@ -67,14 +71,16 @@ class Registration:
                 self._tasks[server] = asyncio.ensure_future(self._tell(server))
 
     async def now(self, within: float | None = None) -> None:
-        """Register with all name servers and wait until each has answered or failed, ``within`` seconds at most; a silent one can take
-        ``timeout`` twice, and is told all the same when it answers later."""
+        """Register with all name servers and wait until each has answered or failed, ``within``
+        seconds at most; a silent one can take ``timeout`` twice, and is told all the same when it
+        answers later."""
         self.soon()
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=within)
 
     async def close(self) -> None:
-        """Unregister everywhere (as far as they answer within two seconds) and close the connections."""
+        """Unregister everywhere (as far as they answer within two seconds) and close the
+        connections."""
         for task in self._tasks.values():
             task.cancel()
         request = UnregisterBroker(
@@ -85,7 +91,10 @@ class Registration:
         )
         reachable = [server for server in self._name_servers if server not in self._unreachable]
         await asyncio.gather(
-            *(self._remoting.call(server, request, timeout=min(self._timeout, 2.0)) for server in reachable),
+            *(
+                self._remoting.call(server, request, timeout=min(self._timeout, 2.0))
+                for server in reachable
+            ),
             return_exceptions=True,
         )
         await self._remoting.close()
@@ -101,7 +110,10 @@ class Registration:
         wrapper = self._topics.wrapper()
         table = wrapper.topic_config_table
         if self._permission & READ_WRITE != READ_WRITE:
-            table = {name: msgspec.structs.replace(topic, perm=topic.perm & self._permission) for name, topic in table.items()}
+            table = {
+                name: msgspec.structs.replace(topic, perm=topic.perm & self._permission)
+                for name, topic in table.items()
+            }
         body = RegisterBrokerBody(
             topic_config_serialize_wrapper=TopicConfigAndMappingSerializeWrapper(
                 data_version=wrapper.data_version, topic_config_table=table
@@ -122,7 +134,9 @@ class Registration:
         except RemotingError as error:
             if server not in self._unreachable:
                 self._unreachable.add(server)
-                log.warning("name server does not take the registration namesrv=%s cause=%s", server, error)
+                log.warning(
+                    "name server does not take the registration namesrv=%s cause=%s", server, error
+                )
         else:
             if server in self._unreachable:
                 self._unreachable.discard(server)

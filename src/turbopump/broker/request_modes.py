@@ -1,4 +1,5 @@
-"""Whether a group pulls or pops a topic: ``config/messageRequestMode.json``. Source: apache/rocketmq ``MessageRequestModeManager``."""
+"""Whether a group pulls or pops a topic: ``config/messageRequestMode.json``. Source:
+apache/rocketmq ``MessageRequestModeManager``."""
 
 from __future__ import annotations
 
@@ -23,8 +24,12 @@ class RequestModes:
 
     def load(self) -> None:
         """Read the file. Raises OSError."""
-        saved = self._file.load(lambda data: fastjson.decode(data, MessageRequestModeTable), MessageRequestModeTable)
-        self._modes = {topic: dict(groups) for topic, groups in saved.message_request_mode_map.items()}
+        saved = self._file.load(
+            lambda data: fastjson.decode(data, MessageRequestModeTable), MessageRequestModeTable
+        )
+        self._modes = {
+            topic: dict(groups) for topic, groups in saved.message_request_mode_map.items()
+        }
 
     def find(self, topic: str, group: str) -> SetMessageRequestModeRequestBody:
         """What was said, else the default. Retry topics are pulled."""
@@ -35,7 +40,9 @@ class RequestModes:
         if topic.startswith(RETRY_PREFIX) or mode is MessageRequestMode.PULL:
             return SetMessageRequestModeRequestBody(topic=topic, consumer_group=group)
         share = self._config.default_pop_share_queue_num
-        return SetMessageRequestModeRequestBody(topic=topic, consumer_group=group, mode=mode, pop_share_queue_num=share)
+        return SetMessageRequestModeRequestBody(
+            topic=topic, consumer_group=group, mode=mode, pop_share_queue_num=share
+        )
 
     def put(self, topic: str, group: str, mode: SetMessageRequestModeRequestBody) -> None:
         """Say it, and save, beside the loop."""
@@ -47,4 +54,6 @@ class RequestModes:
             self._file.save_now(self._encode())
 
     def _encode(self) -> bytes:
-        return fastjson.encode_indented(MessageRequestModeTable(message_request_mode_map=self._modes))
+        return fastjson.encode_indented(
+            MessageRequestModeTable(message_request_mode_map=self._modes)
+        )

@@ -1,8 +1,10 @@
-"""What a broker tells of itself as a table of texts (28), under Apache's keys, which its tools read.
+"""What a broker tells of itself as a table of texts (28), under Apache's keys, which its tools
+read.
 
-Where this broker has nothing of the kind (thread pools but one, a lock of the page cache) the value is 0; docs/statistics.md says which.
-One rule: everything is asked of those who know it, at the moment it is asked for. Source: apache/rocketmq
-``AdminBrokerProcessor.prepareRuntimeInfo``, ``DefaultMessageStore.getRuntimeInfo``, ``StoreStatsService.getRuntimeInfo``.
+Where this broker has nothing of the kind (thread pools but one, a lock of the page cache) the value
+is 0; docs/statistics.md says which. One rule: everything is asked of those who know it, at the
+moment it is asked for. Source: apache/rocketmq ``AdminBrokerProcessor.prepareRuntimeInfo``,
+``DefaultMessageStore.getRuntimeInfo``, ``StoreStatsService.getRuntimeInfo``.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ _NOTHING_OF_THE_KIND: Final = {
 
 
 class RuntimeInfo:
-    """The figures of one broker. Whoever has more adds a source: its keys replace those that are here."""
+    """The figures of one broker. Whoever has more adds a source: its keys replace those that are
+    here."""
 
     def __init__(
         self,
@@ -67,7 +70,8 @@ class RuntimeInfo:
         self._sources.append(source)
 
     def table(self, earliest_ms: int) -> dict[str, str]:
-        """Key to value. ``earliest_ms``: when the oldest message was stored, which takes a read of the disk."""
+        """Key to value. ``earliest_ms``: when the oldest message was stored, which takes a read of
+        the disk."""
         config, sends = self._config, self._sends
         figures = {
             **_NOTHING_OF_THE_KIND,
@@ -117,7 +121,9 @@ class RuntimeInfo:
         latency = self._store.latency
         return {
             "putMessageEntireTimeMax": str(int(latency.longest * 1000)),
-            "putMessageDistributeTime": "".join(f"{name}:{count} " for name, count in latency.last_minute.items()),
+            "putMessageDistributeTime": "".join(
+                f"{name}:{count} " for name, count in latency.last_minute.items()
+            ),
             "putLatency99": f"{_percentile(latency.last_minute, 0.99):.2f}",
             "putLatency999": f"{_percentile(latency.last_minute, 0.999):.2f}",
         }
@@ -128,7 +134,8 @@ class RuntimeInfo:
         places = {
             "commitLogMinOffset": str(log.start),
             "commitLogMaxOffset": str(log.end),
-            "dispatchBehindBytes": "0",  # an entry is dispatched in the turn in which it is appended
+            # an entry is dispatched in the turn in which it is appended
+            "dispatchBehindBytes": "0",
             "remainHowManyDataToFlush": _size_text(max(log.end - store.flushed.value, 0)),
         }
         figures = store.space.figures
@@ -138,7 +145,9 @@ class RuntimeInfo:
         if roots:
             path, space = min(roots, key=lambda root: root[1].used_percent)
             places["commitLogDiskRatio"] = str(space.used_percent / 100)
-            places["commitLogDirCapacity"] = f"Total : {_size_text(space.total)}, Free : {_size_text(space.free)}."
+            places["commitLogDirCapacity"] = (
+                f"Total : {_size_text(space.total)}, Free : {_size_text(space.free)}."
+            )
         queues = figures.get(self._paths.consume_queues)
         if queues is not None:
             places["consumeQueueDiskRatio"] = str(queues.used_percent / 100)
@@ -150,7 +159,8 @@ def _rates(rates: Iterable[float]) -> str:
 
 
 def _percentile(classes: Mapping[str, int], part: float) -> float:
-    """The upper bound, in ms, of the class in which that part of the appends of the last minute ended; under one millisecond is 0."""
+    """The upper bound, in ms, of the class in which that part of the appends of the last minute
+    ended; under one millisecond is 0."""
     left = sum(classes.values()) * part
     for bound, count in zip((0, *BOUNDS_MS[1:], BOUNDS_MS[-1]), classes.values(), strict=True):
         left -= count

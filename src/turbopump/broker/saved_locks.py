@@ -1,7 +1,9 @@
-"""The holders of locked queues in ``config/queueLocks.json``, a file of ours, so that a restart does not give a queue to a second client.
+"""The holders of locked queues in ``config/queueLocks.json``, a file of ours, so that a restart
+does not give a queue to a second client.
 
-One rule: a holder counts once the file names it (``saved``). The file is written when a holder changes, never for a renewal. A store that
-has been in use and has no such file was Apache's, whose brokers keep no locks: nothing is granted until its holders must have stopped.
+One rule: a holder counts once the file names it (``saved``). The file is written when a holder
+changes, never for a renewal. A store that has been in use and has no such file was Apache's, whose
+brokers keep no locks: nothing is granted until its holders must have stopped.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ class HeldLocks(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class SavedLocks:
-    """``locks`` is the table; ``saved`` the number of its last change that is on the disk, ``used`` whether the store is not new."""
+    """``locks`` is the table; ``saved`` the number of its last change that is on the disk, ``used``
+    whether the store is not new."""
 
     def __init__(self, table: JsonTable, clock: Clock, *, used: bool) -> None:
         self._table = table
@@ -51,11 +54,14 @@ class SavedLocks:
         now = self._clock.monotonic()
         found = self._table.load(lambda data: fastjson.decode(data, HeldLocks), lambda: None)
         if found is not None and not self._table.damaged:
-            self.locks = QueueLocks(now, {(lock.group, lock.queue): lock.client_id for lock in found.locks})
+            self.locks = QueueLocks(
+                now, {(lock.group, lock.queue): lock.client_id for lock in found.locks}
+            )
         elif self._used:  # a copy from before the damage may name another holder than the last one
             self.locks = QueueLocks(now, closed_until=now + RELIANCE_S)
             log.warning(
-                "who holds which queue is not known (no queueLocks.json, or it is damaged): no queue is locked for %d s",
+                "who holds which queue is not known (no queueLocks.json, or it is damaged): no "
+                "queue is locked for %d s",
                 RELIANCE_S,
             )
         else:
@@ -69,7 +75,8 @@ class SavedLocks:
             self._table.save(self._encode())
 
     def save_now(self) -> None:
-        if self._clock.monotonic() >= self.locks.closed_until:  # else the next start, too, must not take it for complete
+        # else the next start, too, must not take it for complete
+        if self._clock.monotonic() >= self.locks.closed_until:
             self._table.save_now(self._encode())
 
     def _settled(self, good: bool) -> None:
@@ -80,6 +87,7 @@ class SavedLocks:
     def _encode(self) -> bytes:
         holders = self.locks.holders(self._clock.monotonic())
         lines = [
-            HeldLock(group=group, queue=queue, client_id=client_id) for (group, queue), client_id in sorted(holders.items())
+            HeldLock(group=group, queue=queue, client_id=client_id)
+            for (group, queue), client_id in sorted(holders.items())
         ]
         return fastjson.encode_indented(HeldLocks(locks=lines))

@@ -1,4 +1,5 @@
-"""The clock of the store's scrub (``store/scrub.py``), and its words in the log: each finding once, each pass in one line."""
+"""The clock of the store's scrub (``store/scrub.py``), and its words in the log: each finding once,
+each pass in one line."""
 
 from __future__ import annotations
 
@@ -13,9 +14,12 @@ log = logging.getLogger(__name__)
 
 
 class Scrubbing:
-    """``step`` is to be called again and again, each time after the seconds that it returned. ``now`` in monotonic seconds."""
+    """``step`` is to be called again and again, each time after the seconds that it returned.
+    ``now`` in monotonic seconds."""
 
-    def __init__(self, store: MessageStore, disk: Disk, bytes_per_second: int, now: Callable[[], float]) -> None:
+    def __init__(
+        self, store: MessageStore, disk: Disk, bytes_per_second: int, now: Callable[[], float]
+    ) -> None:
         self._scrub = Scrub(
             disk,
             store.log,
@@ -41,7 +45,8 @@ class Scrubbing:
         if numbers.passes > self._passes:
             self._passes = numbers.passes
             log.info(
-                "scrub passed through the commit log passes=%d bytes=%d entries=%d damaged_ranges=%d damaged_bytes=%d "
+                "scrub passed through the commit log passes=%d bytes=%d entries=%d "
+                "damaged_ranges=%d damaged_bytes=%d "
                 "wrong_units=%d damaged_indexes=%d",
                 *(
                     numbers.passes,

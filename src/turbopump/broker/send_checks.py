@@ -1,8 +1,10 @@
-"""What a send must pass before it is looked at further, in Apache's order, each refusal with Apache's code and the beginning of its remark.
+"""What a send must pass before it is looked at further, in Apache's order, each refusal with
+Apache's code and the beginning of its remark.
 
-A plain send to a topic that is not watched (``TopicTable.watched``) passes all of this by its nature and never comes here. Source:
-apache/rocketmq ``SendMessageProcessor.preSend``, ``AbstractSendMessageProcessor.msgCheck``, ``SendMessageProcessor.handleRetryAndDLQ``;
-for the type of a message ``DefaultTopicMessageTypeValidator``, which only Apache's proxy asks.
+A plain send to a topic that is not watched (``TopicTable.watched``) passes all of this by its
+nature and never comes here. Source: apache/rocketmq ``SendMessageProcessor.preSend``,
+``AbstractSendMessageProcessor.msgCheck``, ``SendMessageProcessor.handleRetryAndDLQ``; for the type
+of a message ``DefaultTopicMessageTypeValidator``, which only Apache's proxy asks.
 """
 
 from __future__ import annotations
@@ -28,7 +30,13 @@ from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import MessageError, StoreClosedError
 from turbopump.message.properties import KEYS, decode_properties
-from turbopump.message.rules import DLQ_PREFIX, NOT_SENDABLE_TOPICS, RETRY_PREFIX, TOPIC_SIZE_MAX, topic_fault
+from turbopump.message.rules import (
+    DLQ_PREFIX,
+    NOT_SENDABLE_TOPICS,
+    RETRY_PREFIX,
+    TOPIC_SIZE_MAX,
+    topic_fault,
+)
 from turbopump.message.sysflag import TRANSACTION_MASK, SysFlag
 from turbopump.protocol.bodies.topics import PERM_WRITE, TopicConfig
 from turbopump.protocol.codes import ResponseCode
@@ -41,10 +49,16 @@ _ILLEGAL: Final = re.compile(r"[^%|a-zA-Z0-9_-]")
 
 
 class SendChecks:
-    """The checks of one broker. A topic that does not exist yet is made on the way, if it may be."""
+    """The checks of one broker. A topic that does not exist yet is made on the way, if it may
+    be."""
 
     def __init__(
-        self, config: BrokerConfig, topics: TopicTable, groups: GroupTable, clock: Clock, source: random.Random
+        self,
+        config: BrokerConfig,
+        topics: TopicTable,
+        groups: GroupTable,
+        clock: Clock,
+        source: random.Random,
     ) -> None:
         self._config = config
         self._topics = topics
@@ -66,7 +80,8 @@ class SendChecks:
             if topic is None:
                 return Response(
                     code=ResponseCode.TOPIC_NOT_EXIST,
-                    remark=f"topic[{request.topic}] not exist, apply first please! Create it (turbopump topic create), "
+                    remark=f"topic[{request.topic}] not exist, apply first please! Create it "
+                    "(turbopump topic create), "
                     "or set autoCreateTopicEnable=true on the broker",
                 )
         refused = _unfit_queue(request, topic)
@@ -81,7 +96,8 @@ class SendChecks:
             return self._random.randrange(topic.write_queue_nums)
         return request.queue_id
 
-    # --- in the order in which they are asked --------------------------------------------------------------------------------
+    # --- in the order in which they are asked
+    # --------------------------------------------------------------------------------
 
     def _too_early(self) -> Response | None:
         opens = self._config.start_accept_send_request_time_stamp
@@ -90,7 +106,8 @@ class SendChecks:
         when = datetime.fromtimestamp(opens / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         return Response(
             code=ResponseCode.SYSTEM_ERROR,
-            remark=f"broker unable to service, until {when} (startAcceptSendRequestTimeStamp={opens}); send to another broker meanwhile",
+            remark=f"broker unable to service, until {when} "
+            f"(startAcceptSendRequestTimeStamp={opens}); send to another broker meanwhile",
         )
 
     def _forbidden(self, request: SendRequest, topic: TopicConfig | None) -> Response | None:
@@ -98,7 +115,8 @@ class SendChecks:
         if not config.broker_permission & PERM_WRITE and topic is not None and topic.order:
             return Response(
                 code=ResponseCode.NO_PERMISSION,
-                remark=f"the broker[{config.advertised_host}] sending message is forbidden: its brokerPermission is "
+                remark=f"the broker[{config.advertised_host}] sending message is forbidden: its "
+                "brokerPermission is "
                 f"{config.broker_permission}; send to another broker, or add 2 (write) to it",
             )
         fault = topic_name_fault(request.topic)
@@ -107,21 +125,30 @@ class SendChecks:
         if request.topic in NOT_SENDABLE_TOPICS:
             return Response(
                 code=ResponseCode.NO_PERMISSION,
-                remark=f"Sending message to topic[{request.topic}] is forbidden. The broker keeps it for itself; choose another one",
+                remark=f"Sending message to topic[{request.topic}] is forbidden. The broker "
+                "keeps it for itself; choose another one",
             )
         return None
 
     def _create(self, request: SendRequest) -> TopicConfig | None:
-        made = self._topics.create_by_sending(request.topic, request.default_topic, request.default_topic_queue_nums)
+        made = self._topics.create_by_sending(
+            request.topic, request.default_topic, request.default_topic_queue_nums
+        )
         if made is None and request.topic.startswith(RETRY_PREFIX):
             made = self._topics.create_retry_topic(request.topic[len(RETRY_PREFIX) :], 1)
         return made
 
     def _unfit_for_batch(self, request: SendRequest) -> Response | None:
         if len(request.topic) > TOPIC_SIZE_MAX:
-            remark = f"message topic length too long {len(request.topic)}; a batch allows {TOPIC_SIZE_MAX}"
+            remark = (
+                f"message topic length too long {len(request.topic)}; a batch allows "
+                f"{TOPIC_SIZE_MAX}"
+            )
         elif request.topic.startswith(RETRY_PREFIX):
-            remark = f"batch request does not support retry group {request.topic}; send its messages one by one"
+            remark = (
+                f"batch request does not support retry group {request.topic}; send its "
+                "messages one by one"
+            )
         else:
             return None
         return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=remark)
@@ -130,16 +157,19 @@ class SendChecks:
         if not request.topic.startswith(RETRY_PREFIX):
             return None
         group = request.topic[len(RETRY_PREFIX) :]
-        # RocketMQ: the rest is the group, whole, also that of a POP retry topic (`%RETRY%group_topic`); if new, it is made
+        # RocketMQ: the rest is the group, whole, also that of a POP retry topic
+        # (`%RETRY%group_topic`); if new, it is made
         if self._groups.find(group) is not None:
             return None
         return Response(
             code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            remark=f"subscription group not exist, {group}; start a consumer of it, or set autoCreateSubscriptionGroup=true on the broker",
+            remark=f"subscription group not exist, {group}; start a consumer of it, or set "
+            "autoCreateSubscriptionGroup=true on the broker",
         )
 
     def _unfit_for_topic(self, request: SendRequest, topic: TopicConfig) -> Response | None:
-        """What the attributes of the topic forbid. Of a batch the messages themselves are not looked into."""
+        """What the attributes of the topic forbid. Of a batch the messages themselves are not
+        looked into."""
         attributes, name = topic.attributes, request.topic
         compacted = attributes.get(CLEANUP_POLICY) == COMPACTION and not request.batch
         typed = self._types and not name.startswith((RETRY_PREFIX, DLQ_PREFIX))
@@ -149,17 +179,24 @@ class SendChecks:
             remark = _wrong_type(name, topic_message_type(topic), message_type_of(properties))
         if compacted and not properties.get(KEYS, "").strip():
             remark = (
-                remark or f"Required message key is missing: topic {name} has cleanup.policy=COMPACTION; give the message keys"
+                remark
+                or f"Required message key is missing: topic {name} has "
+                "cleanup.policy=COMPACTION; give the message keys"
             )
         if request.sys_flag & SysFlag.INNER_BATCH and not is_batch_cq(topic):
             remark = (
-                remark or "the message is an inner batch (sysFlag 128) but its topic has no queue.type=BatchCQ; send a batch"
+                remark
+                or "the message is an inner batch (sysFlag 128) but its topic has no "
+                "queue.type=BatchCQ; send a batch"
             )
-        return None if remark is None else Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=remark)
+        return (
+            None if remark is None else Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=remark)
+        )
 
 
 def _unfit_queue(request: SendRequest, topic: TopicConfig) -> Response | None:
-    """RocketMQ divides by the number of queues where there is none to choose from, and answers 1 (``/ by zero``)."""
+    """RocketMQ divides by the number of queues where there is none to choose from, and answers 1
+    (``/ by zero``)."""
     queues = max(topic.write_queue_nums, topic.read_queue_nums)
     if request.queue_id < 0 < topic.write_queue_nums or 0 <= request.queue_id < queues:
         return None
@@ -167,7 +204,10 @@ def _unfit_queue(request: SendRequest, topic: TopicConfig) -> Response | None:
     if request.queue_id >= 0 and queues > 0:
         said += f"{queues} queues (0 to {queues - 1})"
     else:
-        said += f"no queue to write to here (writeQueueNums={topic.write_queue_nums}): give it some, or send to another broker"
+        said += (
+            f"no queue to write to here (writeQueueNums={topic.write_queue_nums}): give it "
+            "some, or send to another broker"
+        )
     return Response(code=ResponseCode.INVALID_PARAMETER, remark=said)
 
 
@@ -175,33 +215,48 @@ def _wrong_type(topic: str, expected: str, actual: str) -> str | None:
     if expected in (actual, MIXED):
         return None
     return (
-        f"TopicMessageType validate failed, the expected type is {expected}, but actual type is {actual}: topic {topic} has "
-        f"message.type={expected}, and this broker enableTopicMessageTypeCheck=true; send another kind of message or change the topic"
+        f"TopicMessageType validate failed, the expected type is {expected}, but actual type is "
+        f"{actual}: topic {topic} has "
+        f"message.type={expected}, and this broker enableTopicMessageTypeCheck=true; send "
+        "another kind of message or change the topic"
     )
 
 
 def body_refusal(size: int, size_max: int, store: MessageStore) -> Response:
-    """The answer to a body that cannot be; to any, while the store takes no writes: that comes first."""
+    """The answer to a body that cannot be; to any, while the store takes no writes: that comes
+    first."""
     closed = store.flushed.error or store.space.refusal
     if closed is not None:
         return store_refusal(StoreClosedError(str(closed)))
     if not size:  # RocketMQ: a NullPointerException, before every check
-        return Response(code=ResponseCode.SYSTEM_ERROR, remark="the message body is empty; send at least one byte")
-    return _illegal(f"the message body has {size} bytes; {size_max} are allowed (maxMessageSize of the broker)")
+        return Response(
+            code=ResponseCode.SYSTEM_ERROR,
+            remark="the message body is empty; send at least one byte",
+        )
+    return _illegal(
+        f"the message body has {size} bytes; {size_max} are allowed (maxMessageSize of the broker)"
+    )
 
 
 def batch_refusal(request: SendRequest, store: MessageStore) -> Response | None:
-    """The answer to a batch whose request says of the whole that it is delayed or part of a transaction; None: it says nothing of it.
+    """The answer to a batch whose request says of the whole that it is delayed or part of a
+    transaction; None: it says nothing of it.
 
-    Source: apache/rocketmq ``CommitLog.asyncPutMessages``, which looks at the level only; a time is refused here as well.
+    Source: apache/rocketmq ``CommitLog.asyncPutMessages``, which looks at the level only; a time is
+    refused here as well.
     """
     refused = kind_in_batch(request.properties or "")
     if request.sys_flag & TRANSACTION_MASK:
         refused = _illegal(
-            f"sysFlag {request.sys_flag} says that it is part of a transaction, and a batch cannot be; leave 4 and 8 out"
+            f"sysFlag {request.sys_flag} says that it is part of a transaction, and a batch "
+            "cannot be; leave 4 and 8 out"
         )
     closed = store.flushed.error or store.space.refusal
-    return refused if refused is None or closed is None else store_refusal(StoreClosedError(str(closed)))
+    return (
+        refused
+        if refused is None or closed is None
+        else store_refusal(StoreClosedError(str(closed)))
+    )
 
 
 def store_refusal(error: Exception) -> Response:
@@ -211,8 +266,13 @@ def store_refusal(error: Exception) -> Response:
     cause = str(error)
     if isinstance(error, OSError):
         advice = "; free some disk space" if error.errno in NO_ROOM else ""
-        cause = f"the store cannot make a new file: {error.strerror or error} ({error.filename or 'no path'}){advice}"
-    return Response(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=f"service not available now: {cause}")
+        cause = (
+            f"the store cannot make a new file: {error.strerror or error} "
+            f"({error.filename or 'no path'}){advice}"
+        )
+    return Response(
+        code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=f"service not available now: {cause}"
+    )
 
 
 def _illegal(cause: str) -> Response:
@@ -221,7 +281,8 @@ def _illegal(cause: str) -> Response:
 
 
 def topic_name_fault(topic: str) -> str | None:
-    """Why a topic cannot be called so, or None. Source: apache/rocketmq ``TopicValidator.validateTopic``."""
+    """Why a topic cannot be called so, or None. Source: apache/rocketmq
+    ``TopicValidator.validateTopic``."""
     fault = topic_fault(topic)
     if fault is None:
         return None

@@ -1,8 +1,10 @@
-"""Sends that were read and not yet stored: how many may wait and how long, and what the others are told.
+"""Sends that were read and not yet stored: how many may wait and how long, and what the others are
+told.
 
-They wait behind the making of a new file of the log, or because the loop has had its share of a turn (``remoting/backlog.py``). Only these
-are ever refused as busy: a message that was appended is answered by what becomes of it. Remarks begin as those of apache/rocketmq
-``BrokerFastFailure`` and ``SendMessageProcessor``, which clients and alarms look for, and go on with the cause.
+They wait behind the making of a new file of the log, or because the loop has had its share of a
+turn (``remoting/backlog.py``). Only these are ever refused as busy: a message that was appended is
+answered by what becomes of it. Remarks begin as those of apache/rocketmq ``BrokerFastFailure`` and
+``SendMessageProcessor``, which clients and alarms look for, and go on with the cause.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ _MAKING: Final = "a new file of the commit log is being made"
 
 
 class SendQueue:
-    """The waiting sends of a broker: ``backlog`` is for its server. ``refused`` counts by reason."""
+    """The waiting sends of a broker: ``backlog`` is for its server. ``refused`` counts by
+    reason."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._busy_ms = config.os_page_cache_busy_time_out_mills
@@ -42,20 +45,31 @@ class SendQueue:
         self._next_line = 0.0
 
     def append_took(self, seconds: float) -> None:
-        """An append was slow: over ``osPageCacheBusyTimeOutMills`` the sends that waited behind it are refused."""
+        """An append was slow: over ``osPageCacheBusyTimeOutMills`` the sends that waited behind it
+        are refused."""
         if seconds * 1000 > self._busy_ms:
             self.stood_still(seconds, "an append")
 
     def stood_still(self, seconds: float, what: str = "a turn of the event loop") -> None:
         """The loop could do nothing else for so long."""
-        self._cause = f"{what} took {seconds * 1000:.0f} ms: look at the disk's latency and the load of this machine"
+        self._cause = (
+            f"{what} took {seconds * 1000:.0f} ms: look at the disk's latency and the "
+            "load of this machine"
+        )
         self.backlog.stood_still(seconds)
 
     def _refuse(self, why: Refused, waited_s: float, left: int) -> Response:
         self.refused[why] += 1
-        code = ResponseCode.SERVICE_NOT_AVAILABLE if why is Refused.ENDING else ResponseCode.SYSTEM_BUSY
+        code = (
+            ResponseCode.SERVICE_NOT_AVAILABLE
+            if why is Refused.ENDING
+            else ResponseCode.SYSTEM_BUSY
+        )
         response = Response(
-            code=code, remark=self._remark(why, f"period in queue: {waited_s * 1000:.0f}ms, size of queue: {left}")
+            code=code,
+            remark=self._remark(
+                why, f"period in queue: {waited_s * 1000:.0f}ms, size of queue: {left}"
+            ),
         )
         self._log(response)
         return response
@@ -64,14 +78,27 @@ class SendQueue:
         held = self.backlog.held
         if why is Refused.WAITED:
             cause = _MAKING if held else "more is sent than this broker can store"
-            return f"[TIMEOUT_CLEAN_QUEUE]{_BUSY}, {place}; {cause} (waitTimeMillsInSendQueue={self._wait_ms})"
+            return (
+                f"[TIMEOUT_CLEAN_QUEUE]{_BUSY}, {place}; {cause} "
+                f"(waitTimeMillsInSendQueue={self._wait_ms})"
+            )
         if why is Refused.STOOD_STILL:
-            cause = f"{_MAKING}, for over {self._busy_ms} ms (osPageCacheBusyTimeOutMills)" if held else self._cause
+            cause = (
+                f"{_MAKING}, for over {self._busy_ms} ms (osPageCacheBusyTimeOutMills)"
+                if held
+                else self._cause
+            )
             return f"[PCBUSY_CLEAN_QUEUE]{_BUSY}, {place}; {cause}"
         if why is Refused.NO_ROOM:
-            return f"[PC_SYNCHRONIZED]{_BUSY}; {_MAKING}, for over {self._busy_ms} ms (osPageCacheBusyTimeOutMills)"
+            return (
+                f"[PC_SYNCHRONIZED]{_BUSY}; {_MAKING}, for over {self._busy_ms} ms "
+                "(osPageCacheBusyTimeOutMills)"
+            )
         if why is Refused.FULL:
-            return f"[OVERLOAD]system busy, start flow control for a while; {place} (sendThreadPoolQueueCapacity={self._size})"
+            return (
+                f"[OVERLOAD]system busy, start flow control for a while; {place} "
+                f"(sendThreadPoolQueueCapacity={self._size})"
+            )
         return "the broker is stopping; nothing was stored"
 
     def _log(self, response: Response) -> None:

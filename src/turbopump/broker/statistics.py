@@ -1,8 +1,11 @@
-"""What a broker has taken and given, by topic and group, over the last minute, hour and day, under Apache's names.
+"""What a broker has taken and given, by topic and group, over the last minute, hour and day, under
+Apache's names.
 
-Nothing is counted per message: every ten seconds a walk over the queues sees how far each has grown, and sums the sizes in its new units.
-A pull adds three numbers. The walk goes in small steps, so that no turn of the loop gets long. One rule: counts only grow from the start
-of the process on; a span is the difference of two samples. Source: apache/rocketmq ``BrokerStatsManager``, ``StatsItem``, ``BrokerStats``.
+Nothing is counted per message: every ten seconds a walk over the queues sees how far each has
+grown, and sums the sizes in its new units. A pull adds three numbers. The walk goes in small steps,
+so that no turn of the loop gets long. One rule: counts only grow from the start of the process on;
+a span is the difference of two samples. Source: apache/rocketmq ``BrokerStatsManager``,
+``StatsItem``, ``BrokerStats``.
 """
 
 from __future__ import annotations
@@ -55,7 +58,8 @@ class _Sample(NamedTuple):
 
 
 class StatsItem:
-    """One count. ``value`` grows by what was counted, ``times`` by how often. Samples are only kept of times when it grew."""
+    """One count. ``value`` grows by what was counted, ``times`` by how often. Samples are only kept
+    of times when it grew."""
 
     __slots__ = ("_samples", "times", "value")
 
@@ -73,7 +77,8 @@ class StatsItem:
             del samples[0]
 
     def over(self, span: Span, ticks: int) -> BrokerStatsItem:
-        """Sum, rate per second and average over the samples of a span, the last of them taken at tick ``ticks`` or before."""
+        """Sum, rate per second and average over the samples of a span, the last of them taken at
+        tick ``ticks`` or before."""
         samples = self._samples[SPANS.index(span)]
         number = ticks // span.ticks
         first = samples[0]
@@ -89,8 +94,8 @@ class StatsItem:
 
 
 class Totals(NamedTuple):
-    """Since the start of the process: messages taken and their bytes; pulls that found something and that did not; messages given;
-    messages that the timers took in, and that they gave on."""
+    """Since the start of the process: messages taken and their bytes; pulls that found something
+    and that did not; messages given; messages that the timers took in, and that they gave on."""
 
     put: int = 0
     put_size: int = 0
@@ -102,7 +107,8 @@ class Totals(NamedTuple):
 
 
 class Mornings(NamedTuple):
-    """How many messages had been taken and given, system topics left out, when yesterday and today began."""
+    """How many messages had been taken and given, system topics left out, when yesterday and today
+    began."""
 
     put_yesterday: int = 0
     put_today: int = 0
@@ -113,7 +119,9 @@ class Mornings(NamedTuple):
 class Statistics:
     """The counts of one broker, on ``queues``. ``detail``: each queue has counts too."""
 
-    def __init__(self, queues: Iterable[ConsumeQueue], clock: Clock, cluster: str, *, detail: bool) -> None:
+    def __init__(
+        self, queues: Iterable[ConsumeQueue], clock: Clock, cluster: str, *, detail: bool
+    ) -> None:
         self._queues = queues
         self._clock = clock
         self._cluster = cluster
@@ -134,7 +142,8 @@ class Statistics:
         self._day: date | None = None
         self.mornings = Mornings()
 
-    # --- counting ------------------------------------------------------------------------------------------------------------
+    # --- counting
+    # ----------------------------------------------------------------------------------------------
 
     def got(self, group: str, topic: str, count: int, size: int) -> None:
         """A pull was given ``count`` messages of ``size`` bytes. About 0.2 µs."""
@@ -165,10 +174,14 @@ class Statistics:
         self._gets = {key: counted for key, counted in self._gets.items() if key[1] != topic}
         self._ends = {queue: end for queue, end in self._ends.items() if queue.topic != topic}
 
-    # --- asking --------------------------------------------------------------------------------------------------------------
+    # --- asking
+    # ----------------------------------------------------------------------------------------------
 
-    def find(self, name: str, key: str) -> tuple[BrokerStatsItem, BrokerStatsItem, BrokerStatsItem] | None:
-        """A count over the last minute, hour and day, as of the last samples; None if nothing was ever counted so."""
+    def find(
+        self, name: str, key: str
+    ) -> tuple[BrokerStatsItem, BrokerStatsItem, BrokerStatsItem] | None:
+        """A count over the last minute, hour and day, as of the last samples; None if nothing was
+        ever counted so."""
         item = self._items.get(name, {}).get(key)
         return None if item is None else tuple(item.over(span, self._ticks) for span in SPANS)  # type: ignore[return-value]
 
@@ -188,16 +201,23 @@ class Statistics:
         return self._history[-1]
 
     def rates(self) -> tuple[Totals, tuple[tuple[float, ...], ...]]:
-        """The totals, and how each grew per second over the last 10 s, minute and ten minutes, or since the start if that was later."""
+        """The totals, and how each grew per second over the last 10 s, minute and ten minutes, or
+        since the start if that was later."""
         now = self._history[-1]
         rates = []
         for back in (1, 6, 60):
             back = min(back, len(self._history) - 1)
             before = self._history[-1 - back]
-            rates.append(tuple((a - b) / (back * SAMPLE_S) if back else 0.0 for a, b in zip(now, before, strict=True)))
+            rates.append(
+                tuple(
+                    (a - b) / (back * SAMPLE_S) if back else 0.0
+                    for a, b in zip(now, before, strict=True)
+                )
+            )
         return now, tuple(rates)
 
-    # --- sampling ------------------------------------------------------------------------------------------------------------
+    # --- sampling
+    # ----------------------------------------------------------------------------------------------
 
     def step(self) -> float:
         """Go on with the walk, or begin the next; after how many seconds to call again."""
@@ -226,7 +246,9 @@ class Statistics:
                     item.sample(span, number)
                     if count % ITEMS_AT_ONCE == 0:
                         yield
-        self._history.append(Totals(self._put, self._put_size, self._found, self.missed, self._given, *self.timers()))
+        self._history.append(
+            Totals(self._put, self._put_size, self._found, self.missed, self._given, *self.timers())
+        )
         self._turn_the_day()
 
     def _count_puts(self) -> Iterator[None]:
@@ -276,9 +298,13 @@ class Statistics:
 
     def _turn_the_day(self) -> None:
         """Note at the first sample of a day what there was."""
-        today = datetime.fromtimestamp(self._clock.now_ms() / 1000).date()  # RocketMQ: the broker's own zone
+        # RocketMQ: the broker's own zone
+        today = datetime.fromtimestamp(self._clock.now_ms() / 1000).date()
         if self._day is not None and today != self._day:
-            put, got = self.total(BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC), self.total(BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC)
+            put, got = (
+                self.total(BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC),
+                self.total(BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC),
+            )
             self.mornings = Mornings(self.mornings.put_today, put, self.mornings.get_today, got)
         self._day = today
 
@@ -290,4 +316,6 @@ def sizes_of(units: bytes) -> int:
         words.byteswap()
     sizes = words[2 :: UNIT_SIZE // 4]
     total = sum(sizes)
-    return total if total < NO_MESSAGE_SIZE else total - NO_MESSAGE_SIZE * sizes.count(NO_MESSAGE_SIZE)
+    return (
+        total if total < NO_MESSAGE_SIZE else total - NO_MESSAGE_SIZE * sizes.count(NO_MESSAGE_SIZE)
+    )

@@ -1,6 +1,8 @@
-"""The broker's tables and their files under ``config/``: loaded at the start, saved when they change, saved again until that works.
+"""The broker's tables and their files under ``config/``: loaded at the start, saved when they
+change, saved again until that works.
 
-One rule: what the tables say fits to what the store has: no group stands beyond a recovered queue, no topic with messages is unknown.
+One rule: what the tables say fits to what the store has: no group stands beyond a recovered queue,
+no topic with messages is unknown.
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ class SavedAtStop(Protocol):
 
 
 class Tables:
-    """Topics, groups, offsets and locks, loaded and made to fit the store. ``delay_offsets``, ``order_info`` and ``request_modes`` are the
-    files of others.
+    """Topics, groups, offsets and locks, loaded and made to fit the store. ``delay_offsets``,
+    ``order_info`` and ``request_modes`` are the files of others.
 
     Raises OSError if a file cannot be read.
     """
@@ -61,7 +63,9 @@ class Tables:
         self.files = [JsonTable(disk, paths.table(name), report) for name in names]
         for file in self.files:
             file.on_recovered = tell
-        topics, groups, offsets, self.delay_offsets, locks, self.order_info, self.request_modes = self.files
+        topics, groups, offsets, self.delay_offsets, locks, self.order_info, self.request_modes = (
+            self.files
+        )
         used = store.log.end > 0 or disk.file_size(paths.table("topics")) is not None
         self.topics = TopicTable(topics, clock, auto_create=config.auto_create_topic_enable)
         self.groups = GroupTable(groups, clock, auto_create=config.auto_create_subscription_group)
@@ -76,7 +80,9 @@ class Tables:
             cluster=config.broker_cluster_name,
             broker=config.broker_name,
             default_queues=config.default_topic_queue_nums,
-            cluster_perm=PERM_READ | PERM_WRITE | PERM_INHERIT if config.cluster_topic_enable else PERM_INHERIT,
+            cluster_perm=PERM_READ | PERM_WRITE | PERM_INHERIT
+            if config.cluster_topic_enable
+            else PERM_INHERIT,
             broker_perm=PERM_READ | PERM_WRITE if config.broker_topic_enable else PERM_INHERIT,
             trace=config.msg_trace_topic_name if config.trace_topic_enable else None,
         )
@@ -92,7 +98,8 @@ class Tables:
             table.save_now()
 
     def _set_back_offsets(self, store: MessageStore) -> None:
-        """No group may stand beyond what recovery found: it would miss what takes the lost offsets, also after the next crash."""
+        """No group may stand beyond what recovery found: it would miss what takes the lost offsets,
+        also after the next crash."""
 
         def end_of(topic: str, queue_id: int) -> int:
             queue = store.queues.find(topic, queue_id)
@@ -100,10 +107,18 @@ class Tables:
 
         moved = self.offsets.set_back(end_of)
         for one in moved[:MOVES_LOGGED]:
-            log.warning("offset set back to the end of its recovered queue group=%s topic=%s queue=%d offset=%d end=%d", *one)
+            log.warning(
+                "offset set back to the end of its recovered queue group=%s topic=%s "
+                "queue=%d offset=%d end=%d",
+                *one,
+            )
         if moved:
-            log.warning("offsets set back to the ends of their recovered queues count=%d", len(moved))
+            log.warning(
+                "offsets set back to the ends of their recovered queues count=%d", len(moved)
+            )
             try:
                 self.offsets.save_now()
             except OSError as error:  # the repeating save goes on trying
-                self._report(f"the offsets that were set back could not be saved ({error.strerror or error})")
+                self._report(
+                    f"the offsets that were set back could not be saved ({error.strerror or error})"
+                )

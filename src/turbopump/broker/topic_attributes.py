@@ -1,7 +1,9 @@
-"""Attributes of topics: which there are, how ``+name=value,-name`` changes them, and the type of a message.
+"""Attributes of topics: which there are, how ``+name=value,-name`` changes them, and the type of a
+message.
 
-One rule: values in, values out; what cannot be is a sentence that begins as Apache's. It must not know where topics are kept. Source:
-apache/rocketmq ``TopicAttributes``, ``AttributeParser``, ``AttributeUtil``, ``TopicMessageType``.
+One rule: values in, values out; what cannot be is a sentence that begins as Apache's. It must not
+know where topics are kept. Source: apache/rocketmq ``TopicAttributes``, ``AttributeParser``,
+``AttributeUtil``, ``TopicMessageType``.
 """
 
 from __future__ import annotations
@@ -36,12 +38,15 @@ class Attribute:
 ATTRIBUTES: Final[Mapping[str, Attribute]] = {
     QUEUE_TYPE: Attribute((BATCH_CQ, "SimpleCQ"), changeable=False),
     CLEANUP_POLICY: Attribute(("DELETE", COMPACTION), changeable=False),
-    MESSAGE_TYPE: Attribute(("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", MIXED), changeable=True),
+    MESSAGE_TYPE: Attribute(
+        ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", MIXED), changeable=True
+    ),
 }
 
 
 def parse_changes(text: str | None) -> dict[str, str] | str:
-    """``+name=value,-name`` as signed name to value ("" where one is taken away); a sentence if it cannot be read."""
+    """``+name=value,-name`` as signed name to value ("" where one is taken away); a sentence if it
+    cannot be read."""
     changes: dict[str, str] = {}
     given = (text or "").rstrip(",")
     for change in given.split(",") if given else ():
@@ -58,8 +63,11 @@ def parse_changes(text: str | None) -> dict[str, str] | str:
     return changes
 
 
-def change_attributes(current: Mapping[str, str] | None, changes: Mapping[str, str]) -> dict[str, str] | str:
-    """``changes`` (as ``parse_changes`` gives them) applied to the attributes that a topic has; ``current`` None: it is being made.
+def change_attributes(
+    current: Mapping[str, str] | None, changes: Mapping[str, str]
+) -> dict[str, str] | str:
+    """``changes`` (as ``parse_changes`` gives them) applied to the attributes that a topic has;
+    ``current`` None: it is being made.
 
     A sentence if that cannot be; then nothing is changed.
     """
@@ -84,20 +92,32 @@ def change_attributes(current: Mapping[str, str] | None, changes: Mapping[str, s
 
 def _fault(current: Mapping[str, str] | None, name: str, value: str, *, added: bool) -> str | None:
     if current is None and not added:
-        return f"only add attribute is supported while creating topic. key: {name[:64]}; leave -{name[:64]} out"
+        return (
+            f"only add attribute is supported while creating topic. key: {name[:64]}; leave "
+            f"-{name[:64]} out"
+        )
     if current is not None and not added and name not in current:
         return f"attempt to delete a nonexistent key: {name[:64]}; the topic does not have it"
-    if name == RESERVE_TIME:  # RocketMQ 5.3 without tiered storage means to say this, takes it, and does nothing with it
-        return "Update topic reserveTime not supported; a topic is kept as long as the log (fileReservedTime)"
+    # RocketMQ 5.3 without tiered storage means to say this, takes it, and does nothing with it
+    if name == RESERVE_TIME:
+        return (
+            "Update topic reserveTime not supported; a topic is kept as long as the log "
+            "(fileReservedTime)"
+        )
     attribute = ATTRIBUTES.get(name)
     if attribute is None:
         return f"unsupported key: {name[:64]}; there are {', '.join(ATTRIBUTES)}"
     if current is not None and not attribute.changeable:
         if added and current.get(name) == value:
             return None  # Apache refuses this too; the same wish twice should not fail
-        return f"attempt to update an unchangeable attribute. key: {name}; it is set when a topic is made"
+        return (
+            f"attempt to update an unchangeable attribute. key: {name}; it is set when a "
+            "topic is made"
+        )
     if added and value not in attribute.values:
-        return f"value is not in set: [{', '.join(attribute.values)}]; {name}={value[:64]} cannot be"
+        return (
+            f"value is not in set: [{', '.join(attribute.values)}]; {name}={value[:64]} cannot be"
+        )
     return None
 
 
@@ -115,7 +135,10 @@ def message_type_of(properties: Mapping[str, str]) -> str:
     """What kind a message is by its properties: TRANSACTION, DELAY, FIFO or NORMAL."""
     if properties.get("TRAN_MSG") == "true":
         return "TRANSACTION"
-    if any(name in properties for name in ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")):
+    if any(
+        name in properties
+        for name in ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
+    ):
         return "DELAY"
     return "FIFO" if "__SHARDINGKEY" in properties else "NORMAL"
 

@@ -1,4 +1,5 @@
-"""The queues that a topic has on all brokers, asked of the name servers and relied upon for a while.
+"""The queues that a topic has on all brokers, asked of the name servers and relied upon for a
+while.
 
 A broker without name servers knows its own. Source: apache/rocketmq ``TopicRouteInfoManager``.
 """
@@ -27,7 +28,12 @@ class TopicRoutes:
     """``interval`` in seconds: how long an answer is relied upon."""
 
     def __init__(
-        self, name_servers: Sequence[str], topics: TopicTable, broker_name: str, clock: Clock, interval: float
+        self,
+        name_servers: Sequence[str],
+        topics: TopicTable,
+        broker_name: str,
+        clock: Clock,
+        interval: float,
     ) -> None:
         self._name_servers = list(name_servers)
         self._topics = topics
@@ -38,7 +44,8 @@ class TopicRoutes:
         self._known: dict[str, tuple[float, list[MessageQueue]]] = {}
 
     async def queues(self, topic: str) -> list[MessageQueue] | None:
-        """Readable queues, sorted; None where nobody knows of any. While no name server answers, those of the last time."""
+        """Readable queues, sorted; None where nobody knows of any. While no name server answers,
+        those of the last time."""
         if not self._name_servers:
             return self._own(topic)
         now = self._clock.monotonic()
@@ -60,12 +67,17 @@ class TopicRoutes:
         config = self._topics.find(topic)
         if config is None or not config.readable:
             return None
-        return [MessageQueue(topic, self._broker_name, number) for number in range(config.read_queue_nums)]
+        return [
+            MessageQueue(topic, self._broker_name, number)
+            for number in range(config.read_queue_nums)
+        ]
 
     async def _ask(self, topic: str) -> list[MessageQueue] | None:
         for server in self._name_servers:
             try:
-                answer = await self._remoting.exchange(server, GetRouteInfo(topic=topic), timeout=ANSWER_S)
+                answer = await self._remoting.exchange(
+                    server, GetRouteInfo(topic=topic), timeout=ANSWER_S
+                )
                 if answer.code != ResponseCode.SUCCESS:
                     continue
                 route = fastjson.decode(answer.body, TopicRouteData)
@@ -73,6 +85,8 @@ class TopicRoutes:
                 continue
             found = [data for data in route.queue_datas if data.perm & PERM_READ]
             return sorted(
-                MessageQueue(topic, data.broker_name or "", number) for data in found for number in range(data.read_queue_nums)
+                MessageQueue(topic, data.broker_name or "", number)
+                for data in found
+                for number in range(data.read_queue_nums)
             )
         return None

@@ -1,7 +1,8 @@
-"""The topics of this broker: ``config/topics.json``, Apache's system topics, and creation by Apache's rules.
+"""The topics of this broker: ``config/topics.json``, Apache's system topics, and creation by
+Apache's rules.
 
-Every change takes the next data version, is saved, and is announced to the name servers through ``on_change``.
-Source: apache/rocketmq ``TopicConfigManager``.
+Every change takes the next data version, is saved, and is announced to the name servers through
+``on_change``. Source: apache/rocketmq ``TopicConfigManager``.
 """
 
 from __future__ import annotations
@@ -42,15 +43,20 @@ class TopicTable:
         self.unsaved: set[str] = set()
         """New topics that a crash could still take, and with them the way to their messages."""
         self.watched: set[str] = set()
-        """Topics whose sends must pass ``send_checks.py`` one by one: new ones, those of the broker, those with certain attributes."""
+        """Topics whose sends must pass ``send_checks.py`` one by one: new ones, those of the
+        broker, those with certain attributes."""
         self.system: frozenset[str] = frozenset()
-        """The topics that ``add_system_topics`` has made or found: those named as the broker and its cluster too."""
+        """The topics that ``add_system_topics`` has made or found: those named as the broker and
+        its cluster too."""
         self._waiting: list[asyncio.Future[bool]] = []
         table.on_settled = self._settled
 
     def load(self) -> None:
         """Read the file. Raises OSError."""
-        saved = self._table.load(lambda data: fastjson.decode(data, TopicConfigSerializeWrapper), TopicConfigSerializeWrapper)
+        saved = self._table.load(
+            lambda data: fastjson.decode(data, TopicConfigSerializeWrapper),
+            TopicConfigSerializeWrapper,
+        )
         self._topics = dict(saved.topic_config_table)
         for name, topic in self._topics.items():
             topic.topic_name = name
@@ -58,9 +64,17 @@ class TopicTable:
         self.version = saved.data_version
 
     def add_system_topics(
-        self, *, cluster: str, broker: str, default_queues: int, cluster_perm: int, broker_perm: int, trace: str | None
+        self,
+        *,
+        cluster: str,
+        broker: str,
+        default_queues: int,
+        cluster_perm: int,
+        broker_perm: int,
+        trace: str | None,
     ) -> None:
-        """The topics that every broker has from its start; ``trace`` is that of traces, if it is one of them."""
+        """The topics that every broker has from its start; ``trace`` is that of traces, if it is
+        one of them."""
         wanted = [
             ("SELF_TEST_TOPIC", 1, READ_WRITE),
             ("BenchmarkTest", BENCHMARK_QUEUES, READ_WRITE),
@@ -81,7 +95,9 @@ class TopicTable:
         changed = False
         for name, queues, perm in wanted:
             if name not in self._topics:
-                self._topics[name] = TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+                self._topics[name] = TopicConfig(
+                    topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm
+                )
                 self._watch(name)
                 changed = True
         if changed:
@@ -92,7 +108,9 @@ class TopicTable:
 
     def wrapper(self) -> TopicConfigSerializeWrapper:
         """The whole table with its version."""
-        return TopicConfigSerializeWrapper(data_version=self.version, topic_config_table=self._topics)
+        return TopicConfigSerializeWrapper(
+            data_version=self.version, topic_config_table=self._topics
+        )
 
     def put(self, config: TopicConfig) -> None:
         """Create or change a topic."""
@@ -113,9 +131,11 @@ class TopicTable:
         return True
 
     def create_by_sending(self, topic: str, default_topic: str, queues: int) -> TopicConfig | None:
-        """What a send to an unknown topic makes of it: a copy of the default topic, if that lets itself be inherited.
+        """What a send to an unknown topic makes of it: a copy of the default topic, if that lets
+        itself be inherited.
 
-        ``queues`` is what the producer asked for; the default topic's number is the most it gets. None: not allowed.
+        ``queues`` is what the producer asked for; the default topic's number is the most it gets.
+        None: not allowed.
         """
         model = self._topics.get(default_topic)
         if model is None or not model.perm & PERM_INHERIT:
@@ -139,7 +159,9 @@ class TopicTable:
         name = RETRY_PREFIX + group
         config = self._topics.get(name)
         if config is None:
-            config = TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=READ_WRITE)
+            config = TopicConfig(
+                topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=READ_WRITE
+            )
             self.put(config)
         return config
 
@@ -163,7 +185,12 @@ class TopicTable:
                 waiter.set_result(good)
 
     def _watch(self, name: str) -> None:
-        if name in self.unsaved or name in NOT_SENDABLE_TOPICS or name[0] == "%" or needs_a_look(self._topics[name]):
+        if (
+            name in self.unsaved
+            or name in NOT_SENDABLE_TOPICS
+            or name[0] == "%"
+            or needs_a_look(self._topics[name])
+        ):
             self.watched.add(name)
         else:
             self.watched.discard(name)

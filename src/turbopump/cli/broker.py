@@ -6,18 +6,39 @@ from contextlib import asynccontextmanager
 import click
 
 from turbopump.cli.log_output import log_options, start_log
-from turbopump.cli.serving import advertised, log_effective, print_effective, refuse_open_bind, refuse_unmeant_directory, serve
+from turbopump.cli.serving import (
+    advertised,
+    log_effective,
+    print_effective,
+    refuse_open_bind,
+    refuse_unmeant_directory,
+    serve,
+)
 from turbopump.config.broker_config import BrokerConfig, load_broker_config
 
 
 @click.command(name="broker")
 @click.option("-c", "file", metavar="FILE", help="Configuration in Apache's keys (broker.conf).")
-@click.option("-n", "--namesrv", "namesrv", metavar="ADDRS", help="Name servers, HOST:PORT;HOST:PORT (namesrvAddr).")
+@click.option(
+    "-n",
+    "--namesrv",
+    "namesrv",
+    metavar="ADDRS",
+    help="Name servers, HOST:PORT;HOST:PORT (namesrvAddr).",
+)
 @click.option("-p", "show", is_flag=True, help="Print the effective configuration and end.")
-@click.option("--data", metavar="DIR", help="Directory of the store (storePathRootDir).  [default: ~/store]")
+@click.option(
+    "--data", metavar="DIR", help="Directory of the store (storePathRootDir).  [default: ~/store]"
+)
 @click.option("--host", help="Interface to listen on (bindAddress).  [default: 127.0.0.1]")
-@click.option("--port", type=click.IntRange(0, 65535), help="Port, 0 for a free one (listenPort).  [default: 10911]")
-@click.option("--advertise", metavar="HOST[:PORT]", help="Address that clients are told (brokerIP1).")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help="Port, 0 for a free one (listenPort).  [default: 10911]",
+)
+@click.option(
+    "--advertise", metavar="HOST[:PORT]", help="Address that clients are told (brokerIP1)."
+)
 @click.option("--insecure", is_flag=True, help="Allow an interface that other machines reach.")
 @log_options("info")
 def command(
@@ -38,8 +59,15 @@ def command(
     """
     start_log(log_level, log_file)
     refuse_unmeant_directory(data)
-    given = {"namesrv_addr": namesrv, "store_path_root_dir": data, "bind_address": host, "listen_port": port}
-    overrides = {name: value for name, value in given.items() if value is not None} | dict(advertised(advertise))
+    given = {
+        "namesrv_addr": namesrv,
+        "store_path_root_dir": data,
+        "bind_address": host,
+        "listen_port": port,
+    }
+    overrides = {name: value for name, value in given.items() if value is not None} | dict(
+        advertised(advertise)
+    )
     config = load_broker_config(file, overrides)
     if show:
         print_effective(config)

@@ -1,4 +1,5 @@
-"""Asking the servers of a cluster for a command: name servers, masters, and how an answer is shown. It must not know what is asked."""
+"""Asking the servers of a cluster for a command: name servers, masters, and how an answer is shown.
+It must not know what is asked."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -35,7 +36,9 @@ def with_client(work: Callable[[RemotingClient], Awaitable[None]]) -> None:
     run_client(run())
 
 
-async def ask_name_servers(client: RemotingClient, addresses: list[str], request: Request[None], body: type[BodyT]) -> BodyT:
+async def ask_name_servers(
+    client: RemotingClient, addresses: list[str], request: Request[None], body: type[BodyT]
+) -> BodyT:
     """The answer of the first name server that can be reached. Raises RemotingError."""
     failures: list[str] = []
     for address in addresses:
@@ -46,10 +49,13 @@ async def ask_name_servers(client: RemotingClient, addresses: list[str], request
             continue
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise RemotingError(
-                f"{address} is no name server ({(answer.remark or '').strip()}); look at -n and NAMESRV_ADDR: is it a broker's address?"
+                f"{address} is no name server ({(answer.remark or '').strip()}); look at -n and "
+                "NAMESRV_ADDR: is it a broker's address?"
             )
         if answer.code != ResponseCode.SUCCESS:
-            raise RemotingError(answer.remark or f"the name server {address} answered with code {answer.code}")
+            raise RemotingError(
+                answer.remark or f"the name server {address} answered with code {answer.code}"
+            )
         return fastjson.decode(answer.body, body)
     raise RemotingError(
         f"no name server can be reached: {'; '.join(failures)}. "
@@ -57,16 +63,26 @@ async def ask_name_servers(client: RemotingClient, addresses: list[str], request
     )
 
 
-async def masters(client: RemotingClient, namesrv: list[str], cluster: str | None = None) -> list[str]:
-    """The masters' addresses, of one ``cluster`` or of all. Raises ClickException if there is none."""
+async def masters(
+    client: RemotingClient, namesrv: list[str], cluster: str | None = None
+) -> list[str]:
+    """The masters' addresses, of one ``cluster`` or of all. Raises ClickException if there is
+    none."""
     info = await ask_name_servers(client, namesrv, GetBrokerClusterInfo(), ClusterInfo)
     if cluster is not None:
         refuse_unknown_cluster(info, cluster)
-    brokers = [broker for broker in info.broker_addr_table.values() if cluster is None or broker.cluster == cluster]
-    found = [broker.broker_addrs[MASTER_ID] for broker in brokers if MASTER_ID in broker.broker_addrs]
+    brokers = [
+        broker
+        for broker in info.broker_addr_table.values()
+        if cluster is None or broker.cluster == cluster
+    ]
+    found = [
+        broker.broker_addrs[MASTER_ID] for broker in brokers if MASTER_ID in broker.broker_addrs
+    ]
     if not found:
         raise click.ClickException(
-            "no broker is registered with the name server: start one with this address in its namesrvAddr"
+            "no broker is registered with the name server: start one with this address in its "
+            "namesrvAddr"
         )
     return sorted(found)
 
@@ -79,9 +95,14 @@ def refuse_unknown_cluster(info: ClusterInfo, cluster: str) -> None:
 
 
 async def ask_each(
-    client: RemotingClient, addresses: list[str], request: Request[Any], body: type[BodyT], *without: int
+    client: RemotingClient,
+    addresses: list[str],
+    request: Request[Any],
+    body: type[BodyT],
+    *without: int,
 ) -> dict[str, BodyT]:
-    """What each broker answers, by address; those that answer with a code of ``without`` have nothing to say. Raises RemotingError."""
+    """What each broker answers, by address; those that answer with a code of ``without`` have
+    nothing to say. Raises RemotingError."""
     found: dict[str, BodyT] = {}
     for address in addresses:
         answer = await client.exchange(address, request)
@@ -97,7 +118,8 @@ def refuse_other_server(address: str, answer: Command) -> None:
     """Raise RemotingError if what answers does not know what brokers are asked."""
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         raise RemotingError(
-            f"{address} does not know this request ({(answer.remark or '').strip()}): is it a name server's address, or an older broker?"
+            f"{address} does not know this request ({(answer.remark or '').strip()}): is it a "
+            "name server's address, or an older broker?"
         )
 
 

@@ -22,9 +22,18 @@ AT_ONCE: Final = 256
 @click.command(name="consume")
 @click.argument("topic", callback=checked_topic)
 @name_server_option
-@click.option("--group", default="turbopump-consume", show_default=True, help="Consumer group, whose place is kept.")
+@click.option(
+    "--group",
+    default="turbopump-consume",
+    show_default=True,
+    help="Consumer group, whose place is kept.",
+)
 @click.option("--tags", default="*", show_default=True, help="Tags wanted: 'A || B'.")
-@click.option("--sql", metavar="FILTER", help="Properties wanted, instead of tags: \"price > 5 AND region IN ('eu', 'us')\".")
+@click.option(
+    "--sql",
+    metavar="FILTER",
+    help="Properties wanted, instead of tags: \"price > 5 AND region IN ('eu', 'us')\".",
+)
 @click.option(
     "--from",
     "start",
@@ -33,7 +42,9 @@ AT_ONCE: Final = 256
     show_default=True,
     help="Where a group that is new to the topic begins.",
 )
-@click.option("--count", type=click.IntRange(1), help="End after so many messages.  [default: never]")
+@click.option(
+    "--count", type=click.IntRange(1), help="End after so many messages.  [default: never]"
+)
 @click.option(
     "--idle",
     metavar="SECONDS",
@@ -58,11 +69,16 @@ def command(
 ) -> None:
     """Write the messages of TOPIC to standard output as JSON lines, until Ctrl-C.
 
-    A message counts as consumed when its line has been written. What is written, `turbopump produce` reads.
+    A message counts as consumed when its line has been written. What is written, `turbopump
+    produce` reads.
     """
-    if sql is not None and click.get_current_context().get_parameter_source("tags") is ParameterSource.COMMANDLINE:
+    if (
+        sql is not None
+        and click.get_current_context().get_parameter_source("tags") is ParameterSource.COMMANDLINE
+    ):
         raise click.UsageError(
-            "--tags and --sql do not go together: tags are the property TAGS, as in \"TAGS = 'A' AND price > 5\""
+            "--tags and --sql do not go together: tags are the property TAGS, as in \"TAGS = 'A' "
+            'AND price > 5"'
         )
     start_log(log_level, log_file)
 
@@ -70,7 +86,9 @@ def command(
         left = sys.maxsize if count is None else count
         where = ConsumeFrom[start.upper()]
         wanted = tags if sql is None else Sql(sql)
-        async with PushConsumer(namesrv, group=group, topic=topic, tags=wanted, consume_from=where) as consumer:
+        async with PushConsumer(
+            namesrv, group=group, topic=topic, tags=wanted, consume_from=where
+        ) as consumer:
             while left:
                 try:
                     async with asyncio.timeout(idle):
@@ -78,7 +96,9 @@ def command(
                 except TimeoutError:
                     return
                 for message in messages:
-                    sys.stdout.buffer.write((message.body if raw else write_message(message)) + b"\n")
+                    sys.stdout.buffer.write(
+                        (message.body if raw else write_message(message)) + b"\n"
+                    )
                 sys.stdout.buffer.flush()
                 for message in messages:
                     message.done()

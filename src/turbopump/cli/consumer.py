@@ -1,4 +1,5 @@
-"""`turbopump consumer list|show|status`: consumer groups, who is in them, how far they are, and how they do."""
+"""`turbopump consumer list|show|status`: consumer groups, who is in them, how far they are, and how
+they do."""
 
 from typing import Any
 
@@ -33,18 +34,29 @@ def command(context: click.Context) -> None:
 @output_option
 @log_options("warning")
 def list_groups(namesrv: list[str], output: str, log_level: str, log_file: str | None) -> None:
-    """List the groups that have consumers or a place anywhere: how many consumers, and how far behind."""
+    """List the groups that have consumers or a place anywhere: how many consumers, and how far
+    behind."""
     start_log(log_level, log_file)
 
     async def work(client: RemotingClient) -> None:
         addresses = await masters(client, namesrv)
         rows = []
         for group in await _groups(client, addresses):
-            clients = {row["client_id"] for row in (await _group(client, addresses, group))["clients"]}
+            clients = {
+                row["client_id"] for row in (await _group(client, addresses, group))["clients"]
+            }
             queues = await places(client, addresses, group)
             if clients or queues:
-                rows.append({"group": group, "consumers": len(clients), "behind": sum(row["behind"] for row in queues)})
-        lines = [f"{row['group']}  consumers {row['consumers']}  behind {row['behind']}" for row in rows]
+                rows.append(
+                    {
+                        "group": group,
+                        "consumers": len(clients),
+                        "behind": sum(row["behind"] for row in queues),
+                    }
+                )
+        lines = [
+            f"{row['group']}  consumers {row['consumers']}  behind {row['behind']}" for row in rows
+        ]
         show(output, {"groups": rows}, lines)
 
     with_client(work)
@@ -55,8 +67,11 @@ def list_groups(namesrv: list[str], output: str, log_level: str, log_file: str |
 @name_server_option
 @output_option
 @log_options("warning")
-def show_group(group: str, namesrv: list[str], output: str, log_level: str, log_file: str | None) -> None:
-    """Show the consumers of a group, what they subscribe, and how far behind they are. Exit code 3 if there is nothing of it."""
+def show_group(
+    group: str, namesrv: list[str], output: str, log_level: str, log_file: str | None
+) -> None:
+    """Show the consumers of a group, what they subscribe, and how far behind they are. Exit code 3
+    if there is nothing of it."""
     start_log(log_level, log_file)
 
     async def work(client: RemotingClient) -> None:
@@ -65,14 +80,23 @@ def show_group(group: str, namesrv: list[str], output: str, log_level: str, log_
         queues = await places(client, addresses, group)
         behind = sum(row["behind"] for row in queues)
         lines = [
-            *(f"{row['client_id']}  {row['address']}  {row['language']}  {row['version']}" for row in found["clients"]),
-            *(f"subscribes {row['topic']}  {row['kind']}  {row['expression']}" for row in found["subscriptions"]),
+            *(
+                f"{row['client_id']}  {row['address']}  {row['language']}  {row['version']}"
+                for row in found["clients"]
+            ),
+            *(
+                f"subscribes {row['topic']}  {row['kind']}  {row['expression']}"
+                for row in found["subscriptions"]
+            ),
             f"behind by {behind} in all",
         ]
         nothing = not queues and not found["clients"]
         show(output, {"group": group, **found, "behind": behind}, [] if nothing else lines)
         if nothing:
-            what = f"the group {group} has no consumers and no place in any topic; turbopump consumer list shows the groups"
+            what = (
+                f"the group {group} has no consumers and no place in any topic; turbopump "
+                "consumer list shows the groups"
+            )
             click.echo(f"turbopump: {what}", err=True)
             raise SystemExit(NOT_FOUND)
 
@@ -84,9 +108,11 @@ def show_group(group: str, namesrv: list[str], output: str, log_level: str, log_
 @name_server_option
 @output_option
 @log_options("warning")
-def show_status(group: str, namesrv: list[str], output: str, log_level: str, log_file: str | None) -> None:
-    """Ask every consumer of a group how it does, and whether they get along. Exit code 1 if they do not, or one does not answer; 3 if no
-    broker knows the group."""
+def show_status(
+    group: str, namesrv: list[str], output: str, log_level: str, log_file: str | None
+) -> None:
+    """Ask every consumer of a group how it does, and whether they get along. Exit code 1 if they do
+    not, or one does not answer; 3 if no broker knows the group."""
     start_log(log_level, log_file)
 
     async def work(client: RemotingClient) -> None:
@@ -95,8 +121,14 @@ def show_status(group: str, namesrv: list[str], output: str, log_level: str, log
         groups = [group] if status["clients"] else await _groups(client, addresses)
         show(output, status, list(status_lines(status)) if group in groups else [])
         if group not in groups:
-            what = f"no broker knows the group {group}{did_you_mean(group, groups)}; look at its name (turbopump consumer list) and at -n"
-            click.echo(f"turbopump: {what}: a new group is there when its first consumer has started", err=True)
+            what = (
+                f"no broker knows the group {group}{did_you_mean(group, groups)}; look at its "
+                "name (turbopump consumer list) and at -n"
+            )
+            click.echo(
+                f"turbopump: {what}: a new group is there when its first consumer has started",
+                err=True,
+            )
             raise SystemExit(NOT_FOUND)
         if status["conflicts"] or any(row["fault"] for row in status["clients"]):
             raise SystemExit(1)
@@ -113,9 +145,13 @@ async def _groups(client: RemotingClient, addresses: list[str]) -> list[str]:
 async def _group(client: RemotingClient, addresses: list[str], group: str) -> dict[str, Any]:
     """The clients of a group, each once, and its subscriptions."""
     asked = GetConsumerConnectionList(consumer_group=group)
-    answers = await ask_each(client, addresses, asked, ConsumerConnection, ResponseCode.CONSUMER_NOT_ONLINE)
+    answers = await ask_each(
+        client, addresses, asked, ConsumerConnection, ResponseCode.CONSUMER_NOT_ONLINE
+    )
     clients = {one.client_id: one for body in answers.values() for one in body.connection_set}
-    subscriptions = {topic: data for body in answers.values() for topic, data in body.subscription_table.items()}
+    subscriptions = {
+        topic: data for body in answers.values() for topic, data in body.subscription_table.items()
+    }
     first = next(iter(answers.values()), ConsumerConnection())
     return {
         "consume_type": first.consume_type,

@@ -1,6 +1,8 @@
-"""How the consumers of a group do: what each of them tells (307), and what is wrong among them, by their brokers' word and by their own.
+"""How the consumers of a group do: what each of them tells (307), and what is wrong among them, by
+their brokers' word and by their own.
 
-Works with Apache's brokers, which say nothing of conflicts: what the consumers say is compared here, by the rules of our broker.
+Works with Apache's brokers, which say nothing of conflicts: what the consumers say is compared
+here, by the rules of our broker.
 """
 
 from __future__ import annotations
@@ -15,7 +17,12 @@ from turbopump.errors import BodyError, RemotingError
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol import fastjson
 from turbopump.protocol.bodies.connections import ConsumerConnection
-from turbopump.protocol.bodies.heartbeat import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel
+from turbopump.protocol.bodies.heartbeat import (
+    ConsumeFromWhere,
+    ConsumerData,
+    ConsumeType,
+    MessageModel,
+)
 from turbopump.protocol.bodies.running import ConsumerRunningInfo
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.consumers import GetConsumerConnectionList, GetConsumerRunningInfo
@@ -25,10 +32,14 @@ TIMEOUT_S = 12.0
 """A broker waits ten seconds for a client."""
 
 
-async def consumer_status(client: RemotingClient, addresses: list[str], group: str) -> dict[str, Any]:
+async def consumer_status(
+    client: RemotingClient, addresses: list[str], group: str
+) -> dict[str, Any]:
     """``clients``, each once, and ``conflicts``, as sentences. Raises RemotingError."""
     asked = GetConsumerConnectionList(consumer_group=group)
-    answers = await ask_each(client, addresses, asked, ConsumerConnection, ResponseCode.CONSUMER_NOT_ONLINE)
+    answers = await ask_each(
+        client, addresses, asked, ConsumerConnection, ResponseCode.CONSUMER_NOT_ONLINE
+    )
     found: dict[str, dict[str, Any]] = {}
     members: list[Member] = []
     conflicts: dict[str, None] = {}
@@ -48,9 +59,18 @@ async def consumer_status(client: RemotingClient, addresses: list[str], group: s
                     **_row(info),
                 }
                 if not isinstance(info, str):
-                    members.append(Member(client_id, one.version, 0.0, told=_told(info, body.message_model)))
-            if ids.count(client_id) > 1 and not body.conflicts and body.message_model is not MessageModel.BROADCASTING:
-                conflicts[f"client id {client_id} is used by {ids.count(client_id)} connections to {address}"] = None
+                    members.append(
+                        Member(client_id, one.version, 0.0, told=_told(info, body.message_model))
+                    )
+            if (
+                ids.count(client_id) > 1
+                and not body.conflicts
+                and body.message_model is not MessageModel.BROADCASTING
+            ):
+                conflicts[
+                    f"client id {client_id} is used by {ids.count(client_id)} connections "
+                    f"to {address}"
+                ] = None
     conflicts |= dict.fromkeys(found_among(group, members))
     clients = [found[client_id] for client_id in sorted(found)]
     return {"group": group, "clients": clients, "conflicts": list(conflicts)}
@@ -66,14 +86,18 @@ def status_lines(status: dict[str, Any]) -> Iterator[str]:
             yield f"  does not answer: {row['fault']}"
         for topic in row["topics"]:
             yield (
-                f"  {topic['topic']}  {topic['expression']}  queues {topic['queues']}  ok {topic['ok_tps']:.2f}/s  "
-                f"failed {topic['failed_tps']:.2f}/s  {topic['consume_ms']:.1f} ms  pulled {topic['pull_tps']:.2f}/s"
+                f"  {topic['topic']}  {topic['expression']}  queues {topic['queues']}  ok "
+                f"{topic['ok_tps']:.2f}/s  "
+                f"failed {topic['failed_tps']:.2f}/s  {topic['consume_ms']:.1f} ms  pulled "
+                f"{topic['pull_tps']:.2f}/s"
             )
     for sentence in status["conflicts"]:
         yield f"conflict: {sentence}"
 
 
-async def _running(client: RemotingClient, address: str, group: str, client_id: str) -> ConsumerRunningInfo | str:
+async def _running(
+    client: RemotingClient, address: str, group: str, client_id: str
+) -> ConsumerRunningInfo | str:
     request = GetConsumerRunningInfo(consumer_group=group, client_id=client_id)
     try:
         answer = await client.exchange(address, request, timeout=TIMEOUT_S)
@@ -96,7 +120,9 @@ def _row(info: ConsumerRunningInfo | str) -> dict[str, Any]:
                 "topic": topic,
                 "kind": data.expression_type or "TAG",
                 "expression": data.sub_string or "*",
-                "queues": sum(queue.topic == topic for queue in (*info.mq_table, *info.mq_pop_table)),
+                "queues": sum(
+                    queue.topic == topic for queue in (*info.mq_table, *info.mq_pop_table)
+                ),
                 "ok_tps": status.consume_ok_tps if status else 0.0,
                 "failed_tps": status.consume_failed_tps if status else 0.0,
                 "failed_last_hour": status.consume_failed_msgs if status else 0,
@@ -109,9 +135,9 @@ def _row(info: ConsumerRunningInfo | str) -> dict[str, Any]:
 
 
 def _told(info: ConsumerRunningInfo, of_group: MessageModel | None) -> Told:
-    """What a consumer says of itself. Java's and ours tell all; Go's and C++'s not where they begin, nor whether they are broadcasting,
-    which is taken from the group's last heartbeat then. A push consumer may pop where its broker tells it to: that it pulls is taken from
-    its queues."""
+    """What a consumer says of itself. Java's and ours tell all; Go's and C++'s not where they
+    begin, nor whether they are broadcasting, which is taken from the group's last heartbeat then. A
+    push consumer may pop where its broker tells it to: that it pulls is taken from its queues."""
     said = info.properties
     kind = ConsumeType.__members__.get(said.get("PROP_CONSUME_TYPE", ""))
     pulls = any(not queue.topic.startswith(RETRY_PREFIX) for queue in info.mq_table)

@@ -1,4 +1,5 @@
-"""`turbopump dev`: a name server and a broker in one process, in a directory of their own, with files that start small."""
+"""`turbopump dev`: a name server and a broker in one process, in a directory of their own, with
+files that start small."""
 
 import dataclasses
 import tempfile
@@ -11,7 +12,14 @@ import click
 
 from turbopump import __version__
 from turbopump.cli.log_output import log_options, start_log
-from turbopump.cli.serving import advertised, log_effective, reachable, refuse_open_bind, refuse_unmeant_directory, serve
+from turbopump.cli.serving import (
+    advertised,
+    log_effective,
+    reachable,
+    refuse_open_bind,
+    refuse_unmeant_directory,
+    serve,
+)
 from turbopump.config.addresses import LOOPBACK, join_address
 from turbopump.config.broker_config import VIP_OFFSET, BrokerConfig, load_broker_config
 from turbopump.config.namesrv_config import NamesrvConfig, load_namesrv_config
@@ -31,11 +39,29 @@ SMALL_FILES: Final[Mapping[str, object]] = {
 
 
 @click.command(name="dev")
-@click.option("--data", metavar="DIR", help="Directory to keep messages in.  [default: a temporary one, removed at the end]")
+@click.option(
+    "--data",
+    metavar="DIR",
+    help="Directory to keep messages in.  [default: a temporary one, removed at the end]",
+)
 @click.option("--host", default=LOOPBACK, show_default=True, help="Interface to listen on.")
-@click.option("--namesrv-port", type=click.IntRange(0, 65535), default=9876, show_default=True, help="0 picks a free one.")
-@click.option("--broker-port", type=click.IntRange(0, 65535), default=10911, show_default=True, help="0 picks a free one.")
-@click.option("--advertise", metavar="HOST[:PORT]", help="Address of the broker that clients are told.")
+@click.option(
+    "--namesrv-port",
+    type=click.IntRange(0, 65535),
+    default=9876,
+    show_default=True,
+    help="0 picks a free one.",
+)
+@click.option(
+    "--broker-port",
+    type=click.IntRange(0, 65535),
+    default=10911,
+    show_default=True,
+    help="0 picks a free one.",
+)
+@click.option(
+    "--advertise", metavar="HOST[:PORT]", help="Address of the broker that clients are told."
+)
 @click.option("--insecure", is_flag=True, help="Allow an interface that other machines reach.")
 @log_options("warning")
 def command(
@@ -50,21 +76,28 @@ def command(
 ) -> None:
     """Run a name server and a broker until Ctrl-C or SIGTERM.
 
-    Prints a banner and, when clients can be served, the line `ready namesrv=HOST:PORT broker=HOST:PORT`.
+    Prints a banner and, when clients can be served, the line `ready namesrv=HOST:PORT
+    broker=HOST:PORT`.
     """
     start_log(log_level, log_file)
     refuse_open_bind(host, insecure=insecure)
     refuse_unmeant_directory(data)
     if namesrv_port and namesrv_port in (broker_port, broker_port - VIP_OFFSET):
         raise click.UsageError(
-            f"--namesrv-port {namesrv_port} is one of the broker's ports: it listens on {broker_port} and, for clients' VIP channel, "
+            f"--namesrv-port {namesrv_port} is one of the broker's ports: it listens on "
+            f"{broker_port} and, for clients' VIP channel, "
             f"on {broker_port - VIP_OFFSET}",
             click.get_current_context(),
         )
     namesrv = load_namesrv_config(None, {"bind_address": host, "listen_port": namesrv_port})
     broker = load_broker_config(
         None,
-        {"broker_name": "broker-dev", "bind_address": host, "listen_port": broker_port, **SMALL_FILES}
+        {
+            "broker_name": "broker-dev",
+            "bind_address": host,
+            "listen_port": broker_port,
+            **SMALL_FILES,
+        }
         | dict(advertised(advertise)),
         environ={},
     )
@@ -72,7 +105,9 @@ def command(
 
 
 @asynccontextmanager
-async def _running(namesrv: NamesrvConfig, broker_config: BrokerConfig, data: str | None) -> AsyncIterator[None]:
+async def _running(
+    namesrv: NamesrvConfig, broker_config: BrokerConfig, data: str | None
+) -> AsyncIterator[None]:
     from turbopump.broker.broker import Broker
     from turbopump.namesrv.server import NameServer
 
@@ -83,7 +118,9 @@ async def _running(namesrv: NamesrvConfig, broker_config: BrokerConfig, data: st
         server = NameServer(namesrv)
         stack.push_async_callback(server.close)
         bound = await server.start()
-        config = dataclasses.replace(broker_config, store_path_root_dir=directory, namesrv_addr=reachable(bound, LOOPBACK))
+        config = dataclasses.replace(
+            broker_config, store_path_root_dir=directory, namesrv_addr=reachable(bound, LOOPBACK)
+        )
         broker = Broker(config)
         stack.push_async_callback(broker.close)
         await broker.start()
@@ -95,7 +132,8 @@ async def _running(namesrv: NamesrvConfig, broker_config: BrokerConfig, data: st
 
 
 def _refuse_directory_in_use(directory: Path) -> None:
-    """Raise StoreLockedError now: a second start in a directory would otherwise stumble over the first one's ports."""
+    """Raise StoreLockedError now: a second start in a directory would otherwise stumble over the
+    first one's ports."""
     from turbopump.store.disk import SystemDisk
     from turbopump.store.files import StorePaths
 
@@ -108,6 +146,8 @@ def _print_banner(namesrv: str, config: BrokerConfig, broker: "Broker", *, kept:
     note = "" if kept else "  (temporary, removed at the end; --data DIR keeps it)"
     click.echo(f"Turbopump {__version__}, for development: no access control, small files")
     click.echo(f"  name server  {namesrv}")
-    click.echo(f"  broker       {join_address(broker.host, broker.port)}  advertised as {broker.address}")
+    click.echo(
+        f"  broker       {join_address(broker.host, broker.port)}  advertised as {broker.address}"
+    )
     click.echo(f"  data         {config.store_path_root_dir}{note}")
     click.echo("  Ctrl-C stops it")

@@ -1,7 +1,7 @@
 """`turbopump dlq list|show|resend|export`: dead letters, for people, or as JSON for programs.
 
-Exit codes: 0 all of it was done, 1 it was not (not every broker could be asked, not every letter was sent, somebody else is at it), 2 asked
-wrongly, 3 there is no such dead letter.
+Exit codes: 0 all of it was done, 1 it was not (not every broker could be asked, not every letter
+was sent, somebody else is at it), 2 asked wrongly, 3 there is no such dead letter.
 """
 
 from __future__ import annotations
@@ -24,7 +24,15 @@ from turbopump.cli.name_servers import name_server_option
 from turbopump.cli.names import checked_number
 from turbopump.cli.serving import run_client
 from turbopump.cli.topic import output_option
-from turbopump.client.dead_letters import DeadLetter, DeadLetters, InDoubt, ResendReport, ResendTo, resend, would_resend
+from turbopump.client.dead_letters import (
+    DeadLetter,
+    DeadLetters,
+    InDoubt,
+    ResendReport,
+    ResendTo,
+    resend,
+    would_resend,
+)
 from turbopump.client.traces.trace import TRACE_TOPIC
 from turbopump.clock import SystemClock
 from turbopump.errors import MessageNotFoundError
@@ -39,7 +47,9 @@ class SqlOption(click.ParamType):  # type: ignore[type-arg]
 
     name = "FILTER"
 
-    def convert(self, value: object, parameter: click.Parameter | None, context: click.Context | None) -> Filter:
+    def convert(
+        self, value: object, parameter: click.Parameter | None, context: click.Context | None
+    ) -> Filter:
         try:
             return compile_sql(str(value))
         except SqlError as error:
@@ -47,7 +57,10 @@ class SqlOption(click.ParamType):  # type: ignore[type-arg]
 
 
 sql_option = click.option(
-    "--sql", metavar="FILTER", type=SqlOption(), help="Only letters whose properties match: \"price > 5 AND TAGS = 'a'\"."
+    "--sql",
+    metavar="FILTER",
+    type=SqlOption(),
+    help="Only letters whose properties match: \"price > 5 AND TAGS = 'a'\".",
 )
 
 
@@ -76,7 +89,11 @@ def list_groups(namesrv: list[str], output: str, log_level: str, log_file: str |
         else:
             for line in group_lines(groups, SystemClock().now_ms()):
                 click.echo(line)
-        missing = [f"{group.group}: {name}: {why}" for group in groups for name, why in group.missing.items()]
+        missing = [
+            f"{group.group}: {name}: {why}"
+            for group in groups
+            for name, why in group.missing.items()
+        ]
         for text in missing:
             click.echo(f"turbopump: there may be more dead letters of {text}", err=True)
         return INCOMPLETE if missing else 0
@@ -90,10 +107,18 @@ def list_groups(namesrv: list[str], output: str, log_level: str, log_file: str |
 @name_server_option
 @sql_option
 @click.option(
-    "--count", type=click.IntRange(1), default=10, show_default=True, help="Without ids: at most so many, the oldest."
+    "--count",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    help="Without ids: at most so many, the oldest.",
 )
 @click.option(
-    "--trace-topic", metavar="NAME", default=TRACE_TOPIC, show_default=True, help="Where consumers leave their traces."
+    "--trace-topic",
+    metavar="NAME",
+    default=TRACE_TOPIC,
+    show_default=True,
+    help="Where consumers leave their traces.",
 )
 @output_option
 @log_options("warning")
@@ -108,7 +133,8 @@ def show(
     log_level: str,
     log_file: str | None,
 ) -> None:
-    """Show dead letters of GROUP: those with an ID (unique id, offset message id, or BROKER:QUEUE:OFFSET), or the oldest."""
+    """Show dead letters of GROUP: those with an ID (unique id, offset message id, or
+    BROKER:QUEUE:OFFSET), or the oldest."""
     start_log(log_level, log_file)
     choice = Choice(ids, sql)
 
@@ -117,7 +143,9 @@ def show(
         async for letter in dead_letters.letters(group, choice):
             reason = await dead_letters.reason(letter, trace_topic=trace_topic)
             if output == "json":
-                click.echo(msgspec.json.encode({**letter_row(letter), "reason": reason or "unknown"}))
+                click.echo(
+                    msgspec.json.encode({**letter_row(letter), "reason": reason or "unknown"})
+                )
             else:
                 for line in letter_lines(letter, reason or "unknown"):
                     click.echo(line)
@@ -181,7 +209,8 @@ def resend_letters(
     log_level: str,
     log_file: str | None,
 ) -> None:
-    """Send dead letters of GROUP again, each once: those with an ID (as `show` has them), those that match --sql, or --all."""
+    """Send dead letters of GROUP again, each once: those with an ID (as `show` has them), those
+    that match --sql, or --all."""
     if sum((bool(ids), sql is not None, every)) != 1:
         raise click.UsageError("choose what to resend: ids, --sql FILTER, or --all")
     start_log(log_level, log_file)
@@ -213,7 +242,8 @@ def resend_letters(
                     )
                 except asyncio.CancelledError:
                     click.echo(
-                        f"turbopump: interrupted: {report.sent:,} dead letters of {group} resent so far; whether those on their way have "
+                        f"turbopump: interrupted: {report.sent:,} dead letters of {group} resent "
+                        "so far; whether those on their way have "
                         "arrived the next run finds out, and nothing is sent twice",
                         err=True,
                     )
@@ -226,44 +256,73 @@ def resend_letters(
         for place, why in list(report.failed.items())[:FAILURES_SHOWN]:
             click.echo(f"turbopump: {place} was not sent: {why}", err=True)
         if report.failures > FAILURES_SHOWN:
-            click.echo(f"turbopump: and {report.failures - FAILURES_SHOWN} more were not sent", err=True)
+            click.echo(
+                f"turbopump: and {report.failures - FAILURES_SHOWN} more were not sent", err=True
+            )
         for queue, why in report.out_of_sight.items():
-            click.echo(f"turbopump: {queue}, where letters may have been sent, cannot be read: {why}", err=True)
+            click.echo(
+                f"turbopump: {queue}, where letters may have been sent, cannot be read: {why}",
+                err=True,
+            )
         if report.out_of_sight:
             click.echo(
-                "turbopump: run it again when that can be read. If it is gone for good, decide: --in-doubt send sends those letters again "
+                "turbopump: run it again when that can be read. If it is gone for good, decide: "
+                "--in-doubt send sends those letters again "
                 "(what had arrived is there twice), --in-doubt sent takes them for sent",
                 err=True,
             )
         if report.stopped is not None:
-            click.echo(f"turbopump: stopped: {report.stopped}; run it again when that is over, nothing is sent twice", err=True)
+            click.echo(
+                f"turbopump: stopped: {report.stopped}; run it again when that is over, "
+                "nothing is sent twice",
+                err=True,
+            )
         return choice.complain(report.handled) or (0 if report.complete else INCOMPLETE)
 
     _run(namesrv, work)
 
 
-EXPORTED = {"": "jsonl", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
+EXPORTED = {
+    "": "jsonl",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".parquet": "parquet",
+}
 """Endings of names, and the form of the file."""
 
 
 @command.command(name="export", short_help="Write dead letters to a file.")
 @click.argument("group")
-@click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True))
+@click.argument(
+    "file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True)
+)
 @name_server_option
 @sql_option
 @click.option(
-    "--format", "kind", type=click.Choice(["jsonl", "parquet"]), help="Form of the file.  [default: by the end of its name]"
+    "--format",
+    "kind",
+    type=click.Choice(["jsonl", "parquet"]),
+    help="Form of the file.  [default: by the end of its name]",
 )
 @log_options("warning")
 def export(
-    group: str, file: Path, namesrv: list[str], sql: Filter | None, kind: str | None, log_level: str, log_file: str | None
+    group: str,
+    file: Path,
+    namesrv: list[str],
+    sql: Filter | None,
+    kind: str | None,
+    log_level: str,
+    log_file: str | None,
 ) -> None:
-    """Write the dead letters of GROUP to FILE (- for standard output): JSON lines, or Parquet with the package pyarrow."""
+    """Write the dead letters of GROUP to FILE (- for standard output): JSON lines, or Parquet with
+    the package pyarrow."""
     start_log(log_level, log_file)
     kind = kind or EXPORTED.get(file.suffix.lower())
     if kind is None:
         raise click.UsageError(
-            f"the name {file.name} does not say in which form: let it end in .jsonl or .parquet, or give --format jsonl or parquet"
+            f"the name {file.name} does not say in which form: let it end in .jsonl or .parquet, "
+            "or give --format jsonl or parquet"
         )
     choice = Choice((), sql)
 
@@ -311,7 +370,9 @@ class Choice:
     def complain(self, found: int) -> int:
         """Say what was not there; the exit code."""
         for id_ in self._missing:
-            click.echo(f"turbopump: there is no dead letter {id_}; turbopump dlq show lists them", err=True)
+            click.echo(
+                f"turbopump: there is no dead letter {id_}; turbopump dlq show lists them", err=True
+            )
         if not found and not self._missing:
             click.echo("turbopump: there is no such dead letter", err=True)
         return NOT_FOUND if self._missing or not found else 0

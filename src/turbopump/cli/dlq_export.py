@@ -1,4 +1,5 @@
-"""Dead letters as a file: JSON lines, or Parquet. One rule: nothing is kept in memory but a row group."""
+"""Dead letters as a file: JSON lines, or Parquet. One rule: nothing is kept in memory but a row
+group."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ Write = Callable[[DeadLetter], None]
 
 @contextmanager
 def open_export(file: Path, kind: str) -> Iterator[Write]:
-    """A function that writes a letter; the file is whole when the block has ended, and as it was if that ends with an error."""
+    """A function that writes a letter; the file is whole when the block has ended, and as it was if
+    that ends with an error."""
     with _in_place_of(file) as part:
         if kind == "parquet":
             with _parquet(part) as write:
@@ -77,7 +79,9 @@ def _parquet(file: Path) -> Iterator[Write]:
         import pyarrow as arrow
         import pyarrow.parquet as parquet
     except ImportError:
-        raise click.ClickException("Parquet needs the package pyarrow: pip install pyarrow; or export JSON lines") from None
+        raise click.ClickException(
+            "Parquet needs the package pyarrow: pip install pyarrow; or export JSON lines"
+        ) from None
     schema = arrow.schema(
         [
             ("group", arrow.string()),

@@ -15,7 +15,14 @@ from turbopump.message.failure import CONSUME_FAILURE
 
 _AGES: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
 _SHOWN_APART: Final = frozenset(
-    {names.TAGS, names.KEYS, names.UNIQ_KEY, names.RETRY_TOPIC, names.ORIGIN_MESSAGE_ID, CONSUME_FAILURE}
+    {
+        names.TAGS,
+        names.KEYS,
+        names.UNIQ_KEY,
+        names.RETRY_TOPIC,
+        names.ORIGIN_MESSAGE_ID,
+        CONSUME_FAILURE,
+    }
 )
 
 
@@ -25,7 +32,15 @@ def group_lines(groups: Sequence[DeadGroup], now_ms: int) -> Iterator[str]:
         yield "no group has dead letters"
         return
     rows = [("GROUP", "LETTERS", "OLDEST", "NEWEST")]
-    rows += [(shown(one.group), f"{one.count:,}", _age(one.oldest_ms, now_ms), _age(one.newest_ms, now_ms)) for one in groups]
+    rows += [
+        (
+            shown(one.group),
+            f"{one.count:,}",
+            _age(one.oldest_ms, now_ms),
+            _age(one.newest_ms, now_ms),
+        )
+        for one in groups
+    ]
     first, second, third = (max(len(row[column]) for row in rows) for column in range(3))
     for row in rows:
         yield f"{row[0]:{first}}  {row[1]:>{second}}  {row[2]:{third}}  {row[3]}".rstrip()
@@ -65,7 +80,8 @@ def letter_lines(letter: DeadLetter, reason: str) -> Iterator[str]:
 
 
 def letter_row(letter: DeadLetter) -> dict[str, Any]:
-    """One letter for programs: a body that is no UTF-8 text is ``body_base64``, one that cannot be read ``body_fault``."""
+    """One letter for programs: a body that is no UTF-8 text is ``body_base64``, one that cannot be
+    read ``body_fault``."""
     message = letter.message
     row: dict[str, Any] = {
         "group": letter.group,
@@ -95,7 +111,10 @@ def letter_row(letter: DeadLetter) -> dict[str, Any]:
 
 def report_lines(report: ResendReport) -> Iterator[str]:
     """What was done, or would be."""
-    yield f"{report.sent:,} dead letters of {shown(report.group)} {'would be ' if report.dry_run else ''}resent"
+    yield (
+        f"{report.sent:,} dead letters of {shown(report.group)} "
+        f"{'would be ' if report.dry_run else ''}resent"
+    )
     for topic, count in sorted(report.targets.items()):
         yield f"  {count:,} to {shown(topic)}"
     counts = {

@@ -1,7 +1,8 @@
 """The command line's front door: which commands there are, and what the user sees when one fails.
 
-Its one rule: a command's module is imported when the command is called and not before; `--help` reads the table below. A failure
-is one sentence and an exit code (1 it could not be done, 2 it was asked wrongly), never a traceback. It must not know options.
+Its one rule: a command's module is imported when the command is called and not before; `--help`
+reads the table below. A failure is one sentence and an exit code (1 it could not be done, 2 it was
+asked wrongly), never a traceback. It must not know options.
 """
 
 import importlib
@@ -48,7 +49,11 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.group(cls=LazyGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="turbopump")
 @click.pass_context
 def turbopump(context: click.Context) -> None:
@@ -63,7 +68,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _open_closed_descriptors()
     try:
         # Not click's own main: it takes a broken pipe for a failure.
-        with turbopump.make_context("turbopump", list(sys.argv[1:] if arguments is None else arguments)) as context:
+        with turbopump.make_context(
+            "turbopump", list(sys.argv[1:] if arguments is None else arguments)
+        ) as context:
             turbopump.invoke(context)
     except click.exceptions.Exit as end:
         return end.exit_code
@@ -103,7 +110,8 @@ def _sentence(text: str) -> str:
 
 
 def _open_closed_descriptors() -> None:
-    """Some starters of daemons close standard input or output. Then sockets and files would get their numbers, and uvloop aborts."""
+    """Some starters of daemons close standard input or output. Then sockets and files would get
+    their numbers, and uvloop aborts."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -113,7 +121,8 @@ def _open_closed_descriptors() -> None:
 
 
 def _reader_left() -> int:
-    """Whoever read our output has gone (`turbopump consume | head`): that is no failure, and nothing more can be said."""
+    """Whoever read our output has gone (`turbopump consume | head`): that is no failure, and
+    nothing more can be said."""
     from turbopump.cli.standard_output import drop_output
 
     drop_output()

@@ -2,9 +2,9 @@
 
     {"body": "text", "tags": "A", "keys": ["k1"], "properties": {"p": "v"}}
 
-Its one rule: what `consume` writes (a line with `store_ms`), `produce` reads back as the same message, without what brokers put into it. A
-body that is not UTF-8 text is `body_base64`; a body may be written as any other JSON value, and is then sent as that JSON. It must not know
-clients.
+Its one rule: what `consume` writes (a line with `store_ms`), `produce` reads back as the same
+message, without what brokers put into it. A body that is not UTF-8 text is `body_base64`; a body
+may be written as any other JSON value, and is then sent as that JSON. It must not know clients.
 """
 
 import base64
@@ -18,8 +18,8 @@ from turbopump.message import properties as names
 from turbopump.message.message import Message, ReceivedMessage
 from turbopump.message.user_properties import handed_on
 
-# What a received message carries beside its user's own properties: fields of the line, or marks of producer and broker that the
-# next producer and broker set anew.
+# What a received message carries beside its user's own properties: fields of the line, or marks of
+# producer and broker that the next producer and broker set anew.
 _NOT_THE_USERS = frozenset(
     {
         names.TAGS,
@@ -59,12 +59,18 @@ def read_message(line: bytes, topic: str, *, number: int) -> Message:
     try:
         fields = _decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MessageError(f'line {number} is no message: {error}; {{"body": "…"}} is expected') from None
+        raise MessageError(
+            f'line {number} is no message: {error}; {{"body": "…"}} is expected'
+        ) from None
     body = _body(fields, number)
     was_received = fields.store_ms is not None
     try:
         message = Message(
-            topic, body, tags=fields.tags, keys=fields.keys, properties=None if was_received else fields.properties
+            topic,
+            body,
+            tags=fields.tags,
+            keys=fields.keys,
+            properties=None if was_received else fields.properties,
         )
         if was_received:
             message.properties = {**handed_on(fields.properties), **message.properties}
@@ -106,4 +112,6 @@ def _body(fields: _Line, number: int) -> bytes:
             raise MessageError(f"line {number}: body_base64 is no base64: {error}") from None
     if fields.body is msgspec.UNSET:
         raise MessageError(f'line {number} has no body: {{"body": "…"}} is expected')
-    return fields.body.encode() if isinstance(fields.body, str) else msgspec.json.encode(fields.body)
+    return (
+        fields.body.encode() if isinstance(fields.body, str) else msgspec.json.encode(fields.body)
+    )

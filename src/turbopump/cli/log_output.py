@@ -1,7 +1,8 @@
 """Where the log of a command goes: standard error or a file, from a level on.
 
-Its one rule: only commands call it; the library itself adds nothing but a NullHandler, so that an application decides. The loggers
-are the standard ones, `turbopump` and below. It must not know what is logged.
+Its one rule: only commands call it; the library itself adds nothing but a NullHandler, so that an
+application decides. The loggers are the standard ones, `turbopump` and below. It must not know what
+is logged.
 """
 
 import logging
@@ -16,7 +17,8 @@ from turbopump.errors import ConfigError
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 RECOVERY_PROGRESS: Final = "turbopump.broker.recovery_progress"
-"""The logger of a long recovery: whoever started the command waits for it, and sees it on standard error whatever the level and file."""
+"""The logger of a long recovery: whoever started the command waits for it, and sees it on standard
+error whatever the level and file."""
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
@@ -25,9 +27,16 @@ def log_options(default: str) -> Callable[[CommandT], CommandT]:
     """The options `--log-level` and `--log-file` of a command."""
 
     def decorate(function: CommandT) -> CommandT:
-        level = click.option("--log-level", type=click.Choice(LEVELS, case_sensitive=False), default=default, show_default=True)
+        level = click.option(
+            "--log-level",
+            type=click.Choice(LEVELS, case_sensitive=False),
+            default=default,
+            show_default=True,
+        )
         file = click.option(
-            "--log-file", type=click.Path(dir_okay=False), help="Append the log to a file instead of standard error."
+            "--log-file",
+            type=click.Path(dir_okay=False),
+            help="Append the log to a file instead of standard error.",
         )
         return level(file(function))
 
@@ -35,12 +44,19 @@ def log_options(default: str) -> Callable[[CommandT], CommandT]:
 
 
 def start_log(level: str, file: str | None) -> None:
-    """Send what the package logs from `level` on to a file, or to standard error. Raises ConfigError for a file it cannot open."""
+    """Send what the package logs from `level` on to a file, or to standard error. Raises
+    ConfigError for a file it cannot open."""
     try:
-        handler = logging.StreamHandler(sys.stderr) if file is None else logging.FileHandler(file, encoding="utf-8")
+        handler = (
+            logging.StreamHandler(sys.stderr)
+            if file is None
+            else logging.FileHandler(file, encoding="utf-8")
+        )
     except OSError as error:
         raise ConfigError(f"the log file {file} cannot be opened: {error.strerror}") from error
-    formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s %(message)s", "%Y-%m-%dT%H:%M:%S")
+    formatter = logging.Formatter(
+        "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s %(message)s", "%Y-%m-%dT%H:%M:%S"
+    )
     formatter.converter = time.gmtime
     handler.setFormatter(formatter)
     progress = logging.getLogger(RECOVERY_PROGRESS)

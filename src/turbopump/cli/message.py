@@ -1,6 +1,8 @@
-"""`turbopump message by-id|by-key|by-offset|by-time`: single messages of a running cluster, shown to a person or as JSON lines.
+"""`turbopump message by-id|by-key|by-offset|by-time`: single messages of a running cluster, shown
+to a person or as JSON lines.
 
-Exit codes of these four: 0 found, 1 not every broker could be asked, 2 asked wrongly, 3 there is no such message.
+Exit codes of these four: 0 found, 1 not every broker could be asked, 2 asked wrongly, 3 there is no
+such message.
 """
 
 from __future__ import annotations
@@ -45,11 +47,14 @@ output_option = click.option(
 
 
 class TimeOption(click.ParamType):  # type: ignore[type-arg]
-    """A time in ms since 1970, from ISO 8601 (without a zone: local time), such a number, or `15m`: so long ago (s, m, h, d)."""
+    """A time in ms since 1970, from ISO 8601 (without a zone: local time), such a number, or `15m`:
+    so long ago (s, m, h, d)."""
 
     name = "TIME"
 
-    def convert(self, value: object, parameter: click.Parameter | None, context: click.Context | None) -> int:
+    def convert(
+        self, value: object, parameter: click.Parameter | None, context: click.Context | None
+    ) -> int:
         text = str(value)
         if text.isascii() and text.isdigit() and len(text) <= MS_DIGITS:
             return int(text)
@@ -58,11 +63,18 @@ class TimeOption(click.ParamType):  # type: ignore[type-arg]
         try:
             return int(datetime.fromisoformat(text).timestamp() * 1000)
         except (ValueError, OverflowError):
-            self.fail(f"{text!r} is no time: 2026-11-21T08:30:00, ms since 1970, or 15m (so long ago; s, m, h, d) is expected")
+            self.fail(
+                f"{text!r} is no time: 2026-11-21T08:30:00, ms since 1970, or 15m (so long "
+                "ago; s, m, h, d) is expected"
+            )
 
 
-begin_option = click.option("--begin", metavar="TIME", type=TimeOption(), help="Stored at this time or later.")
-end_option = click.option("--end", metavar="TIME", type=TimeOption(), help="Stored at this time or before.")
+begin_option = click.option(
+    "--begin", metavar="TIME", type=TimeOption(), help="Stored at this time or later."
+)
+end_option = click.option(
+    "--end", metavar="TIME", type=TimeOption(), help="Stored at this time or before."
+)
 
 
 @click.group(name="message", invoke_without_command=True)
@@ -80,8 +92,11 @@ def command(context: click.Context) -> None:
 @name_server_option
 @output_option
 @log_options("warning")
-def by_id(topic: str, msg_id: str, namesrv: list[str], output: str, log_level: str, log_file: str | None) -> None:
-    """Show the message of TOPIC with this ID: the one its producer gave it, or the offset message id that the broker gave it."""
+def by_id(
+    topic: str, msg_id: str, namesrv: list[str], output: str, log_level: str, log_file: str | None
+) -> None:
+    """Show the message of TOPIC with this ID: the one its producer gave it, or the offset message
+    id that the broker gave it."""
     start_log(log_level, log_file)
     _find(namesrv, output, lambda finder: _one(finder.view(topic, msg_id)))
 
@@ -92,7 +107,13 @@ def by_id(topic: str, msg_id: str, namesrv: list[str], output: str, log_level: s
 @name_server_option
 @begin_option
 @end_option
-@click.option("--count", type=click.IntRange(1), default=32, show_default=True, help="At most so many, the newest.")
+@click.option(
+    "--count",
+    type=click.IntRange(1),
+    default=32,
+    show_default=True,
+    help="At most so many, the newest.",
+)
 @output_option
 @log_options("warning")
 def by_key(
@@ -117,7 +138,11 @@ def by_key(
 @click.argument("queue_id", metavar="QUEUE", type=click.IntRange(0))
 @click.argument("offset", type=click.IntRange(0))
 @name_server_option
-@click.option("--broker", metavar="NAME", help="Which broker's queue.  [default: the only one that has the queue]")
+@click.option(
+    "--broker",
+    metavar="NAME",
+    help="Which broker's queue.  [default: the only one that has the queue]",
+)
 @output_option
 @log_options("warning")
 def by_offset(
@@ -138,12 +163,18 @@ def by_offset(
         brokers = [queue.broker_name for queue in queues]
         if not queues:
             raise click.UsageError(
-                f"topic {topic} has no queue {queue_id} that can be read; turbopump topic route shows its queues"
+                f"topic {topic} has no queue {queue_id} that can be read; turbopump topic route "
+                "shows its queues"
             )
         if broker is None and len(queues) > 1:
-            raise click.UsageError(f"queue {queue_id} of topic {topic} is on {', '.join(brokers)}: choose one with --broker")
+            raise click.UsageError(
+                f"queue {queue_id} of topic {topic} is on "
+                f"{', '.join(brokers)}: choose one with --broker"
+            )
         if broker is not None and broker not in brokers:
-            raise click.UsageError(f"queue {queue_id} of topic {topic} is not on {broker}, but on {', '.join(brokers)}")
+            raise click.UsageError(
+                f"queue {queue_id} of topic {topic} is not on {broker}, but on {', '.join(brokers)}"
+            )
         queue = queues[brokers.index(broker) if broker is not None else 0]
         return await _one(finder.at(queue, offset))
 
@@ -153,9 +184,21 @@ def by_offset(
 @command.command(name="by-time", short_help="The first messages from a time on.")
 @click.argument("topic")
 @name_server_option
-@click.option("--begin", metavar="TIME", type=TimeOption(), required=True, help="Stored at this time or later.")
+@click.option(
+    "--begin",
+    metavar="TIME",
+    type=TimeOption(),
+    required=True,
+    help="Stored at this time or later.",
+)
 @end_option
-@click.option("--count", type=click.IntRange(1), default=32, show_default=True, help="At most so many, the oldest.")
+@click.option(
+    "--count",
+    type=click.IntRange(1),
+    default=32,
+    show_default=True,
+    help="At most so many, the oldest.",
+)
 @output_option
 @log_options("warning")
 def by_time(
@@ -176,10 +219,14 @@ def by_time(
 
 def _refuse_nothing_between(begin: int | None, end: int | None) -> None:
     if begin is not None and end is not None and begin > end:
-        raise click.UsageError(f"--begin {time_text(begin)} is after --end {time_text(end)}: nothing lies between them")
+        raise click.UsageError(
+            f"--begin {time_text(begin)} is after --end {time_text(end)}: nothing lies between them"
+        )
 
 
-def _find(namesrv: list[str], output: str, ask: Callable[[MessageFinder], Awaitable[FoundMessages]]) -> None:
+def _find(
+    namesrv: list[str], output: str, ask: Callable[[MessageFinder], Awaitable[FoundMessages]]
+) -> None:
     """Ask, show what is found, and end with the code that tells how it went."""
     code = 0
 
@@ -196,7 +243,9 @@ def _find(namesrv: list[str], output: str, ask: Callable[[MessageFinder], Awaita
             for line in _text_lines(message) if output == "text" else [_json_line(message)]:
                 click.echo(line)
         for name, why in found.missing.items():
-            click.echo(f"turbopump: {name} could not be asked, there may be more messages: {why}", err=True)
+            click.echo(
+                f"turbopump: {name} could not be asked, there may be more messages: {why}", err=True
+            )
         if found.missing:
             code = INCOMPLETE
         elif not found.messages:
@@ -288,4 +337,6 @@ def shown(text: str) -> str:
 def time_text(ms: int) -> str:
     if not 0 < ms < 1 << 43:
         return str(ms)
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1000:03d}Z"
+    return (
+        datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1000:03d}Z"
+    )

@@ -1,6 +1,7 @@
 """The option `-n`: where a client command finds its name servers.
 
-Its one rule: the option, else the variable NAMESRV_ADDR, else the address that `turbopump dev` has. It must not connect.
+Its one rule: the option, else the variable NAMESRV_ADDR, else the address that `turbopump dev` has.
+It must not connect.
 """
 
 import click

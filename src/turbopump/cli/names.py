@@ -1,4 +1,5 @@
-"""Names and numbers of the command line: what is checked before anything else happens, and what may have been meant."""
+"""Names and numbers of the command line: what is checked before anything else happens, and what may
+have been meant."""
 
 import math
 from collections.abc import Iterable
@@ -19,7 +20,9 @@ def checked_topic(_context: click.Context, _parameter: click.Parameter, topic: s
     return topic
 
 
-def checked_address(_context: click.Context, _parameter: click.Parameter, address: str | None) -> str | None:
+def checked_address(
+    _context: click.Context, _parameter: click.Parameter, address: str | None
+) -> str | None:
     """HOST:PORT. Raises BadParameter."""
     if address is None:
         return None
@@ -37,7 +40,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {spelled[near[0]]}?)" if near else ""
 
 
-def checked_number(_context: click.Context, _parameter: click.Parameter, number: float | None) -> float | None:
+def checked_number(
+    _context: click.Context, _parameter: click.Parameter, number: float | None
+) -> float | None:
     """Not `nan`, which is in every range of click. Raises BadParameter."""
     if number is not None and math.isnan(number):
         raise click.BadParameter("nan is no number")

@@ -15,11 +15,21 @@ from turbopump.config.namesrv_config import NamesrvConfig, load_namesrv_config
 @click.option("-c", "file", metavar="FILE", help="Configuration in Apache's keys (namesrv.conf).")
 @click.option("-p", "show", is_flag=True, help="Print the effective configuration and end.")
 @click.option("--host", help="Interface to listen on (bindAddress).  [default: 127.0.0.1]")
-@click.option("--port", type=click.IntRange(0, 65535), help="Port, 0 for a free one (listenPort).  [default: 9876]")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help="Port, 0 for a free one (listenPort).  [default: 9876]",
+)
 @click.option("--insecure", is_flag=True, help="Allow an interface that other machines reach.")
 @log_options("info")
 def command(
-    file: str | None, show: bool, host: str | None, port: int | None, insecure: bool, log_level: str, log_file: str | None
+    file: str | None,
+    show: bool,
+    host: str | None,
+    port: int | None,
+    insecure: bool,
+    log_level: str,
+    log_file: str | None,
 ) -> None:
     """Run a name server until Ctrl-C or SIGTERM.
 
@@ -27,7 +37,9 @@ def command(
     """
     start_log(log_level, log_file)
     given = {"bind_address": host, "listen_port": port}
-    config = load_namesrv_config(file, {name: value for name, value in given.items() if value is not None})
+    config = load_namesrv_config(
+        file, {name: value for name, value in given.items() if value is not None}
+    )
     if show:
         print_effective(config)
         return

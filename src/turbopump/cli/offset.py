@@ -36,18 +36,31 @@ def command(context: click.Context) -> None:
 @click.option("--topic", metavar="NAME", help="Only in this topic.")
 @output_option
 @log_options("warning")
-def show_offsets(group: str, namesrv: list[str], topic: str | None, output: str, log_level: str, log_file: str | None) -> None:
-    """Show where a group stands in each queue, and how far behind it is. Exit code 3 if it stands nowhere."""
+def show_offsets(
+    group: str,
+    namesrv: list[str],
+    topic: str | None,
+    output: str,
+    log_level: str,
+    log_file: str | None,
+) -> None:
+    """Show where a group stands in each queue, and how far behind it is. Exit code 3 if it stands
+    nowhere."""
     start_log(log_level, log_file)
 
     async def work(client: RemotingClient) -> None:
         rows = await places(client, await masters(client, namesrv), group, topic)
         behind = sum(row["behind"] for row in rows)
         lines = [
-            f"{row['topic']}  {row['broker']}:{row['queue']}  at {row['offset']}  end {row['end']}  behind {row['behind']}"
+            f"{row['topic']}  {row['broker']}:{row['queue']}  at {row['offset']}  end "
+            f"{row['end']}  behind {row['behind']}"
             for row in rows
         ]
-        show(output, {"group": group, "behind": behind, "queues": rows}, [*lines, f"behind by {behind} in all"] if rows else [])
+        show(
+            output,
+            {"group": group, "behind": behind, "queues": rows},
+            [*lines, f"behind by {behind} in all"] if rows else [],
+        )
         if not rows:
             stands_nowhere(group, topic)
 
@@ -60,7 +73,13 @@ def show_offsets(group: str, namesrv: list[str], topic: str | None, output: str,
 @name_server_option
 @click.option("--begin", is_flag=True, help="Go to the first message that is kept.")
 @click.option("--end", is_flag=True, help="Go behind the last message.")
-@click.option("--time", "time_ms", metavar="TIME", type=TimeOption(), help="Go to the first message from this time on.")
+@click.option(
+    "--time",
+    "time_ms",
+    metavar="TIME",
+    type=TimeOption(),
+    help="Go to the first message from this time on.",
+)
 @click.option("--offset", type=click.IntRange(0), help="Go there; with --queue and --broker.")
 @click.option("--queue", type=click.IntRange(0), help="Only the queue with this id.")
 @click.option("--broker", metavar="ADDR", callback=checked_address, help="Only on this broker.")
@@ -100,19 +119,26 @@ def reset_offsets(
 
     async def work(client: RemotingClient) -> None:
         addresses = [broker] if broker is not None else await masters(client, namesrv)
-        absent = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST) if broker is None else ()
+        absent = (
+            (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
+            if broker is None
+            else ()
+        )
         answers = await ask_each(client, addresses, wanted, ResetOffsetBody, *absent)
         if not answers:
             raise RemotingError(
                 f"no broker has both the group {group} and the topic {topic}; "
-                "see turbopump consumer list and turbopump topic list, and start a consumer of a new group once"
+                "see turbopump consumer list and turbopump topic list, and start a consumer of a "
+                "new group once"
             )
         rows = [
             {"topic": topic, "broker": at.broker_name, "queue": at.queue_id, "offset": place}
             for body in answers.values()
             for at, place in sorted(body.offset_table.items())
         ]
-        lines = [f"{row['topic']}  {row['broker']}:{row['queue']}  at {row['offset']}" for row in rows]
+        lines = [
+            f"{row['topic']}  {row['broker']}:{row['queue']}  at {row['offset']}" for row in rows
+        ]
         show(output, {"group": group, "queues": rows}, lines)
 
     with_client(work)
@@ -147,25 +173,40 @@ def clone_offsets(
         for address in addresses:
             answer = await client.exchange(address, wanted)
             if answer.code != ResponseCode.SUCCESS:
-                raise RemotingError(f"broker {address}: {(answer.remark or f'code {answer.code}').strip()}")
+                raise RemotingError(
+                    f"broker {address}: {(answer.remark or f'code {answer.code}').strip()}"
+                )
         rows = await places(client, addresses, target, topic)
-        lines = [f"{row['topic']}  {row['broker']}:{row['queue']}  at {row['offset']}" for row in rows]
+        lines = [
+            f"{row['topic']}  {row['broker']}:{row['queue']}  at {row['offset']}" for row in rows
+        ]
         show(output, {"group": target, "queues": rows}, lines)
 
     with_client(work)
 
 
 def stands_nowhere(group: str, topic: str | None = None) -> NoReturn:
-    """Say that a group has no place anywhere, or in a topic, and end with the exit code for it: its name may be mistyped."""
+    """Say that a group has no place anywhere, or in a topic, and end with the exit code for it: its
+    name may be mistyped."""
     where = "in any topic" if topic is None else f"in the topic {topic}"
-    click.echo(f"turbopump: the group {group} has no place {where}; turbopump consumer list shows the groups", err=True)
+    click.echo(
+        f"turbopump: the group {group} has no place {where}; turbopump consumer list "
+        "shows the groups",
+        err=True,
+    )
     raise SystemExit(NOT_FOUND)
 
 
-async def places(client: RemotingClient, addresses: list[str], group: str, topic: str | None = None) -> list[dict[str, Any]]:
+async def places(
+    client: RemotingClient, addresses: list[str], group: str, topic: str | None = None
+) -> list[dict[str, Any]]:
     """Where a group stands, queue by queue, in order. Raises RemotingError."""
-    answers = await ask_each(client, addresses, GetConsumeStats(consumer_group=group, topic=topic), ConsumeStats)
-    table = {queue: stands for body in answers.values() for queue, stands in body.offset_table.items()}
+    answers = await ask_each(
+        client, addresses, GetConsumeStats(consumer_group=group, topic=topic), ConsumeStats
+    )
+    table = {
+        queue: stands for body in answers.values() for queue, stands in body.offset_table.items()
+    }
     return [
         {
             "topic": queue.topic,

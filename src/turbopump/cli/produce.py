@@ -30,21 +30,37 @@ OUTSTANDING: Final = 64
 @click.option("--raw", is_flag=True, help="Each line is a body, not JSON.")
 @click.option("--tags", metavar="TAG", help="Tag of the messages that name none.")
 @click.option("--group", default="turbopump-produce", show_default=True, help="Producer group.")
-@click.option("--results", is_flag=True, help="Write where each message is stored, as JSON lines in the order of the input.")
+@click.option(
+    "--results",
+    is_flag=True,
+    help="Write where each message is stored, as JSON lines in the order of the input.",
+)
 @log_options("warning")
 def command(
-    topic: str, namesrv: list[str], raw: bool, tags: str | None, group: str, results: bool, log_level: str, log_file: str | None
+    topic: str,
+    namesrv: list[str],
+    raw: bool,
+    tags: str | None,
+    group: str,
+    results: bool,
+    log_level: str,
+    log_file: str | None,
 ) -> None:
     """Send messages to TOPIC from JSON lines on standard input.
 
-    A line is `{"body": "text"}`, with "tags", "keys" and "properties" if wanted. A body that is another JSON value is sent as that
-    JSON; bytes that are no text go as "body_base64". The first line that cannot be sent ends the command.
+    A line is `{"body": "text"}`, with "tags", "keys" and "properties" if wanted. A body that is
+    another JSON value is sent as that JSON; bytes that are no text go as "body_base64". The first
+    line that cannot be sent ends the command.
     """
     start_log(log_level, log_file)
 
     def message(line: bytes, number: int) -> Message:
         found = Message(topic, line) if raw else read_message(line, topic, number=number)
-        return found if tags is None or found.tags else Message.as_it_is(topic, found.body, {**found.properties, TAGS: tags})
+        return (
+            found
+            if tags is None or found.tags
+            else Message.as_it_is(topic, found.body, {**found.properties, TAGS: tags})
+        )
 
     async def work() -> None:
         sent = 0
@@ -63,7 +79,8 @@ def command(
         if unsure:
             counts = ", ".join(f"{count} with {status}" for status, count in sorted(unsure.items()))
             raise click.ClickException(
-                f"of these the broker stored {counts}: they are there unless it fails now; look at its disk, --results names the messages"
+                f"of these the broker stored {counts}: they are there unless it fails now; look "
+                "at its disk, --results names the messages"
             )
 
     run_client(work())
@@ -87,7 +104,8 @@ async def _send(producer: Producer, message: Message, number: int) -> SendResult
 
 
 async def _batches() -> AsyncIterator[list[tuple[int, bytes]]]:
-    """The numbered lines of standard input, `OUTSTANDING` at most at a time; empty ones are counted and passed over."""
+    """The numbered lines of standard input, `OUTSTANDING` at most at a time; empty ones are counted
+    and passed over."""
     number = 0
     async for lines in lines_as_they_arrive():
         wanted = [(at, line) for at, line in enumerate(lines, number + 1) if line.strip()]

@@ -1,4 +1,5 @@
-"""Running servers in the foreground: until Ctrl-C or SIGTERM, then a clean stop; and what is refused before they start.
+"""Running servers in the foreground: until Ctrl-C or SIGTERM, then a clean stop; and what is
+refused before they start.
 
 Its one rule: both signals take the same way out. It must not know which servers run.
 """
@@ -13,7 +14,13 @@ from typing import Any, Final
 
 import click
 
-from turbopump.config.addresses import LOOPBACK, is_loopback, is_wildcard, join_address, split_host_port
+from turbopump.config.addresses import (
+    LOOPBACK,
+    is_loopback,
+    is_wildcard,
+    join_address,
+    split_host_port,
+)
 from turbopump.config.properties import encode
 from turbopump.config.setting import SettingsClass, effective
 from turbopump.errors import ConfigError
@@ -26,23 +33,26 @@ M_TRIM_THRESHOLD: Final = -1
 M_MMAP_THRESHOLD: Final = -3
 """glibc's malloc.h."""
 IMPATIENCE_S: Final = 1.0
-"""A second signal within this time is the same one: a terminal and `make` or `timeout` both pass it on."""
+"""A second signal within this time is the same one: a terminal and `make` or `timeout` both pass it
+on."""
 
 
 def serve(servers: Callable[[], AbstractAsyncContextManager[None]]) -> None:
-    """Enter the servers' context, wait for SIGINT or SIGTERM, leave it. A later second signal ends the process at once."""
+    """Enter the servers' context, wait for SIGINT or SIGTERM, leave it. A later second signal ends
+    the process at once."""
     _keep_freed_memory()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         try:
             runner.run(_until_signal(servers))
-        except (
-            ConfigError
-        ) as error:  # the settings were read and taken: it is the machine that has not got them, as a port in use
+        except ConfigError as error:
+            # the settings were read and taken: it is the machine that has not got them, as a port
+            # in use
             raise click.ClickException(str(error)) from None
 
 
 def run_client(work: Coroutine[Any, Any, None]) -> None:
-    """Run a client command's work; Ctrl-C and SIGTERM cancel it, so that its `async with` blocks close."""
+    """Run a client command's work; Ctrl-C and SIGTERM cancel it, so that its `async with` blocks
+    close."""
 
     async def cancelled_by_signals() -> None:
         task = asyncio.current_task()
@@ -58,8 +68,9 @@ def run_client(work: Coroutine[Any, Any, None]) -> None:
 
 
 def _keep_freed_memory() -> None:
-    """Let glibc keep what a read buffer or a batch gives back: returned to the kernel, it is faulted in again for the next one (0.4
-    faults per batched message, 7 % of the CPU). Costs some MiB. Elsewhere nothing happens."""
+    """Let glibc keep what a read buffer or a batch gives back: returned to the kernel, it is
+    faulted in again for the next one (0.4 faults per batched message, 7 % of the CPU). Costs some
+    MiB. Elsewhere nothing happens."""
     if not sys.platform.startswith("linux"):
         return
     import ctypes
@@ -91,24 +102,27 @@ async def _until_signal(servers: Callable[[], AbstractAsyncContextManager[None]]
 
 
 def refuse_open_bind(host: str, *, insecure: bool) -> None:
-    """Raise ConfigError for an address that other machines reach, unless the user insists: there is no access control yet."""
+    """Raise ConfigError for an address that other machines reach, unless the user insists: there is
+    no access control yet."""
     if not insecure and not is_loopback(host):
         raise ConfigError(
-            f"{host or 'an empty address'} can be reached from other machines and there is no access control yet: "
+            f"{host or 'an empty address'} can be reached from other machines and there is no "
+            "access control yet: "
             f"bind {LOOPBACK}, or add --insecure"
         )
 
 
 def refuse_unmeant_directory(data: str | None) -> None:
-    """Raise ConfigError for `--data ""`, which a shell makes of a variable that is not set, and for `--data=~/mq`, which it leaves as it
-    is: they would mean this directory, and one in it."""
+    """Raise ConfigError for `--data ""`, which a shell makes of a variable that is not set, and for
+    `--data=~/mq`, which it leaves as it is: they would mean this directory, and one in it."""
     if data is None:
         return
     if not data.strip():
         raise ConfigError("--data is empty: the name of a directory is expected; . is this one")
     if data.startswith("~"):
         raise ConfigError(
-            f"--data {data}: the shell has not put the home directory in the place of ~; write --data {data} without = and quotes"
+            f"--data {data}: the shell has not put the home directory in the place of ~; write "
+            f"--data {data} without = and quotes"
         )
 
 
@@ -121,7 +135,8 @@ def advertised(text: str | None) -> Mapping[str, object]:
 
 
 def reachable(address: tuple[str, int], host: str) -> str:
-    """A bound address as a client on this machine would write it; `host` stands in for every interface."""
+    """A bound address as a client on this machine would write it; `host` stands in for every
+    interface."""
     return join_address(host if is_wildcard(address[0]) else address[0], address[1])
 
 
@@ -132,4 +147,6 @@ def print_effective(config: SettingsClass) -> None:
 
 def log_effective(config: SettingsClass) -> None:
     """The same on one line of the log."""
-    log.info("configuration %s", " ".join(f"{key}={value}" for key, value in effective(config).items()))
+    log.info(
+        "configuration %s", " ".join(f"{key}={value}" for key, value in effective(config).items())
+    )

@@ -1,7 +1,9 @@
-"""Standard input in an event loop: what has arrived, as it arrives, from a pipe, a terminal or a file.
+"""Standard input in an event loop: what has arrived, as it arrives, from a pipe, a terminal or a
+file.
 
-Its one rule: a Ctrl-C while it waits ends the command at once. So a daemon thread reads (the loop's own executor would be waited for
-at the end, and epoll takes no files). It must not know what the lines mean.
+Its one rule: a Ctrl-C while it waits ends the command at once. So a daemon thread reads (the loop's
+own executor would be waited for at the end, and epoll takes no files). It must not know what the
+lines mean.
 """
 
 import asyncio
@@ -21,7 +23,8 @@ STANDARD_INPUT: Final = 0
 
 
 async def lines_as_they_arrive() -> AsyncIterator[list[bytes]]:
-    """The lines that have arrived since the last turn, without their ends; the last one may have none.
+    """The lines that have arrived since the last turn, without their ends; the last one may have
+    none.
 
     Raises MessageError for a line that is longer than `LINE_SIZE_MAX`.
     """

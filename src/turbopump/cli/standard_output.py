@@ -5,5 +5,6 @@ import sys
 
 
 def drop_output() -> None:
-    """Send what is still to be written nowhere, or the interpreter complains when it flushes standard output at exit."""
+    """Send what is still to be written nowhere, or the interpreter complains when it flushes
+    standard output at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,5 +1,5 @@
-"""`turbopump store inspect|verify|dump DIR`: a store directory looked at, offline or beside its broker; never changed. And `set-apart`,
-which changes it, while no broker has it.
+"""`turbopump store inspect|verify|dump DIR`: a store directory looked at, offline or beside its
+broker; never changed. And `set-apart`, which changes it, while no broker has it.
 
 Exit codes of all: 0 clean, 1 damage was found, 2 it cannot be read or was asked wrongly.
 """
@@ -53,14 +53,16 @@ RAW_SIZE: Final = 256
 @click.group(name="store", invoke_without_command=True)
 @click.pass_context
 def command(context: click.Context) -> None:
-    """Look at a store directory: what is in it, whether it is whole, its messages. Only set-apart changes anything."""
+    """Look at a store directory: what is in it, whether it is whole, its messages. Only set-apart
+    changes anything."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help(), err=True)
         context.exit(2)
 
 
 def _store_options(run: Callable[..., int], form: str = "text") -> Callable[..., None]:
-    """What they have in common; their functions get the paths of the store and return the exit code."""
+    """What they have in common; their functions get the paths of the store and return the exit
+    code."""
 
     @functools.wraps(run)
     def wrapped(
@@ -72,7 +74,9 @@ def _store_options(run: Callable[..., int], form: str = "text") -> Callable[...,
         abort: Path | None,
         **more: Any,
     ) -> None:
-        roots = tuple(dict.fromkeys(Path(part.strip()) for part in commit_log.split(",") if part.strip()))
+        roots = tuple(
+            dict.fromkeys(Path(part.strip()) for part in commit_log.split(",") if part.strip())
+        )
         try:
             if not directory.is_dir():
                 raise StoreError(f"{directory} is not a directory")
@@ -81,7 +85,9 @@ def _store_options(run: Callable[..., int], form: str = "text") -> Callable[...,
                     raise StoreError(f"{given} is not a directory")
             if checkpoint is not None and not checkpoint.is_file():
                 raise StoreError(f"{checkpoint} is not a file")
-            code = run(StorePaths(directory, roots, (), consume_queue, index, checkpoint, abort), **more)
+            code = run(
+                StorePaths(directory, roots, (), consume_queue, index, checkpoint, abort), **more
+            )
         except BrokenPipeError:
             raise
         except (StoreError, OSError) as error:
@@ -90,14 +96,19 @@ def _store_options(run: Callable[..., int], form: str = "text") -> Callable[...,
         click.get_current_context().exit(code)
 
     output = click.option(
-        "--output", type=click.Choice(["text", "json"]), default=form, show_default=True, help="Form of the answer."
+        "--output",
+        type=click.Choice(["text", "json"]),
+        default=form,
+        show_default=True,
+        help="Form of the answer.",
     )
     options = [
         click.option(
             "--commit-log",
             metavar="DIRS",
             default="",
-            help="Where the segments are, several separated by commas (storePathCommitLog).  [default: DIR/commitlog]",
+            help="Where the segments are, several separated by commas (storePathCommitLog).  "
+            "[default: DIR/commitlog]",
         )
     ]
     for name, metavar, what, key, usual in (
@@ -107,7 +118,9 @@ def _store_options(run: Callable[..., int], form: str = "text") -> Callable[...,
         ("--abort", "FILE", "mark of an unclean stop is", "abortFile", "abort"),
     ):
         about = f"Where the {what} ({key}).  [default: DIR/{usual}]"
-        options.append(click.option(name, metavar=metavar, type=click.Path(path_type=Path), help=about))
+        options.append(
+            click.option(name, metavar=metavar, type=click.Path(path_type=Path), help=about)
+        )
     command: Callable[..., None] = output(wrapped)
     for option in reversed(options):
         command = option(command)
@@ -129,11 +142,17 @@ def inspect_directory(paths: StorePaths, output: str) -> int:
 
 @command.command(name="verify", short_help="Check every message, queue and index.")
 @click.option(
-    "--findings", "findings_max", type=click.IntRange(0), default=1000, show_default=True, help="Show at most so many."
+    "--findings",
+    "findings_max",
+    type=click.IntRange(0),
+    default=1000,
+    show_default=True,
+    help="Show at most so many.",
 )
 @_store_options
 def verify_directory(paths: StorePaths, output: str, findings_max: int) -> int:
-    """Check the store at DIR: every message's CRC, and the log against queues, indexes and tables."""
+    """Check the store at DIR: every message's CRC, and the log against queues, indexes and
+    tables."""
     with _progress("checking") as on_progress:
         result = verify_store(
             paths,
@@ -162,9 +181,18 @@ def verify_directory(paths: StorePaths, output: str, findings_max: int) -> int:
     help="Begin at this queue offset if --topic is given, else at this offset of the log.",
 )
 @click.option("--count", type=click.IntRange(1), help="End after so many messages.  [default: all]")
-@click.option("--keys", metavar="KEY", multiple=True, help="Only messages with this key or unique id; may be given again.")
 @click.option(
-    "--hex", "raw_offset", metavar="OFFSET", type=click.IntRange(0), help="Show the raw bytes of the entry at this offset."
+    "--keys",
+    metavar="KEY",
+    multiple=True,
+    help="Only messages with this key or unique id; may be given again.",
+)
+@click.option(
+    "--hex",
+    "raw_offset",
+    metavar="OFFSET",
+    type=click.IntRange(0),
+    help="Show the raw bytes of the entry at this offset.",
 )
 @functools.partial(_store_options, form="json")
 def dump_messages(
@@ -193,7 +221,10 @@ def dump_messages(
         if found.tail and running:
             return  # an entry that is being written
         damaged = True
-        click.echo(f"turbopump: passed over offset {found.start}–{found.end} of the log: {found.fault}", err=True)
+        click.echo(
+            f"turbopump: passed over offset {found.start}–{found.end} of the log: {found.fault}",
+            err=True,
+        )
 
     left = most = sys.maxsize if count is None else count
     for message in select_messages(disk, store, Selection(topic, queue_id, start, keys), bad):
@@ -201,27 +232,36 @@ def dump_messages(
             line = _json_line(message) if output == "json" else _text_line(message)
         except StoredMessageError as error:  # a compressed body that cannot be decompressed
             damaged = True
-            click.echo(f"turbopump: passed over offset {message.commit_log_offset} of the log: {error}", err=True)
+            click.echo(
+                f"turbopump: passed over offset {message.commit_log_offset} of the log: {error}",
+                err=True,
+            )
             continue
         click.echo(line)
         left -= 1
         if not left:
             break
-    topics = {name for name, _ in (*store.queues, *store.batch_queues)} | topics_known(disk, paths, fastjson.parse)
+    topics = {name for name, _ in (*store.queues, *store.batch_queues)} | topics_known(
+        disk, paths, fastjson.parse
+    )
     if topic is not None and left == most and topic not in topics and topics:
         click.echo(
-            f"turbopump: the store knows no topic {topic}{did_you_mean(topic, topics)}; turbopump store inspect shows what it has",
+            f"turbopump: the store knows no topic {topic}{did_you_mean(topic, topics)}; "
+            "turbopump store inspect shows what it has",
             err=True,
         )
         return DAMAGED if damaged else UNREADABLE
     return DAMAGED if damaged else 0
 
 
-@command.command(name="set-apart", short_help="Let a store start whose log cannot be read in places.")
+@command.command(
+    name="set-apart", short_help="Let a store start whose log cannot be read in places."
+)
 @click.option("--dry-run", is_flag=True, help="Change nothing, say what is lost.")
 @_store_options
 def set_unreadable_apart(paths: StorePaths, output: str, dry_run: bool) -> int:
-    """Copy each segment of the store at DIR that the disk cannot read whole, with zeros there; the originals are kept."""
+    """Copy each segment of the store at DIR that the disk cannot read whole, with zeros there; the
+    originals are kept."""
     with _progress("reading") as on_progress:
         found = set_apart(paths, SystemDisk(), dry_run=dry_run, on_progress=on_progress)
     if output == "json":
@@ -245,19 +285,30 @@ def _progress(label: str) -> Iterator[Callable[[int, int], None]]:
 
 def _summary_lines(summary: StoreSummary) -> Iterator[str]:
     yield f"store {summary.root}"
-    yield f"log {summary.log_start}–{summary.log_end} ({_size(summary.log_end - summary.log_start)})"
+    yield (
+        f"log {summary.log_start}–{summary.log_end} ({_size(summary.log_end - summary.log_start)})"
+    )
     for segment in summary.segments:
-        first = f"first message {_time(segment.first_stored_ms)}" if segment.first_stored_ms is not None else "no message"
+        first = (
+            f"first message {_time(segment.first_stored_ms)}"
+            if segment.first_stored_ms is not None
+            else "no message"
+        )
         yield f"  {segment.file}  {_size(segment.size)}  {first}"
     yield f"queues {len(summary.queues)}"
     for queue in summary.queues:
-        yield f"  {queue.topic}/{queue.queue_id}  {queue.min_index}–{queue.max_index}  files {queue.files}"
+        yield (
+            f"  {queue.topic}/{queue.queue_id}  {queue.min_index}–{queue.max_index}  files "
+            f"{queue.files}"
+        )
     yield f"indexes {len(summary.indexes)}"
     for index in summary.indexes:
         room = f" of {index.entries - 1}" if index.slots else ""
         yield (
-            f"  {index.path.name}  entries {index.count - 1}{room}  slots {index.slots_used} of {index.slots or 'unknown'}  "
-            f"offset {index.begin_offset}–{index.end_offset}  {_time(index.begin_ms)} – {_time(index.end_ms)}"
+            f"  {index.path.name}  entries {index.count - 1}{room}  slots {index.slots_used} of "
+            f"{index.slots or 'unknown'}  "
+            f"offset {index.begin_offset}–{index.end_offset}  {_time(index.begin_ms)} – "
+            f"{_time(index.end_ms)}"
         )
     if summary.checkpoint is None:
         yield "checkpoint none"
@@ -280,8 +331,10 @@ def _summary_lines(summary: StoreSummary) -> Iterator[str]:
 def _verification_lines(result: Verification) -> Iterator[str]:
     yield from _finding_lines(result.findings)
     yield (
-        f"log {result.log_start}–{result.log_end}: {result.messages} messages in {result.segments} segments; "
-        f"{result.units} units in {result.queues} queues; {result.index_entries} entries in {result.index_files} indexes; "
+        f"log {result.log_start}–{result.log_end}: {result.messages} messages in "
+        f"{result.segments} segments; "
+        f"{result.units} units in {result.queues} queues; {result.index_entries} entries in "
+        f"{result.index_files} indexes; "
         f"{result.tables} tables"
     )
     damage = sum(count for kind, count in result.findings.counts.items() if KINDS[kind].damage)
@@ -297,7 +350,8 @@ def _set_apart_lines(found: SettingApart, *, dry_run: bool) -> Iterator[str]:
         yield f"notice {path} cannot be read whole: more messages may be lost"
     if found.ranges and found.at_the_end:
         yield (
-            f"notice no message can be read behind offset {found.readable_end}: the next start ends the log there, and gives the offsets "
+            f"notice no message can be read behind offset {found.readable_end}: the next start "
+            "ends the log there, and gives the offsets "
             "of messages that lay behind it again"
         )
     for path, original in found.kept.items():
@@ -305,7 +359,10 @@ def _set_apart_lines(found: SettingApart, *, dry_run: bool) -> Iterator[str]:
     if not found.ranges:
         yield f"all of the log can be read ({_size(found.log_size)}); nothing was changed"
         return
-    size, messages = sum(one.end - one.start for one in found.ranges), sum(one.end - one.first for one in found.lost)
+    size, messages = (
+        sum(one.end - one.start for one in found.ranges),
+        sum(one.end - one.first for one in found.lost),
+    )
     done = "nothing was changed" if dry_run else f"segments replaced {len(found.kept)}"
     yield f"unreadable {_size(size)} of {_size(found.log_size)}; messages lost {messages}; {done}"
 
@@ -319,7 +376,10 @@ def _finding_lines(findings: Findings) -> Iterator[str]:
 
 def _finding_line(finding: Finding) -> str:
     row = f" ({finding.count} in a row; the first is described)" if finding.count > 1 else ""
-    return f"{'damage' if finding.damage else 'notice'} {finding.kind}: {finding.where}: {finding.what}{row}"
+    return (
+        f"{'damage' if finding.damage else 'notice'} {finding.kind}: {finding.where}: "
+        f"{finding.what}{row}"
+    )
 
 
 def _json(fields: dict[str, Any]) -> str:
@@ -333,7 +393,9 @@ def _json(fields: dict[str, Any]) -> str:
 
 def _json_line(message: ReceivedMessage) -> str:
     """As `turbopump consume` writes it, and where it lies in the log."""
-    return f'{write_message(message).decode()[:-1]},"commit_log_offset":{message.commit_log_offset}}}'
+    return (
+        f'{write_message(message).decode()[:-1]},"commit_log_offset":{message.commit_log_offset}}}'
+    )
 
 
 def _text_line(message: ReceivedMessage) -> str:
@@ -347,7 +409,12 @@ def _text_line(message: ReceivedMessage) -> str:
 
 def _dump_raw(data: bytes, fault: str | None, offset: int, output: str) -> int:
     if output == "json":
-        fields: dict[str, Any] = {"offset": offset, "size": len(data), "fault": fault, "hex": data.hex()}
+        fields: dict[str, Any] = {
+            "offset": offset,
+            "size": len(data),
+            "fault": fault,
+            "hex": data.hex(),
+        }
         click.echo(_json(fields))
     else:
         for at in range(0, len(data), 16):
@@ -371,4 +438,6 @@ def _size(size: int) -> str:
 def _time(ms: int) -> str:
     if not 0 < ms < 1 << 43:
         return "never" if ms == 0 else str(ms)
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1000:03d}Z"
+    return (
+        datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1000:03d}Z"
+    )

@@ -4,7 +4,14 @@ from typing import Any
 
 import click
 
-from turbopump.cli.cluster import ask_name_servers, masters, refuse_other_server, refuse_unknown_cluster, show, with_client
+from turbopump.cli.cluster import (
+    ask_name_servers,
+    masters,
+    refuse_other_server,
+    refuse_unknown_cluster,
+    show,
+    with_client,
+)
 from turbopump.cli.log_output import log_options, start_log
 from turbopump.cli.name_servers import name_server_option
 from turbopump.cli.names import checked_address, checked_topic
@@ -14,12 +21,21 @@ from turbopump.protocol.bodies.route import TopicRouteData
 from turbopump.protocol.bodies.topics import TopicList
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.request import Request
-from turbopump.protocol.requests.namesrv import GetAllTopicList, GetBrokerClusterInfo, GetRouteInfo, GetTopicsByCluster
+from turbopump.protocol.requests.namesrv import (
+    GetAllTopicList,
+    GetBrokerClusterInfo,
+    GetRouteInfo,
+    GetTopicsByCluster,
+)
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient
 
 output_option = click.option(
-    "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Form of the answer."
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Form of the answer.",
 )
 
 
@@ -37,15 +53,22 @@ def command(context: click.Context) -> None:
 @click.option("--cluster", metavar="NAME", help="Only the topics of this cluster.")
 @output_option
 @log_options("warning")
-def list_topics(namesrv: list[str], cluster: str | None, output: str, log_level: str, log_file: str | None) -> None:
+def list_topics(
+    namesrv: list[str], cluster: str | None, output: str, log_level: str, log_file: str | None
+) -> None:
     """List topics, one a line."""
     start_log(log_level, log_file)
-    asked: Request[None] = GetAllTopicList() if cluster is None else GetTopicsByCluster(cluster=cluster)
+    asked: Request[None] = (
+        GetAllTopicList() if cluster is None else GetTopicsByCluster(cluster=cluster)
+    )
 
     async def work(client: RemotingClient) -> None:
         topics = sorted((await ask_name_servers(client, namesrv, asked, TopicList)).topic_list)
         if cluster is not None and not topics:
-            refuse_unknown_cluster(await ask_name_servers(client, namesrv, GetBrokerClusterInfo(), ClusterInfo), cluster)
+            refuse_unknown_cluster(
+                await ask_name_servers(client, namesrv, GetBrokerClusterInfo(), ClusterInfo),
+                cluster,
+            )
         show(output, {"topics": topics}, topics)
 
     with_client(work)
@@ -54,10 +77,24 @@ def list_topics(namesrv: list[str], cluster: str | None, output: str, log_level:
 @command.command(name="create")
 @click.argument("name", callback=checked_topic)
 @name_server_option
-@click.option("--queues", type=click.IntRange(1, 65535), default=8, show_default=True, help="Queues on each broker.")
-@click.option("--perm", type=click.IntRange(0, 7), default=6, show_default=True, help="4 read + 2 write.")
-@click.option("--broker", metavar="ADDR", callback=checked_address, help="Create it on this broker alone.")
-@click.option("--cluster", metavar="NAME", help="Create it on the brokers of this cluster.  [default: on every broker]")
+@click.option(
+    "--queues",
+    type=click.IntRange(1, 65535),
+    default=8,
+    show_default=True,
+    help="Queues on each broker.",
+)
+@click.option(
+    "--perm", type=click.IntRange(0, 7), default=6, show_default=True, help="4 read + 2 write."
+)
+@click.option(
+    "--broker", metavar="ADDR", callback=checked_address, help="Create it on this broker alone."
+)
+@click.option(
+    "--cluster",
+    metavar="NAME",
+    help="Create it on the brokers of this cluster.  [default: on every broker]",
+)
 @output_option
 @log_options("warning")
 def create_topic(
@@ -81,8 +118,14 @@ def create_topic(
             answer = await client.exchange(address, wanted)
             refuse_other_server(address, answer)
             if answer.code != ResponseCode.SUCCESS:
-                raise RemotingError(f"{address} does not create {name}: {answer.remark or f'code {answer.code}'}")
-        show(output, {"topic": name, "brokers": addresses}, [f"created {name} on {address}" for address in addresses])
+                raise RemotingError(
+                    f"{address} does not create {name}: {answer.remark or f'code {answer.code}'}"
+                )
+        show(
+            output,
+            {"topic": name, "brokers": addresses},
+            [f"created {name} on {address}" for address in addresses],
+        )
 
     with_client(work)
 
@@ -92,7 +135,9 @@ def create_topic(
 @name_server_option
 @output_option
 @log_options("warning")
-def show_route(name: str, namesrv: list[str], output: str, log_level: str, log_file: str | None) -> None:
+def show_route(
+    name: str, namesrv: list[str], output: str, log_level: str, log_file: str | None
+) -> None:
     """Show which brokers have a topic, with how many queues."""
     start_log(log_level, log_file)
 
@@ -101,7 +146,8 @@ def show_route(name: str, namesrv: list[str], output: str, log_level: str, log_f
         route = await ask_name_servers(client, namesrv, asked, TopicRouteData)
         rows = _route_rows(route)
         lines = [
-            f"{row['broker']}  read {row['read_queues']}  write {row['write_queues']}  perm {row['perm']}  "
+            f"{row['broker']}  read {row['read_queues']}  write {row['write_queues']}  perm "
+            f"{row['perm']}  "
             + "  ".join(f"{key}={address}" for key, address in row["addresses"].items())
             for row in rows
         ]
@@ -118,7 +164,10 @@ def _route_rows(route: TopicRouteData) -> list[dict[str, Any]]:
             "read_queues": queue.read_queue_nums,
             "write_queues": queue.write_queue_nums,
             "perm": queue.perm,
-            "addresses": {str(key): address for key, address in sorted(addresses.get(queue.broker_name, {}).items())},
+            "addresses": {
+                str(key): address
+                for key, address in sorted(addresses.get(queue.broker_name, {}).items())
+            },
         }
         for queue in sorted(route.queue_datas, key=lambda queue: queue.broker_name or "")
     ]

@@ -1,8 +1,8 @@
 """Who gets which queue: Apache's allocation strategies, as pure functions of sorted lists.
 
-One rule: every member of a group computes the same division from the same lists, so each function must be exactly Apache's. They
-must not know what a queue or a client is beyond its order and its name.
-Source: apache/rocketmq ``client/…/consumer/rebalance/*``.
+One rule: every member of a group computes the same division from the same lists, so each function
+must be exactly Apache's. They must not know what a queue or a client is beyond its order and its
+name. Source: apache/rocketmq ``client/…/consumer/rebalance/*``.
 """
 
 from __future__ import annotations
@@ -20,24 +20,37 @@ Strategy = Callable[[Sequence[MessageQueue], Sequence[str], str], list[MessageQu
 """(all queues sorted, all client ids sorted, our client id, which is among them) to our queues."""
 
 
-def allocate_average(queues: Sequence[MessageQueue], clients: Sequence[str], client_id: str) -> list[MessageQueue]:
-    """Neighbouring queues in equal shares; the first clients get one more (``AllocateMessageQueueAveragely``)."""
+def allocate_average(
+    queues: Sequence[MessageQueue], clients: Sequence[str], client_id: str
+) -> list[MessageQueue]:
+    """Neighbouring queues in equal shares; the first clients get one more
+    (``AllocateMessageQueueAveragely``)."""
     index = clients.index(client_id)
     size, rest = divmod(len(queues), len(clients))
     start = index * size + min(index, rest)
     return list(queues[start : start + size + (index < rest)])
 
 
-def allocate_by_circle(queues: Sequence[MessageQueue], clients: Sequence[str], client_id: str) -> list[MessageQueue]:
-    """One queue after the other to one client after the other (``AllocateMessageQueueAveragelyByCircle``)."""
+def allocate_by_circle(
+    queues: Sequence[MessageQueue], clients: Sequence[str], client_id: str
+) -> list[MessageQueue]:
+    """One queue after the other to one client after the other
+    (``AllocateMessageQueueAveragelyByCircle``)."""
     return list(queues[clients.index(client_id) :: len(clients)])
 
 
 def allocate_consistent_hash(virtual_nodes: int = VIRTUAL_NODES) -> Strategy:
-    """By a ring of clients: one that comes or goes moves only its own share (``AllocateMessageQueueConsistentHash``)."""
+    """By a ring of clients: one that comes or goes moves only its own share
+    (``AllocateMessageQueueConsistentHash``)."""
 
-    def allocate(queues: Sequence[MessageQueue], clients: Sequence[str], client_id: str) -> list[MessageQueue]:
-        ring = {ring_hash(f"{client}-{number}"): client for client in clients for number in range(virtual_nodes)}
+    def allocate(
+        queues: Sequence[MessageQueue], clients: Sequence[str], client_id: str
+    ) -> list[MessageQueue]:
+        ring = {
+            ring_hash(f"{client}-{number}"): client
+            for client in clients
+            for number in range(virtual_nodes)
+        }
         points = sorted(ring)
 
         def owner(queue: MessageQueue) -> str | None:
@@ -52,13 +65,16 @@ def allocate_consistent_hash(virtual_nodes: int = VIRTUAL_NODES) -> Strategy:
 def allocate_by_configuration(ours: Collection[MessageQueue]) -> Strategy:
     """These queues and no others, whoever else is there (``AllocateMessageQueueByConfig``).
 
-    The group's retry topic, unless queues of it are among ``ours``, is divided by ``allocate_average``: else nobody would have its queues,
-    as in Java, where what has failed does not come again.
+    The group's retry topic, unless queues of it are among ``ours``, is divided by
+    ``allocate_average``: else nobody would have its queues, as in Java, where what has failed does
+    not come again.
     """
     fixed = list(ours)
     named = {queue.topic for queue in fixed}
 
-    def allocate(queues: Sequence[MessageQueue], clients: Sequence[str], client_id: str) -> list[MessageQueue]:
+    def allocate(
+        queues: Sequence[MessageQueue], clients: Sequence[str], client_id: str
+    ) -> list[MessageQueue]:
         topics = {queue.topic for queue in queues}
         if topics - named and all(topic.startswith(RETRY_PREFIX) for topic in topics):
             return allocate_average(queues, clients, client_id)
@@ -68,11 +84,13 @@ def allocate_by_configuration(ours: Collection[MessageQueue]) -> Strategy:
 
 
 def allocate_by_machine_room(rooms: Collection[str]) -> Strategy:
-    """Only queues of brokers named ``room@…`` with one of ``rooms``, in equal shares; what is left over goes to the first clients
-    (``AllocateMessageQueueByMachineRoom``)."""
+    """Only queues of brokers named ``room@…`` with one of ``rooms``, in equal shares; what is left
+    over goes to the first clients (``AllocateMessageQueueByMachineRoom``)."""
     wanted = frozenset(rooms)
 
-    def allocate(queues: Sequence[MessageQueue], clients: Sequence[str], client_id: str) -> list[MessageQueue]:
+    def allocate(
+        queues: Sequence[MessageQueue], clients: Sequence[str], client_id: str
+    ) -> list[MessageQueue]:
         near = [queue for queue in queues if _room_of(queue) in wanted]
         index = clients.index(client_id)
         size, rest = divmod(len(near), len(clients))
@@ -83,14 +101,19 @@ def allocate_by_machine_room(rooms: Collection[str]) -> Strategy:
 
 
 def allocate_nearby(
-    inner: Strategy, room_of_queue: Callable[[MessageQueue], str], room_of_client: Callable[[str], str]
+    inner: Strategy,
+    room_of_queue: Callable[[MessageQueue], str],
+    room_of_client: Callable[[str], str],
 ) -> Strategy:
-    """``inner`` among the queues and the clients of each room; a room without clients is shared by all (``AllocateMachineRoomNearby``).
+    """``inner`` among the queues and the clients of each room; a room without clients is shared by
+    all (``AllocateMachineRoomNearby``).
 
     Raises ValueError while allocating if a room is empty.
     """
 
-    def allocate(queues: Sequence[MessageQueue], clients: Sequence[str], client_id: str) -> list[MessageQueue]:
+    def allocate(
+        queues: Sequence[MessageQueue], clients: Sequence[str], client_id: str
+    ) -> list[MessageQueue]:
         queues_of: dict[str, list[MessageQueue]] = {}
         for queue in queues:
             queues_of.setdefault(_named(room_of_queue(queue), queue), []).append(queue)
@@ -109,7 +132,10 @@ def allocate_nearby(
 
 def _named(room: str, of: object) -> str:
     if not room:
-        raise ValueError(f"no machine room is known for {of}; the function that names rooms must know every broker and client")
+        raise ValueError(
+            f"no machine room is known for {of}; the function that names rooms must "
+            "know every broker and client"
+        )
     return room
 
 
@@ -127,12 +153,14 @@ STRATEGIES: Final[Mapping[str, Strategy]] = {
 
 
 def strategy_of(allocation: str | Strategy) -> Strategy:
-    """The strategy of that name, or the one that is given. Raises ConfigError for an unknown name."""
+    """The strategy of that name, or the one that is given. Raises ConfigError for an unknown
+    name."""
     if not isinstance(allocation, str):
         return allocation
     if allocation not in STRATEGIES:
         known = ", ".join(STRATEGIES)
         raise ConfigError(
-            f"allocation={allocation!r} is unknown; there are {known}, and turbopump.client.allocation makes others"
+            f"allocation={allocation!r} is unknown; there are {known}, and "
+            "turbopump.client.allocation makes others"
         )
     return STRATEGIES[allocation]

@@ -1,6 +1,8 @@
-"""How often this process, or one before it, was forked: what was begun under another number belongs to another process.
+"""How often this process, or one before it, was forked: what was begun under another number belongs
+to another process.
 
-It is asked before every send, so it is a number that Python counts up after a fork, and not the process id, which takes a system call.
+It is asked before every send, so it is a number that Python counts up after a fork, and not the
+process id, which takes a system call.
 """
 
 from __future__ import annotations
@@ -9,7 +11,8 @@ import os
 
 
 class Forks:
-    """``count``: forks that lie between this process and the one that first imported this module."""
+    """``count``: forks that lie between this process and the one that first imported this
+    module."""
 
     count = 0
 

@@ -1,4 +1,5 @@
-"""What a client tells brokers of itself: its groups and subscriptions, as the body of a heartbeat. Values in, a value out."""
+"""What a client tells brokers of itself: its groups and subscriptions, as the body of a heartbeat.
+Values in, a value out."""
 
 from __future__ import annotations
 
@@ -21,10 +22,11 @@ def _ignore(_: object = None) -> None:
 class Member:
     """A producer or consumer as its client instance sees it.
 
-    ``consumer`` gives its consumer data as it is now (None: it only produces). The others are told: the group has changed; a route is
-    new or has changed; the connection to an address has ended; a broker asks about a transaction, on which connection (None: it has
-    none). ``exclusive``: a producer that allows no other of its group beside it.
-    ``announced``: False for who takes no part in the group yet, and is in no heartbeat. ``left``: set when it has left its instance.
+    ``consumer`` gives its consumer data as it is now (None: it only produces). The others are told:
+    the group has changed; a route is new or has changed; the connection to an address has ended; a
+    broker asks about a transaction, on which connection (None: it has none). ``exclusive``: a
+    producer that allows no other of its group beside it. ``announced``: False for who takes no part
+    in the group yet, and is in no heartbeat. ``left``: set when it has left its instance.
     ``operated``: what an operator may ask of it, if it consumes.
     """
 
@@ -34,7 +36,9 @@ class Member:
     on_group_change: Callable[[], None] = _ignore
     on_route_change: Callable[[TopicRoute], None] = _ignore
     on_disconnect: Callable[[str], None] = _ignore
-    on_transaction_check: Callable[[CheckTransactionState, ReceivedMessage, Connection], None] | None = None
+    on_transaction_check: (
+        Callable[[CheckTransactionState, ReceivedMessage, Connection], None] | None
+    ) = None
     exclusive: bool = False
     announced: bool = True
     left: bool = False
@@ -46,7 +50,8 @@ class Member:
         return "producer" if self.consumer is None else "consumer"
 
     def clashes_with(self, other: Member) -> bool:
-        """Whether the two cannot stand in one heartbeat: two consumers of a group, or producers of which one must be alone."""
+        """Whether the two cannot stand in one heartbeat: two consumers of a group, or producers of
+        which one must be alone."""
         if self.group != other.group:
             return False
         if self.consumer is not None or other.consumer is not None:
@@ -61,5 +66,7 @@ def heartbeat_data(client_id: str, members: Iterable[Member]) -> HeartbeatData:
     return HeartbeatData(
         client_id=client_id,
         producer_data_set=tuple(ProducerData(group_name=group) for group in producers),
-        consumer_data_set=tuple(member.consumer() for member in members if member.consumer is not None),
+        consumer_data_set=tuple(
+            member.consumer() for member in members if member.consumer is not None
+        ),
     )

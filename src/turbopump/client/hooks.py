@@ -1,7 +1,9 @@
-"""Places where a user's own code takes part in sending: a check that may forbid an attempt, and calls before and after it.
+"""Places where a user's own code takes part in sending: a check that may forbid an attempt, and
+calls before and after it.
 
-One rule: what a hook raises before or after an attempt is logged and changes nothing; what ``forbid`` raises ends the send.
-Source: apache/rocketmq ``SendMessageHook``, ``CheckForbiddenHook``, ``EndTransactionHook``.
+One rule: what a hook raises before or after an attempt is logged and changes nothing; what
+``forbid`` raises ends the send. Source: apache/rocketmq ``SendMessageHook``,
+``CheckForbiddenHook``, ``EndTransactionHook``.
 """
 
 from __future__ import annotations
@@ -31,9 +33,10 @@ class MessageKind(IntEnum):
 
 @dataclass(slots=True)
 class SendContext:
-    """One attempt, in the user's names (without ``namespace%``). ``body_size`` as the body goes out (compressed if it is); ``batch``: the
-    body of a batch (``message/batch.py``), None of a single message; ``result`` or ``error`` is set after it; ``state`` is a place for what
-    a hook wants to keep from before to after."""
+    """One attempt, in the user's names (without ``namespace%``). ``body_size`` as the body goes out
+    (compressed if it is); ``batch``: the body of a batch (``message/batch.py``), None of a single
+    message; ``result`` or ``error`` is set after it; ``state`` is a place for what a hook wants to
+    keep from before to after."""
 
     group: str
     topic: str
@@ -54,8 +57,8 @@ class SendContext:
 
 @dataclass(frozen=True, slots=True)
 class EndTransactionContext:
-    """A transaction, in the user's names, whose state (COMMIT_MESSAGE, ROLLBACK_MESSAGE or UNKNOW) the broker at ``address`` is told;
-    ``from_check``: because it has asked."""
+    """A transaction, in the user's names, whose state (COMMIT_MESSAGE, ROLLBACK_MESSAGE or UNKNOW)
+    the broker at ``address`` is told; ``from_check``: because it has asked."""
 
     group: str
     topic: str
@@ -74,8 +77,9 @@ class SendHook:
         """Raise to forbid the attempt: the send ends with your exception."""
 
     def before(self, context: SendContext) -> None:
-        """An attempt is about to be made. What you change in ``context.properties`` goes out with the message (not with a batch), and
-        with later attempts; what cannot travel is left out, and logged. The id (``UNIQ_KEY``) stays: it is what the sender is told."""
+        """An attempt is about to be made. What you change in ``context.properties`` goes out with
+        the message (not with a batch), and with later attempts; what cannot travel is left out, and
+        logged. The id (``UNIQ_KEY``) stays: it is what the sender is told."""
 
     def after(self, context: SendContext) -> None:
         """An attempt was answered or failed; a oneway one was handed to the connection."""
@@ -85,7 +89,8 @@ class SendHook:
 
 
 class SendHooks:
-    """A producer's hooks, in the order given. The names in what it is told are those on the wire."""
+    """A producer's hooks, in the order given. The names in what it is told are those on the
+    wire."""
 
     def __init__(self, hooks: Sequence[SendHook], namespace: str | None = None) -> None:
         self._hooks = tuple(hooks)
@@ -98,7 +103,10 @@ class SendHooks:
         """Forbid, then before."""
         namespace = self._namespace
         if namespace is not None:
-            context.group, context.topic = unwrap(namespace, context.group), unwrap(namespace, context.topic)
+            context.group, context.topic = (
+                unwrap(namespace, context.group),
+                unwrap(namespace, context.topic),
+            )
             context.queue = unwrapped(namespace, context.queue)
         for hook in self._hooks:
             hook.forbid(context)
@@ -107,12 +115,17 @@ class SendHooks:
     def after(self, context: SendContext) -> None:
         """After."""
         if self._namespace is not None and context.result is not None:
-            context.result = context.result.moved_to(unwrapped(self._namespace, context.result.queue))
+            context.result = context.result.moved_to(
+                unwrapped(self._namespace, context.result.queue)
+            )
         self._each(lambda hook: hook.after(context))
 
     def end_transaction(self, context: EndTransactionContext) -> None:
         """A transaction's state was told."""
-        group, topic = unwrap(self._namespace, context.group), unwrap(self._namespace, context.topic)
+        group, topic = (
+            unwrap(self._namespace, context.group),
+            unwrap(self._namespace, context.topic),
+        )
         context = replace(context, group=group, topic=topic)
         self._each(lambda hook: hook.end_transaction(context))
 

@@ -1,4 +1,5 @@
-"""Who a client says it is: its instance's name, its credentials, its namespace; and what every request carries because of that.
+"""Who a client says it is: its instance's name, its credentials, its namespace; and what every
+request carries because of that.
 
 Signature of a request (apache/rocketmq ``AclClientRPCHook``, ``AclUtils``)::
 
@@ -6,7 +7,8 @@ Signature of a request (apache/rocketmq ``AclClientRPCHook``, ``AclUtils``)::
     content = the fields' values in the order of their names (upper case before lower), nothing between them, UTF-8; then the body
     Signature = Base64(HMAC-SHA1(secret key, content))
 
-One rule: values in, values out; a secret is in no text that this room makes. It must not know what a request means.
+One rule: values in, values out; a secret is in no text that this room makes. It must not know what
+a request means.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ SIGNATURE: Final = "Signature"
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a cluster with access control knows a user by; ``security_token`` for temporary credentials. Raises ConfigError if empty."""
+    """What a cluster with access control knows a user by; ``security_token`` for temporary
+    credentials. Raises ConfigError if empty."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -36,16 +39,23 @@ class Credentials:
     def __post_init__(self) -> None:
         for name in ("access_key", "secret_key", "security_token"):
             value = getattr(self, name)
-            if not is_name(value) and (value is not None or name != "security_token"):  # their values are not shown
-                what = "empty, or no valid Unicode" if isinstance(value, str) else f"of type {type(value).__name__}"
+            # their values are not shown
+            if not is_name(value) and (value is not None or name != "security_token"):
+                what = (
+                    "empty, or no valid Unicode"
+                    if isinstance(value, str)
+                    else f"of type {type(value).__name__}"
+                )
                 raise ConfigError(
-                    f"credentials need an access_key and a secret_key, text and both not empty; this {name} is {what}"
+                    "credentials need an access_key and a secret_key, text and both not empty; "
+                    f"this {name} is {what}"
                 )
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceSettings:
-    """What clients must have in common to share an instance. ``instance_name`` None: whatever name there is."""
+    """What clients must have in common to share an instance. ``instance_name`` None: whatever name
+    there is."""
 
     name_servers: tuple[str, ...]
     instance_name: str | None = None
@@ -56,10 +66,15 @@ class InstanceSettings:
     def __post_init__(self) -> None:
         check(
             INSTANCE_RULES,
-            {"instance_name": self.instance_name, "unit_name": self.unit_name, "namespace_v2": self.namespace_v2},
+            {
+                "instance_name": self.instance_name,
+                "unit_name": self.unit_name,
+                "namespace_v2": self.namespace_v2,
+            },
         )
         if self.credentials is not None and not isinstance(self.credentials, Credentials):
-            raise ConfigError("credentials must be made as Credentials(access_key, secret_key)")  # their value is not shown
+            # their value is not shown
+            raise ConfigError("credentials must be made as Credentials(access_key, secret_key)")
 
     @property
     def client_name(self) -> tuple[str | None, str | None]:

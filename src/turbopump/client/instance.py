@@ -1,7 +1,9 @@
-"""A client instance: what producers and consumers of one client id have in common, which is connections, routes and heartbeats.
+"""A client instance: what producers and consumers of one client id have in common, which is
+connections, routes and heartbeats.
 
-One rule: a broker is introduced (by a heartbeat on the connection that is open now) before it is asked for anything that needs to
-know us; a connection that ends takes the introduction with it. It must not know sending or consuming.
+One rule: a broker is introduced (by a heartbeat on the connection that is open now) before it is
+asked for anything that needs to know us; a connection that ends takes the introduction with it. It
+must not know sending or consuming.
 """
 
 from __future__ import annotations
@@ -18,12 +20,22 @@ from turbopump.client.operating.operator_requests import add_operator_requests
 from turbopump.client.pending_requests import PendingRequests
 from turbopump.client.routes import Routes, TopicRoute
 from turbopump.client.surroundings import Surroundings
-from turbopump.errors import CallTimeoutError, NotStartedError, RemotingError, ResponseError, StoredMessageError
+from turbopump.errors import (
+    CallTimeoutError,
+    NotStartedError,
+    RemotingError,
+    ResponseError,
+    StoredMessageError,
+)
 from turbopump.message.codec import decode_entry
 from turbopump.message.properties import PRODUCER_GROUP
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.clients import Heartbeat, NotifyConsumerIdsChanged, UnregisterClient
+from turbopump.protocol.requests.clients import (
+    Heartbeat,
+    NotifyConsumerIdsChanged,
+    UnregisterClient,
+)
 from turbopump.protocol.requests.replies import PushReplyMessageToClient
 from turbopump.protocol.requests.transactions import CheckTransactionState
 from turbopump.remoting.client import RemotingClient
@@ -42,8 +54,9 @@ FAREWELL_TIMEOUT_S: Final = 1.0
 class ClientInstance:
     """Connections, routes and heartbeats under one client id, ``ip@instance_name[@unit_name]``.
 
-    Belongs to the event loop and the process that started it; ``check_usable`` refuses any other. ``dress`` adds to every request what
-    the client's identity asks for. ``on_end`` is called when it begins to close.
+    Belongs to the event loop and the process that started it; ``check_usable`` refuses any other.
+    ``dress`` adds to every request what the client's identity asks for. ``on_end`` is called when
+    it begins to close.
     """
 
     def __init__(
@@ -68,7 +81,9 @@ class ClientInstance:
         router.add(PushReplyMessageToClient, self.requests.reply_came)
         add_operator_requests(router, lambda: self._members)
         self.remoting = RemotingClient(router, on_close=self._disconnected, dress=dress)
-        self.routes = Routes(self.remoting, name_servers, random=surroundings.random, on_change=self._route_changed)
+        self.routes = Routes(
+            self.remoting, name_servers, random=surroundings.random, on_change=self._route_changed
+        )
         self._members: list[Member] = []
         self._membership = 0
         """Counts changes among the members: a heartbeat that was written before one is stale."""
@@ -84,7 +99,8 @@ class ClientInstance:
         self._forks = 0
         self._closed = False
 
-    # --- life ----------------------------------------------------------------------------------------------------------------
+    # --- life
+    # ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin heartbeats and route polling; nothing is sent before someone needs a route."""
@@ -101,7 +117,8 @@ class ClientInstance:
             return
         self._closed = True
         self.on_end()
-        this = asyncio.current_task()  # a user's function that is called in a task of ours may be what closes it
+        # a user's function that is called in a task of ours may be what closes it
+        this = asyncio.current_task()
         others = [task for task in (*self._tasks, *self._introducing.values()) if task is not this]
         for task in others:
             task.cancel()
@@ -117,17 +134,20 @@ class ClientInstance:
         await self.remoting.close()
 
     def check_usable(self, what: str, member: Member | None = None) -> None:
-        """Raises NotStartedError if ``what`` (``"Producer"``) is closed, or is used in a fork or on another event loop."""
+        """Raises NotStartedError if ``what`` (``"Producer"``) is closed, or is used in a fork or on
+        another event loop."""
         if self._closed or (member is not None and member.left):
             raise NotStartedError(f"this {what} is closed; start a new one")
         if Forks.count != self._forks:
             raise NotStartedError(
-                f"this {what} was started in process {self._pid} and is used in its fork {self.surroundings.pid()}, "
+                f"this {what} was started in process {self._pid} and is used in its fork "
+                f"{self.surroundings.pid()}, "
                 "where its connections must not be touched; start a new one after the fork"
             )
         if asyncio.get_running_loop() is not self._loop:
             raise NotStartedError(
-                f"this {what} was started on another event loop; start a new one on this loop, or use turbopump.blocking"
+                f"this {what} was started on another event loop; start a new one on this loop, "
+                "or use turbopump.blocking"
             )
 
     def spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
@@ -147,7 +167,8 @@ class ClientInstance:
             await asyncio.sleep(interval)
             await work()
 
-    # --- members -------------------------------------------------------------------------------------------------------------
+    # --- members
+    # ----------------------------------------------------------------------------------------------
 
     def join(self, member: Member) -> None:
         """From now on heartbeats speak of ``member`` too, if it is announced."""
@@ -158,7 +179,8 @@ class ClientInstance:
                 self._introduce(address)
 
     def announce(self, member: Member) -> None:
-        """From now on heartbeats speak of ``member``, if they did not: a new one comes before the next use of any broker."""
+        """From now on heartbeats speak of ``member``, if they did not: a new one comes before the
+        next use of any broker."""
         if not member.announced:
             member.announced = True
             self._members_changed()
@@ -168,7 +190,8 @@ class ClientInstance:
         return not any(member.clashes_with(other) for other in self._members)
 
     async def leave(self, member: Member) -> None:
-        """Heartbeats no longer speak of ``member``, and brokers are told; whoever is the last closes the instance. May be called twice."""
+        """Heartbeats no longer speak of ``member``, and brokers are told; whoever is the last
+        closes the instance. May be called twice."""
         if member.left:
             return
         member.left = True
@@ -177,8 +200,12 @@ class ClientInstance:
             return
         self._members.remove(member)
         self._members_changed(forget=False)
-        if member.announced and not any(other.group == member.group and other.kind == member.kind for other in self._members):
-            await asyncio.gather(*(self._take_leave(address, member) for address in sorted(self._introduced)))
+        if member.announced and not any(
+            other.group == member.group and other.kind == member.kind for other in self._members
+        ):
+            await asyncio.gather(
+                *(self._take_leave(address, member) for address in sorted(self._introduced))
+            )
 
     def _members_changed(self, *, forget: bool = True) -> None:
         self._membership += 1
@@ -209,7 +236,11 @@ class ClientInstance:
         try:
             message = decode_entry(context.body)
         except StoredMessageError as error:
-            log.warning("question about a transaction cannot be read broker=%s cause=%s", context.peer.peer, error)
+            log.warning(
+                "question about a transaction cannot be read broker=%s cause=%s",
+                context.peer.peer,
+                error,
+            )
             return
         group = message.properties.get(PRODUCER_GROUP)
         for member in self._members:
@@ -231,7 +262,8 @@ class ClientInstance:
         for member in self._members:
             member.on_disconnect(address)
 
-    # --- heartbeats ----------------------------------------------------------------------------------------------------------
+    # --- heartbeats
+    # ----------------------------------------------------------------------------------------------
 
     @property
     def _announced(self) -> bool:
@@ -242,20 +274,23 @@ class ClientInstance:
         return any(member.announced and member.consumer is not None for member in self._members)
 
     async def introduced(self, address: str) -> None:
-        """Wait until the broker at ``address`` knows this client on the connection that is open now. Raises RemotingError."""
+        """Wait until the broker at ``address`` knows this client on the connection that is open
+        now. Raises RemotingError."""
         while address not in self._introduced:
             await asyncio.shield(self._introduce(address))
 
     def forget_introduction(self, address: str) -> None:
-        """The broker says it does not know us (or our subscription): introduce again before the next use."""
+        """The broker says it does not know us (or our subscription): introduce again before the
+        next use."""
         self._introduced.discard(address)
 
     async def abandon_if_silent(self, address: str, since: float) -> None:
-        """A call that began at ``since`` (loop time) timed out: if nothing at all was read from that peer since then, and for a second
-        of such calls, end the connection.
+        """A call that began at ``since`` (loop time) timed out: if nothing at all was read from
+        that peer since then, and for a second of such calls, end the connection.
 
-        A host that lost its power, or a firewall that forgot us, sends no reset; TCP alone would take a quarter of an hour to notice.
-        A call that had but a few milliseconds says nothing about its peer, and others may be waiting on the connection.
+        A host that lost its power, or a firewall that forgot us, sends no reset; TCP alone would
+        take a quarter of an hour to notice. A call that had but a few milliseconds says nothing
+        about its peer, and others may be waiting on the connection.
         """
         if self.remoting.connected(address):
             connection = await self.remoting.connect(address)
@@ -267,8 +302,11 @@ class ClientInstance:
 
     def _introduce(self, address: str) -> asyncio.Task[None]:
         task = self._introducing.get(address)
-        if task is None or task.done():  # done: its callback has not run yet, and waiting for it would give the loop no turn
-            task = asyncio.get_running_loop().create_task(self._heartbeat(address), name=f"turbopump heartbeat to {address}")
+        # done: its callback has not run yet, and waiting for it would give the loop no turn
+        if task is None or task.done():
+            task = asyncio.get_running_loop().create_task(
+                self._heartbeat(address), name=f"turbopump heartbeat to {address}"
+            )
             self._introducing[address] = task
             membership = self._membership
             task.add_done_callback(lambda done: self._introduction_ended(address, done, membership))
@@ -285,13 +323,17 @@ class ClientInstance:
             self._introduce(address)
 
     async def introduce_all(self) -> None:
-        """A heartbeat to every known broker now (subscriptions have changed); failures are logged."""
+        """A heartbeat to every known broker now (subscriptions have changed); failures are
+        logged."""
         self._members_changed()
         await self._heartbeat_all()
 
     async def _heartbeat_all(self) -> None:
         addresses = self.routes.addresses(slaves=self._consumes) if self._announced else set()
-        await asyncio.gather(*(self._introduce_anew(address) for address in sorted(addresses)), return_exceptions=True)
+        await asyncio.gather(
+            *(self._introduce_anew(address) for address in sorted(addresses)),
+            return_exceptions=True,
+        )
 
     async def _introduce_anew(self, address: str) -> None:
         running = self._introducing.get(address)
@@ -305,7 +347,9 @@ class ClientInstance:
         body = fastjson.encode(heartbeat_data(self.client_id, self._members))
         asked = asyncio.get_running_loop().time()
         try:
-            answer = await self.remoting.exchange(address, Heartbeat(), body, timeout=CALL_TIMEOUT_S)
+            answer = await self.remoting.exchange(
+                address, Heartbeat(), body, timeout=CALL_TIMEOUT_S
+            )
         except CallTimeoutError:
             await self.abandon_if_silent(address, asked)
             raise

@@ -1,7 +1,7 @@
 """A consumer's life: not started, started, closed; and what it is made of while it runs.
 
-One rule: what runs is had from here, so whoever asks too early, too late, in a fork or on another event loop is told so in the same words.
-It must not know what runs.
+One rule: what runs is had from here, so whoever asks too early, too late, in a fork or on another
+event loop is told so in the same words. It must not know what runs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Life(Generic[RunningT]):
         self._close: asyncio.Task[None] | None = None
 
     def begins(self) -> bool:
-        """Whether a start has something to do: False once it is started. Raises NotStartedError if it is started, but not ``ready``."""
+        """Whether a start has something to do: False once it is started. Raises NotStartedError if
+        it is started, but not ``ready``."""
         if self.running is None:
             return True
         self.ready()
@@ -46,29 +47,37 @@ class Life(Generic[RunningT]):
         """What runs, or has run. Raises NotStartedError before the start."""
         if self.running is None:
             raise NotStartedError(
-                f"this {self._what} is not started; use `async with {self._what}(...)` or `await consumer.start()`"
+                f"this {self._what} is not started; use `async with {self._what}(...)` or `await "
+                "consumer.start()`"
             )
         return self.running
 
     def ready(self) -> RunningT:
-        """What runs. Raises NotStartedError before the start and after the close, in a fork and on another event loop."""
+        """What runs. Raises NotStartedError before the start and after the close, in a fork and on
+        another event loop."""
         running = self.started()
         running.instance.check_usable(self._what, running.member)
         return running
 
     async def undo(self, close: Callable[[RunningT], Coroutine[Any, Any, None]]) -> None:
-        """The start has failed: close what there is of it. It may be started once more, unless somebody has closed it meanwhile."""
+        """The start has failed: close what there is of it. It may be started once more, unless
+        somebody has closed it meanwhile."""
         closed = self._close is not None
         await self.end(close)
         if not closed:
             self.running = self._close = None
 
-    async def end(self, close: Callable[[RunningT], Coroutine[Any, Any, None]], *, wait: bool = True) -> None:
-        """Close what runs, if anything does, once and to its end: whoever asks again waits for the same close, and a caller that is
-        cancelled (a time-out) stops waiting and nothing else. ``wait``: False only has it begun."""
+    async def end(
+        self, close: Callable[[RunningT], Coroutine[Any, Any, None]], *, wait: bool = True
+    ) -> None:
+        """Close what runs, if anything does, once and to its end: whoever asks again waits for the
+        same close, and a caller that is cancelled (a time-out) stops waiting and nothing else.
+        ``wait``: False only has it begun."""
         if self.running is None:
             return
         if self._close is None:
             self.running.closing = True
-            self._close = asyncio.get_running_loop().create_task(close(self.running), name=f"close of a {self._what}")
+            self._close = asyncio.get_running_loop().create_task(
+                close(self.running), name=f"close of a {self._what}"
+            )
         await (asyncio.shield(self._close) if wait else asyncio.sleep(0))

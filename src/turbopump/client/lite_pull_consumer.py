@@ -1,8 +1,10 @@
-"""The lite pull consumer: its user polls for messages, of queues that the group divides or the user names, and may go anywhere in them.
+"""The lite pull consumer: its user polls for messages, of queues that the group divides or the user
+names, and may go anywhere in them.
 
-One rule: a queue is read from where the group stands on, without gap and without going back, but for a seek or a reset. This file is the
-life of a consumer and its user's calls. It must not know how a queue is pulled.
-Source: apache/rocketmq ``DefaultLitePullConsumer``, ``DefaultLitePullConsumerImpl``.
+One rule: a queue is read from where the group stands on, without gap and without going back, but
+for a seek or a reset. This file is the life of a consumer and its user's calls. It must not know
+how a queue is pulled. Source: apache/rocketmq ``DefaultLitePullConsumer``,
+``DefaultLitePullConsumerImpl``.
 """
 
 from __future__ import annotations
@@ -22,7 +24,13 @@ from turbopump.client.consuming.queue_listeners import QueueListener, QueueListe
 from turbopump.client.consuming.queue_pull import PULL_BATCH
 from turbopump.client.consuming.rebalance import Change
 from turbopump.client.consuming.running_lite_pull import LitePullSettings, RunningLitePull
-from turbopump.client.consuming.subscription import ALL, Sql, first_subscriptions, subscription_to, topic_subscription
+from turbopump.client.consuming.subscription import (
+    ALL,
+    Sql,
+    first_subscriptions,
+    subscription_to,
+    topic_subscription,
+)
 from turbopump.client.heartbeat import Member
 from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.in_context import InContext
@@ -37,24 +45,33 @@ from turbopump.clock import Clock
 from turbopump.errors import ConfigError
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.message_queue import MessageQueue
-from turbopump.protocol.bodies.heartbeat import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel
+from turbopump.protocol.bodies.heartbeat import (
+    ConsumeFromWhere,
+    ConsumerData,
+    ConsumeType,
+    MessageModel,
+)
 
 POLL_TIMEOUT_S: Final = 5.0
 POLL_BATCH: Final = 32
 
 
 class LitePullConsumer(InContext):
-    """Reads as a member of ``group`` what its user polls. Use it as
-    ``async with LitePullConsumer("127.0.0.1:9876", group="g", topic="t") as consumer:`` and then ``await consumer.poll()``.
+    """Reads as a member of ``group`` what its user polls. Use it as ``async with
+    LitePullConsumer("127.0.0.1:9876", group="g", topic="t") as consumer:`` and then ``await
+    consumer.poll()``.
 
-    ``topic`` and ``tags`` (``*``, ``A || B`` or ``Sql(…)``): what to share with the group; ``subscribe`` adds more; ``assign`` takes
-    queues by name instead. ``auto_commit``: what was polled is done when the next poll begins, and is committed every 5 s, and when a
-    queue is lost or the consumer is closed; without it, only ``commit`` does. ``queue_messages_max``, ``queue_bytes_max``,
-    ``messages_max``: how much is pulled ahead of one queue (1000 messages, 100 MiB) and of all (10,000); the last pull may go beyond
-    by ``pull_batch`` messages each. ``trace``: records of what was polled, on ``RMQ_SYS_TRACE_TOPIC`` or the topic you name. The other
-    settings are those of ``PushConsumer``. Raises ConfigError for unusable settings.
+    ``topic`` and ``tags`` (``*``, ``A || B`` or ``Sql(…)``): what to share with the group;
+    ``subscribe`` adds more; ``assign`` takes queues by name instead. ``auto_commit``: what was
+    polled is done when the next poll begins, and is committed every 5 s, and when a queue is lost
+    or the consumer is closed; without it, only ``commit`` does. ``queue_messages_max``,
+    ``queue_bytes_max``, ``messages_max``: how much is pulled ahead of one queue (1000 messages, 100
+    MiB) and of all (10,000); the last pull may go beyond by ``pull_batch`` messages each.
+    ``trace``: records of what was polled, on ``RMQ_SYS_TRACE_TOPIC`` or the topic you name. The
+    other settings are those of ``PushConsumer``. Raises ConfigError for unusable settings.
 
-    Methods that ask a broker may raise a RemotingError or RouteNotFoundError, all of them NotStartedError. Meant for one reader.
+    Methods that ask a broker may raise a RemotingError or RouteNotFoundError, all of them
+    NotStartedError. Meant for one reader.
     """
 
     def __init__(
@@ -85,25 +102,34 @@ class LitePullConsumer(InContext):
         check(LITE_PULL_RULES, locals())
         self.group = group
         self._namespace = namespace
-        self._settings = InstanceSettings(name_server_addresses(namesrv), instance_name, unit_name, credentials, namespace_v2)
+        self._settings = InstanceSettings(
+            name_server_addresses(namesrv), instance_name, unit_name, credentials, namespace_v2
+        )
         limits = Limits(queue_messages_max, queue_bytes_max, messages_max, pull_batch)
-        self._pull_settings = LitePullSettings(consume_from, auto_commit, limits, strategy_of(allocation), namespace)
+        self._pull_settings = LitePullSettings(
+            consume_from, auto_commit, limits, strategy_of(allocation), namespace
+        )
         self._trace_topic = trace_topic(trace)
         self._surroundings = surroundings_of(clock, random, local_ip)
-        self._subscriptions = first_subscriptions(namespace, topic, tags, self._surroundings.clock.now_ms())
+        self._subscriptions = first_subscriptions(
+            namespace, topic, tags, self._surroundings.clock.now_ms()
+        )
         self._named: list[MessageQueue] | None = None
-        """The queues that were assigned, as brokers know them; None: queues come by subscription."""
+        """The queues that were assigned, as brokers know them; None: queues come by
+        subscription."""
         self._listeners = QueueListeners(namespace)
         self._life: Life[RunningLitePull] = Life("LitePullConsumer")
 
-    # --- life ----------------------------------------------------------------------------------------------------------------
+    # --- life
+    # ----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Join the group and begin to pull ahead; what is subscribed or assigned later is read from then on.
+        """Join the group and begin to pull ahead; what is subscribed or assigned later is read from
+        then on.
 
-        Raises RouteNotFoundError if no name server answers (a topic that does not exist yet is waited for), NotStartedError after
-        ``close`` or if it is closed meanwhile. A start that fails or is cancelled leaves the group, and may be
-        called again.
+        Raises RouteNotFoundError if no name server answers (a topic that does not exist yet is
+        waited for), NotStartedError after ``close`` or if it is closed meanwhile. A start that
+        fails or is cancelled leaves the group, and may be called again.
         """
         if not self._life.begins():
             return
@@ -111,10 +137,20 @@ class LitePullConsumer(InContext):
         instance = join_instance(self._settings, self._surroundings, member)
         try:
             tracing = consumer_tracing(
-                *(Producer, self._settings, self._surroundings, self._trace_topic), group=self.group, namespace=self._namespace
+                *(Producer, self._settings, self._surroundings, self._trace_topic),
+                group=self.group,
+                namespace=self._namespace,
             )
             running = self._life.running = RunningLitePull(
-                *(instance, member, self._pull_settings, self._subscriptions, self._divided_topics, self._listeners, tracing)
+                *(
+                    instance,
+                    member,
+                    self._pull_settings,
+                    self._subscriptions,
+                    self._divided_topics,
+                    self._listeners,
+                    tracing,
+                )
             )
         except BaseException:
             await instance.leave(member)
@@ -128,8 +164,8 @@ class LitePullConsumer(InContext):
             raise
 
     async def close(self) -> None:
-        """Commit what is done (with ``auto_commit``; of the last poll nothing), or what ``commit`` was told and the brokers have not
-        got yet, and leave the group. May be called twice."""
+        """Commit what is done (with ``auto_commit``; of the last poll nothing), or what ``commit``
+        was told and the brokers have not got yet, and leave the group. May be called twice."""
         await self._life.end(RunningLitePull.close)
 
     @property
@@ -137,11 +173,12 @@ class LitePullConsumer(InContext):
         """What brokers know this client by. Raises NotStartedError before ``start``."""
         return self._life.ready().instance.client_id
 
-    # --- what it reads -------------------------------------------------------------------------------------------------------
+    # --- what it reads
+    # ----------------------------------------------------------------------------------------------
 
     async def subscribe(self, topic: str, tags: str | Sql = ALL) -> None:
-        """Read this consumer's share of ``topic`` too (or with other tags); before ``start`` or after. Raises ConfigError after
-        ``assign``."""
+        """Read this consumer's share of ``topic`` too (or with other tags); before ``start`` or
+        after. Raises ConfigError after ``assign``."""
         before = self._subscriptions.get(wrap(self._namespace, topic))
         self._subscribe(topic, tags)
         if self._life.running is None:
@@ -156,23 +193,35 @@ class LitePullConsumer(InContext):
     async def unsubscribe(self, topic: str) -> None:
         """Read ``topic`` no longer; says nothing if it was not read."""
         topic = wrap(self._namespace, topic)
-        if self._named is not None or self._subscriptions.pop(topic, None) is None or self._life.running is None:
+        if (
+            self._named is not None
+            or self._subscriptions.pop(topic, None) is None
+            or self._life.running is None
+        ):
             return
         running = self._life.ready()
         await running.prefetching.apply(Change((), list(running.prefetching.of_topic(topic))))
         await running.instance.introduce_all()
 
     async def assign(self, queues: Collection[MessageQueue], tags: str | Sql = ALL) -> None:
-        """Read these queues and no others, whoever else reads them; before ``start`` or after. Raises ConfigError after ``subscribe``."""
+        """Read these queues and no others, whoever else reads them; before ``start`` or after.
+        Raises ConfigError after ``subscribe``."""
         if self._named is None and self._subscriptions:
             raise ConfigError(
-                "this LitePullConsumer subscribes, so the group divides the queues; make another one to assign queues"
+                "this LitePullConsumer subscribes, so the group divides the queues; make another "
+                "one to assign queues"
             )
         named = [wrapped(self._namespace, queue) for queue in queues]
         now = self._surroundings.clock.now_ms()
         subscriptions = {queue.topic: subscription_to(queue.topic, tags, now) for queue in named}
-        before = {topic: subscription.expression for topic, subscription in self._subscriptions.items()}
-        changed = {topic for topic, new in subscriptions.items() if before.get(topic, new.expression) != new.expression}
+        before = {
+            topic: subscription.expression for topic, subscription in self._subscriptions.items()
+        }
+        changed = {
+            topic
+            for topic, new in subscriptions.items()
+            if before.get(topic, new.expression) != new.expression
+        }
         self._named = named
         self._subscriptions.clear()
         self._subscriptions.update(subscriptions)
@@ -181,7 +230,9 @@ class LitePullConsumer(InContext):
         running = self._life.ready()
         ours = running.prefetching.queues
         lost = [queue for queue in ours if queue not in named or queue.topic in changed]
-        await running.prefetching.apply(Change([queue for queue in named if queue not in ours or queue in lost], lost))
+        await running.prefetching.apply(
+            Change([queue for queue in named if queue not in ours or queue in lost], lost)
+        )
         await running.instance.introduce_all()
 
     @property
@@ -196,16 +247,22 @@ class LitePullConsumer(InContext):
         return [unwrapped(self._namespace, queue) for queue in route.subscribe_queues]
 
     async def on_queue_change(self, topic: str, listener: QueueListener) -> None:
-        """Call ``listener(topic, queues)`` whenever the readable queues of ``topic`` have changed (they are looked at every 30 s); a plain
-        function runs in a thread. Before ``start`` or after."""
+        """Call ``listener(topic, queues)`` whenever the readable queues of ``topic`` have changed
+        (they are looked at every 30 s); a plain function runs in a thread. Before ``start`` or
+        after."""
         await self._listeners.add(wrap(self._namespace, topic), listener)
 
-    # --- reading -------------------------------------------------------------------------------------------------------------
+    # --- reading
+    # ----------------------------------------------------------------------------------------------
 
-    async def poll(self, timeout: float = POLL_TIMEOUT_S, *, max_messages: int = POLL_BATCH) -> list[ReceivedMessage]:
-        """The next messages, as soon as there is one, ``max_messages`` at most; none after ``timeout`` seconds, or once closed.
+    async def poll(
+        self, timeout: float = POLL_TIMEOUT_S, *, max_messages: int = POLL_BATCH
+    ) -> list[ReceivedMessage]:
+        """The next messages, as soon as there is one, ``max_messages`` at most; none after
+        ``timeout`` seconds, or once closed.
 
-        Those of one queue come in its order. With ``auto_commit`` what the poll before gave is done now.
+        Those of one queue come in its order. With ``auto_commit`` what the poll before gave is done
+        now.
         """
         check(POLL_RULES, {"timeout": timeout, "max_messages": max_messages})
         running = self._life.ready()
@@ -215,13 +272,16 @@ class LitePullConsumer(InContext):
         return messages
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """The next message of ``queue`` is the one at ``offset``. Raises ConfigError if the queue is not ours or has no such place."""
+        """The next message of ``queue`` is the one at ``offset``. Raises ConfigError if the queue
+        is not ours or has no such place."""
         check(COMMIT_RULES, locals())
         self._ours(queue)
         store, wire = self._life.ready().offsets, wrapped(self._namespace, queue)
         first, end = await store.min_offset(wire), await store.max_offset(wire)
         if not first <= offset <= end:
-            raise ConfigError(f"offset={offset} is outside of {queue}, which has {first} to {end} (its end)")
+            raise ConfigError(
+                f"offset={offset} is outside of {queue}, which has {first} to {end} (its end)"
+            )
         self._ours(queue).seek(offset)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
@@ -237,7 +297,8 @@ class LitePullConsumer(InContext):
         self._ours(queue).seek(end)
 
     def pause(self, queues: Collection[MessageQueue]) -> None:
-        """Give nothing of these queues until ``resume``; what was pulled ahead is kept. Raises ConfigError if one is not ours."""
+        """Give nothing of these queues until ``resume``; what was pulled ahead is kept. Raises
+        ConfigError if one is not ours."""
         for prefetched in [self._ours(queue) for queue in queues]:
             prefetched.paused = True
 
@@ -248,16 +309,22 @@ class LitePullConsumer(InContext):
         self._life.ready().prefetching.wake()
 
     def position(self, queue: MessageQueue) -> int | None:
-        """The offset of the next message that ``poll`` gives of ``queue``; None while the group's place is not known yet."""
+        """The offset of the next message that ``poll`` gives of ``queue``; None while the group's
+        place is not known yet."""
         return self._ours(queue).position
 
-    # --- offsets -------------------------------------------------------------------------------------------------------------
+    # --- offsets
+    # ----------------------------------------------------------------------------------------------
 
-    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None, *, acknowledged: bool = True) -> None:
-        """Set the group's place: behind everything polled, or to these offsets (of the next message wanted).
+    async def commit(
+        self, offsets: Mapping[MessageQueue, int] | None = None, *, acknowledged: bool = True
+    ) -> None:
+        """Set the group's place: behind everything polled, or to these offsets (of the next message
+        wanted).
 
-        ``acknowledged``: return when the brokers have it; else they are told, again at ``close`` if need be, and not waited for. Raises
-        ConfigError for a queue that is not ours or an offset before what is done: ``seek`` goes back.
+        ``acknowledged``: return when the brokers have it; else they are told, again at ``close`` if
+        need be, and not waited for. Raises ConfigError for a queue that is not ours or an offset
+        before what is done: ``seek`` goes back.
         """
         prefetching = self._life.ready().prefetching
         if offsets is None:
@@ -269,9 +336,15 @@ class LitePullConsumer(InContext):
             for prefetched, (queue, offset) in zip(chosen, offsets.items(), strict=True):
                 check(COMMIT_RULES, {"offset": offset})
                 if prefetched.next_offset is not None and offset > prefetched.next_offset:
-                    raise ConfigError(f"{queue} was read up to {prefetched.next_offset}; offset={offset} is beyond: use seek")
+                    raise ConfigError(
+                        f"{queue} was read up to {prefetched.next_offset}; "
+                        f"offset={offset} is beyond: use seek"
+                    )
                 if prefetched.done_offset is not None and offset < prefetched.done_offset:
-                    raise ConfigError(f"{queue} is done up to {prefetched.done_offset}; offset={offset} goes back: use seek")
+                    raise ConfigError(
+                        f"{queue} is done up to {prefetched.done_offset}; "
+                        f"offset={offset} goes back: use seek"
+                    )
             for prefetched, offset in zip(chosen, offsets.values(), strict=True):
                 prefetched.done_offset = offset
         await prefetching.tell(chosen, acknowledged=acknowledged)
@@ -282,15 +355,20 @@ class LitePullConsumer(InContext):
 
     async def offset_for_time(self, queue: MessageQueue, when: Time) -> int:
         """The first message stored at or after ``when``: ms since 1970 UTC, or a datetime."""
-        return await (await self._offsets_of(queue)).offset_at(wrapped(self._namespace, queue), as_ms(when, 0))
+        return await (await self._offsets_of(queue)).offset_at(
+            wrapped(self._namespace, queue), as_ms(when, 0)
+        )
 
-    # --- inside --------------------------------------------------------------------------------------------------------------
+    # --- inside
+    # ----------------------------------------------------------------------------------------------
 
     def _ours(self, queue: MessageQueue) -> PrefetchedQueue:
         found = self._life.ready().prefetching.find(wrapped(self._namespace, queue))
         if found is None:
             ours = ", ".join(map(str, self.assigned)) or "none"
-            raise ConfigError(f"{queue} is not assigned to this consumer at the moment; its queues: {ours}")
+            raise ConfigError(
+                f"{queue} is not assigned to this consumer at the moment; its queues: {ours}"
+            )
         return found
 
     async def _offsets_of(self, queue: MessageQueue) -> OffsetStore:
@@ -300,8 +378,12 @@ class LitePullConsumer(InContext):
 
     def _subscribe(self, topic: str, tags: str | Sql) -> None:
         if self._named is not None:
-            raise ConfigError("this LitePullConsumer has queues assigned by name; make another one to subscribe")
-        subscription = topic_subscription(self._namespace, topic, tags, self._surroundings.clock.now_ms())
+            raise ConfigError(
+                "this LitePullConsumer has queues assigned by name; make another one to subscribe"
+            )
+        subscription = topic_subscription(
+            self._namespace, topic, tags, self._surroundings.clock.now_ms()
+        )
         self._subscriptions[subscription.topic] = subscription
 
     def _divided_topics(self) -> Sequence[str]:
@@ -315,7 +397,11 @@ class LitePullConsumer(InContext):
             consume_type=ConsumeType.CONSUME_ACTIVELY,
             message_model=MessageModel.CLUSTERING,
             consume_from_where=ConsumeFromWhere(
-                where.value if isinstance(where, ConsumeFrom) else ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
+                where.value
+                if isinstance(where, ConsumeFrom)
+                else ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
             ),
-            subscription_data_set=tuple(subscription.data() for subscription in self._subscriptions.values()),
+            subscription_data_set=tuple(
+                subscription.data() for subscription in self._subscriptions.values()
+            ),
         )

@@ -1,7 +1,7 @@
 """The one background thread with an event loop on which the clients of ``turbopump.blocking`` live.
 
-One rule: a thread that asks waits on a bare lock and nothing else, for that is what makes the blocking face cheap. It must not know
-producers or consumers.
+One rule: a thread that asks waits on a bare lock and nothing else, for that is what makes the
+blocking face cheap. It must not know producers or consumers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _ENDED: Final = (
-    "the loop of all blocking clients was stopped from outside (loop.stop() in a handler or callback); start new clients"
+    "the loop of all blocking clients was stopped from outside (loop.stop() in a handler or "
+    "callback); start new clients"
 )
 
 
@@ -42,8 +43,9 @@ class LoopThread:
         self._thread.start()
 
     def _waker(self) -> Callable[[], object]:
-        """What makes the loop look at what was posted. An eventfd where there is one: asyncio's own pair of sockets takes three system
-        calls and an exception more, a tenth of a send and its answer."""
+        """What makes the loop look at what was posted. An eventfd where there is one: asyncio's own
+        pair of sockets takes three system calls and an exception more, a tenth of a send and its
+        answer."""
         if not hasattr(os, "eventfd"):
             return lambda: self.loop.call_soon_threadsafe(self._do_posted)
         number = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -76,29 +78,35 @@ class LoopThread:
                 outcome.fail(RuntimeError(_ENDED))
 
     def _has_run(self) -> bool:
-        """Run until the loop is stopped, or something breaks out of it: that one is logged, and all others go on."""
+        """Run until the loop is stopped, or something breaks out of it: that one is logged, and all
+        others go on."""
         try:
             self.loop.run_forever()
         except (SystemExit, KeyboardInterrupt) as error:
             log.error(
-                "the loop of all blocking clients goes on, though something on it raised %r; sys.exit() belongs on the main thread",
+                "the loop of all blocking clients goes on, though something on it raised %r; "
+                "sys.exit() belongs on the main thread",
                 error,
                 exc_info=error,
             )
             return False
-        log.error("the loop of all blocking clients was stopped from outside; they cannot be used any more")
+        log.error(
+            "the loop of all blocking clients was stopped from outside; they cannot be "
+            "used any more"
+        )
         return True
 
     def refuse_itself(self) -> None:
         """Raises RuntimeError on this very thread, which must not wait for itself."""
         if threading.current_thread() is self._thread:
             raise RuntimeError(
-                "a handler on the client's own loop called the blocking client, which would wait for itself; use await"
+                "a handler on the client's own loop called the blocking client, which would wait "
+                "for itself; use await"
             )
 
     def call(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
-        """Run ``function(*args)`` on the loop and return what it returns. An interrupt (Ctrl-C) cancels it. Raises RuntimeError if the loop
-        was stopped."""
+        """Run ``function(*args)`` on the loop and return what it returns. An interrupt (Ctrl-C)
+        cancels it. Raises RuntimeError if the loop was stopped."""
         self.refuse_itself()
         outcome = _Outcome(function, args, kwargs)
         self._called.add(outcome)  # before it looks: whoever ends looks the other way round
@@ -126,11 +134,14 @@ class _Outcome:
 
     __slots__ = ("_args", "_context", "_function", "_kwargs", "_task", "error", "ready", "value")
 
-    def __init__(self, function: Callable[..., Coroutine[Any, Any, Any]], args: Any, kwargs: Any) -> None:
+    def __init__(
+        self, function: Callable[..., Coroutine[Any, Any, Any]], args: Any, kwargs: Any
+    ) -> None:
         self._function = function
         self._args = args
         self._kwargs = kwargs
-        self._context = contextvars.copy_context()  # the caller's: a span of his is the parent of ours
+        # the caller's: a span of his is the parent of ours
+        self._context = contextvars.copy_context()
         self._task: asyncio.Task[Any] | None = None
         self.value: Any = None
         self.error: BaseException | None = None
@@ -148,7 +159,9 @@ class _Outcome:
             if isinstance(error, asyncio.CancelledError):
                 raise
         finally:
-            self._task = None  # or it dies on the caller's thread, in a callback that swallows what a signal's handler raises
+            # or it dies on the caller's thread, in a callback that swallows what a signal's handler
+            # raises
+            self._task = None
             self.ready.release()
 
     def fail(self, error: Exception) -> None:
@@ -178,7 +191,8 @@ def the_loop_thread() -> LoopThread:
 
 
 def never_runs_again(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether what lives on ``loop`` is gone: it is closed, or was that of a loop thread that has ended."""
+    """Whether what lives on ``loop`` is gone: it is closed, or was that of a loop thread that has
+    ended."""
     return loop.is_closed() or loop in _stopped
 
 
@@ -189,12 +203,14 @@ def refuse_on_loop_thread() -> None:
 
 
 def leave_behind(inherited: object) -> None:
-    """Keep what a fork copied from its parent from ever being finalized here: its sockets and epoll are the parent's."""
+    """Keep what a fork copied from its parent from ever being finalized here: its sockets and epoll
+    are the parent's."""
     _left_behind.append(inherited)
 
 
 def _after_fork() -> None:
-    """In the child: the parent's thread does not exist here, and its sockets and epoll must not be touched, not even by a destructor."""
+    """In the child: the parent's thread does not exist here, and its sockets and epoll must not be
+    touched, not even by a destructor."""
     global _loop_thread, _loop_thread_lock
     leave_behind(_loop_thread)
     _loop_thread = None

@@ -1,8 +1,8 @@
 """Finds single messages: by id, by key, by place in a queue, by time.
 
-One rule: it belongs to no group and leaves no trace on a broker: no heartbeat, no offset. Brokers answer what their index points to,
-which may be another key of the same hash; what is handed over has been checked against what was asked, and by its CRC. It must not
-know who asks.
+One rule: it belongs to no group and leaves no trace on a broker: no heartbeat, no offset. Brokers
+answer what their index points to, which may be another key of the same hash; what is handed over
+has been checked against what was asked, and by its CRC. It must not know who asks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,15 @@ from datetime import datetime
 from typing import Any, Final
 
 from turbopump.client.consuming.consumer_rules import COMMIT_RULES
-from turbopump.client.consuming.found_messages import FoundMessages, Time, as_ms, each_answer, good_messages, in_order, is_meant
+from turbopump.client.consuming.found_messages import (
+    FoundMessages,
+    Time,
+    as_ms,
+    each_answer,
+    good_messages,
+    in_order,
+    is_meant,
+)
 from turbopump.client.consuming.offset_store import OffsetStore
 from turbopump.client.consuming.pulling_now import TOOLS_GROUP, pull_now
 from turbopump.client.identity import Credentials, InstanceSettings
@@ -46,11 +54,13 @@ QUERY_TIMEOUT_S: Final = 10.0
 EVER: Final = 2**63 - 1
 SECOND_MS: Final = 1000
 _TIME: Final = Rule(
-    lambda value: value is None or is_whole(value) or isinstance(value, datetime), "must be ms since 1970, or a datetime"
+    lambda value: value is None or is_whole(value) or isinstance(value, datetime),
+    "must be ms since 1970, or a datetime",
 )
 _RULES: Final[Mapping[str, Rule]] = {
     "queue": Rule(
-        lambda value: isinstance(value, MessageQueue), "is no MessageQueue: take one of `await finder.queues(topic)`"
+        lambda value: isinstance(value, MessageQueue),
+        "is no MessageQueue: take one of `await finder.queues(topic)`",
     ),
     **COMMIT_RULES,
     "msg_id": Rule(is_name, "is no message id: text is expected, as SendResult.msg_id is"),
@@ -68,10 +78,12 @@ PORT_MAX: Final = 65535
 
 
 class MessageFinder(InContext):
-    """Use it as ``async with MessageFinder("127.0.0.1:9876") as finder:``. Settings as ``PullConsumer``'s, but for the group.
+    """Use it as ``async with MessageFinder("127.0.0.1:9876") as finder:``. Settings as
+    ``PullConsumer``'s, but for the group.
 
-    Every method asks the name server for the topic's route first; RouteNotFoundError says why there is none. Those that want one
-    message raise MessageNotFoundError, whose text says where it was looked for; all raise ConfigError for arguments that cannot be used.
+    Every method asks the name server for the topic's route first; RouteNotFoundError says why there
+    is none. Those that want one message raise MessageNotFoundError, whose text says where it was
+    looked for; all raise ConfigError for arguments that cannot be used.
     """
 
     def __init__(
@@ -86,14 +98,18 @@ class MessageFinder(InContext):
         random: random_module.Random | None = None,
         local_ip: str | None = None,
     ) -> None:
-        self._settings = InstanceSettings(name_server_addresses(namesrv), instance_name, unit_name, credentials, namespace_v2)
+        self._settings = InstanceSettings(
+            name_server_addresses(namesrv), instance_name, unit_name, credentials, namespace_v2
+        )
         self._surroundings = surroundings_of(clock, random, local_ip)
         self._instance: ClientInstance | None = None
 
-    # --- life ----------------------------------------------------------------------------------------------------------------
+    # --- life
+    # ----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Make ready; connections are opened by the first question. Nothing happens if it is started already."""
+        """Make ready; connections are opened by the first question. Nothing happens if it is
+        started already."""
         if self._instance is not None:
             self._instance.check_usable("MessageFinder")
             return
@@ -117,13 +133,16 @@ class MessageFinder(InContext):
         """The readable queues of a topic, sorted; asked for anew each time."""
         return list((await self._route(topic)).subscribe_queues)
 
-    # --- one message ---------------------------------------------------------------------------------------------------------
+    # --- one message
+    # ----------------------------------------------------------------------------------------------
 
     async def view(self, topic: str, msg_id: str) -> ReceivedMessage:
-        """The message with this id, of either kind: the unique id that its producer gave it (``SendResult.msg_id``), or the offset
-        message id (``SendResult.offset_msg_id``), which says on which broker and where in its log it is.
+        """The message with this id, of either kind: the unique id that its producer gave it
+        (``SendResult.msg_id``), or the offset message id (``SendResult.offset_msg_id``), which says
+        on which broker and where in its log it is.
 
-        Raises MessageNotFoundError, or the RemotingError of a broker that may have it and cannot be asked.
+        Raises MessageNotFoundError, or the RemotingError of a broker that may have it and cannot be
+        asked.
         """
         _given(msg_id=msg_id)
         route = await self._route(topic)
@@ -140,55 +159,85 @@ class MessageFinder(InContext):
             if message is not None and message.topic == topic:
                 return message
             tried.append(
-                f"as an offset message id it means offset {offset} at {address}: {why or 'a message of another topic'}"
+                f"as an offset message id it means offset {offset} at {address}: "
+                f"{why or 'a message of another topic'}"
             )
         found = await self._query(route, msg_id, FOUND_MAX, 0, EVER, unique=True)
         if found.messages:
             return found.messages[0]
         said = f": {_reasons(found.remarks)}" if found.remarks else ""
-        tried.append(f"as a unique id no broker of the topic ({', '.join(sorted(route.addresses))}) finds it{said}")
+        tried.append(
+            "as a unique id no broker of the topic "
+            f"({', '.join(sorted(route.addresses))}) finds it{said}"
+        )
         missing.update(found.missing)
         if missing:
             raise ConnectError(
-                f"message {msg_id!r} of topic {topic!r} is not found, but not every broker could be asked: {_reasons(missing)}"
+                f"message {msg_id!r} of topic {topic!r} is not found, but not every broker could "
+                f"be asked: {_reasons(missing)}"
             )
         raise MessageNotFoundError(
-            f"no message {msg_id!r} in topic {topic!r}: {'; '.join(tried)}. Check the topic; the message may be older than the broker "
+            f"no message {msg_id!r} in topic {topic!r}: {'; '.join(tried)}. Check the topic; the "
+            "message may be older than the broker "
             "keeps (fileReservedTime), or the broker keeps no index (messageIndexEnable)"
         )
 
     async def at(self, queue: MessageQueue, offset: int) -> ReceivedMessage:
-        """The message at a queue offset. Raises MessageNotFoundError, which says what offsets the queue has, or a RemotingError."""
+        """The message at a queue offset. Raises MessageNotFoundError, which says what offsets the
+        queue has, or a RemotingError."""
         _given(queue=queue, offset=offset)
         await self._route(queue.topic)
         messages, reply = await pull_now(self._ready(), queue, offset, 1)
         if not messages or messages[0].queue_offset != offset:
             raise MessageNotFoundError(
                 f"no message at offset {offset} of queue {queue}, which has {_range(reply)}"
-                + (": it is damaged, or a filler between messages" if reply.min_offset <= offset < reply.max_offset else "")
+                + (
+                    ": it is damaged, or a filler between messages"
+                    if reply.min_offset <= offset < reply.max_offset
+                    else ""
+                )
             )
         return messages[0]
 
-    # --- several -------------------------------------------------------------------------------------------------------------
+    # --- several
+    # ----------------------------------------------------------------------------------------------
 
     async def by_key(
-        self, topic: str, key: str, max_messages: int = 32, *, begin: Time | None = None, end: Time | None = None
+        self,
+        topic: str,
+        key: str,
+        max_messages: int = 32,
+        *,
+        begin: Time | None = None,
+        end: Time | None = None,
     ) -> FoundMessages:
-        """The newest messages of a topic that have this key, from all of its brokers, stored between two times (both count).
+        """The newest messages of a topic that have this key, from all of its brokers, stored
+        between two times (both count).
 
-        A broker gives 64 at most, unless configured otherwise (``maxMsgsNumBatch``). Raises ConfigError for a key that cannot be.
+        A broker gives 64 at most, unless configured otherwise (``maxMsgsNumBatch``). Raises
+        ConfigError for a key that cannot be.
         """
         _given(key=key, max_messages=max_messages, begin=begin, end=end)
         route = await self._route(topic)
-        return await self._query(route, key, max_messages, as_ms(begin, 0), as_ms(end, EVER), unique=False)
+        return await self._query(
+            route, key, max_messages, as_ms(begin, 0), as_ms(end, EVER), unique=False
+        )
 
-    async def by_unique_id(self, topic: str, unique_id: str, max_messages: int = 32) -> FoundMessages:
-        """Every message with this unique id: a send that was repeated may be stored twice, and a batch may have one id for all."""
+    async def by_unique_id(
+        self, topic: str, unique_id: str, max_messages: int = 32
+    ) -> FoundMessages:
+        """Every message with this unique id: a send that was repeated may be stored twice, and a
+        batch may have one id for all."""
         _given(unique_id=unique_id, max_messages=max_messages)
-        return await self._query(await self._route(topic), unique_id, max_messages, 0, EVER, unique=True)
+        return await self._query(
+            await self._route(topic), unique_id, max_messages, 0, EVER, unique=True
+        )
 
-    async def by_time(self, topic: str, begin: Time, end: Time | None = None, max_messages: int = 32) -> FoundMessages:
-        """The first messages of a topic, over all of its queues, that were stored at or after ``begin`` and not after ``end``."""
+    async def by_time(
+        self, topic: str, begin: Time, end: Time | None = None, max_messages: int = 32
+    ) -> FoundMessages:
+        """The first messages of a topic, over all of its queues, that were stored at or after
+        ``begin`` and not after ``end``."""
         _given(begin=begin, end=end, max_messages=max_messages)
         route = await self._route(topic)
         first, last = as_ms(begin, 0), as_ms(end, EVER)
@@ -196,15 +245,19 @@ class MessageFinder(InContext):
         async def one_queue(queue: MessageQueue) -> list[ReceivedMessage]:
             return await self._from_time(queue, first, last, max_messages)
 
-        found = await each_answer({str(queue): one_queue(queue) for queue in route.subscribe_queues})
+        found = await each_answer(
+            {str(queue): one_queue(queue) for queue in route.subscribe_queues}
+        )
         return FoundMessages(in_order(found.messages)[:max_messages], found.missing)
 
-    # --- asking brokers ------------------------------------------------------------------------------------------------------
+    # --- asking brokers
+    # ----------------------------------------------------------------------------------------------
 
     def _ready(self) -> ClientInstance:
         if self._instance is None:
             raise NotStartedError(
-                "this MessageFinder is not started; use `async with MessageFinder(...)` or `await finder.start()`"
+                "this MessageFinder is not started; use `async with MessageFinder(...)` or "
+                "`await finder.start()`"
             )
         self._instance.check_usable("MessageFinder")
         return self._instance
@@ -213,8 +266,11 @@ class MessageFinder(InContext):
         check({"topic": TOPIC}, {"topic": topic})
         return await self._ready().routes.refresh(topic)
 
-    async def _view_at(self, route: TopicRoute, address: str, offset: int) -> tuple[ReceivedMessage | None, str]:
-        """The message at an offset of the log of the broker at ``address``; or why there is none."""
+    async def _view_at(
+        self, route: TopicRoute, address: str, offset: int
+    ) -> tuple[ReceivedMessage | None, str]:
+        """The message at an offset of the log of the broker at ``address``; or why there is
+        none."""
         request = ViewMessageById(topic=route.topic, offset=offset)
         answer = await self._ready().remoting.exchange(address, request, timeout=QUERY_TIMEOUT_S)
         if answer.code != ResponseCode.SUCCESS:
@@ -226,13 +282,21 @@ class MessageFinder(InContext):
         return messages[0], ""
 
     async def _query(
-        self, route: TopicRoute, key: str, max_messages: int, begin_ms: int, end_ms: int, *, unique: bool
+        self,
+        route: TopicRoute,
+        key: str,
+        max_messages: int,
+        begin_ms: int,
+        end_ms: int,
+        *,
+        unique: bool,
     ) -> FoundMessages:
         request = QueryMessage(
             topic=route.topic,
             key=key,
             max_num=max_messages,
-            begin_timestamp=max(begin_ms - SECOND_MS, 0),  # RocketMQ's index has times to the second
+            # RocketMQ's index has times to the second
+            begin_timestamp=max(begin_ms - SECOND_MS, 0),
             end_timestamp=end_ms,
             unique_key=unique,
         )
@@ -249,11 +313,14 @@ class MessageFinder(InContext):
     async def _query_broker(
         self, route: TopicRoute, broker_name: str, request: QueryMessage, remarks: dict[str, str]
     ) -> list[ReceivedMessage]:
-        """From the master, or from a slave if it cannot be asked; into ``remarks`` what it says if it finds nothing."""
+        """From the master, or from a slave if it cannot be asked; into ``remarks`` what it says if
+        it finds nothing."""
         failure: RemotingError = ConnectError(f"no address is known for broker {broker_name}")
         for address in route.addresses[broker_name].values():
             try:
-                answer = await self._ready().remoting.exchange(address, request, timeout=QUERY_TIMEOUT_S)
+                answer = await self._ready().remoting.exchange(
+                    address, request, timeout=QUERY_TIMEOUT_S
+                )
             except RemotingError as error:
                 failure = error
                 continue
@@ -262,16 +329,22 @@ class MessageFinder(InContext):
                 return []
             if answer.code == ResponseCode.SUCCESS:
                 return good_messages(answer.body, broker_name, address)
-            failure = ResponseError(answer.code, answer.remark, request="QueryMessage", address=address)
+            failure = ResponseError(
+                answer.code, answer.remark, request="QueryMessage", address=address
+            )
         raise failure
 
-    async def _from_time(self, queue: MessageQueue, begin_ms: int, end_ms: int, count: int) -> list[ReceivedMessage]:
+    async def _from_time(
+        self, queue: MessageQueue, begin_ms: int, end_ms: int, count: int
+    ) -> list[ReceivedMessage]:
         offsets = OffsetStore(self._ready(), TOOLS_GROUP)
         found: list[ReceivedMessage] = []
         # RocketMQ 4.9 answers with the message nearest to the time, which may be the one before
         offset = max(await offsets.offset_at(queue, begin_ms) - 1, await offsets.min_offset(queue))
         while len(found) < count:
-            messages, reply = await pull_now(self._ready(), queue, offset, min(count - len(found) + 1, 32))
+            messages, reply = await pull_now(
+                self._ready(), queue, offset, min(count - len(found) + 1, 32)
+            )
             for message in messages:
                 if message.store_timestamp > end_ms:
                     return found
@@ -289,14 +362,16 @@ def _given(**values: Any) -> None:
 
 
 def instance_of(finder: MessageFinder) -> ClientInstance:
-    """A finder's connections and routes, for what asks more than it does. Raises NotStartedError."""
+    """A finder's connections and routes, for what asks more than it does. Raises
+    NotStartedError."""
     return finder._ready()
 
 
 def _place_of(msg_id: str) -> tuple[str, int] | None:
     """Address and offset that an id means if it is an offset message id; None if it cannot be one.
 
-    Both kinds look alike. A unique id has the low half of a process id where the other has the high half of a port, which is 0.
+    Both kinds look alike. A unique id has the low half of a process id where the other has the high
+    half of a port, which is 0.
     """
     try:
         ip, port, offset = decode_offset_msg_id(msg_id)

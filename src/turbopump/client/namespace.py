@@ -1,7 +1,8 @@
-"""Namespaces, first kind: a prefix ``ns%`` before topics and groups, behind ``%RETRY%`` and ``%DLQ%``. (The second kind is two header
-fields, see ``identity.py``.)
+"""Namespaces, first kind: a prefix ``ns%`` before topics and groups, behind ``%RETRY%`` and
+``%DLQ%``. (The second kind is two header fields, see ``identity.py``.)
 
-One rule: what is wrapped already, empty, or the system's own stays as it is. Pure. Source: apache/rocketmq ``NamespaceUtil``.
+One rule: what is wrapped already, empty, or the system's own stays as it is. Pure. Source:
+apache/rocketmq ``NamespaceUtil``.
 """
 
 from __future__ import annotations
@@ -37,12 +38,20 @@ def unwrap(namespace: str | None, resource: str) -> str:
 
 def unwrapped(namespace: str | None, queue: MessageQueue) -> MessageQueue:
     """The queue as the user knows it."""
-    return MessageQueue(unwrap(namespace, queue.topic), queue.broker_name, queue.queue_id) if namespace else queue
+    return (
+        MessageQueue(unwrap(namespace, queue.topic), queue.broker_name, queue.queue_id)
+        if namespace
+        else queue
+    )
 
 
 def wrapped(namespace: str | None, queue: MessageQueue) -> MessageQueue:
     """The queue as brokers know it."""
-    return MessageQueue(wrap(namespace, queue.topic), queue.broker_name, queue.queue_id) if namespace else queue
+    return (
+        MessageQueue(wrap(namespace, queue.topic), queue.broker_name, queue.queue_id)
+        if namespace
+        else queue
+    )
 
 
 def _split(resource: str) -> tuple[str, str]:

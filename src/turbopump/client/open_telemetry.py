@@ -1,8 +1,10 @@
-"""OpenTelemetry spans by the semantic conventions for messaging, RocketMQ's among them: one for each attempt to send, one for each message
-that is handled; the context travels in message properties (``traceparent``), as Java's and Go's instrumentations of RocketMQ carry it.
+"""OpenTelemetry spans by the semantic conventions for messaging, RocketMQ's among them: one for
+each attempt to send, one for each message that is handled; the context travels in message
+properties (``traceparent``), as Java's and Go's instrumentations of RocketMQ carry it.
 
-Needs ``turbopump[otel]``. One rule: it only watches; without an SDK that is set up nothing is recorded, and nothing it does fails a send.
-It must not know how sending or consuming works. Source: https://opentelemetry.io/docs/specs/semconv/messaging/rocketmq/
+Needs ``turbopump[otel]``. One rule: it only watches; without an SDK that is set up nothing is
+recorded, and nothing it does fails a send. It must not know how sending or consuming works. Source:
+https://opentelemetry.io/docs/specs/semconv/messaging/rocketmq/
 """
 
 from __future__ import annotations
@@ -54,7 +56,8 @@ _TYPES: Final = {
 
 
 class OpenTelemetry(SendHook):
-    """Give it to producers, ``hooks=[telemetry]``, and let it wrap what handles messages: ``handler=telemetry.traced(handle, group="g")``.
+    """Give it to producers, ``hooks=[telemetry]``, and let it wrap what handles messages:
+    ``handler=telemetry.traced(handle, group="g")``.
 
     ``provider``: instead of the process's own (``opentelemetry.trace.set_tracer_provider``).
     """
@@ -62,7 +65,8 @@ class OpenTelemetry(SendHook):
     def __init__(self, provider: TracerProvider | None = None) -> None:
         self._tracer = get_tracer("turbopump", tracer_provider=provider)
 
-    # --- sending -------------------------------------------------------------------------------------------------------------
+    # --- sending
+    # ----------------------------------------------------------------------------------------------
 
     def before(self, context: SendContext) -> None:
         """An attempt begins: its span is the parent of whatever the message brings about."""
@@ -76,7 +80,9 @@ class OpenTelemetry(SendHook):
                 "messaging.destination.partition.id": str(context.queue.queue_id),
                 "messaging.message.body.size": context.body_size,
                 "messaging.rocketmq.client_group": context.group,
-                **_message_attributes(context.topic, context.msg_id, properties, _type_of(context.kind, properties)),
+                **_message_attributes(
+                    context.topic, context.msg_id, properties, _type_of(context.kind, properties)
+                ),
                 **_server(context.address),
             },
         )
@@ -95,17 +101,22 @@ class OpenTelemetry(SendHook):
         span.end()
 
     def carrying(self, message: Message) -> Message:
-        """A copy that carries the context of here and now: for messages of a batch, which have no span of their own."""
+        """A copy that carries the context of here and now: for messages of a batch, which have no
+        span of their own."""
         carrier = dict(message.properties)
         inject(carrier)
         return Message.as_it_is(message.topic, message.body, carrier, message.flag)
 
-    # --- handling ------------------------------------------------------------------------------------------------------------
+    # --- handling
+    # ----------------------------------------------------------------------------------------------
 
     @contextmanager
-    def processing(self, message: ReceivedMessage | Sequence[ReceivedMessage], *, group: str | None = None) -> Iterator[Span]:
-        """A span round the handling of a message, child of the one that sent it: ``with telemetry.processing(message):``. An exception
-        marks it as failed and goes on. Of several messages of a queue, at least one, the span is linked to those that sent them."""
+    def processing(
+        self, message: ReceivedMessage | Sequence[ReceivedMessage], *, group: str | None = None
+    ) -> Iterator[Span]:
+        """A span round the handling of a message, child of the one that sent it: ``with
+        telemetry.processing(message):``. An exception marks it as failed and goes on. Of several
+        messages of a queue, at least one, the span is linked to those that sent them."""
         several = [] if isinstance(message, ReceivedMessage) else list(message)
         if not isinstance(message, ReceivedMessage):
             message = message[0]
@@ -128,7 +139,9 @@ class OpenTelemetry(SendHook):
             links=[
                 Link(sent)
                 for one in several
-                if (sent := get_current_span(extract(one.properties, Context())).get_span_context()).is_valid
+                if (
+                    sent := get_current_span(extract(one.properties, Context())).get_span_context()
+                ).is_valid
             ],
             record_exception=False,
             set_status_on_exception=False,
@@ -139,9 +152,11 @@ class OpenTelemetry(SendHook):
                 _fail(span, error)
                 raise
 
-    def traced(self, handler: Handler | BatchHandler, *, group: str | None = None) -> Callable[[Any], object]:
-        """``handler`` with a span round each call; coroutine functions stay coroutine functions, plain ones plain. It may be one that gets
-        lists of messages (``handler_batch``)."""
+    def traced(
+        self, handler: Handler | BatchHandler, *, group: str | None = None
+    ) -> Callable[[Any], object]:
+        """``handler`` with a span round each call; coroutine functions stay coroutine functions,
+        plain ones plain. It may be one that gets lists of messages (``handler_batch``)."""
         if is_coroutine_function(handler):
 
             async def awaited(message: Any) -> object:
@@ -160,10 +175,13 @@ class OpenTelemetry(SendHook):
 def _single_attributes(message: ReceivedMessage) -> dict[str, AttributeValue]:
     properties = message.properties
     if message.reconsume_times:
-        properties = {name: value for name, value in properties.items() if name != DELAY_TIME_LEVEL}  # the broker's
+        # the broker's
+        properties = {name: value for name, value in properties.items() if name != DELAY_TIME_LEVEL}
     return {
         "messaging.message.body.size": len(message.stored_body),
-        **_message_attributes(message.topic, message.msg_id, properties, _type_of(_kind_of(message), properties)),
+        **_message_attributes(
+            message.topic, message.msg_id, properties, _type_of(_kind_of(message), properties)
+        ),
     }
 
 
@@ -175,7 +193,9 @@ def _several_attributes(messages: Sequence[ReceivedMessage]) -> dict[str, Attrib
     }
 
 
-def _message_attributes(topic: str, msg_id: str, properties: dict[str, str], type_: str) -> dict[str, AttributeValue]:
+def _message_attributes(
+    topic: str, msg_id: str, properties: dict[str, str], type_: str
+) -> dict[str, AttributeValue]:
     ids = msg_id.split(",")
     attributes: dict[str, AttributeValue] = {
         "messaging.system": "rocketmq",
@@ -210,12 +230,15 @@ _NUMBERS: Final = {
 
 
 def _kind_of(message: ReceivedMessage) -> MessageKind:
-    """What it was sent as, by what brokers leave in it. Of one that comes again, ``DELAY`` is the broker's word, not the sender's."""
+    """What it was sent as, by what brokers leave in it. Of one that comes again, ``DELAY`` is the
+    broker's word, not the sender's."""
     properties = message.properties
     if message.sys_flag & TRANSACTION_MASK == SysFlag.TRANSACTION_COMMIT:
         return MessageKind.TRANSACTION_COMMIT
     timed = TIMER_OUT_MS in properties or TIMER_DELIVER_MS in properties
-    waited = message.reconsume_times == 0 and (DELAY_TIME_LEVEL in properties or REAL_TOPIC in properties)
+    waited = message.reconsume_times == 0 and (
+        DELAY_TIME_LEVEL in properties or REAL_TOPIC in properties
+    )
     return MessageKind.DELAY if timed or waited else MessageKind.NORMAL
 
 

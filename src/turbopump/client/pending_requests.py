@@ -1,8 +1,9 @@
 """Requests that wait for their reply, by correlation id, and the replies that brokers push (326).
 
-One rule: a reply goes to the request whose id it carries, once; any other one is late or nobody's: dropped, counted, and to the broker as
-good as any, for the one who replied has done nothing wrong. It must not know how requests are sent.
-Source: apache/rocketmq ``RequestFutureHolder``, ``ClientRemotingProcessor.receiveReplyMessage``.
+One rule: a reply goes to the request whose id it carries, once; any other one is late or nobody's:
+dropped, counted, and to the broker as good as any, for the one who replied has done nothing wrong.
+It must not know how requests are sent. Source: apache/rocketmq ``RequestFutureHolder``,
+``ClientRemotingProcessor.receiveReplyMessage``.
 """
 
 from __future__ import annotations
@@ -37,10 +38,12 @@ class PendingRequests:
         return len(self._waiting)
 
     def add(self, correlation_id: str) -> asyncio.Future[ReceivedMessage]:
-        """From now on a reply is waited for; the future gets it. Raises RequestError if too many are."""
+        """From now on a reply is waited for; the future gets it. Raises RequestError if too many
+        are."""
         if len(self._waiting) >= self.limit:
             raise RequestError(
-                f"{len(self._waiting)} requests of this client wait for replies, and that is the most that may; "
+                f"{len(self._waiting)} requests of this client wait for replies, and that is the "
+                "most that may; "
                 "wait for some before you send more, or check that somebody replies to them"
             )
         assert correlation_id not in self._waiting
@@ -63,8 +66,11 @@ class PendingRequests:
         return Response()
 
 
-def _reply_of(push: PushReplyMessageToClient, properties: str, body: bytes, now_ms: int) -> ReceivedMessage:
-    """The message that the reply is; a compressed body is decompressed when it is first asked for."""
+def _reply_of(
+    push: PushReplyMessageToClient, properties: str, body: bytes, now_ms: int
+) -> ReceivedMessage:
+    """The message that the reply is; a compressed body is decompressed when it is first asked
+    for."""
     if properties and properties[-1] != PAIR_END:
         properties += PAIR_END
     return ReceivedMessage(
@@ -88,8 +94,11 @@ def _reply_of(push: PushReplyMessageToClient, properties: str, body: bytes, now_
 
 
 def _may_be_compressed(body: bytes) -> bool:
-    """Go's client sends a long reply as it is, and says that it is compressed; Java's then takes it as it is."""
-    return body[:4] in _MAGICS or (len(body) > 1 and body[0] & 0x0F == 8 and int.from_bytes(body[:2]) % 31 == 0)
+    """Go's client sends a long reply as it is, and says that it is compressed; Java's then takes it
+    as it is."""
+    return body[:4] in _MAGICS or (
+        len(body) > 1 and body[0] & 0x0F == 8 and int.from_bytes(body[:2]) % 31 == 0
+    )
 
 
 def _host(text: str) -> tuple[str, int]:

@@ -1,7 +1,8 @@
-"""The producer: what a user makes, starts, sends with and closes. The way of a message is in ``send_attempts.py``.
+"""The producer: what a user makes, starts, sends with and closes. The way of a message is in
+``send_attempts.py``.
 
-One rule: the deadline of a send covers everything it waits for; the error of a failed one lists what was tried. It must not know how
-messages are consumed.
+One rule: the deadline of a send covers everything it waits for; the error of a failed one lists
+what was tried. It must not know how messages are consumed.
 """
 
 from __future__ import annotations
@@ -49,11 +50,13 @@ DEFAULT_GROUP: Final = "DEFAULT_PRODUCER"
 
 
 class Producer(InContext):
-    """Sends messages. Use it as ``async with Producer("127.0.0.1:9876") as producer: await producer.send("topic", b"body")``.
+    """Sends messages. Use it as ``async with Producer("127.0.0.1:9876") as producer: await
+    producer.send("topic", b"body")``.
 
-    ``namesrv``: ``"host:port"``, several separated by ``;``, or a list. ``clock``, ``random`` and ``local_ip`` replace the system's;
-    docs/client.md explains every other setting. Many tasks may send at once. It
-    belongs to the event loop and process it was started in. Raises ConfigError for unusable settings.
+    ``namesrv``: ``"host:port"``, several separated by ``;``, or a list. ``clock``, ``random`` and
+    ``local_ip`` replace the system's; docs/client.md explains every other setting. Many tasks may
+    send at once. It belongs to the event loop and process it was started in. Raises ConfigError for
+    unusable settings.
     """
 
     def __init__(
@@ -85,13 +88,18 @@ class Producer(InContext):
         local_ip: str | None = None,
     ) -> None:
         check(PRODUCER_RULES, locals())
-        # RocketMQ refuses a second producer of a group in one instance; those of traces come by themselves
+        # RocketMQ refuses a second producer of a group in one instance; those of traces come by
+        # themselves
         alone = instance_name is not None and not group.startswith(TRACE_GROUP_PREFIX)
         self._member = Member(group_in(namespace, group), produces=True, exclusive=alone)
         self.group = group
-        self._settings = InstanceSettings(name_server_addresses(namesrv), instance_name, unit_name, credentials, namespace_v2)
+        self._settings = InstanceSettings(
+            name_server_addresses(namesrv), instance_name, unit_name, credentials, namespace_v2
+        )
         self._surroundings = surroundings_of(clock, random, local_ip)
-        self._rules = SendRules(send_timeout, attempt_timeout, retries, frozenset(retry_codes), retry_unless_ok)
+        self._rules = SendRules(
+            send_timeout, attempt_timeout, retries, frozenset(retry_codes), retry_unless_ok
+        )
         self._compression = Compression(compress_from, compression, compression_level)
         self._body_size_max = body_size_max
         self._namespace = namespace
@@ -104,7 +112,9 @@ class Producer(InContext):
         self.statistics = SendStatistics()
         """How the sends of this producer went, by broker (docs/statistics.md)."""
         self._accumulator = (
-            None if auto_batch is None else Accumulator(auto_batch, self._send_together, body_size_max, self.statistics)
+            None
+            if auto_batch is None
+            else Accumulator(auto_batch, self._send_together, body_size_max, self.statistics)
         )
         self._sender: Sender | None = None
         self._pack: Packer  # from the start on
@@ -112,7 +122,8 @@ class Producer(InContext):
         self._requester: Requester | None = None
         self._replier: Replier | None = None
 
-    # --- life ----------------------------------------------------------------------------------------------------------------
+    # --- life
+    # ----------------------------------------------------------------------------------------------
 
     @property
     def client_id(self) -> str:
@@ -120,8 +131,9 @@ class Producer(InContext):
         return self._started().instance.client_id
 
     async def start(self) -> None:
-        """Make ready; connections are opened by the first send. Nothing happens if it is started already. Raises ConfigError if its
-        ``instance_name`` is in use by who cannot be one client with it (docs/client.md)."""
+        """Make ready; connections are opened by the first send. Nothing happens if it is started
+        already. Raises ConfigError if its ``instance_name`` is in use by who cannot be one client
+        with it (docs/client.md)."""
         if self._sender is not None:
             self._sender.instance.check_usable("Producer", self._member)
             return
@@ -139,11 +151,23 @@ class Producer(InContext):
         surroundings = self._surroundings
         token = surroundings.random.getrandbits(32)
         ids = UniqueIds(surroundings.clock, ip=surroundings.ip, token=token, pid=surroundings.pid())
-        self._pack = Packer(ids, body_size_max=self._body_size_max, compression=self._compression, namespace=self._namespace)
+        self._pack = Packer(
+            ids,
+            body_size_max=self._body_size_max,
+            compression=self._compression,
+            namespace=self._namespace,
+        )
         hooks = list(self._hooks)
         if self._trace_topic is not None:
             topic, namespace = self._trace_topic, self._namespace
-            tracing = Tracing(Producer, self._settings, surroundings, group=self.group, topic=topic, namespace=namespace)
+            tracing = Tracing(
+                Producer,
+                self._settings,
+                surroundings,
+                group=self.group,
+                topic=topic,
+                namespace=namespace,
+            )
             self._tracing = tracing
             await tracing.start()
             hooks.append(tracing.dispatcher)
@@ -160,12 +184,15 @@ class Producer(InContext):
             statistics=self.statistics,
         )
         if self._faults.settings is not None and self._faults.settings.detector:
-            self._sender.tasks.append(instance.spawn(FaultDetector(instance, self._faults).run(), name="fault detector"))
+            self._sender.tasks.append(
+                instance.spawn(FaultDetector(instance, self._faults).run(), name="fault detector")
+            )
 
     async def close(self) -> None:
-        """Wait for what is under way, also replies, recalls and oneway sends, and what waits for room (``send_timeout`` at most), take
-        leave of the brokers, close the connections that no other client shares. What is not written by then ends with a SendError (a
-        reply: ReplyError, a recall: RemotingError). May be called twice."""
+        """Wait for what is under way, also replies, recalls and oneway sends, and what waits for
+        room (``send_timeout`` at most), take leave of the brokers, close the connections that no
+        other client shares. What is not written by then ends with a SendError (a reply: ReplyError,
+        a recall: RemotingError). May be called twice."""
         sender = self._sender
         if sender is None or self._member.left:
             return
@@ -195,7 +222,10 @@ class Producer(InContext):
 
     def _started(self) -> Sender:
         if self._sender is None:
-            raise NotStartedError("this Producer is not started; use `async with Producer(...)` or `await producer.start()`")
+            raise NotStartedError(
+                "this Producer is not started; use `async with Producer(...)` "
+                "or `await producer.start()`"
+            )
         return self._sender
 
     def _ready(self) -> Sender:
@@ -203,7 +233,8 @@ class Producer(InContext):
         sender.instance.check_usable("Producer", self._member)
         return sender
 
-    # --- sending -------------------------------------------------------------------------------------------------------------
+    # --- sending
+    # ----------------------------------------------------------------------------------------------
 
     @overload
     async def send(
@@ -249,11 +280,12 @@ class Producer(InContext):
     ) -> SendResult:
         """Send one message and wait until a broker has stored it.
 
-        ``queue``: send to this queue and no other (one attempt). ``selector``: a function of (queues, message) that chooses it (see
-        ``turbopump.client.selectors``). ``sharding_key``: messages with an equal one go to the same queue, in the order of sends that
-        await each other. ``timeout``: seconds, instead of ``send_timeout``. Raises MessageError (the message itself),
-        RouteNotFoundError (no broker known), SendError (no broker took it; after a time-out or a lost connection it may be stored all
-        the same), NotStartedError.
+        ``queue``: send to this queue and no other (one attempt). ``selector``: a function of
+        (queues, message) that chooses it (see ``turbopump.client.selectors``). ``sharding_key``:
+        messages with an equal one go to the same queue, in the order of sends that await each
+        other. ``timeout``: seconds, instead of ``send_timeout``. Raises MessageError (the message
+        itself), RouteNotFoundError (no broker known), SendError (no broker took it; after a
+        time-out or a lost connection it may be stored all the same), NotStartedError.
         """
         if message.__class__ is not Message or body is not None:
             message = as_message(message, body, tags, keys, properties)
@@ -266,7 +298,9 @@ class Producer(InContext):
         elif self._accumulator is not None and self._accumulator.takes(message):
             if self._admission.bounded:
                 return await (
-                    await self._admission.batch(self._accumulator, message, self._pack.piece(message), queue, timeout)
+                    await self._admission.batch(
+                        self._accumulator, message, self._pack.piece(message), queue, timeout
+                    )
                 )
             limit = self._rules.timeout if timeout is None else timeout
             return await self._accumulator.add(message, self._pack.piece(message), queue, limit)
@@ -275,17 +309,32 @@ class Producer(InContext):
         return await self._admission.deliver(sender, self._pack.pack(message), target, timeout)
 
     async def send_batch(
-        self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout: float | None = None
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: MessageQueue | None = None,
+        timeout: float | None = None,
     ) -> SendResult:
-        """Send messages of one topic in one request, to one queue, all or none. Nothing is split: see MessageError. Errors as ``send``."""
+        """Send messages of one topic in one request, to one queue, all or none. Nothing is split:
+        see MessageError. Errors as ``send``."""
         check_timeout(timeout)
-        return await self._admission.deliver(self._ready(), self._pack.pack_batch(messages), queue, timeout)
+        return await self._admission.deliver(
+            self._ready(), self._pack.pack_batch(messages), queue, timeout
+        )
 
     async def _send_together(
-        self, pieces: Sequence[Piece], queue: MessageQueue | None, wait_store_ok: bool, timeout: float
+        self,
+        pieces: Sequence[Piece],
+        queue: MessageQueue | None,
+        wait_store_ok: bool,
+        timeout: float,
     ) -> SendResult:
         pack = self._pack
-        outgoing = pack.pack_single(pieces[0]) if len(pieces) == 1 else pack.pack_pieces(pieces, wait_store_ok=wait_store_ok)
+        outgoing = (
+            pack.pack_single(pieces[0])
+            if len(pieces) == 1
+            else pack.pack_pieces(pieces, wait_store_ok=wait_store_ok)
+        )
         return await self._admission.deliver_unbound(self._started(), outgoing, queue, timeout)
 
     async def start_send(
@@ -298,19 +347,30 @@ class Producer(InContext):
         sharding_key: object = None,
         timeout: float | None = None,
     ) -> asyncio.Future[SendResult]:
-        """Put one message on its way, and return when there is room for it (``back_pressure``); the future gets what ``send`` returns
-        or raises. Raises MessageError, NotStartedError, and SendError if there is no room in time."""
+        """Put one message on its way, and return when there is room for it (``back_pressure``); the
+        future gets what ``send`` returns or raises. Raises MessageError, NotStartedError, and
+        SendError if there is no room in time."""
         check_timeout(timeout)
         sender = self._ready()
-        if self._accumulator is not None and selector is None and sharding_key is None and self._accumulator.takes(message):
-            future = await self._admission.batch(self._accumulator, message, self._pack.piece(message), queue, timeout)
+        if (
+            self._accumulator is not None
+            and selector is None
+            and sharding_key is None
+            and self._accumulator.takes(message)
+        ):
+            future = await self._admission.batch(
+                self._accumulator, message, self._pack.piece(message), queue, timeout
+            )
             if self._accumulator.wants_a_turn():
-                await asyncio.sleep(0)  # let the loop write: a caller that only starts sends would never yield
+                # let the loop write: a caller that only starts sends would never yield
+                await asyncio.sleep(0)
             return future
         message, target = self._aiming.aim(message, queue, selector, sharding_key)
         outgoing = self._pack.pack(message)
         timeout = await self._admission.enter(outgoing, timeout)
-        task = asyncio.get_running_loop().create_task(self._admission.deliver_entered(sender, outgoing, target, timeout))
+        task = asyncio.get_running_loop().create_task(
+            self._admission.deliver_entered(sender, outgoing, target, timeout)
+        )
         await asyncio.sleep(0)  # let it begin: a close waits for what has begun
         return task
 
@@ -355,8 +415,8 @@ class Producer(InContext):
     ) -> None:
         """Send one message without waiting for an answer: whether it was stored is not known.
 
-        Raises MessageError, RouteNotFoundError, SendError (no connection, or for ``send_timeout`` the broker has not read what was sent
-        before), NotStartedError.
+        Raises MessageError, RouteNotFoundError, SendError (no connection, or for ``send_timeout``
+        the broker has not read what was sent before), NotStartedError.
         """
         message = as_message(message, body, tags, keys, properties)
         sender = self._ready()
@@ -373,10 +433,12 @@ class Producer(InContext):
         sharding_key: object = None,
         timeout: float | None = None,
     ) -> ReceivedMessage:
-        """Send one message, and wait for the reply of the consumer that gets it (docs/request-reply.md).
+        """Send one message, and wait for the reply of the consumer that gets it
+        (docs/request-reply.md).
 
-        ``timeout``: seconds for both, instead of ``send_timeout``; the rest as for ``send``. Raises RequestTimeoutError (no reply in
-        time), RequestError (closed meanwhile, or too many wait), and at once what ``send`` raises if it could not be sent.
+        ``timeout``: seconds for both, instead of ``send_timeout``; the rest as for ``send``. Raises
+        RequestTimeoutError (no reply in time), RequestError (closed meanwhile, or too many wait),
+        and at once what ``send`` raises if it could not be sent.
         """
         check_timeout(timeout)
         sender = self._ready()
@@ -405,14 +467,16 @@ class Producer(InContext):
         return self._started().instance.requests.late
 
     async def recall(self, topic: str, recall_handle: str, *, timeout: float | None = None) -> str:
-        """Call back a message that waits for its time (``SendResult.recall_handle``); its id. Errors: ``client/recall.py``."""
+        """Call back a message that waits for its time (``SendResult.recall_handle``); its id.
+        Errors: ``client/recall.py``."""
         check_timeout(timeout)
         timeout = self._rules.timeout if timeout is None else timeout
         topic = self._inside(topic)
         return await recall_message(self._ready(), topic, recall_handle, timeout, self._tracing)
 
     async def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues that messages of ``topic`` go to, for ``queue=``. Raises RouteNotFoundError, ConfigError for what is no topic."""
+        """The queues that messages of ``topic`` go to, for ``queue=``. Raises RouteNotFoundError,
+        ConfigError for what is no topic."""
         topic = self._inside(topic)
         fault = topic_fault(topic)
         if fault is not None:

@@ -1,6 +1,8 @@
-"""The pull consumer: reads queues where and when its user says, and keeps a group's place in them if asked to.
+"""The pull consumer: reads queues where and when its user says, and keeps a group's place in them
+if asked to.
 
-One rule: it does nothing by itself: no message is fetched and no offset committed but by a call. It must not know rebalancing.
+One rule: it does nothing by itself: no message is fetched and no offset committed but by a call. It
+must not know rebalancing.
 """
 
 from __future__ import annotations
@@ -14,7 +16,13 @@ from turbopump.client.consuming.consumer_rules import COMMIT_RULES, PULL_RULES, 
 from turbopump.client.consuming.offset_store import OffsetStore
 from turbopump.client.consuming.pulled_messages import tell_of
 from turbopump.client.consuming.queue_pull import PULL_BATCH, PullResult, PullStatus, pull_queue
-from turbopump.client.consuming.subscription import ALL, Sql, Subscription, subscription_to, tag_subscription
+from turbopump.client.consuming.subscription import (
+    ALL,
+    Sql,
+    Subscription,
+    subscription_to,
+    tag_subscription,
+)
 from turbopump.client.heartbeat import Member
 from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.in_context import InContext
@@ -26,20 +34,30 @@ from turbopump.client.surroundings import name_server_addresses, surroundings_of
 from turbopump.clock import Clock
 from turbopump.errors import ConnectError, NotStartedError
 from turbopump.message.message_queue import MessageQueue
-from turbopump.protocol.bodies.heartbeat import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel
+from turbopump.protocol.bodies.heartbeat import (
+    ConsumeFromWhere,
+    ConsumerData,
+    ConsumeType,
+    MessageModel,
+)
 
 __all__ = ["PULL_BATCH", "PullConsumer", "PullResult", "PullStatus"]
 
 _TIME_RULES: Final[Mapping[str, Rule]] = {
-    "when": Rule(lambda value: is_whole(value) or isinstance(value, datetime), "must be ms since 1970, or a datetime")
+    "when": Rule(
+        lambda value: is_whole(value) or isinstance(value, datetime),
+        "must be ms since 1970, or a datetime",
+    )
 }
 
 
 class PullConsumer(InContext):
-    """Reads queues by offset. Use it as ``async with PullConsumer("127.0.0.1:9876", group="g") as consumer:``.
+    """Reads queues by offset. Use it as ``async with PullConsumer("127.0.0.1:9876", group="g") as
+    consumer:``.
 
-    The settings are those of ``PushConsumer``. Every method that asks a broker may raise a RemotingError (ResponseError: the broker
-    refuses, with a code and a remark), RouteNotFoundError or NotStartedError.
+    The settings are those of ``PushConsumer``. Every method that asks a broker may raise a
+    RemotingError (ResponseError: the broker refuses, with a code and a remark), RouteNotFoundError
+    or NotStartedError.
     """
 
     def __init__(
@@ -59,17 +77,21 @@ class PullConsumer(InContext):
         self._group = group_in(namespace, group)
         self.group = group
         self._namespace = namespace
-        self._settings = InstanceSettings(name_server_addresses(namesrv), instance_name, unit_name, credentials, namespace_v2)
+        self._settings = InstanceSettings(
+            name_server_addresses(namesrv), instance_name, unit_name, credentials, namespace_v2
+        )
         self._surroundings = surroundings_of(clock, random, local_ip)
         self._subscriptions: dict[tuple[str, str | Sql], Subscription] = {}
         self._instance: ClientInstance | None = None
         self._member = Member(self._group, consumer=self._consumer_data, announced=False)
         self._offsets: OffsetStore | None = None
 
-    # --- life ----------------------------------------------------------------------------------------------------------------
+    # --- life
+    # ----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Make ready; connections are opened by the first call. Nothing happens if it is started already."""
+        """Make ready; connections are opened by the first call. Nothing happens if it is started
+        already."""
         if self._instance is not None:
             self._instance.check_usable("PullConsumer", self._member)
             return
@@ -87,7 +109,8 @@ class PullConsumer(InContext):
         """What brokers know this client by. Raises NotStartedError before ``start``."""
         return self._ready().client_id
 
-    # --- reading -------------------------------------------------------------------------------------------------------------
+    # --- reading
+    # ----------------------------------------------------------------------------------------------
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The readable queues of a topic, sorted; asked for anew each time."""
@@ -104,10 +127,11 @@ class PullConsumer(InContext):
         wait: float = 0.0,
         timeout: float = 10.0,
     ) -> PullResult:
-        """Messages of ``queue`` from ``offset`` on, ``max_messages`` at most (brokers give 32 at most by default, fewer if large).
+        """Messages of ``queue`` from ``offset`` on, ``max_messages`` at most (brokers give 32 at
+        most by default, fewer if large).
 
-        ``tags``: ``*``, ``A || B`` or ``Sql(…)``. ``wait``: seconds that the broker may wait for a message if there is none now.
-        ``timeout``: seconds for the answer, beyond ``wait``.
+        ``tags``: ``*``, ``A || B`` or ``Sql(…)``. ``wait``: seconds that the broker may wait for a
+        message if there is none now. ``timeout``: seconds for the answer, beyond ``wait``.
         """
         check(QUEUE_RULES, locals())
         check(PULL_RULES, locals())
@@ -127,7 +151,8 @@ class PullConsumer(InContext):
         tell_of(result.damaged)
         return result
 
-    # --- offsets -------------------------------------------------------------------------------------------------------------
+    # --- offsets
+    # ----------------------------------------------------------------------------------------------
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """The oldest message the queue has."""
@@ -140,8 +165,9 @@ class PullConsumer(InContext):
         return await store.max_offset(queue)
 
     async def offset_at(self, queue: MessageQueue, when: int | datetime) -> int:
-        """The first message stored at or after ``when``: ms since 1970 UTC, or a datetime. RocketMQ: 4.9's brokers answer with the one
-        nearest to it, which may be the one before (``ConsumeQueue.getOffsetInQueueByTime``)."""
+        """The first message stored at or after ``when``: ms since 1970 UTC, or a datetime.
+        RocketMQ: 4.9's brokers answer with the one nearest to it, which may be the one before
+        (``ConsumeQueue.getOffsetInQueueByTime``)."""
         check(_TIME_RULES, locals())
         timestamp_ms = int(when.timestamp() * 1000) if isinstance(when, datetime) else when
         store, queue = await self._offsets_of(queue)
@@ -153,20 +179,24 @@ class PullConsumer(InContext):
         return await store.committed(queue)
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Set the group's place: the offset of the next message it wants. Returns when the broker has it."""
+        """Set the group's place: the offset of the next message it wants. Returns when the broker
+        has it."""
         check(COMMIT_RULES, locals())
         store, queue = await self._offsets_of(queue)
         instance = self._ready()
         instance.announce(self._member)
-        await instance.introduced(await self._address(queue))  # a broker creates the group when it first hears of it
+        # a broker creates the group when it first hears of it
+        await instance.introduced(await self._address(queue))
         await store.commit(queue, offset)
 
-    # --- inside --------------------------------------------------------------------------------------------------------------
+    # --- inside
+    # ----------------------------------------------------------------------------------------------
 
     def _ready(self) -> ClientInstance:
         if self._instance is None:
             raise NotStartedError(
-                "this PullConsumer is not started; use `async with PullConsumer(...)` or `await consumer.start()`"
+                "this PullConsumer is not started; use `async with PullConsumer(...)` or `await "
+                "consumer.start()`"
             )
         self._instance.check_usable("PullConsumer", self._member)
         return self._instance
@@ -177,7 +207,10 @@ class PullConsumer(InContext):
         if address is None:
             address = (await routes.refresh(queue.topic)).readable_address(queue.broker_name)
         if address is None:
-            raise ConnectError(f"topic {queue.topic!r} has no queue on a broker {queue.broker_name!r} at the moment")
+            raise ConnectError(
+                f"topic {queue.topic!r} has no queue on a broker "
+                f"{queue.broker_name!r} at the moment"
+            )
         return address
 
     async def _offsets_of(self, queue: MessageQueue) -> tuple[OffsetStore, MessageQueue]:

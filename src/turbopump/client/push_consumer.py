@@ -1,7 +1,9 @@
-"""The push consumer: a member of a group that gets its share of the messages, one ``async for`` or handler call each.
+"""The push consumer: a member of a group that gets its share of the messages, one ``async for`` or
+handler call each.
 
-One rule: an offset is committed only when every message before it is done; what is not done comes again, to this member or the next.
-This file is the life of a consumer: joining, consuming, leaving. It must not know how queues are got and lost.
+One rule: an offset is committed only when every message before it is done; what is not done comes
+again, to this member or the next. This file is the life of a consumer: joining, consuming, leaving.
+It must not know how queues are got and lost.
 """
 
 from __future__ import annotations
@@ -16,7 +18,12 @@ from typing import Final
 
 from turbopump.client.allocation import Strategy, strategy_of
 from turbopump.client.consuming.assigned_queue import PULL_BATCH
-from turbopump.client.consuming.consumer_rules import CONCURRENCY_RULES, PUSH_RULES, TAKE_RULES, check_batches
+from turbopump.client.consuming.consumer_rules import (
+    CONCURRENCY_RULES,
+    PUSH_RULES,
+    TAKE_RULES,
+    check_batches,
+)
 from turbopump.client.consuming.delivery import Delivery, Retry
 from turbopump.client.consuming.delivery_batch import BatchHandler
 from turbopump.client.consuming.handling import Handler
@@ -27,7 +34,12 @@ from turbopump.client.consuming.process_queue import BYTES_MAX, MESSAGES_MAX, SP
 from turbopump.client.consuming.ready_messages import ReadyMessages
 from turbopump.client.consuming.running_push import PushSettings, RunningPush
 from turbopump.client.consuming.send_back import INNER_PRODUCER
-from turbopump.client.consuming.subscription import ALL, Sql, first_subscriptions, topic_subscription
+from turbopump.client.consuming.subscription import (
+    ALL,
+    Sql,
+    first_subscriptions,
+    topic_subscription,
+)
 from turbopump.client.heartbeat import Member
 from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.in_context import InContext
@@ -47,7 +59,12 @@ from turbopump.errors import ConfigError
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.message_queue import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX
-from turbopump.protocol.bodies.heartbeat import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel
+from turbopump.protocol.bodies.heartbeat import (
+    ConsumeFromWhere,
+    ConsumerData,
+    ConsumeType,
+    MessageModel,
+)
 from turbopump.protocol.bodies.running import ConsumeStatus
 from turbopump.store.disk import Disk
 
@@ -63,28 +80,36 @@ CONSUME_TIMEOUT_S: Final = 900.0
 
 
 class PushConsumer(InContext):
-    """Consumes as a member of ``group``. Use it as ``async with PushConsumer("127.0.0.1:9876", group="g", topic="t") as consumer:``
-    and then ``async for message in consumer:``, or give a ``handler``.
+    """Consumes as a member of ``group``. Use it as ``async with PushConsumer("127.0.0.1:9876",
+    group="g", topic="t") as consumer:`` and then ``async for message in consumer:``, or give a
+    ``handler``.
 
-    ``namesrv``: ``"host:port"``, several separated by ``;``, or a list. ``topic`` and ``tags`` (``*``, ``A || B``, or ``Sql(…)``): what to
-    consume; ``subscribe`` adds more. ``handler``: called with each message, ``concurrency`` at once; a coroutine function runs on the loop,
-    a plain function in a thread. ``handler_batch``: it is called with a list instead, of up to so many messages (1 to 1024) of one queue,
-    what is there at the time; all are done when it returns but those it has settled otherwise (docs/consuming.md). ``consume_from``: where
-    a group that is new to a queue begins; a datetime means what was stored from then on. ``max_reconsume_times``: a message that failed
-    comes again so often, then it is a dead letter (None: as the group is set at the broker, usually 16). ``instance_name`` and
-    ``unit_name`` as for ``Producer``; two consumers of a group must not be given the same. ``ordered``: of each queue one message at a
-    time, the next when it is done; one that fails is handled again after ``suspend_time`` seconds, without limit unless
-    ``max_reconsume_times`` is set. ``consume_timeout``: a message that its handler has had for so many seconds is sent back, unless
-    ``ordered``. ``broadcast``: every consumer gets every message, and keeps its offsets in a file below ``offsets_directory``
-    (``~/.rocketmq_offsets``). ``trace``: records before and after each handling, on ``RMQ_SYS_TRACE_TOPIC`` or the topic you name
-    (docs/tracing.md). ``client_rebalance`` False: brokers divide the queues and say whether they are pulled or popped, ordered or not;
-    ``pop_invisible_time`` (seconds), ``pop_batch`` and ``pop_threshold`` then count (docs/consuming.md). ``pull_batch`` messages come with
-    one pull; pulling waits while more than ``queue_messages_max`` messages, ``queue_bytes_max`` bytes or ``queue_span_max`` offsets of a
-    queue are in hand; ``topic_messages_max`` and ``topic_bytes_max`` are shared by the queues of a topic that are ours. ``clock``,
-    ``random``, ``local_ip`` and ``disk`` replace the system's.
+    ``namesrv``: ``"host:port"``, several separated by ``;``, or a list. ``topic`` and ``tags``
+    (``*``, ``A || B``, or ``Sql(…)``): what to consume; ``subscribe`` adds more. ``handler``:
+    called with each message, ``concurrency`` at once; a coroutine function runs on the loop, a
+    plain function in a thread. ``handler_batch``: it is called with a list instead, of up to so
+    many messages (1 to 1024) of one queue, what is there at the time; all are done when it returns
+    but those it has settled otherwise (docs/consuming.md). ``consume_from``: where a group that is
+    new to a queue begins; a datetime means what was stored from then on. ``max_reconsume_times``: a
+    message that failed comes again so often, then it is a dead letter (None: as the group is set at
+    the broker, usually 16). ``instance_name`` and ``unit_name`` as for ``Producer``; two consumers
+    of a group must not be given the same. ``ordered``: of each queue one message at a time, the
+    next when it is done; one that fails is handled again after ``suspend_time`` seconds, without
+    limit unless ``max_reconsume_times`` is set. ``consume_timeout``: a message that its handler has
+    had for so many seconds is sent back, unless ``ordered``. ``broadcast``: every consumer gets
+    every message, and keeps its offsets in a file below ``offsets_directory``
+    (``~/.rocketmq_offsets``). ``trace``: records before and after each handling, on
+    ``RMQ_SYS_TRACE_TOPIC`` or the topic you name (docs/tracing.md). ``client_rebalance`` False:
+    brokers divide the queues and say whether they are pulled or popped, ordered or not;
+    ``pop_invisible_time`` (seconds), ``pop_batch`` and ``pop_threshold`` then count
+    (docs/consuming.md). ``pull_batch`` messages come with one pull; pulling waits while more than
+    ``queue_messages_max`` messages, ``queue_bytes_max`` bytes or ``queue_span_max`` offsets of a
+    queue are in hand; ``topic_messages_max`` and ``topic_bytes_max`` are shared by the queues of a
+    topic that are ours. ``clock``, ``random``, ``local_ip`` and ``disk`` replace the system's.
     Raises ConfigError for unusable settings.
 
-    A message is done when its handler returns (None included) or, in ``async for``, when the next one is asked for; see docs/client.md.
+    A message is done when its handler returns (None included) or, in ``async for``, when the next
+    one is asked for; see docs/client.md.
     """
 
     def __init__(
@@ -130,19 +155,32 @@ class PushConsumer(InContext):
         self._group = group_in(namespace, group)
         check(PUSH_RULES, locals())
         if offsets_directory is not None and not broadcast:
-            raise ConfigError("offsets_directory is for broadcast=True; the offsets of a group are kept by the brokers")
+            raise ConfigError(
+                "offsets_directory is for broadcast=True; the offsets of a group "
+                "are kept by the brokers"
+            )
         if suspend_time != SUSPEND_S and not ordered:
             raise ConfigError(
-                f"suspend_time={suspend_time!r:.80} is for ordered=True, where a message that failed is handled again in place; without, "
+                f"suspend_time={suspend_time!r:.80} is for ordered=True, where a message that "
+                "failed is handled again in place; without, "
                 "Retry(delay=seconds) keeps one here for so long"
             )
         check_batches(handler, handler_batch)
         asks_brokers = not client_rebalance and not broadcast
         self.group = group
         self._namespace = namespace
-        self._settings = InstanceSettings(name_server_addresses(namesrv), instance_name, unit_name, credentials, namespace_v2)
+        self._settings = InstanceSettings(
+            name_server_addresses(namesrv), instance_name, unit_name, credentials, namespace_v2
+        )
         strategy = strategy_of(allocation)
-        pop = pop_settings(allocation, pop_invisible_time, pop_batch, pop_threshold, max_reconsume_times, used=asks_brokers)
+        pop = pop_settings(
+            allocation,
+            pop_invisible_time,
+            pop_batch,
+            pop_threshold,
+            max_reconsume_times,
+            used=asks_brokers,
+        )
         self._push_settings = PushSettings(
             handler,
             handler_batch,
@@ -156,28 +194,38 @@ class PushConsumer(InContext):
             pop=pop,
             asks_brokers=asks_brokers,
             namespace=namespace,
-            limits=PullLimits(queue_messages_max, queue_bytes_max, queue_span_max, topic_messages_max, topic_bytes_max),
+            limits=PullLimits(
+                queue_messages_max,
+                queue_bytes_max,
+                queue_span_max,
+                topic_messages_max,
+                topic_bytes_max,
+            ),
             batch=pull_batch,
             consume_timeout=consume_timeout,
         )
         if asks_brokers and pop.strategy is None:
             raise ConfigError(
-                f"allocation={allocation!r} is not known to brokers: with client_rebalance=False give AVG or AVG_BY_CIRCLE"
+                f"allocation={allocation!r} is not known to brokers: with client_rebalance=False "
+                "give AVG or AVG_BY_CIRCLE"
             )
         self._concurrency = concurrency
         self._close_timeout = close_timeout
         self._trace_topic = trace_topic(trace)
         self._surroundings = surroundings_of(clock, random, local_ip)
-        self._subscriptions = first_subscriptions(namespace, topic, tags, self._surroundings.clock.now_ms())
+        self._subscriptions = first_subscriptions(
+            namespace, topic, tags, self._surroundings.clock.now_ms()
+        )
         self._started_ms = 0
         self._replier: Replier | None = None
         self._life: Life[RunningPush] = Life("PushConsumer")
 
-    # --- what it consumes ----------------------------------------------------------------------------------------------------
+    # --- what it consumes
+    # ----------------------------------------------------------------------------------------------
 
     async def subscribe(self, topic: str, tags: str | Sql = ALL) -> None:
-        """Consume ``topic`` too (or with other tags); may be called before ``start`` and after. All members of a group must subscribe
-        alike, or messages are missed. Raises ConfigError."""
+        """Consume ``topic`` too (or with other tags); may be called before ``start`` and after. All
+        members of a group must subscribe alike, or messages are missed. Raises ConfigError."""
         self._subscribe(topic, tags)
         if self._life.running is not None:
             running = self._life.ready()
@@ -185,11 +233,14 @@ class PushConsumer(InContext):
             running.balancer.wake()
 
     async def unsubscribe(self, topic: str) -> None:
-        """Consume ``topic`` no longer; says nothing if it was not consumed. May be called before ``start`` and after, also in a handler.
+        """Consume ``topic`` no longer; says nothing if it was not consumed. May be called before
+        ``start`` and after, also in a handler.
 
-        Its queues are given up at once, as when another member gets them: what is done is committed, what a handler has in hand comes to
-        the next one that consumes them. In order, each is free when the handler that has a message of it has ended; that is not waited
-        for. What has failed before still comes by the group's retry topic. All members of a group should do the same.
+        Its queues are given up at once, as when another member gets them: what is done is
+        committed, what a handler has in hand comes to the next one that consumes them. In order,
+        each is free when the handler that has a message of it has ended; that is not waited for.
+        What has failed before still comes by the group's retry topic. All members of a group should
+        do the same.
         """
         topic = wrap(self._namespace, topic)
         if self._life.running is None:
@@ -203,10 +254,15 @@ class PushConsumer(InContext):
     def queues(self) -> list[MessageQueue]:
         """The queues that are ours at the moment, sorted."""
         queues = self._life.running.queues if self._life.running is not None else ()
-        return sorted(unwrapped(self._namespace, queue) for queue in queues if not queue.topic.startswith(RETRY_PREFIX))
+        return sorted(
+            unwrapped(self._namespace, queue)
+            for queue in queues
+            if not queue.topic.startswith(RETRY_PREFIX)
+        )
 
     def statistics(self) -> dict[str, ConsumeStatus]:
-        """How pulls and handling go, by topic: times and rates of the last minute (docs/statistics.md). Raises NotStartedError."""
+        """How pulls and handling go, by topic: times and rates of the last minute
+        (docs/statistics.md). Raises NotStartedError."""
         statuses = self._life.started().consumption.statuses()
         return {unwrap(self._namespace, topic): status for topic, status in statuses.items()}
 
@@ -215,19 +271,24 @@ class PushConsumer(InContext):
         """What brokers know this client by. Raises NotStartedError before ``start``."""
         return self._life.started().instance.client_id
 
-    # --- life ----------------------------------------------------------------------------------------------------------------
+    # --- life
+    # ----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Join the group and begin to consume. Returns after the first look at who gets which queue.
+        """Join the group and begin to consume. Returns after the first look at who gets which
+        queue.
 
-        Raises RouteNotFoundError if no name server answers (a topic that does not exist yet is waited for), NotStartedError after
-        ``close`` or if it is closed meanwhile, ConfigError if nothing is subscribed. A start that fails or is cancelled leaves the
-        group, and may be called again.
+        Raises RouteNotFoundError if no name server answers (a topic that does not exist yet is
+        waited for), NotStartedError after ``close`` or if it is closed meanwhile, ConfigError if
+        nothing is subscribed. A start that fails or is cancelled leaves the group, and may be
+        called again.
         """
         if not self._life.begins():
             return
         if not self._subscriptions:
-            raise ConfigError("nothing to consume: give topic=… or call subscribe(topic) before start")
+            raise ConfigError(
+                "nothing to consume: give topic=… or call subscribe(topic) before start"
+            )
         if not self._push_settings.broadcast:
             self._subscribe(RETRY_PREFIX + self.group, ALL)
         self._started_ms = self._surroundings.clock.now_ms()
@@ -239,10 +300,13 @@ class PushConsumer(InContext):
             instance = join_instance(settings, self._surroundings, member)
         try:
             tracing = consumer_tracing(
-                *(Producer, settings, self._surroundings, self._trace_topic), group=self.group, namespace=self._namespace
+                *(Producer, settings, self._surroundings, self._trace_topic),
+                group=self.group,
+                namespace=self._namespace,
             )
             running = self._life.running = RunningPush(
-                *(instance, member, self._push_settings, self._subscriptions, tracing), concurrency=self._concurrency
+                *(instance, member, self._push_settings, self._subscriptions, tracing),
+                concurrency=self._concurrency,
             )
         except BaseException:
             await instance.leave(member)
@@ -256,15 +320,18 @@ class PushConsumer(InContext):
             raise
 
     async def close(self) -> None:
-        """Stop pulling, let running handlers finish (``close_timeout`` at most), commit, leave the group.
+        """Stop pulling, let running handlers finish (``close_timeout`` at most), commit, leave the
+        group.
 
-        May be called twice. Who is cancelled while waiting (``asyncio.wait_for``) leaves the close going on. In a coroutine handler
-        it returns at once, and the close goes on when the handler has ended: its message too is done.
+        May be called twice. Who is cancelled while waiting (``asyncio.wait_for``) leaves the close
+        going on. In a coroutine handler it returns at once, and the close goes on when the handler
+        has ended: its message too is done.
         """
         await self._close(None)
 
     async def _close(self, thread: int | None) -> bool:
-        """As ``close``, for a caller in ``thread``; whether it has ended: it has not if a handler asked."""
+        """As ``close``, for a caller in ``thread``; whether it has ended: it has not if a handler
+        asked."""
         running = self._life.running
         in_handler = running is not None and running.is_handling(asyncio.current_task(), thread)
         await self._life.end(self._end, wait=not in_handler)
@@ -279,23 +346,29 @@ class PushConsumer(InContext):
                 self._replier = None
 
     async def wait_closed(self) -> None:
-        """Wait until somebody closes this consumer: what a program with a handler does for the rest of its life."""
+        """Wait until somebody closes this consumer: what a program with a handler does for the rest
+        of its life."""
         await self._life.started().closed.wait()
 
     def __aiter__(self) -> MessageStream:
         return MessageStream(self._readable())
 
     async def take(self, count: int) -> list[Delivery]:
-        """At least one message and at most ``count``; each must be settled with ``done()`` or ``retry()``. Raises NoMoreMessages when
-        the consumer is closed, ConfigError for another ``count``. For those who want batches; ``async for`` is simpler."""
+        """At least one message and at most ``count``; each must be settled with ``done()`` or
+        ``retry()``. Raises NoMoreMessages when the consumer is closed, ConfigError for another
+        ``count``. For those who want batches; ``async for`` is simpler."""
         check(TAKE_RULES, locals())
         return await self._readable().take_some(count)
 
     def _begin(self) -> Delivery | None:
-        """As ``take(1)``, but from any thread and without waiting: None if no message is ready, or nobody may take any. For the blocking
-        face."""
+        """As ``take(1)``, but from any thread and without waiting: None if no message is ready, or
+        nobody may take any. For the blocking face."""
         running = self._life.running
-        return None if running is None or self._push_settings.handler is not None else running.messages.begin()
+        return (
+            None
+            if running is None or self._push_settings.handler is not None
+            else running.messages.begin()
+        )
 
     def give_back(self, messages: Sequence[Delivery]) -> None:
         """Messages that were taken and are not dealt with: they are the next ones again."""
@@ -306,17 +379,22 @@ class PushConsumer(InContext):
                     running.ready.put_back(message)
 
     def set_concurrency(self, concurrency: int) -> None:
-        """So many handler calls at once from now on; what is being handled is not disturbed. Raises ConfigError, also without a handler."""
+        """So many handler calls at once from now on; what is being handled is not disturbed. Raises
+        ConfigError, also without a handler."""
         check(CONCURRENCY_RULES, locals())
         if self._push_settings.handler is None:
-            raise ConfigError("this PushConsumer has no handler: how many messages are in hand is up to whoever takes them")
+            raise ConfigError(
+                "this PushConsumer has no handler: how many messages are in hand "
+                "is up to whoever takes them"
+            )
         self._concurrency = concurrency
         running = self._life.running
         if running is not None and running.handlers is not None:
             running.handlers.resize(concurrency)
 
     def pause(self) -> None:
-        """Hand out no message and pull none until ``resume``; what is being handled may end. The queues stay ours."""
+        """Hand out no message and pull none until ``resume``; what is being handled may end. The
+        queues stay ours."""
         self._life.started().ready.pause()
 
     def resume(self) -> None:
@@ -335,10 +413,12 @@ class PushConsumer(InContext):
         properties: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> SendResult:
-        """Answer a message that was sent by a producer's ``request``; returns when that producer has the answer.
+        """Answer a message that was sent by a producer's ``request``; returns when that producer
+        has the answer.
 
-        ``properties`` of your own go with it; ``timeout`` in seconds, 3 by default. Raises ReplyError (it did not get there, and why),
-        MessageError (nobody asked, or the body is empty or too long), NotStartedError.
+        ``properties`` of your own go with it; ``timeout`` in seconds, 3 by default. Raises
+        ReplyError (it did not get there, and why), MessageError (nobody asked, or the body is empty
+        or too long), NotStartedError.
         """
         running = self._life.ready()
         if self._replier is None:
@@ -350,13 +430,18 @@ class PushConsumer(InContext):
         if not running.closing:
             self._life.ready()
         if self._push_settings.handler is not None:
-            raise ConfigError("this PushConsumer has a handler, which gets the messages; iterate over one without")
+            raise ConfigError(
+                "this PushConsumer has a handler, which gets the messages; iterate over one without"
+            )
         return running.messages
 
-    # --- joining -------------------------------------------------------------------------------------------------------------
+    # --- joining
+    # ----------------------------------------------------------------------------------------------
 
     def _subscribe(self, topic: str, tags: str | Sql) -> None:
-        subscription = topic_subscription(self._namespace, topic, tags, self._surroundings.clock.now_ms())
+        subscription = topic_subscription(
+            self._namespace, topic, tags, self._surroundings.clock.now_ms()
+        )
         self._subscriptions[subscription.topic] = subscription
 
     def consumer_data(self) -> ConsumerData:
@@ -365,20 +450,30 @@ class PushConsumer(InContext):
         return ConsumerData(
             group_name=self._group,
             consume_type=ConsumeType.CONSUME_PASSIVELY,
-            message_model=MessageModel.BROADCASTING if self._push_settings.broadcast else MessageModel.CLUSTERING,
+            message_model=MessageModel.BROADCASTING
+            if self._push_settings.broadcast
+            else MessageModel.CLUSTERING,
             consume_from_where=ConsumeFromWhere(
-                where.value if isinstance(where, ConsumeFrom) else ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
+                where.value
+                if isinstance(where, ConsumeFrom)
+                else ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
             ),
-            subscription_data_set=tuple(subscription.data() for subscription in self._subscriptions.values()),
+            subscription_data_set=tuple(
+                subscription.data() for subscription in self._subscriptions.values()
+            ),
             max_reconsume_times=self._push_settings.max_reconsume_times,
-            started_at=self._started_ms if self._push_settings.max_reconsume_times is not None else None,
+            started_at=self._started_ms
+            if self._push_settings.max_reconsume_times is not None
+            else None,
             ordered=self._push_settings.order is not None,
         )
 
-    # --- committing ----------------------------------------------------------------------------------------------------------
+    # --- committing
+    # ----------------------------------------------------------------------------------------------
 
     async def commit(self, *, acknowledged: bool = False) -> None:
-        """Tell the brokers what is done, now instead of at the next five seconds. ``acknowledged``: wait until they have it."""
+        """Tell the brokers what is done, now instead of at the next five seconds. ``acknowledged``:
+        wait until they have it."""
         running = self._life.started()
         if acknowledged:
             await running.assignment.commit(final=True)

@@ -1,7 +1,9 @@
-"""Calling a timer message back: asking the broker on which it waits. Source: apache/rocketmq ``DefaultMQProducerImpl.recallMessage``.
+"""Calling a timer message back: asking the broker on which it waits. Source: apache/rocketmq
+``DefaultMQProducerImpl.recallMessage``.
 
-One rule: only the broker that the handle names is asked, for nobody else can know the message; it is asked again if the connection ends,
-for a recall that is repeated does no harm. If it cannot be reached, it may have moved: the name servers are asked where to.
+One rule: only the broker that the handle names is asked, for nobody else can know the message; it
+is asked again if the connection ends, for a recall that is repeated does no harm. If it cannot be
+reached, it may have moved: the name servers are asked where to.
 """
 
 from __future__ import annotations
@@ -30,46 +32,64 @@ AGAIN_S: Final = 0.1
 _NOT_KNOWN: Final = "whether the message was recalled is not known: ask again"
 
 
-async def recall_message(sender: Sender, topic: str, handle: str | None, timeout: float, tracing: Tracing | None) -> str:
+async def recall_message(
+    sender: Sender, topic: str, handle: str | None, timeout: float, tracing: Tracing | None
+) -> str:
     """The unique id of the message that will not be delivered. ``topic`` with its namespace.
 
-    Raises MessageError (topic or handle are none), RouteNotFoundError, ResponseError (the broker refuses: too late, most likely), and
-    RemotingError (it cannot be reached: whether the message was recalled is not known after a time-out or a lost connection).
+    Raises MessageError (topic or handle are none), RouteNotFoundError, ResponseError (the broker
+    refuses: too late, most likely), and RemotingError (it cannot be reached: whether the message
+    was recalled is not known after a time-out or a lost connection).
     """
     if timeout <= 0:
         raise CallTimeoutError(
-            f"{timeout=} leaves no time for it: nobody was asked, and nothing recalled; give it more seconds"
+            f"{timeout=} leaves no time for it: nobody was asked, and nothing recalled; give it "
+            "more seconds"
         )
     fault = topic_fault(topic)
     if fault is not None:
         raise MessageError(fault)
     if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-        raise MessageError(f"messages of {sender.shown(topic)} cannot be recalled: it is a retry or dead-letter topic")
+        raise MessageError(
+            f"messages of {sender.shown(topic)} cannot be recalled: it is a retry "
+            "or dead-letter topic"
+        )
     if handle is None:  # of a SendResult, whose type says that it may be
         raise MessageError(
-            "there is no recall handle: only a message with a time that is still ahead has one (delay= or deliver_at=, not delay_level=), "
+            "there is no recall handle: only a message with a time that is still ahead has one "
+            "(delay= or deliver_at=, not delay_level=), "
             "from a broker with recallMessageEnable=true"
         )
     if not isinstance(handle, str):
-        raise MessageError(f"recall_handle={handle!r:.80} is no handle: the recall_handle of a SendResult is expected")
+        raise MessageError(
+            f"recall_handle={handle!r:.80} is no handle: the recall_handle of a "
+            "SendResult is expected"
+        )
     decoded = RecallHandle.decode(handle)
     with sender.under_way:
         return await _recall(sender, topic, handle, decoded, timeout, tracing)
 
 
 async def _recall(
-    sender: Sender, topic: str, handle: str, decoded: RecallHandle, timeout: float, tracing: Tracing | None
+    sender: Sender,
+    topic: str,
+    handle: str,
+    decoded: RecallHandle,
+    timeout: float,
+    tracing: Tracing | None,
 ) -> str:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
-    route = await sender.route(topic, timeout, writable=False)  # what waits can be recalled where nothing can be sent
+    # what waits can be recalled where nothing can be sent
+    route = await sender.route(topic, timeout, writable=False)
     address = _address(sender, route, decoded.broker_name)
     if address is None:
         route = await sender.instance.routes.renewed(route, deadline - loop.time())
         address = _address(sender, route, decoded.broker_name)
     if address is None:
         raise RouteNotFoundError(
-            f"the broker {decoded.broker_name[:100]} that the recall handle names is not among those of topic {sender.shown(topic)}; "
+            f"the broker {decoded.broker_name[:100]} that the recall handle names is not among "
+            f"those of topic {sender.shown(topic)}; "
             "is it up, and registered with these name servers?"
         )
     request = RecallMessage(producer_group=sender.group, topic=topic, recall_handle=handle)
@@ -80,10 +100,13 @@ async def _recall(
     try:
         while True:
             sender.under_way.refuse_if_closed(
-                f"the producer was closed meanwhile; {_NOT_KNOWN if lost is not None else 'nothing was recalled'}"
+                "the producer was closed meanwhile; "
+                f"{_NOT_KNOWN if lost is not None else 'nothing was recalled'}"
             )
             try:
-                reply = await sender.instance.remoting.call(address, request, timeout=max(deadline - loop.time(), 0.001))
+                reply = await sender.instance.remoting.call(
+                    address, request, timeout=max(deadline - loop.time(), 0.001)
+                )
                 good = True
                 return reply.msg_id
             except (ConnectionLostError, ConnectError, ResponseError) as error:
@@ -106,8 +129,12 @@ async def _recall(
         raise CallTimeoutError(f"{error}; {_NOT_KNOWN}") from None
     finally:
         if tracing is not None:
-            tracing.dispatcher.recalled(topic, decoded.unique_id, group=sender.group, time_ms=began_ms, success=good)
+            tracing.dispatcher.recalled(
+                topic, decoded.unique_id, group=sender.group, time_ms=began_ms, success=good
+            )
 
 
 def _address(sender: Sender, route: TopicRoute, broker_name: str) -> str | None:
-    return route.master(broker_name) or sender.instance.routes.address_of(broker_name, topic=route.topic)
+    return route.master(broker_name) or sender.instance.routes.address_of(
+        broker_name, topic=route.topic
+    )

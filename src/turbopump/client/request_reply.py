@@ -2,13 +2,15 @@
 
 ::
 
-    producer ── request (CORRELATION_ID, REPLY_TO_CLIENT = its client id, TTL) ──► broker ──► consumer
-    producer ◄── 326, pushed on the connection of its heartbeats ── broker ◄── 325, to the topic <cluster>_REPLY_TOPIC ── consumer
+    producer ── request (CORRELATION_ID, REPLY_TO_CLIENT = its client id, TTL) ──► broker ──►
+    consumer producer ◄── 326, pushed on the connection of its heartbeats ── broker ◄── 325, to the
+    topic <cluster>_REPLY_TOPIC ── consumer
 
-One rule: a request goes only to a broker that knows its producer, for that broker will be asked to push the reply; and the reply is brought
-to the broker that the request came from, first of all. What is sent in vain is said at once; what comes late is dropped.
-Source: apache/rocketmq ``DefaultMQProducerImpl.request``, ``MessageUtil.createReplyMessage``. There a producer is known only to the brokers
-of topics it sends to, and the reply goes to any broker of the cluster.
+One rule: a request goes only to a broker that knows its producer, for that broker will be asked to
+push the reply; and the reply is brought to the broker that the request came from, first of all.
+What is sent in vain is said at once; what comes late is dropped. Source: apache/rocketmq
+``DefaultMQProducerImpl.request``, ``MessageUtil.createReplyMessage``. There a producer is known
+only to the brokers of topics it sends to, and the reply goes to any broker of the cluster.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ _CLOSED: Final = "the producer was closed while a request of it waited for the r
 
 
 class Requester:
-    """The requests of one producer. ``sender`` and ``pack`` are the producer's, ``member`` is what its instance knows it as."""
+    """The requests of one producer. ``sender`` and ``pack`` are the producer's, ``member`` is what
+    its instance knows it as."""
 
     def __init__(self, sender: Sender, member: Member, pack: Packer) -> None:
         self._sender = sender.introducing()
@@ -68,7 +71,9 @@ class Requester:
         self._returning: dict[str, asyncio.Task[None]] = {}
         member.on_disconnect = self._disconnected
 
-    async def request(self, message: Message, target: Target, timeout: float | None) -> ReceivedMessage:
+    async def request(
+        self, message: Message, target: Target, timeout: float | None
+    ) -> ReceivedMessage:
         """As ``Producer.request``."""
         began = self._now()
         timeout = self._sender.rules.timeout if timeout is None else timeout
@@ -115,7 +120,9 @@ class Requester:
             TTL: str(max(int(timeout * 1000), 1)),
         }
         try:
-            return Message.as_it_is(message.topic, message.body, {**message.properties, **address}, message.flag)
+            return Message.as_it_is(
+                message.topic, message.body, {**message.properties, **address}, message.flag
+            )
         except (AttributeError, TypeError):
             refuse_odd(message)
             raise
@@ -126,10 +133,13 @@ class Requester:
             route = await self._sender.route(outgoing.topic, timeout)
             await self._meet_cluster(route, timeout / 4)
             self._prepared.add(outgoing.topic)
-        return await self._sender.deliver(outgoing, target, max(timeout - (self._now() - began), 0.001))
+        return await self._sender.deliver(
+            outgoing, target, max(timeout - (self._now() - began), 0.001)
+        )
 
     async def _meet_cluster(self, route: TopicRoute, timeout: float) -> None:
-        """From now on every broker by which a reply may come gets our heartbeats; those of the topic itself do anyway."""
+        """From now on every broker by which a reply may come gets our heartbeats; those of the
+        topic itself do anyway."""
         for cluster in sorted(route.clusters):
             try:
                 async with asyncio.timeout(timeout):
@@ -140,9 +150,12 @@ class Requester:
     def _too_late(self, outgoing: Outgoing, broker: str, spent_ms: float) -> RequestTimeoutError:
         topic = self._sender.shown(outgoing.topic)
         return RequestTimeoutError(
-            f"no reply to message {outgoing.msg_id} of topic {topic!r} within {spent_ms:.0f} ms; broker {broker} has the message. "
-            "Check that a consumer of the topic is running, that it replies (consumer.reply) and needs no longer than that, "
-            f"and its log; replies that came too late at this client so far: {self._instance.requests.late}",
+            f"no reply to message {outgoing.msg_id} of topic {topic!r} within {spent_ms:.0f} ms; "
+            f"broker {broker} has the message. "
+            "Check that a consumer of the topic is running, that it replies (consumer.reply) and "
+            "needs no longer than that, "
+            "and its log; replies that came too late at this client so far: "
+            f"{self._instance.requests.late}",
             topic=topic,
             broker=broker,
             spent_ms=spent_ms,
@@ -151,7 +164,9 @@ class Requester:
     def _disconnected(self, address: str) -> None:
         """Replies come on that connection: be there again at once, not with the next heartbeat."""
         if self._waiting and address not in self._returning:
-            task = self._returning[address] = self._instance.spawn(self._return(address), name=f"return to {address}")
+            task = self._returning[address] = self._instance.spawn(
+                self._return(address), name=f"return to {address}"
+            )
             task.add_done_callback(lambda _: self._returning.pop(address, None))
 
     async def _return(self, address: str) -> None:
@@ -193,19 +208,32 @@ class Replier:
             under_way=under_way,
         )
         token = random.getrandbits(32)
-        self._pack = Packer(UniqueIds(surroundings.clock, ip=surroundings.ip, token=token, pid=surroundings.pid()))
+        self._pack = Packer(
+            UniqueIds(surroundings.clock, ip=surroundings.ip, token=token, pid=surroundings.pid())
+        )
 
     @classmethod
     def beside(cls, sender: Sender) -> Replier:
         """For a producer: by the rules of its sends, and its close waits for them as for those."""
-        return cls(sender.instance, group=sender.group, rules=sender.rules, hooks=sender.hooks, under_way=sender.under_way)
+        return cls(
+            sender.instance,
+            group=sender.group,
+            rules=sender.rules,
+            hooks=sender.hooks,
+            under_way=sender.under_way,
+        )
 
     def close(self) -> None:
-        """From now on nothing is sent; what waits for its answer still gets it. For a consumer: a producer closes its own sender."""
+        """From now on nothing is sent; what waits for its answer still gets it. For a consumer: a
+        producer closes its own sender."""
         self._sender.close()
 
     async def reply(
-        self, request: ReceivedMessage, body: bytes | str, properties: Mapping[str, str] | None, timeout: float | None
+        self,
+        request: ReceivedMessage,
+        body: bytes | str,
+        properties: Mapping[str, str] | None,
+        timeout: float | None,
     ) -> SendResult:
         """As ``PushConsumer.reply``."""
         check_timeout(timeout)
@@ -217,16 +245,22 @@ class Replier:
             raise _undelivered(request, error) from error
 
 
-def reply_to(request: ReceivedMessage, body: bytes | str, properties: Mapping[str, str] | None = None) -> Message:
-    """The message that answers ``request``; a broker passes it on only if it comes by 325. Raises MessageError if nobody asked."""
+def reply_to(
+    request: ReceivedMessage, body: bytes | str, properties: Mapping[str, str] | None = None
+) -> Message:
+    """The message that answers ``request``; a broker passes it on only if it comes by 325. Raises
+    MessageError if nobody asked."""
     asked = request.properties
     missing = [name for name in (REPLY_TO_CLIENT, CORRELATION_ID, CLUSTER) if name not in asked]
     if missing:
         raise MessageError(
-            f"message {request.msg_id} of topic {request.topic!r} wants no reply: it has no property {missing[0]}. "
+            f"message {request.msg_id} of topic {request.topic!r} wants no reply: it has no "
+            f"property {missing[0]}. "
             "Only what was sent by a producer's request can be replied to"
         )
-    back: dict[str, str] = {name: asked[name] for name in (CORRELATION_ID, REPLY_TO_CLIENT, TTL) if name in asked}
+    back: dict[str, str] = {
+        name: asked[name] for name in (CORRELATION_ID, REPLY_TO_CLIENT, TTL) if name in asked
+    }
     back[MESSAGE_TYPE] = REPLY
     mine = {} if properties is None else checked_properties(properties)
     return Message.as_it_is(asked[CLUSTER] + REPLY_TOPIC_END, body, {**mine, **back})
@@ -235,7 +269,8 @@ def reply_to(request: ReceivedMessage, body: bytes | str, properties: Mapping[st
 def _undelivered(request: ReceivedMessage, error: SendError | RouteNotFoundError) -> ReplyError:
     client_id = request.properties[REPLY_TO_CLIENT]
     return ReplyError(
-        f"the reply to message {request.msg_id} of topic {request.topic!r} did not reach {client_id}, which asked: {error}. "
+        f"the reply to message {request.msg_id} of topic {request.topic!r} did not reach "
+        f"{client_id}, which asked: {error}. "
         "If no channel was found: that producer has ended, gave up, or is just connecting again",
         client_id=client_id,
         code=error.code if isinstance(error, SendError) else None,

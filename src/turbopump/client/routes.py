@@ -1,7 +1,8 @@
 """Where topics live: routes from the name servers, cached, and the queues they make.
 
-One rule: a known route stays until a newer one replaces it, for a name server that is down or has forgotten says nothing about the
-brokers. Name servers are asked in turn until one knows. It must not know who uses a route.
+One rule: a known route stays until a newer one replaces it, for a name server that is down or has
+forgotten says nothing about the brokers. Name servers are asked in turn until one knows. It must
+not know who uses a route.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Final
 
-from turbopump.errors import BodyError, CallTimeoutError, RemotingError, ResponseError, RouteNotFoundError
+from turbopump.errors import (
+    BodyError,
+    CallTimeoutError,
+    RemotingError,
+    ResponseError,
+    RouteNotFoundError,
+)
 from turbopump.message.message_queue import MessageQueue
 from turbopump.message.rules import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 from turbopump.protocol import fastjson
@@ -31,23 +38,28 @@ READABLE: Final = 4
 WRITABLE: Final = 2
 INHERITABLE: Final = 1
 DEFAULT_TOPIC_QUEUES: Final = 4
-"""Most queues per broker that a new topic gets through the default topic (``defaultTopicQueueNums``)."""
+"""Most queues per broker that a new topic gets through the default topic
+(``defaultTopicQueueNums``)."""
 TIMEOUT_S: Final = 3.0
 """For one round of asking all name servers; whoever has more time asks again."""
 DOUBT_S: Final = 1.0
-"""A topic's name servers are not asked again within this time for calls that fail: a broker that is down does not flood them."""
+"""A topic's name servers are not asked again within this time for calls that fail: a broker that is
+down does not flood them."""
 
 
 class NameServersSilentError(RouteNotFoundError):
-    """No name server answered, and one at least kept silent rather than refuse: asked once more, it may answer."""
+    """No name server answered, and one at least kept silent rather than refuse: asked once more, it
+    may answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """One topic's queues and the addresses of its brokers (broker name -> broker id -> ``host:port``; id 0 is the master).
+    """One topic's queues and the addresses of its brokers (broker name -> broker id ->
+    ``host:port``; id 0 is the master).
 
-    ``inherited``: the topic does not exist yet; this is what the default topic says it would get. ``heirs``: the brokers whose part of
-    the topic new ones may inherit, and its number of queues there. ``clusters``: the names of those that its brokers belong to.
+    ``inherited``: the topic does not exist yet; this is what the default topic says it would get.
+    ``heirs``: the brokers whose part of the topic new ones may inherit, and its number of queues
+    there. ``clusters``: the names of those that its brokers belong to.
     """
 
     topic: str
@@ -63,34 +75,64 @@ class TopicRoute:
         return self.addresses.get(broker_name, {}).get(MASTER_ID)
 
     def readable_address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
-        """The address of that broker id, else any other of the same broker (RocketMQ: ``findBrokerAddressInSubscribe``)."""
+        """The address of that broker id, else any other of the same broker (RocketMQ:
+        ``findBrokerAddressInSubscribe``)."""
         members = self.addresses.get(broker_name, {})
         return members.get(broker_id) or next(iter(members.values()), None)
 
     def every_address(self, *, slaves: bool) -> set[str]:
         """Every master's address; with ``slaves`` every broker's."""
         return {
-            address for members in self.addresses.values() for id_, address in members.items() if slaves or id_ == MASTER_ID
+            address
+            for members in self.addresses.values()
+            for id_, address in members.items()
+            if slaves or id_ == MASTER_ID
         }
 
 
 def topic_route(topic: str, data: TopicRouteData) -> TopicRoute:
-    """The route a name server's answer means (apache/rocketmq ``topicRouteData2TopicPublishInfo``, ``…SubscribeInfo``)."""
-    addresses = {broker.broker_name or "": dict(sorted(broker.broker_addrs.items())) for broker in data.broker_datas}
+    """The route a name server's answer means (apache/rocketmq ``topicRouteData2TopicPublishInfo``,
+    ``…SubscribeInfo``)."""
+    addresses = {
+        broker.broker_name or "": dict(sorted(broker.broker_addrs.items()))
+        for broker in data.broker_datas
+    }
     readable = [q for q in data.queue_datas if q.perm & READABLE]
     if data.order_topic_conf:
         publish = _ordered_queues(topic, data.order_topic_conf)
     else:
-        writable = [q for q in data.queue_datas if q.perm & WRITABLE and MASTER_ID in addresses.get(q.broker_name or "", {})]
-        publish = [MessageQueue(topic, q.broker_name or "", i) for q in writable for i in range(q.write_queue_nums)]
-    subscribe = [MessageQueue(topic, q.broker_name or "", i) for q in readable for i in range(q.read_queue_nums)]
-    heirs = {q.broker_name or "": q.write_queue_nums for q in data.queue_datas if q.perm & INHERITABLE}
+        writable = [
+            q
+            for q in data.queue_datas
+            if q.perm & WRITABLE and MASTER_ID in addresses.get(q.broker_name or "", {})
+        ]
+        publish = [
+            MessageQueue(topic, q.broker_name or "", i)
+            for q in writable
+            for i in range(q.write_queue_nums)
+        ]
+    subscribe = [
+        MessageQueue(topic, q.broker_name or "", i)
+        for q in readable
+        for i in range(q.read_queue_nums)
+    ]
+    heirs = {
+        q.broker_name or "": q.write_queue_nums for q in data.queue_datas if q.perm & INHERITABLE
+    }
     clusters = frozenset(broker.cluster for broker in data.broker_datas if broker.cluster)
-    return TopicRoute(topic, tuple(sorted(publish)), tuple(sorted(subscribe)), addresses, heirs=heirs, clusters=clusters)
+    return TopicRoute(
+        topic,
+        tuple(sorted(publish)),
+        tuple(sorted(subscribe)),
+        addresses,
+        heirs=heirs,
+        clusters=clusters,
+    )
 
 
 def _ordered_queues(topic: str, conf: str) -> list[MessageQueue]:
-    """``broker-a:4;broker-b:2``: the queue counts of a globally ordered topic are fixed, whoever is alive."""
+    """``broker-a:4;broker-b:2``: the queue counts of a globally ordered topic are fixed, whoever is
+    alive."""
     queues: list[MessageQueue] = []
     for part in filter(None, conf.split(";")):
         broker_name, _, count = part.partition(":")
@@ -100,9 +142,12 @@ def _ordered_queues(topic: str, conf: str) -> list[MessageQueue]:
 
 
 def inherited_route(topic: str, default: TopicRoute) -> TopicRoute:
-    """What ``topic`` gets when it is first sent to: the default topic's queues, at most four per broker."""
+    """What ``topic`` gets when it is first sent to: the default topic's queues, at most four per
+    broker."""
     queues = tuple(
-        MessageQueue(topic, q.broker_name, q.queue_id) for q in default.publish_queues if q.queue_id < DEFAULT_TOPIC_QUEUES
+        MessageQueue(topic, q.broker_name, q.queue_id)
+        for q in default.publish_queues
+        if q.queue_id < DEFAULT_TOPIC_QUEUES
     )
     return replace(default, topic=topic, publish_queues=queues, subscribe_queues=(), inherited=True)
 
@@ -127,7 +172,8 @@ class Routes:
         self._known: dict[str, TopicRoute] = {}
         self._asking: dict[str, asyncio.Task[TopicRoute]] = {}
         self._asked_at: dict[str, float] = {}
-        """When a question about a topic was begun last, by the loop's time; of topics with a route."""
+        """When a question about a topic was begun last, by the loop's time; of topics with a
+        route."""
 
     @property
     def known(self) -> Mapping[str, TopicRoute]:
@@ -136,9 +182,15 @@ class Routes:
 
     def addresses(self, *, slaves: bool) -> set[str]:
         """The brokers of every known route."""
-        return {address for route in self._known.values() for address in route.every_address(slaves=slaves)}
+        return {
+            address
+            for route in self._known.values()
+            for address in route.every_address(slaves=slaves)
+        }
 
-    def address_of(self, broker_name: str, broker_id: int = MASTER_ID, *, topic: str | None = None) -> str | None:
+    def address_of(
+        self, broker_name: str, broker_id: int = MASTER_ID, *, topic: str | None = None
+    ) -> str | None:
         """Where a broker is, by the route of ``topic`` or any other."""
         routes = [self._known[topic]] if topic in self._known else []
         for route in [*routes, *self._known.values()]:
@@ -148,7 +200,8 @@ class Routes:
         return None
 
     async def get(self, topic: str, *, inherit: bool = False) -> TopicRoute:
-        """The route of ``topic``, asked for if it is not known. Raises RouteNotFoundError with the cause and what to do.
+        """The route of ``topic``, asked for if it is not known. Raises RouteNotFoundError with the
+        cause and what to do.
 
         ``inherit``: if there is no such topic, take what the default topic offers to new ones.
         """
@@ -158,13 +211,19 @@ class Routes:
         return await self.refresh(topic, inherit=inherit)
 
     async def refresh(self, topic: str, *, inherit: bool = False) -> TopicRoute:
-        """Ask the name servers now; callers at the same time share one question. Errors as ``get``."""
+        """Ask the name servers now; callers at the same time share one question. Errors as
+        ``get``."""
         task = self._question(topic, inherit)
-        return await outcome_of(task, lambda: RouteNotFoundError(f"no route to topic {topic!r}: the client was closed"))
+        return await outcome_of(
+            task, lambda: RouteNotFoundError(f"no route to topic {topic!r}: the client was closed")
+        )
 
-    async def renewed(self, doubtful: TopicRoute, timeout: float, *, pause: float = DOUBT_S) -> TopicRoute:
-        """A newer route than one with which a call has failed, or the same if there is none within ``timeout`` seconds: somebody else may
-        have got it, or the name servers are asked, unless they were within ``pause`` seconds. The question goes on for whoever is next."""
+    async def renewed(
+        self, doubtful: TopicRoute, timeout: float, *, pause: float = DOUBT_S
+    ) -> TopicRoute:
+        """A newer route than one with which a call has failed, or the same if there is none within
+        ``timeout`` seconds: somebody else may have got it, or the name servers are asked, unless
+        they were within ``pause`` seconds. The question goes on for whoever is next."""
         if not self._is_in_doubt(doubtful, pause):
             return self._known.get(doubtful.topic, doubtful)
         try:
@@ -220,7 +279,11 @@ class Routes:
         answers = await self._ask_name_servers(topic)
         if isinstance(answers, TopicRoute):
             return self._keep(answers)
-        default = await self._ask_name_servers(DEFAULT_TOPIC) if inherit and not answers.all_unreachable else None
+        default = (
+            await self._ask_name_servers(DEFAULT_TOPIC)
+            if inherit and not answers.all_unreachable
+            else None
+        )
         if isinstance(default, TopicRoute) and default.publish_queues:
             return self._keep(inherited_route(topic, default))
         if isinstance(default, NoRoute) and default.all_unreachable:
@@ -228,7 +291,9 @@ class Routes:
         text = await self._explain(topic, answers, inherit)
         if not (answers.all_unreachable and answers.silent):
             raise RouteNotFoundError(text)
-        log.warning("name servers keep silent topic=%s asked=%s", topic, ",".join(answers.unreachable))
+        log.warning(
+            "name servers keep silent topic=%s asked=%s", topic, ",".join(answers.unreachable)
+        )
         raise NameServersSilentError(text)
 
     def _keep(self, route: TopicRoute) -> TopicRoute:
@@ -253,12 +318,16 @@ class Routes:
             address = self.name_servers[index]
             began = loop.time()
             try:
-                command = await self._remoting.exchange(address, GetRouteInfo(topic=topic), timeout=timeout)
+                command = await self._remoting.exchange(
+                    address, GetRouteInfo(topic=topic), timeout=timeout
+                )
                 if command.code == ResponseCode.TOPIC_NOT_EXIST:
                     ignorant.append(address)
                     continue
                 if command.code != ResponseCode.SUCCESS:
-                    raise ResponseError(command.code, command.remark, request="GetRouteInfo", address=address)
+                    raise ResponseError(
+                        command.code, command.remark, request="GetRouteInfo", address=address
+                    )
                 route = topic_route(topic, fastjson.decode(command.body, TopicRouteData))
             except (RemotingError, BodyError) as error:
                 unreachable[address] = str(error)
@@ -271,14 +340,19 @@ class Routes:
             self._first = index
             self.name_server_answers = True
             if ignorant:
-                log.warning("name servers differ topic=%s knows=%s does_not_know=%s", topic, address, ",".join(ignorant))
+                log.warning(
+                    "name servers differ topic=%s knows=%s does_not_know=%s",
+                    topic,
+                    address,
+                    ",".join(ignorant),
+                )
             return route
         self.name_server_answers = bool(ignorant)
         return NoRoute(unreachable, ignorant, silent)
 
     async def find(self, topics: Collection[str]) -> None:
-        """Learn these topics' routes. One that does not exist yet is passed over: who needs it asks again. Raises RouteNotFoundError if
-        no name server answers."""
+        """Learn these topics' routes. One that does not exist yet is passed over: who needs it asks
+        again. Raises RouteNotFoundError if no name server answers."""
         for topic in topics:
             try:
                 await self.get(topic)
@@ -290,7 +364,10 @@ class Routes:
         head = f"no route to topic {topic!r}"
         if answers.all_unreachable:
             tried = "; ".join(answers.unreachable.values())
-            return f"{head}: no name server answers ({tried}). Check the name server address, and that it runs (`turbopump dev` starts one)"
+            return (
+                f"{head}: no name server answers ({tried}). Check the name server address, "
+                "and that it runs (`turbopump dev` starts one)"
+            )
         asked = ", ".join(answers.ignorant)
         brokers = await self._registered_brokers(answers.ignorant[0])
         if brokers is None:
@@ -301,22 +378,30 @@ class Routes:
                 "Start a broker, or check that its namesrvAddr names this name server"
             )
         names = ", ".join(sorted(brokers))
-        also = f" (not asked, for they do not answer: {', '.join(answers.unreachable)})" if answers.unreachable else ""
+        also = (
+            f" (not asked, for they do not answer: {', '.join(answers.unreachable)})"
+            if answers.unreachable
+            else ""
+        )
         if inherit:
             return (
-                f"{head}: it does not exist, and no broker ({names}) creates topics on its own (autoCreateTopicEnable=false){also}. "
+                f"{head}: it does not exist, and no broker ({names}) creates topics on its own "
+                f"(autoCreateTopicEnable=false){also}. "
                 f"Create it: turbopump topic create {topic} -n {answers.ignorant[0]}"
             )
         if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             return f"{head}: no broker ({names}) has it yet{also}"
         return (
-            f"{head}: it does not exist on the brokers of {asked} ({names}){also}. It comes into being with its first message, "
+            f"{head}: it does not exist on the brokers of {asked} ({names}){also}. It comes into "
+            "being with its first message, "
             f"or by: turbopump topic create {topic} -n {answers.ignorant[0]}"
         )
 
     async def _registered_brokers(self, name_server: str) -> set[str] | None:
         try:
-            command = await self._remoting.exchange(name_server, GetBrokerClusterInfo(), timeout=TIMEOUT_S)
+            command = await self._remoting.exchange(
+                name_server, GetBrokerClusterInfo(), timeout=TIMEOUT_S
+            )
             if command.code != ResponseCode.SUCCESS:
                 return None
             return set(fastjson.decode(command.body, ClusterInfo).broker_addr_table)
@@ -326,7 +411,8 @@ class Routes:
 
 @dataclass(frozen=True, slots=True)
 class NoRoute:
-    """Who could not answer (address -> why), and who answered that there is no such topic. ``silent``: one let all its time pass."""
+    """Who could not answer (address -> why), and who answered that there is no such topic.
+    ``silent``: one let all its time pass."""
 
     unreachable: Mapping[str, str]
     ignorant: list[str]

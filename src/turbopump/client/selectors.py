@@ -1,8 +1,10 @@
-"""Ways to choose a queue for a message: by the hash of a key, at random, by machine room, on a hash ring.
+"""Ways to choose a queue for a message: by the hash of a key, at random, by machine room, on a hash
+ring.
 
-A selector is any function of (queues, message) that returns one of the queues; these make some. One rule: what depends on a key gives the
-same queue as Apache's selector of that name in any other language. It must not know how sending works.
-Source: apache/rocketmq ``SelectMessageQueueByHash``, ``SelectMessageQueueByRandom``, ``ConsistentHashRouter``.
+A selector is any function of (queues, message) that returns one of the queues; these make some. One
+rule: what depends on a key gives the same queue as Apache's selector of that name in any other
+language. It must not know how sending works. Source: apache/rocketmq ``SelectMessageQueueByHash``,
+``SelectMessageQueueByRandom``, ``ConsistentHashRouter``.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ ROOM_END: Final = "@"
 
 
 def by_hash(key: object) -> Selector:
-    """Queue ``abs(key.hashCode() % n)`` as in Java. ``key``: str, int (an ``Integer``, a ``Long`` if it needs to be), bool or float."""
+    """Queue ``abs(key.hashCode() % n)`` as in Java. ``key``: str, int (an ``Integer``, a ``Long``
+    if it needs to be), bool or float."""
     hash_code = abs(java_hash_code(key))
 
     def select(queues: Sequence[MessageQueue], _message: Message) -> MessageQueue:
@@ -50,9 +53,11 @@ def at_random(random: random_module.Random | None = None) -> Selector:
 
 
 def in_rooms(*rooms: str) -> Selector:
-    """In turn the queues of brokers named ``room@…`` with one of these rooms; every queue if no such broker is there now.
+    """In turn the queues of brokers named ``room@…`` with one of these rooms; every queue if no
+    such broker is there now.
 
-    RocketMQ: ``SelectMessageQueueByMachineRoom`` is a stub that selects nothing; the naming is that of its machine room allocation.
+    RocketMQ: ``SelectMessageQueueByMachineRoom`` is a stub that selects nothing; the naming is that
+    of its machine room allocation.
     """
     turn = -1
 
@@ -72,16 +77,19 @@ def _room(queue: MessageQueue) -> str | None:
 
 _RULES: Final[Mapping[str, Rule]] = {
     "virtual_nodes": Rule(
-        lambda count: is_whole(count) and count > 0, "must be a whole number of points of each queue, 1 or more"
+        lambda count: is_whole(count) and count > 0,
+        "must be a whole number of points of each queue, 1 or more",
     ),
     "key": Rule(
-        lambda key: isinstance(key, str) and is_unicode(key), "is no key of a ring: text is expected, as in str(order_id)"
+        lambda key: isinstance(key, str) and is_unicode(key),
+        "is no key of a ring: text is expected, as in str(order_id)",
     ),
 }
 
 
 class HashRing:
-    """A consistent-hash ring: when queues come or go, only the keys of those move. Keep one ring and ask it ``by(key)`` for each send.
+    """A consistent-hash ring: when queues come or go, only the keys of those move. Keep one ring
+    and ask it ``by(key)`` for each send.
 
     Raises ConfigError if there is less than one virtual node.
     """
@@ -94,7 +102,8 @@ class HashRing:
         self._owners: list[MessageQueue] = []
 
     def by(self, key: str) -> Selector:
-        """The queue whose point is the next at or after the key's. Raises ConfigError for a key that is no text."""
+        """The queue whose point is the next at or after the key's. Raises ConfigError for a key
+        that is no text."""
         check({"key": _RULES["key"]}, {"key": key})
 
         def select(queues: Sequence[MessageQueue], _message: Message) -> MessageQueue:
@@ -108,14 +117,21 @@ class HashRing:
         if self._queues == tuple(queues):
             return
         self._queues = tuple(queues)
-        ring = {ring_hash(f"{node_key(queue)}-{i}"): queue for queue in queues for i in range(self._virtual_nodes)}
+        ring = {
+            ring_hash(f"{node_key(queue)}-{i}"): queue
+            for queue in queues
+            for i in range(self._virtual_nodes)
+        }
         self._points = sorted(ring)
         self._owners = [ring[point] for point in self._points]
 
 
 def node_key(queue: MessageQueue) -> str:
     """A queue's name on a ring (Java's ``MessageQueue.toString``)."""
-    return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
+    return (
+        f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, "
+        f"queueId={queue.queue_id}]"
+    )
 
 
 def ring_hash(text: str) -> int:

@@ -1,7 +1,7 @@
 """What settings must be, as tables: a name, what fits, and the words for what does not.
 
-One rule: a setting that cannot work is refused where the object is made that has it, with what to give instead; no check waits for a first
-use. It must not know what a setting does.
+One rule: a setting that cannot work is refused where the object is made that has it, with what to
+give instead; no check waits for a first use. It must not know what a setting does.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import ipaddress
 import random
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from turbopump.client.namespace import wrap
 from turbopump.errors import ConfigError
@@ -20,7 +20,8 @@ from turbopump.message.rules import NOT_SENDABLE_TOPICS, group_fault, is_unicode
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """``fits``: whether a value can be used; ``wants``: what is said of one that cannot, behind its name and itself."""
+    """``fits``: whether a value can be used; ``wants``: what is said of one that cannot, behind its
+    name and itself."""
 
     fits: Callable[[Any], bool]
     wants: str
@@ -32,7 +33,8 @@ class Rule:
 
 
 def check(rules: Mapping[str, Rule], values: Mapping[str, object]) -> None:
-    """Raises ConfigError for the first value that does not fit the rule of its name. ``values`` may hold others."""
+    """Raises ConfigError for the first value that does not fit the rule of its name. ``values`` may
+    hold others."""
     for name, rule in rules.items():
         if not rule.fits(values[name]):
             raise ConfigError(f"{name}={values[name]!r:.80} {rule.wants}")
@@ -49,7 +51,8 @@ def is_seconds(value: object) -> bool:
 
 
 def is_number(value: object) -> bool:
-    """A number, inf and nan among them; True and False are none, nor is a whole number beyond what a float can be."""
+    """A number, inf and nan among them; True and False are none, nor is a whole number beyond what
+    a float can be."""
     return isinstance(value, float) or (is_whole(value) and abs(value) < 2**1023)  # type: ignore[arg-type]
 
 
@@ -59,33 +62,47 @@ def is_name(value: object) -> bool:
 
 
 def _is_generator_function(value: object) -> bool:
-    functions = (value, getattr(value, "__call__", None))  # noqa: B004 - an object's own, to look into
-    return any(inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function) for function in functions)
+    functions = (value, getattr(value, "__call__", None))  # noqa: B004
+    return any(
+        inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+        for function in functions
+    )
 
 
 def whole_from(least: int, of: str = "") -> Rule:
     """A whole number of at least ``least``, that fits in 32 bits with a sign, as it travels."""
-    return Rule(lambda value: is_whole(value) and least <= value < 2**31, f"must be a whole number{of}, {least} or more")
+    return Rule(
+        lambda value: is_whole(value) and least <= value < 2**31,
+        f"must be a whole number{of}, {least} or more",
+    )
 
 
 SECONDS: Final = Rule(is_seconds, "must be a number of seconds above 0")
 SECONDS_OR_0: Final = Rule(
-    lambda value: is_number(value) and 0 <= value < float("inf"), "must be a number of seconds, 0 or more"
+    lambda value: is_number(value) and 0 <= value < float("inf"),
+    "must be a number of seconds, 0 or more",
 )
 SWITCH: Final = Rule(lambda value: isinstance(value, bool), "must be True or False")
 FUNCTION: Final = Rule(
     lambda value: callable(value) and not _is_generator_function(value),
     "must be a function, and one without yield: to call one with it runs nothing",
 )
-TOPIC: Final = Rule(lambda value: isinstance(value, str), "is no topic: its name is expected, as in 'orders'")
-TIMEOUT: Final = Rule(lambda value: is_number(value) and value < float("inf"), "must be a number of seconds, and finite")
+TOPIC: Final = Rule(
+    lambda value: isinstance(value, str), "is no topic: its name is expected, as in 'orders'"
+)
+TIMEOUT: Final = Rule(
+    lambda value: is_number(value) and value < float("inf"),
+    "must be a number of seconds, and finite",
+)
 
 
 def check_timeout(timeout: float | None) -> None:
-    """Of a single call: seconds, or None for what is usual. One that leaves no time is not refused here, but by whoever is asked:
-    somebody's deadline may have passed. Raises ConfigError."""
+    """Of a single call: seconds, or None for what is usual. One that leaves no time is not refused
+    here, but by whoever is asked: somebody's deadline may have passed. Raises ConfigError."""
     if timeout is not None and not TIMEOUT.fits(timeout):
-        raise ConfigError(f"timeout={timeout!r:.80} {TIMEOUT.wants}, as in 3.0; leave it out for what is usual")
+        raise ConfigError(
+            f"timeout={timeout!r:.80} {TIMEOUT.wants}, as in 3.0; leave it out for what is usual"
+        )
 
 
 def _is_address(value: object) -> bool:
@@ -97,20 +114,26 @@ def _is_address(value: object) -> bool:
 
 
 def _is_clock(value: object) -> bool:
-    return not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in ("now_ms", "monotonic"))
+    return not isinstance(value, type) and all(
+        callable(getattr(value, name, None)) for name in ("now_ms", "monotonic")
+    )
 
 
 def _is_trace(value: object) -> bool:
     if value is None or isinstance(value, bool):
         return True
-    return isinstance(value, str) and topic_fault(value) is None and value not in NOT_SENDABLE_TOPICS
+    return (
+        isinstance(value, str) and topic_fault(value) is None and value not in NOT_SENDABLE_TOPICS
+    )
 
 
 def _are_addresses(value: object) -> bool:
-    return isinstance(value, str) or (is_collection(value) and all(isinstance(one, str) for one in value))  # type: ignore[attr-defined]
+    return isinstance(value, str) or (
+        is_collection(value) and all(isinstance(one, str) for one in value)
+    )
 
 
-def is_collection(value: object) -> bool:
+def is_collection(value: object) -> TypeGuard[Collection[object]]:
     """Several values; a text is one."""
     return isinstance(value, Collection) and not isinstance(value, str | bytes)
 
@@ -121,19 +144,31 @@ _NAME: Final = Rule(
 )
 
 NAME_SERVER_RULES: Final[Mapping[str, Rule]] = {
-    "namesrv": Rule(_are_addresses, "is no name server: HOST:PORT is expected, as in '127.0.0.1:9876', or a list of them"),
+    "namesrv": Rule(
+        _are_addresses,
+        "is no name server: HOST:PORT is expected, as in '127.0.0.1:9876', or a list of them",
+    ),
 }
-INSTANCE_RULES: Final[Mapping[str, Rule]] = {"instance_name": _NAME, "unit_name": _NAME, "namespace_v2": _NAME}
+INSTANCE_RULES: Final[Mapping[str, Rule]] = {
+    "instance_name": _NAME,
+    "unit_name": _NAME,
+    "namespace_v2": _NAME,
+}
 GROUP_RULES: Final[Mapping[str, Rule]] = {
     "namespace": _NAME,
-    "group": Rule(lambda value: isinstance(value, str), "is no group: its name is expected, as in 'billing'"),
+    "group": Rule(
+        lambda value: isinstance(value, str), "is no group: its name is expected, as in 'billing'"
+    ),
 }
 SURROUNDINGS_RULES: Final[Mapping[str, Rule]] = {
     "clock": Rule(
         lambda value: value is None or _is_clock(value),
         "is no clock: an object with now_ms() and monotonic() is expected, or None",
     ),
-    "random": Rule(lambda value: isinstance(value, random.Random), "is no random.Random, as in random.Random(7)").or_none(),
+    "random": Rule(
+        lambda value: isinstance(value, random.Random),
+        "is no random.Random, as in random.Random(7)",
+    ).or_none(),
     "local_ip": Rule(
         lambda value: value is None or _is_address(value),
         "is no address: an IP as in '10.0.0.7' is expected, or None to have it found",
@@ -141,7 +176,9 @@ SURROUNDINGS_RULES: Final[Mapping[str, Rule]] = {
 }
 TRACE_RULES: Final[Mapping[str, Rule]] = {
     "trace": Rule(
-        _is_trace, "must be True for RMQ_SYS_TRACE_TOPIC, False for no traces, or the name of a topic that may be sent to"
+        _is_trace,
+        "must be True for RMQ_SYS_TRACE_TOPIC, False for no traces, or the name of a "
+        "topic that may be sent to",
     ),
 }
 

@@ -1,4 +1,5 @@
-"""The settings of clients as types, for those that hand them on: the blocking clients, and producers made of others."""
+"""The settings of clients as types, for those that hand them on: the blocking clients, and
+producers made of others."""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
-"""Which clients of a process share an instance, and so connections, routes and heartbeats: those of one client id.
+"""Which clients of a process share an instance, and so connections, routes and heartbeats: those of
+one client id.
 
-One rule: a group stands once in an instance's heartbeats as a consumer, so a second consumer of a group gets an instance of its own; only
-who asks for one by an equal, explicit name is refused. So is who asks for a name that an instance has which cannot be shared: brokers
-would take the two for one client. It must not know what an instance does.
-Source: apache/rocketmq ``ClientConfig.buildMQClientId``, ``MQClientManager``.
+One rule: a group stands once in an instance's heartbeats as a consumer, so a second consumer of a
+group gets an instance of its own; only who asks for one by an equal, explicit name is refused. So
+is who asks for a name that an instance has which cannot be shared: brokers would take the two for
+one client. It must not know what an instance does. Source: apache/rocketmq
+``ClientConfig.buildMQClientId``, ``MQClientManager``.
 """
 
 from __future__ import annotations
@@ -26,18 +28,23 @@ from turbopump.client.surroundings import Surroundings
 from turbopump.errors import ConfigError
 
 BROADCAST_INSTANCE: Final = "DEFAULT"
-"""The name of those that broadcast and were given none, the same in every life: their offsets lie under it. While there is one of a group,
-the second is ``DEFAULT#2``, and so on: two must not write one file."""
+"""The name of those that broadcast and were given none, the same in every life: their offsets lie
+under it. While there is one of a group, the second is ``DEFAULT#2``, and so on: two must not write
+one file."""
 
 
 @dataclass(slots=True)
 class _Process:
-    """The instances of one process on one event loop. A test or simulation that brings its own clock or random is a process of its own."""
+    """The instances of one process on one event loop. A test or simulation that brings its own
+    clock or random is a process of its own."""
 
     name: str
     made: int = 0
-    entries: list[tuple[InstanceSettings, weakref.ref[ClientInstance]]] = field(default_factory=list)
-    """Weak: an instance lives by the tasks on its loop, so a loop that was dropped without a close can go, and they with it."""
+    entries: list[tuple[InstanceSettings, weakref.ref[ClientInstance]]] = field(
+        default_factory=list
+    )
+    """Weak: an instance lives by the tasks on its loop, so a loop that was dropped without a close
+    can go, and they with it."""
 
     def instances(self) -> Iterator[tuple[InstanceSettings, ClientInstance]]:
         """Those there are."""
@@ -54,23 +61,29 @@ class _Process:
         instance.on_end = lambda: self.entries.remove(added)
 
     def next_name(self) -> str:
-        """``<pid>#<random>`` for the first instance without a name, ``<pid>#<random>#2`` for the second; none is used twice."""
+        """``<pid>#<random>`` for the first instance without a name, ``<pid>#<random>#2`` for the
+        second; none is used twice."""
         self.made += 1
         return self.name if self.made == 1 else f"{self.name}#{self.made}"
 
 
-_processes: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, _Process]]] = weakref.WeakKeyDictionary()
+_processes: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, _Process]]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 _joining = threading.Lock()
 """Held by who joins: loops of several threads look at each other's instances."""
 
 
-def join_instance(settings: InstanceSettings, surroundings: Surroundings, member: Member) -> ClientInstance:
-    """The instance that ``member`` belongs to from now on, started; ``instance.leave(member)`` gives it back.
+def join_instance(
+    settings: InstanceSettings, surroundings: Surroundings, member: Member
+) -> ClientInstance:
+    """The instance that ``member`` belongs to from now on, started; ``instance.leave(member)``
+    gives it back.
 
-    Raises ConfigError if the name was given and has such a member already, or an instance with other credentials, with another
-    ``namespace_v2`` or on another event loop.
+    Raises ConfigError if the name was given and has such a member already, or an instance with
+    other credentials, with another ``namespace_v2`` or on another event loop.
     """
     _let_go(settings, surroundings)
     with _joining:
@@ -82,8 +95,9 @@ def join_instance(settings: InstanceSettings, surroundings: Surroundings, member
 def join_broadcasting(
     settings: InstanceSettings, surroundings: Surroundings, member: Member
 ) -> tuple[InstanceSettings, ClientInstance]:
-    """As ``join_instance``, for a consumer whose place is found in its next life by its name: who gave none gets the first of ``DEFAULT``,
-    ``DEFAULT#2``, … that no other of its group has in this process. The settings with that name come with it."""
+    """As ``join_instance``, for a consumer whose place is found in its next life by its name: who
+    gave none gets the first of ``DEFAULT``, ``DEFAULT#2``, … that no other of its group has in this
+    process. The settings with that name come with it."""
     if settings.instance_name is not None:
         return settings, join_instance(settings, surroundings, member)
     _let_go(replace(settings, instance_name=BROADCAST_INSTANCE), surroundings)
@@ -93,11 +107,14 @@ def join_broadcasting(
             named = replace(settings, instance_name=name)
             if all(instance.admits(member) for _, _, instance in _named(surroundings, named)):
                 break
-        return named, _shared(named, surroundings, member) or _new(named, surroundings, member, named=False)
+        return named, _shared(named, surroundings, member) or _new(
+            named, surroundings, member, named=False
+        )
 
 
 def _let_go(settings: InstanceSettings, surroundings: Surroundings) -> None:
-    """A loop that was dropped without a close is there until it is collected: have it done, before it stands in somebody's way."""
+    """A loop that was dropped without a close is there until it is collected: have it done, before
+    it stands in somebody's way."""
     if settings.instance_name is None:
         return
     this = asyncio.get_running_loop()
@@ -107,15 +124,23 @@ def _let_go(settings: InstanceSettings, surroundings: Surroundings) -> None:
         gc.collect()
 
 
-def _shared(settings: InstanceSettings, surroundings: Surroundings, member: Member) -> ClientInstance | None:
+def _shared(
+    settings: InstanceSettings, surroundings: Surroundings, member: Member
+) -> ClientInstance | None:
     for other, instance in _process_of(surroundings).instances():
-        if _one_client(other, settings) and not _differences(other, settings) and instance.admits(member):
+        if (
+            _one_client(other, settings)
+            and not _differences(other, settings)
+            and instance.admits(member)
+        ):
             instance.join(member)
             return instance
     return None
 
 
-def _new(settings: InstanceSettings, surroundings: Surroundings, member: Member, *, named: bool) -> ClientInstance:
+def _new(
+    settings: InstanceSettings, surroundings: Surroundings, member: Member, *, named: bool
+) -> ClientInstance:
     """``named``: its user gave the name."""
     if named:
         _refuse_second(surroundings, settings, member)
@@ -151,20 +176,24 @@ def _refuse_second(surroundings: Surroundings, settings: InstanceSettings, membe
             differences.append("on another event loop")
         if not differences:
             raise ConfigError(
-                f"this process has a {member.kind} of group {member.group!r} under instance_name={name!r} already; "
+                f"this process has a {member.kind} of group {member.group!r} under "
+                f"instance_name={name!r} already; "
                 "give another instance_name, or none: then each gets what it needs"
             )
         if name != BROADCAST_INSTANCE or not instance.admits(member):
             raise ConfigError(
-                f"instance_name={name!r} is in use in this process {' and '.join(differences)}, and brokers would take the two for one "
-                "client (replies go to the other, messages are handled twice); give another instance_name, or close the other first"
+                f"instance_name={name!r} is in use in this process {' and '.join(differences)}, "
+                "and brokers would take the two for one "
+                "client (replies go to the other, messages are handled twice); give another "
+                "instance_name, or close the other first"
             )
 
 
 def _named(
     surroundings: Surroundings, settings: InstanceSettings
 ) -> Iterator[tuple[asyncio.AbstractEventLoop, InstanceSettings, ClientInstance]]:
-    """The instances of this process that are the same client to the brokers. What was left on a loop that never runs again is gone."""
+    """The instances of this process that are the same client to the brokers. What was left on a
+    loop that never runs again is gone."""
     for loop, processes in list(_processes.items()):
         process = None if never_runs_again(loop) else processes.get(surroundings.identity)
         for other, instance in () if process is None else process.instances():
@@ -174,7 +203,9 @@ def _named(
 
 def _one_client(one: InstanceSettings, other: InstanceSettings) -> bool:
     """Whether the two have one client id in one cluster: a name server belongs to no two."""
-    return one.client_name == other.client_name and not set(one.name_servers).isdisjoint(other.name_servers)
+    return one.client_name == other.client_name and not set(one.name_servers).isdisjoint(
+        other.name_servers
+    )
 
 
 def _differences(one: InstanceSettings, other: InstanceSettings) -> list[str]:
@@ -182,13 +213,15 @@ def _differences(one: InstanceSettings, other: InstanceSettings) -> list[str]:
     differences = {
         "with other credentials": one.credentials != other.credentials,
         "with another namespace_v2": one.namespace_v2 != other.namespace_v2,
-        "with other name servers of the same cluster": set(one.name_servers) != set(other.name_servers),
+        "with other name servers of the same cluster": set(one.name_servers)
+        != set(other.name_servers),
     }
     return [text for text, differ in differences.items() if differ]
 
 
 def _after_fork() -> None:
-    """In the child: whoever held it in the parent does not exist here. (What the parent started stands under its process id.)"""
+    """In the child: whoever held it in the parent does not exist here. (What the parent started
+    stands under its process id.)"""
     global _joining
     _joining = threading.Lock()
 

@@ -1,9 +1,10 @@
-"""The simple consumer: its user asks for messages, each of which is his for a while, and says of each that it is done, or when it is to
-come again.
+"""The simple consumer: its user asks for messages, each of which is his for a while, and says of
+each that it is done, or when it is to come again.
 
-One rule: nothing is done by itself: what is not acknowledged in its time comes again, to whoever of the group asks then. This file is
-the life of a consumer and its user's calls. It must not know how messages are got.
-Source: apache/rocketmq-clients ``SimpleConsumer``; on the wire, apache/rocketmq's POP.
+One rule: nothing is done by itself: what is not acknowledged in its time comes again, to whoever of
+the group asks then. This file is the life of a consumer and its user's calls. It must not know how
+messages are got. Source: apache/rocketmq-clients ``SimpleConsumer``; on the wire, apache/rocketmq's
+POP.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from typing import Final
 from turbopump.client.consuming.consumer_rules import INVISIBLE_RULES, RECEIVE_RULES, SIMPLE_RULES
 from turbopump.client.consuming.offset_store import ConsumeFrom
 from turbopump.client.consuming.send_back import SendBack
-from turbopump.client.consuming.subscription import ALL, SQL92, Sql, Subscription, first_subscriptions, topic_subscription
+from turbopump.client.consuming.subscription import (
+    ALL,
+    SQL92,
+    Sql,
+    Subscription,
+    first_subscriptions,
+    topic_subscription,
+)
 from turbopump.client.heartbeat import Member
 from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.in_context import InContext
@@ -33,7 +41,12 @@ from turbopump.client.shared_instances import join_instance
 from turbopump.client.surroundings import name_server_addresses, surroundings_of
 from turbopump.clock import Clock
 from turbopump.errors import ConfigError
-from turbopump.protocol.bodies.heartbeat import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel
+from turbopump.protocol.bodies.heartbeat import (
+    ConsumeFromWhere,
+    ConsumerData,
+    ConsumeType,
+    MessageModel,
+)
 
 __all__ = ["PoppedMessage", "SimpleConsumer"]
 
@@ -43,19 +56,22 @@ CLOSE_PATIENCE_S: Final = 3.0
 
 
 class SimpleConsumer(InContext):
-    """Receives messages of ``group`` one by one, whoever else does. Use it as
-    ``async with SimpleConsumer("127.0.0.1:9876", group="g", topic="t") as consumer:``, then ``await consumer.receive()`` and
-    ``await consumer.ack(message)``.
+    """Receives messages of ``group`` one by one, whoever else does. Use it as ``async with
+    SimpleConsumer("127.0.0.1:9876", group="g", topic="t") as consumer:``, then ``await
+    consumer.receive()`` and ``await consumer.ack(message)``.
 
-    ``topic`` and ``tags`` (``*``, ``A || B`` or ``Sql(…)``): what to receive; ``subscribe`` adds more. ``consume_from``: where a group
-    begins in a queue it has no place in. ``ordered``: nobody of the group gets more of a queue until all that was received of it is
-    acknowledged, or comes again, from the first on that is not. ``max_reconsume_times``: what comes again after so many retries becomes a
-    dead letter (None: it comes again without limit; so it does if it is ordered, whatever this says). The other settings are those of
-    ``PushConsumer``. Raises ConfigError for unusable settings.
+    ``topic`` and ``tags`` (``*``, ``A || B`` or ``Sql(…)``): what to receive; ``subscribe`` adds
+    more. ``consume_from``: where a group begins in a queue it has no place in. ``ordered``: nobody
+    of the group gets more of a queue until all that was received of it is acknowledged, or comes
+    again, from the first on that is not. ``max_reconsume_times``: what comes again after so many
+    retries becomes a dead letter (None: it comes again without limit; so it does if it is ordered,
+    whatever this says). The other settings are those of ``PushConsumer``. Raises ConfigError for
+    unusable settings.
 
-    Brokers hand out messages one by one, in no order unless told so, and keep what is done: no queue is divided among the members, and any
-    number of tasks may receive. Apache's brokers do so from 5.0 on. Methods may raise a RemotingError, NotStartedError before ``start`` and
-    after ``close``.
+    Brokers hand out messages one by one, in no order unless told so, and keep what is done: no
+    queue is divided among the members, and any number of tasks may receive. Apache's brokers do so
+    from 5.0 on. Methods may raise a RemotingError, NotStartedError before ``start`` and after
+    ``close``.
     """
 
     def __init__(
@@ -81,21 +97,27 @@ class SimpleConsumer(InContext):
         check(SIMPLE_RULES, locals())
         self.group = group
         self._namespace = namespace
-        self._settings = InstanceSettings(name_server_addresses(namesrv), instance_name, unit_name, credentials, namespace_v2)
+        self._settings = InstanceSettings(
+            name_server_addresses(namesrv), instance_name, unit_name, credentials, namespace_v2
+        )
         self._consume_from = consume_from
         self._ordered = ordered
         self._max_reconsume_times = max_reconsume_times
         self._surroundings = surroundings_of(clock, random, local_ip)
-        self._subscriptions = first_subscriptions(namespace, topic, tags, self._surroundings.clock.now_ms())
+        self._subscriptions = first_subscriptions(
+            namespace, topic, tags, self._surroundings.clock.now_ms()
+        )
         self._life: Life[_Running] = Life("SimpleConsumer")
 
-    # --- life ----------------------------------------------------------------------------------------------------------------
+    # --- life
+    # ----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Make the group known to the brokers.
 
-        Raises RouteNotFoundError if no name server answers (a topic that does not exist yet is waited for), NotStartedError after
-        ``close``. A start that fails or is cancelled may be called again.
+        Raises RouteNotFoundError if no name server answers (a topic that does not exist yet is
+        waited for), NotStartedError after ``close``. A start that fails or is cancelled may be
+        called again.
         """
         if not self._life.begins():
             return
@@ -116,7 +138,8 @@ class SimpleConsumer(InContext):
             raise
 
     async def close(self) -> None:
-        """Whoever waits in ``receive`` gets nothing; what is not acknowledged comes again in its time. May be called twice."""
+        """Whoever waits in ``receive`` gets nothing; what is not acknowledged comes again in its
+        time. May be called twice."""
         await self._life.end(_Running.close)
 
     @property
@@ -124,10 +147,12 @@ class SimpleConsumer(InContext):
         """What brokers know this client by. Raises NotStartedError before ``start``."""
         return self._life.ready().instance.client_id
 
-    # --- what it receives ----------------------------------------------------------------------------------------------------
+    # --- what it receives
+    # ----------------------------------------------------------------------------------------------
 
     async def subscribe(self, topic: str, tags: str | Sql = ALL) -> None:
-        """Receive messages of ``topic`` too (or with other tags); before ``start`` or after. Raises ConfigError."""
+        """Receive messages of ``topic`` too (or with other tags); before ``start`` or after. Raises
+        ConfigError."""
         self._subscribe(topic, tags)
         if self._life.running is not None:
             await self._life.ready().instance.introduce_all()
@@ -142,32 +167,42 @@ class SimpleConsumer(InContext):
     def subscriptions(self) -> Mapping[str, str | Sql]:
         """Topics, and what is wanted of each."""
         return {
-            unwrap(self._namespace, one.topic): Sql(one.expression) if one.kind == SQL92 else one.expression
+            unwrap(self._namespace, one.topic): Sql(one.expression)
+            if one.kind == SQL92
+            else one.expression
             for one in self._subscriptions.values()
         }
 
     async def receive(
-        self, max_messages: int = BATCH_MAX, invisible_seconds: float = INVISIBLE_S, timeout: float = TIMEOUT_S
+        self,
+        max_messages: int = BATCH_MAX,
+        invisible_seconds: float = INVISIBLE_S,
+        timeout: float = TIMEOUT_S,
     ) -> list[PoppedMessage]:
-        """Messages, as soon as there is one, ``max_messages`` at most, all of one topic and broker; none after ``timeout`` seconds, or once
-        closed. They are invisible to the rest of the group for ``invisible_seconds``: acknowledge each in that time, or have it changed.
+        """Messages, as soon as there is one, ``max_messages`` at most, all of one topic and broker;
+        none after ``timeout`` seconds, or once closed. They are invisible to the rest of the group
+        for ``invisible_seconds``: acknowledge each in that time, or have it changed.
 
-        If it is cancelled, what was about to come is given back. Raises ConfigError; RemotingError or RouteNotFoundError if nobody could be
-        asked until the time was over.
+        If it is cancelled, what was about to come is given back. Raises ConfigError; RemotingError
+        or RouteNotFoundError if nobody could be asked until the time was over.
         """
         check(RECEIVE_RULES, locals())
         if not self._subscriptions:
             raise ConfigError("nothing to receive: give topic=… or call subscribe(topic)")
         return await self._life.ready().sources.receive(max_messages, invisible_seconds, timeout)
 
-    # --- what becomes of a message -------------------------------------------------------------------------------------------
+    # --- what becomes of a message
+    # -------------------------------------------------------------------------------------------
 
-    async def ack(self, messages: PoppedMessage | Iterable[PoppedMessage], *, timeout: float = CALL_TIMEOUT_S) -> None:
+    async def ack(
+        self, messages: PoppedMessage | Iterable[PoppedMessage], *, timeout: float = CALL_TIMEOUT_S
+    ) -> None:
         """It is done, or they are, and will not come again. Returns when the brokers have it.
 
-        Several go as one request to each broker, which says nothing of each. Brokers answer one that comes too late, or twice, like any
-        other. Raises ResponseError if a broker refuses (code 208: its queue has no such place), another RemotingError if it could not be
-        told: then the message may come again.
+        Several go as one request to each broker, which says nothing of each. Brokers answer one
+        that comes too late, or twice, like any other. Raises ResponseError if a broker refuses
+        (code 208: its queue has no such place), another RemotingError if it could not be told: then
+        the message may come again.
         """
         check_timeout(timeout)
         running = self._life.ready()
@@ -176,21 +211,30 @@ class SimpleConsumer(InContext):
             _refuse_others(message)
         await running.receipts.acknowledge(several, timeout=timeout)
 
-    async def change_invisible_time(self, message: PoppedMessage, seconds: float, *, timeout: float = CALL_TIMEOUT_S) -> str:
-        """Have it again ``seconds`` from now instead; returns its new handle, which ``message.handle`` is from then on.
+    async def change_invisible_time(
+        self, message: PoppedMessage, seconds: float, *, timeout: float = CALL_TIMEOUT_S
+    ) -> str:
+        """Have it again ``seconds`` from now instead; returns its new handle, which
+        ``message.handle`` is from then on.
 
-        To have more time, or to have it later; it counts as another attempt only when it comes again. Raises ConfigError, RemotingError.
+        To have more time, or to have it later; it counts as another attempt only when it comes
+        again. Raises ConfigError, RemotingError.
         """
         check(INVISIBLE_RULES, {"seconds": seconds})
         check_timeout(timeout)
         _refuse_others(message)
-        message.handle = await self._life.ready().receipts.change_invisible_time(message, seconds, timeout=timeout)
+        message.handle = await self._life.ready().receipts.change_invisible_time(
+            message, seconds, timeout=timeout
+        )
         return message.handle
 
-    # --- inside --------------------------------------------------------------------------------------------------------------
+    # --- inside
+    # ----------------------------------------------------------------------------------------------
 
     def _subscribe(self, topic: str, tags: str | Sql) -> None:
-        subscription = topic_subscription(self._namespace, topic, tags, self._surroundings.clock.now_ms())
+        subscription = topic_subscription(
+            self._namespace, topic, tags, self._surroundings.clock.now_ms()
+        )
         self._subscriptions[subscription.topic] = subscription
 
     def _consumer_data(self) -> ConsumerData:
@@ -199,7 +243,9 @@ class SimpleConsumer(InContext):
             consume_type=ConsumeType.CONSUME_POP,
             message_model=MessageModel.CLUSTERING,
             consume_from_where=ConsumeFromWhere(self._consume_from.value),
-            subscription_data_set=tuple(subscription.data() for subscription in self._subscriptions.values()),
+            subscription_data_set=tuple(
+                subscription.data() for subscription in self._subscriptions.values()
+            ),
             ordered=self._ordered,
         )
 
@@ -225,14 +271,23 @@ class _Running:
         self._acks = PopAcks(instance, self.receipts)
         self._backs = SendBack(instance, member.group, max_reconsume_times, namespace)
         self.sources = PopSources(
-            *(instance, member.group, subscriptions, init_mode_of(consume_from), self.receipts, self._acks, self._backs),
+            *(
+                instance,
+                member.group,
+                subscriptions,
+                init_mode_of(consume_from),
+                self.receipts,
+                self._acks,
+                self._backs,
+            ),
             retries_max=max_reconsume_times,
             ordered=ordered,
             namespace=namespace,
         )
 
     async def close(self) -> None:
-        """Receive nothing more, finish what is being told, leave the group, whatever fails on the way."""
+        """Receive nothing more, finish what is being told, leave the group, whatever fails on the
+        way."""
         self.sources.close()
         try:
             await self.sources.finish(CLOSE_PATIENCE_S)
@@ -244,4 +299,6 @@ class _Running:
 
 def _refuse_others(message: object) -> None:
     if not isinstance(message, PoppedMessage):
-        raise TypeError(f"{message!r:.80} is no message of a SimpleConsumer: give what `receive` returned")
+        raise TypeError(
+            f"{message!r:.80} is no message of a SimpleConsumer: give what `receive` returned"
+        )

@@ -1,7 +1,7 @@
 """What a client takes from the world around it: clocks, chance, its own address, its process.
 
-One rule: everything in this room that needs one of these asks the ``Surroundings`` it was given, so that a test or a simulation
-can give others. It must not know what a client does with them.
+One rule: everything in this room that needs one of these asks the ``Surroundings`` it was given, so
+that a test or a simulation can give others. It must not know what a client does with them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ SYSTEM_RANDOM: Final = random.SystemRandom()
 
 @dataclass(slots=True)
 class Surroundings:
-    """``clock`` for data and intervals; ``random`` for starting points and ids; ``local_ip`` stands in the client id and in message
-    ids (None: the address of the interface towards the world, found when first needed); ``pid`` says which process this is."""
+    """``clock`` for data and intervals; ``random`` for starting points and ids; ``local_ip`` stands
+    in the client id and in message ids (None: the address of the interface towards the world, found
+    when first needed); ``pid`` says which process this is."""
 
     clock: Clock = SYSTEM_CLOCK
     random: random.Random = SYSTEM_RANDOM
@@ -41,25 +42,35 @@ class Surroundings:
 
     @property
     def identity(self) -> Hashable:
-        """Equal for clients that live in the same world: the same process, clock, chance and address."""
+        """Equal for clients that live in the same world: the same process, clock, chance and
+        address."""
         return self.pid(), self.ip, self.clock, self.random
 
     def new_instance_name(self) -> str:
-        """``<pid>#<64 random bits>``: no two clients have the same, in whatever container or thread they live.
+        """``<pid>#<64 random bits>``: no two clients have the same, in whatever container or thread
+        they live.
 
-        RocketMQ: ``ClientConfig.changeInstanceNameToPID`` takes the nanosecond clock for the second part.
+        RocketMQ: ``ClientConfig.changeInstanceNameToPID`` takes the nanosecond clock for the second
+        part.
         """
         return f"{self.pid()}#{self.random.getrandbits(64)}"
 
 
-def surroundings_of(clock: Clock | None, random: random.Random | None, local_ip: str | None) -> Surroundings:
+def surroundings_of(
+    clock: Clock | None, random: random.Random | None, local_ip: str | None
+) -> Surroundings:
     """The system's own for what is not given. Raises ConfigError for what is none of these."""
     check(SURROUNDINGS_RULES, {"clock": clock, "random": random, "local_ip": local_ip})
-    return Surroundings(SYSTEM_CLOCK if clock is None else clock, SYSTEM_RANDOM if random is None else random, local_ip)
+    return Surroundings(
+        SYSTEM_CLOCK if clock is None else clock,
+        SYSTEM_RANDOM if random is None else random,
+        local_ip,
+    )
 
 
 def name_server_addresses(namesrv: str | list[str] | tuple[str, ...]) -> tuple[str, ...]:
-    """The name servers of ``"a:9876"``, ``"a:9876;b:9876"`` or a list. Raises ConfigError if there is none or one is not HOST:PORT."""
+    """The name servers of ``"a:9876"``, ``"a:9876;b:9876"`` or a list. Raises ConfigError if there
+    is none or one is not HOST:PORT."""
     check(NAME_SERVER_RULES, {"namesrv": namesrv})
     if isinstance(namesrv, str):
         addresses = parse_addresses(namesrv)
@@ -68,5 +79,8 @@ def name_server_addresses(namesrv: str | list[str] | tuple[str, ...]) -> tuple[s
         for address in addresses:
             parse_address(address, what="name server address")
     if not addresses:
-        raise ConfigError("no name server given: HOST:PORT is expected, as in 127.0.0.1:9876 (several: HOST:PORT;HOST:PORT)")
+        raise ConfigError(
+            "no name server given: HOST:PORT is expected, as in 127.0.0.1:9876 "
+            "(several: HOST:PORT;HOST:PORT)"
+        )
     return tuple(dict.fromkeys(addresses))

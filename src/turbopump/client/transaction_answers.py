@@ -1,7 +1,9 @@
-"""Answers to brokers that ask what has become of a transaction: the user's checker is asked, some at a time, and the state is told.
+"""Answers to brokers that ask what has become of a transaction: the user's checker is asked, some
+at a time, and the state is told.
 
-One rule: a question that cannot be answered is dropped, for the broker asks again; nothing waits without a bound, and nobody is asked
-after the close. Source: apache/rocketmq ``DefaultMQProducerImpl.checkTransactionState``.
+One rule: a question that cannot be answered is dropped, for the broker asks again; nothing waits
+without a bound, and nobody is asked after the close. Source: apache/rocketmq
+``DefaultMQProducerImpl.checkTransactionState``.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ ANSWER_S: Final = 60.0
 """How long a checker may think; the broker asks again."""
 
 _worker: Final[ContextVar[asyncio.Task[Any] | None]] = ContextVar("turbopump worker", default=None)
-"""Who calls the checker: also in the thread of a plain one, and in what it has done on the loop from there."""
+"""Who calls the checker: also in the thread of a plain one, and in what it has done on the loop
+from there."""
 
 
 class Asked(NamedTuple):
@@ -44,8 +47,8 @@ class Asked(NamedTuple):
 
 
 class TransactionAnswers:
-    """Of one producer, whose close waits for the checks that are under way. ``tell(request, remark, asked, state)`` sends an answer on its
-    way. ``dropped`` counts."""
+    """Of one producer, whose close waits for the checks that are under way. ``tell(request, remark,
+    asked, state)`` sends an answer on its way. ``dropped`` counts."""
 
     def __init__(
         self,
@@ -75,7 +78,8 @@ class TransactionAnswers:
         if len(self._waiting) >= WAITING_MAX:
             if not self.dropped:
                 log.warning(
-                    "questions about transactions are dropped, the checker is too slow waiting=%d group=%s",
+                    "questions about transactions are dropped, the checker is too slow "
+                    "waiting=%d group=%s",
                     WAITING_MAX,
                     self._group,
                 )
@@ -84,11 +88,13 @@ class TransactionAnswers:
         self._waiting.append(asked)
         if self._workers < self._concurrency:
             self._workers += 1
-            sender.instance.spawn(self._work(sender.under_way), name=f"checks of transactions of {self._group}")
+            sender.instance.spawn(
+                self._work(sender.under_way), name=f"checks of transactions of {self._group}"
+            )
 
     def close(self) -> None:
-        """Take no more questions, and drop those that wait: the broker asks another of the group. Nobody waits for the check that closes
-        its own producer."""
+        """Take no more questions, and drop those that wait: the broker asks another of the group.
+        Nobody waits for the check that closes its own producer."""
         self._closed = True
         self._waiting.clear()
         this = asyncio.current_task()
@@ -120,16 +126,23 @@ class TransactionAnswers:
         request, message, _ = asked
         message.topic = unwrap(self._namespace, message.topic)
         message.broker_name = request.bname or ""
-        message.properties.setdefault(TRANSACTION_ID, message.msg_id)  # RocketMQ 4 does not store it
+        # RocketMQ 4 does not store it
+        message.properties.setdefault(TRANSACTION_ID, message.msg_id)
         remark = None
         try:
             async with asyncio.timeout(ANSWER_S):
                 state = state_of(await self._checker.call(message), "checker")
         except Exception as error:
             log.warning(
-                "checker failed, the broker will ask again msg_id=%s topic=%s", message.msg_id, message.topic, exc_info=True
+                "checker failed, the broker will ask again msg_id=%s topic=%s",
+                message.msg_id,
+                message.topic,
+                exc_info=True,
             )
-            state, remark = TransactionState.UNKNOWN, f"checkLocalTransactionState Exception: {error!r}"
+            state, remark = (
+                TransactionState.UNKNOWN,
+                (f"checkLocalTransactionState Exception: {error!r}"),
+            )
         answer = EndTransaction(
             topic=request.topic,
             producer_group=self._group,
@@ -150,4 +163,7 @@ def state_of(returned: object, who: str) -> TransactionState:
         return TransactionState.UNKNOWN
     if isinstance(returned, TransactionState):
         return returned
-    raise TypeError(f"the {who} returned {returned!r}; TransactionState.COMMIT, ROLLBACK or UNKNOWN (or None) is expected")
+    raise TypeError(
+        f"the {who} returned {returned!r}; TransactionState.COMMIT, ROLLBACK or "
+        "UNKNOWN (or None) is expected"
+    )

@@ -1,8 +1,9 @@
 """The producer of messages that are delivered if, and only if, a local transaction succeeds.
 
-A half message is sent, which nobody sees; the user's executor does its work and says how it went; the broker is told, and the message is
-delivered or forgotten. If the broker is told nothing, it asks a producer of the group, whose checker looks up how the work went.
-Source: apache/rocketmq ``TransactionMQProducer``, ``DefaultMQProducerImpl.sendMessageInTransaction``.
+A half message is sent, which nobody sees; the user's executor does its work and says how it went;
+the broker is told, and the message is delivered or forgotten. If the broker is told nothing, it
+asks a producer of the group, whose checker looks up how the work went. Source: apache/rocketmq
+``TransactionMQProducer``, ``DefaultMQProducerImpl.sendMessageInTransaction``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ from turbopump.client.sending.outgoing import DELAYING, refuse_odd
 from turbopump.client.sending.send_failure import ProducerClosedError
 from turbopump.client.sending.send_result import SendResult, SendStatus
 from turbopump.client.sending.sender import Sender
-from turbopump.client.setting_rules import FUNCTION, Rule, check, check_timeout, is_collection, whole_from
+from turbopump.client.setting_rules import (
+    FUNCTION,
+    Rule,
+    check,
+    check_timeout,
+    is_collection,
+    whole_from,
+)
 from turbopump.client.settings import ProducerSettings
 from turbopump.client.transaction_answers import Asked, TransactionAnswers, state_of
 from turbopump.client.transaction_state import TransactionResult, TransactionState
@@ -27,7 +35,12 @@ from turbopump.client.user_function import NotCalledError, UserFunction
 from turbopump.errors import ConfigError, ConnectError, MessageError, TurbopumpError
 from turbopump.message.ids import decode_offset_msg_id
 from turbopump.message.message import Message, ReceivedMessage
-from turbopump.message.properties import PRODUCER_GROUP, TRANSACTION_ID, TRANSACTION_PREPARED, UNIQ_KEY
+from turbopump.message.properties import (
+    PRODUCER_GROUP,
+    TRANSACTION_ID,
+    TRANSACTION_PREPARED,
+    UNIQ_KEY,
+)
 from turbopump.message.rules import DEFAULT_TOPIC, topic_fault
 from turbopump.protocol.command import encode_command, request_command
 from turbopump.protocol.requests.transactions import CheckTransactionState, EndTransaction
@@ -36,18 +49,22 @@ from turbopump.remoting.connection import Connection
 log = logging.getLogger(__name__)
 
 Executor = Callable[..., object]
-"""``executor(message, arg)`` does the local work and returns a TransactionState (None: UNKNOWN). A coroutine function runs on the loop, a
-plain one in a thread."""
+"""``executor(message, arg)`` does the local work and returns a TransactionState (None: UNKNOWN). A
+coroutine function runs on the loop, a plain one in a thread."""
 Checker = Callable[[ReceivedMessage], object]
-"""``checker(message)`` looks up how the local work of a half message went, perhaps of another process's, and returns its state."""
+"""``checker(message)`` looks up how the local work of a half message went, perhaps of another
+process's, and returns its state."""
 
 INTRODUCE_AGAIN_S: Final = 30.0
 RENEW_S: Final = 3.0
-"""To learn where a broker is now that is to be told of a transaction; it asks by itself, so little is lost."""
+"""To learn where a broker is now that is to be told of a transaction; it asks by itself, so little
+is lost."""
 
 
 def _are_topics(value: object) -> bool:
-    return is_collection(value) and all(isinstance(topic, str) and topic_fault(topic) is None for topic in value)  # type: ignore[attr-defined]
+    return is_collection(value) and all(
+        isinstance(topic, str) and topic_fault(topic) is None for topic in value
+    )
 
 
 _RULES: Final[Mapping[str, Rule]] = {
@@ -59,13 +76,14 @@ _RULES: Final[Mapping[str, Rule]] = {
 
 
 class TransactionProducer(Producer):
-    """A ``Producer`` that can send in transactions, too. Every producer of ``group`` must be able to answer for the others, so give them a
-    group of their own.
+    """A ``Producer`` that can send in transactions, too. Every producer of ``group`` must be able
+    to answer for the others, so give them a group of their own.
 
-    ``checker``: see ``Checker``. ``executor``: what ``send_in_transaction`` runs unless it is given another. ``threads``: how many plain
-    functions, executors and as many checkers again, run at the same time. ``topics``: on whose brokers this producer answers questions
-    from its start on; the others get to know it when it first sends there. All other settings are those of ``Producer``. Raises
-    ConfigError for unusable settings, and for the group that producers without one are in.
+    ``checker``: see ``Checker``. ``executor``: what ``send_in_transaction`` runs unless it is given
+    another. ``threads``: how many plain functions, executors and as many checkers again, run at the
+    same time. ``topics``: on whose brokers this producer answers questions from its start on; the
+    others get to know it when it first sends there. All other settings are those of ``Producer``.
+    Raises ConfigError for unusable settings, and for the group that producers without one are in.
     """
 
     def __init__(
@@ -83,14 +101,21 @@ class TransactionProducer(Producer):
         check(_RULES, locals())
         if group == DEFAULT_GROUP:
             raise ConfigError(
-                f"group={group!r} is that of every Producer without one, and those cannot answer for transactions: give a group of its own"
+                f"group={group!r} is that of every Producer without one, and those cannot answer "
+                "for transactions: give a group of its own"
             )
         self._threads = threads
         self._topics = tuple(topics)
-        self._executor = None if executor is None else UserFunction(executor, threads=threads, name="executor")
+        self._executor = (
+            None if executor is None else UserFunction(executor, threads=threads, name="executor")
+        )
         self._checker = UserFunction(checker, threads=threads, name="checker")
         self._answers = TransactionAnswers(
-            self._checker, self._told, group=self._member.group, namespace=self._namespace, concurrency=threads
+            self._checker,
+            self._told,
+            group=self._member.group,
+            namespace=self._namespace,
+            concurrency=threads,
         )
         self._member.exclusive = True
         self._member.on_transaction_check = self._asked
@@ -100,17 +125,23 @@ class TransactionProducer(Producer):
         return self
 
     async def start(self) -> None:
-        """As ``Producer.start``; and let brokers know that somebody of the group is there to be asked."""
+        """As ``Producer.start``; and let brokers know that somebody of the group is there to be
+        asked."""
         begins = self._sender is None
         await super().start()
         if begins:
             sender = self._started()
-            sender.tasks.append(sender.instance.spawn(self._introduce(sender), name="introduction of a transaction producer"))
+            sender.tasks.append(
+                sender.instance.spawn(
+                    self._introduce(sender), name="introduction of a transaction producer"
+                )
+            )
 
     async def close(self) -> None:
-        """As ``Producer.close``, which waits for the transactions and checks that are under way, too; about transactions that last longer
-        the broker will ask another of the group. No check begins after the close has begun, no executor after ``send_timeout``: who
-        still waits for one gets a result with the state UNKNOWN, and a NotStartedError in it."""
+        """As ``Producer.close``, which waits for the transactions and checks that are under way,
+        too; about transactions that last longer the broker will ask another of the group. No check
+        begins after the close has begun, no executor after ``send_timeout``: who still waits for
+        one gets a result with the state UNKNOWN, and a NotStartedError in it."""
         if self._sender is not None:
             self._answers.close()
         await super().close()
@@ -125,20 +156,34 @@ class TransactionProducer(Producer):
                 self._executor.close()
 
     async def send_in_transaction(
-        self, message: Message, arg: object = None, *, executor: Executor | None = None, timeout: float | None = None
+        self,
+        message: Message,
+        arg: object = None,
+        *,
+        executor: Executor | None = None,
+        timeout: float | None = None,
     ) -> TransactionResult:
-        """Send ``message`` as a half message, run the executor with it and ``arg``, and tell the broker how it went.
+        """Send ``message`` as a half message, run the executor with it and ``arg``, and tell the
+        broker how it went.
 
-        The executor finds the transaction's id in the property ``__transactionId__``. What it raises is logged, and is in the result: the
-        broker will ask the checker then. A NotStartedError is there if it was not called, for the producer was closed meanwhile.
-        ``timeout``: seconds for the half message. Raises as ``Producer.send``, and then nothing was executed; MessageError for a delayed
-        message.
+        The executor finds the transaction's id in the property ``__transactionId__``. What it
+        raises is logged, and is in the result: the broker will ask the checker then. A
+        NotStartedError is there if it was not called, for the producer was closed meanwhile.
+        ``timeout``: seconds for the half message. Raises as ``Producer.send``, and then nothing was
+        executed; MessageError for a delayed message.
         """
         check({"executor": _RULES["executor"]}, {"executor": executor})
         check_timeout(timeout)
-        run = self._executor if executor is None else UserFunction(executor, threads=1, name="executor")
+        run = (
+            self._executor
+            if executor is None
+            else UserFunction(executor, threads=1, name="executor")
+        )
         if run is None:
-            raise ConfigError("a transaction needs an executor; give one to TransactionProducer or to send_in_transaction")
+            raise ConfigError(
+                "a transaction needs an executor; give one to TransactionProducer "
+                "or to send_in_transaction"
+            )
         sender = self._ready()
         try:
             delaying = next((name for name in DELAYING if name in message.properties), None)
@@ -146,7 +191,10 @@ class TransactionProducer(Producer):
             refuse_odd(message)
             raise
         if delaying is not None:
-            raise MessageError(f"the message of a transaction cannot be delayed (property {delaying}); send it without")
+            raise MessageError(
+                "the message of a transaction cannot be delayed (property "
+                f"{delaying}); send it without"
+            )
         try:
             with sender.under_way:
                 return await self._execute(sender, message, arg, run, timeout)
@@ -155,9 +203,18 @@ class TransactionProducer(Producer):
                 run.close()
 
     async def _execute(
-        self, sender: Sender, message: Message, arg: object, run: UserFunction, timeout: float | None
+        self,
+        sender: Sender,
+        message: Message,
+        arg: object,
+        run: UserFunction,
+        timeout: float | None,
     ) -> TransactionResult:
-        properties = {**message.properties, TRANSACTION_PREPARED: "true", PRODUCER_GROUP: self._member.group}
+        properties = {
+            **message.properties,
+            TRANSACTION_PREPARED: "true",
+            PRODUCER_GROUP: self._member.group,
+        }
         half = Message.as_it_is(message.topic, message.body, properties, message.flag)
         outgoing = self._pack.pack(half)
         sent = await self._admission.deliver(sender, outgoing, None, timeout)
@@ -168,7 +225,10 @@ class TransactionProducer(Producer):
             half.properties[TRANSACTION_ID] = sent.transaction_id or outgoing.msg_id
             try:
                 if sender.under_way.closed:
-                    raise NotCalledError("the function was not called: the close had ended before the half message was stored")
+                    raise NotCalledError(
+                        "the function was not called: the close had ended "
+                        "before the half message was stored"
+                    )
                 state = state_of(await run.call(half, arg), "executor")
             except NotCalledError as error:
                 state, failed = TransactionState.UNKNOWN, error
@@ -183,10 +243,17 @@ class TransactionProducer(Producer):
         told = await self._end(sender, half, outgoing.topic, sent, state, failed)
         return TransactionResult(sent, state, failed, told)
 
-    # --- telling the broker --------------------------------------------------------------------------------------------------
+    # --- telling the broker
+    # ----------------------------------------------------------------------------------------------
 
     async def _end(
-        self, sender: Sender, half: Message, topic: str, sent: SendResult, state: TransactionState, error: Exception | None
+        self,
+        sender: Sender,
+        half: Message,
+        topic: str,
+        sent: SendResult,
+        state: TransactionState,
+        error: Exception | None,
     ) -> bool:
         request = EndTransaction(
             topic=topic,
@@ -206,7 +273,8 @@ class TransactionProducer(Producer):
             sender.under_way.refuse_if_closed("the producer was closed meanwhile")
         except (ConnectError, ProducerClosedError) as cause:
             log.warning(
-                "a broker could not be told of a transaction, it will ask state=%s msg_id=%s cause=%s",
+                "a broker could not be told of a transaction, it will ask state=%s msg_id=%s "
+                "cause=%s",
                 state.name,
                 sent.msg_id,
                 cause,
@@ -239,16 +307,22 @@ class TransactionProducer(Producer):
                 return address, await connect(address)
             except ConnectError as error:
                 refused = error
-        newer = None if route is None else (await routes.renewed(route, RENEW_S)).master(broker_name)
+        newer = (
+            None if route is None else (await routes.renewed(route, RENEW_S)).master(broker_name)
+        )
         if newer is None or newer == address:
             raise refused
         return newer, await connect(newer)
 
-    def _asked(self, request: CheckTransactionState, message: ReceivedMessage, peer: Connection) -> None:
+    def _asked(
+        self, request: CheckTransactionState, message: ReceivedMessage, peer: Connection
+    ) -> None:
         if self._sender is not None:
             self._answers.take(Asked(request, message, peer), self._sender)
 
-    def _told(self, answer: EndTransaction, remark: str | None, asked: Asked, state: TransactionState) -> None:
+    def _told(
+        self, answer: EndTransaction, remark: str | None, asked: Asked, state: TransactionState
+    ) -> None:
         sender = self._started()
         if sender.under_way.closed:
             return
@@ -268,17 +342,21 @@ class TransactionProducer(Producer):
         )
 
     @staticmethod
-    def _write(sender: Sender, connection: Connection, request: EndTransaction, remark: str | None) -> None:
+    def _write(
+        sender: Sender, connection: Connection, request: EndTransaction, remark: str | None
+    ) -> None:
         command = request_command(request, opaque=connection.next_opaque, oneway=True)
         command.remark = remark
         if sender.instance.dress is not None:
             command.ext = sender.instance.dress(command.ext, b"")
         connection.send_frame(encode_command(command))
 
-    # --- being known ---------------------------------------------------------------------------------------------------------
+    # --- being known
+    # ----------------------------------------------------------------------------------------------
 
     async def _introduce(self, sender: Sender) -> None:
-        """Learn routes; whoever is on them is sent heartbeats. RocketMQ: the producer's ``topics`` (5.x), or TBW102 (4.x)."""
+        """Learn routes; whoever is on them is sent heartbeats. RocketMQ: the producer's ``topics``
+        (5.x), or TBW102 (4.x)."""
         missing = [wrap(self._namespace, topic) for topic in self._topics] or [DEFAULT_TOPIC]
         while missing:
             for topic in list(missing):

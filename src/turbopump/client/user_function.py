@@ -1,6 +1,8 @@
-"""Calling a user's function: a coroutine function on the loop, a plain one in a thread of its own pool and the caller's context.
+"""Calling a user's function: a coroutine function on the loop, a plain one in a thread of its own
+pool and the caller's context.
 
-One rule: a plain function never runs on the loop. It must not know what is asked. (Handlers of messages: ``handling.py``.)
+One rule: a plain function never runs on the loop. It must not know what is asked. (Handlers of
+messages: ``handling.py``.)
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ class UserFunction:
         return self._pool is not None
 
     async def call(self, *args: object) -> object:
-        """What it returns. Raises what it raises, as ``failure_of`` says, TypeError as ``meant`` does, and NotCalledError."""
+        """What it returns. Raises what it raises, as ``failure_of`` says, TypeError as ``meant``
+        does, and NotCalledError."""
         if self._pool is None:
             result = self._function(*args)
         else:
@@ -48,23 +51,30 @@ class UserFunction:
         return UserFunction(self._function, threads=self._threads, name=self._name)
 
     def close(self) -> None:
-        """Start no more calls of a plain function: those that wait for a thread end with NotCalledError, those that run are left to end."""
+        """Start no more calls of a plain function: those that wait for a thread end with
+        NotCalledError, those that run are left to end."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-async def in_pool(pool: ThreadPoolExecutor, function: Callable[..., object], *args: object) -> object:
-    """What a plain function returns that is called in a thread. Raises as ``failure_of`` says, and NotCalledError if the pool was closed
-    before a thread was free."""
+async def in_pool(
+    pool: ThreadPoolExecutor, function: Callable[..., object], *args: object
+) -> object:
+    """What a plain function returns that is called in a thread. Raises as ``failure_of`` says, and
+    NotCalledError if the pool was closed before a thread was free."""
     this = asyncio.current_task()
     assert this is not None
     cancels = this.cancelling()
     try:
-        result, failure = await asyncio.get_running_loop().run_in_executor(pool, _ended, function, args)
+        result, failure = await asyncio.get_running_loop().run_in_executor(
+            pool, _ended, function, args
+        )
     except asyncio.CancelledError:
         if this.cancelling() > cancels:
             raise
-        raise NotCalledError("the function was not called: it still waited for a thread at the close") from None
+        raise NotCalledError(
+            "the function was not called: it still waited for a thread at the close"
+        ) from None
     except RuntimeError as error:
         if "cannot schedule new futures" not in str(error):
             raise
@@ -74,7 +84,9 @@ async def in_pool(pool: ThreadPoolExecutor, function: Callable[..., object], *ar
     return result
 
 
-def _ended(function: Callable[..., object], args: tuple[object, ...]) -> tuple[object, Exception | None]:
+def _ended(
+    function: Callable[..., object], args: tuple[object, ...]
+) -> tuple[object, Exception | None]:
     """Never raises: not everything that is raised in a thread gets to the loop."""
     try:
         return function(*args), None

@@ -12,10 +12,13 @@ LOOPBACK = "127.0.0.1"
 
 
 def parse_address(text: str, *, what: str = "address") -> tuple[str, int]:
-    """`("10.0.0.5", 9876)` from `10.0.0.5:9876`, `("::1", 9876)` from `[::1]:9876`; raises `ConfigError`."""
+    """`("10.0.0.5", 9876)` from `10.0.0.5:9876`, `("::1", 9876)` from `[::1]:9876`; raises
+    `ConfigError`."""
     host, port = split_host_port(text, what=what)
     if port is None:
-        raise ConfigError(f"{what} {text!r} has no port: HOST:PORT is expected, as in 127.0.0.1:9876")
+        raise ConfigError(
+            f"{what} {text!r} has no port: HOST:PORT is expected, as in 127.0.0.1:9876"
+        )
     return host, port
 
 
@@ -27,18 +30,23 @@ def split_host_port(text: str, *, what: str = "address") -> tuple[str, int | Non
         host, port = text, ""
     host = host.removeprefix("[").removesuffix("]")
     if not host or any(char.isspace() or char in "/;,@[]" for char in host):
-        raise ConfigError(f"{what} {text!r} has no usable host: HOST:PORT is expected, as in 127.0.0.1:9876")
+        raise ConfigError(
+            f"{what} {text!r} has no usable host: HOST:PORT is expected, as in 127.0.0.1:9876"
+        )
     if not port:
         if colon and text.endswith(":") and text.count(":") == 1:
             raise ConfigError(f"{what} {text!r} has no port after the colon: HOST:PORT is expected")
         return host, None
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) <= 65535):
-        raise ConfigError(f"{what} {text!r} has no usable port: a number from 1 to 65535 is expected")
+        raise ConfigError(
+            f"{what} {text!r} has no usable port: a number from 1 to 65535 is expected"
+        )
     return host, int(port)
 
 
 def parse_addresses(text: str, *, what: str = "name server address") -> list[str]:
-    """The addresses of a `;`-separated list, as Apache writes `namesrvAddr`; each checked. An empty text is an empty list."""
+    """The addresses of a `;`-separated list, as Apache writes `namesrvAddr`; each checked. An empty
+    text is an empty list."""
     addresses = [part.strip() for part in text.split(";") if part.strip()]
     for address in addresses:
         parse_address(address, what=what)
@@ -51,7 +59,8 @@ def join_address(host: str, port: int) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """True when only this machine can reach `host`. An unknown name counts as reachable from elsewhere."""
+    """True when only this machine can reach `host`. An unknown name counts as reachable from
+    elsewhere."""
     if host.lower() == "localhost":
         return True
     try:
@@ -61,7 +70,8 @@ def is_loopback(host: str) -> bool:
 
 
 def is_wildcard(host: str) -> bool:
-    """True for the addresses that mean every interface, which nobody can connect to by that name."""
+    """True for the addresses that mean every interface, which nobody can connect to by that
+    name."""
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
@@ -69,10 +79,11 @@ def is_wildcard(host: str) -> bool:
 
 
 def outward_address() -> str:
-    """The address of this machine's interface towards the rest of the world, loopback when there is none.
+    """The address of this machine's interface towards the rest of the world, loopback when there is
+    none.
 
-    What Apache's broker advertises unless `brokerIP1` is set. A UDP socket is given a peer, which asks the kernel for the way
-    and sends nothing; 192.0.2.1 is a documentation address (RFC 5737).
+    What Apache's broker advertises unless `brokerIP1` is set. A UDP socket is given a peer, which
+    asks the kernel for the way and sends nothing; 192.0.2.1 is a documentation address (RFC 5737).
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

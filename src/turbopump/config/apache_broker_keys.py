@@ -1,8 +1,10 @@
-"""The keys of `broker.conf` from Apache's BrokerConfig, BrokerIdentity, AuthConfig and BrokerStartup, as data.
+"""The keys of `broker.conf` from Apache's BrokerConfig, BrokerIdentity, AuthConfig and
+BrokerStartup, as data.
 
-A line is: key, Java type, default in 5.3.3, default in 4.9.8 (`=` the same, `-` no such key, `''` empty). The keys under the
-empty reason are honoured; the others are accepted without effect, for the reason above them.
-Its one rule: every key that Apache reads stands here once. It must not say what a honoured key does: its field does.
+A line is: key, Java type, default in 5.3.3, default in 4.9.8 (`=` the same, `-` no such key, `''`
+empty). The keys under the empty reason are honoured; the others are accepted without effect, for
+the reason above them. Its one rule: every key that Apache reads stands here once. It must not say
+what a honoured key does: its field does.
 """
 
 from typing import Final

@@ -1,6 +1,8 @@
-"""The keys of `namesrv.conf` from Apache's NamesrvConfig, as data; columns as in `apache_broker_keys`.
+"""The keys of `namesrv.conf` from Apache's NamesrvConfig, as data; columns as in
+`apache_broker_keys`.
 
-Its one rule: every key that Apache reads stands here once. It must not say what a honoured key does: its field does.
+Its one rule: every key that Apache reads stands here once. It must not say what a honoured key
+does: its field does.
 """
 
 from typing import Final

@@ -1,8 +1,8 @@
-"""The keys of both files from Apache's NettyServerConfig and NettyClientConfig, as data; columns as in
-`apache_broker_keys`.
+"""The keys of both files from Apache's NettyServerConfig and NettyClientConfig, as data; columns as
+in `apache_broker_keys`.
 
-Its one rule: every key that Apache reads stands here once; `listenPort` and `useTLS` stand with each server, which treat them
-differently. It must not say what a honoured key does: its field does.
+Its one rule: every key that Apache reads stands here once; `listenPort` and `useTLS` stand with
+each server, which treat them differently. It must not say what a honoured key does: its field does.
 """
 
 from typing import Final

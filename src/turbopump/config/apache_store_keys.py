@@ -1,6 +1,8 @@
-"""The keys of `broker.conf` from Apache's MessageStoreConfig, as data; columns as in `apache_broker_keys`.
+"""The keys of `broker.conf` from Apache's MessageStoreConfig, as data; columns as in
+`apache_broker_keys`.
 
-Its one rule: every key that Apache reads stands here once. It must not say what a honoured key does: its field does.
+Its one rule: every key that Apache reads stands here once. It must not say what a honoured key
+does: its field does.
 """
 
 from typing import Final
@@ -195,7 +197,8 @@ STORE: Final = {
         scheduleAsyncDeliverMaxPendingLimit       int      2000                 =
         scheduleAsyncDeliverMaxResendNum2Blocked  int      3                    =
     """,
-    "timer messages are never dropped, nor put off because there are many; how many wait is not counted by topic": """
+    "timer messages are never dropped, nor put off because there are many; how many wait is not "
+    "counted by topic": """
         timerEnableCheckMetrics       boolean  true        -
         timerStopEnqueue              boolean  false       -
         timerSkipUnknownError         boolean  false       -

@@ -1,6 +1,7 @@
 """The text of ``messageDelayLevel``: ``1s 5s 10s``, each word a level, counted from 1.
 
-Source: apache/rocketmq ``ScheduleMessageService.parseDelayLevel``. It must not know what is delayed.
+Source: apache/rocketmq ``ScheduleMessageService.parseDelayLevel``. It must not know what is
+delayed.
 """
 
 from __future__ import annotations
@@ -21,14 +22,16 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
     words = text.split()
     if not 1 <= len(words) <= LEVELS_MAX:
         raise ConfigError(
-            f"messageDelayLevel={text[:100]!r} has {len(words)} levels: 1 to {LEVELS_MAX} are expected, such as 1s 5s 10s"
+            f"messageDelayLevel={text[:100]!r} has {len(words)} levels: 1 to {LEVELS_MAX} are "
+            "expected, such as 1s 5s 10s"
         )
     delays = []
     for word in words:
         found = _LEVEL.fullmatch(word)
         if found is None:
             raise ConfigError(
-                f"messageDelayLevel: {word[:40]!r} is no delay; write a number and s, m, h or d, such as 30s or 2h"
+                f"messageDelayLevel: {word[:40]!r} is no delay; write a number and s, m, h or d, "
+                "such as 30s or 2h"
             )
         delays.append(int(found[1]) * _UNITS_MS[found[2]])
     return tuple(delays)

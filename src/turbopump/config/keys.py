@@ -1,8 +1,9 @@
-"""Every key that Apache's servers read from their files (5.3.3 and 4.9.8), each in one of three classes: honoured, accepted
-without effect, unknown.
+"""Every key that Apache's servers read from their files (5.3.3 and 4.9.8), each in one of three
+classes: honoured, accepted without effect, unknown.
 
-Its one rule: nothing is guessed; a key that is in no table is unknown, and the nearest known one is offered. It must not know
-values. Source: the setters of Apache's configuration classes at both tags, which is how `MixAll.properties2Object` finds keys.
+Its one rule: nothing is guessed; a key that is in no table is unknown, and the nearest known one is
+offered. It must not know values. Source: the setters of Apache's configuration classes at both
+tags, which is how `MixAll.properties2Object` finds keys.
 """
 
 import difflib
@@ -27,7 +28,8 @@ class KeyClass(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One of Apache's keys. A default of None means that this version has no such key; `reason` is empty when honoured."""
+    """One of Apache's keys. A default of None means that this version has no such key; `reason` is
+    empty when honoured."""
 
     name: str
     java_type: str
@@ -49,15 +51,20 @@ KeyTable = Mapping[str, Key]
 
 
 def classify(name: str, table: KeyTable) -> Found:
-    """The class of a key in one of the two tables; `Found.nearest` is empty when no known key is near."""
+    """The class of a key in one of the two tables; `Found.nearest` is empty when no known key is
+    near."""
     if key := table.get(name):
-        return Found(KeyClass.ACCEPTED, reason=key.reason) if key.reason else Found(KeyClass.HONOURED)
+        return (
+            Found(KeyClass.ACCEPTED, reason=key.reason) if key.reason else Found(KeyClass.HONOURED)
+        )
     by_lower = {known.lower(): known for known in table}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.7)
     return Found(KeyClass.UNKNOWN, nearest=by_lower[near[0]] if near else "")
 
 
-def _read_table(*parts: Mapping[str, str], only_5: tuple[str, ...] = (), own: tuple[Key, ...] = ()) -> KeyTable:
+def _read_table(
+    *parts: Mapping[str, str], only_5: tuple[str, ...] = (), own: tuple[Key, ...] = ()
+) -> KeyTable:
     table: dict[str, Key] = {}
     for part in parts:
         for reason, lines in part.items():
@@ -86,8 +93,8 @@ def _names(part: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(line.split()[0] for lines in part.values() for line in lines.strip().splitlines())
 
 
-# Ours: Apache's broker cannot advertise another port than its own, judges a disk in per cent alone, leaves the types of messages to its
-# proxy, and has the last four only in its documentation.
+# Ours: Apache's broker cannot advertise another port than its own, judges a disk in per cent alone,
+# leaves the types of messages to its proxy, and has the last four only in its documentation.
 OWN_KEYS: Final = (
     Key("advertisedPort", "int", None, None, ""),
     Key("coldReadSharePercent", "int", None, None, ""),

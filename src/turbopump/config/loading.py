@@ -22,9 +22,14 @@ def read_properties(path: Path | str) -> dict[str, str]:
         with open(path, "rb") as file:
             data = file.read(_FILE_SIZE_MAX + 1)
     except OSError as error:
-        raise ConfigError(f"the configuration file {path} cannot be read: {error.strerror}") from error
+        raise ConfigError(
+            f"the configuration file {path} cannot be read: {error.strerror}"
+        ) from error
     if len(data) > _FILE_SIZE_MAX:
-        raise ConfigError(f"the configuration file {path} is longer than {_FILE_SIZE_MAX} bytes: a properties file is expected")
+        raise ConfigError(
+            f"the configuration file {path} is longer than {_FILE_SIZE_MAX} bytes: "
+            "a properties file is expected"
+        )
     try:
         return properties.decode(data)
     except ConfigError as error:
@@ -32,11 +37,17 @@ def read_properties(path: Path | str) -> dict[str, str]:
 
 
 def report(path: Path | str, texts: Mapping[str, str], *, broker: bool) -> None:
-    """Log each key of a file that has no effect or is unknown. Values are never logged: they may be secrets."""
+    """Log each key of a file that has no effect or is unknown. Values are never logged: they may be
+    secrets."""
     table = BROKER_KEYS if broker else NAMESRV_KEYS
     for key in texts:
         found = classify(key, table)
         if found.key_class is KeyClass.UNKNOWN:
-            log.warning("unknown key file=%s key=%s%s", path, key, f" nearest={found.nearest}" if found.nearest else "")
+            log.warning(
+                "unknown key file=%s key=%s%s",
+                path,
+                key,
+                f" nearest={found.nearest}" if found.nearest else "",
+            )
         elif found.key_class is KeyClass.ACCEPTED:
             log.info("key without effect file=%s key=%s reason=%s", path, key, found.reason)

@@ -1,7 +1,8 @@
 """Java `.properties` text: what `java.util.Properties` reads and writes, as `dict[str, str]`.
 
-Its one rule: the grammar is Java's (comments, continuation lines, `\\uXXXX`, three kinds of separator), because `broker.conf`
-files are Java's. It must not know any key. Source: the class documentation of `java.util.Properties.load` and `store`.
+Its one rule: the grammar is Java's (comments, continuation lines, `\\uXXXX`, three kinds of
+separator), because `broker.conf` files are Java's. It must not know any key. Source: the class
+documentation of `java.util.Properties.load` and `store`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,8 +18,9 @@ _MARKED = "=:#!"
 def decode(data: bytes) -> dict[str, str]:
     """The keys and values of a properties file, the last one of a repeated key winning.
 
-    Java reads such files as ISO-8859-1. Files that are valid UTF-8 are read as UTF-8 here, since that is what people write;
-    everything else is read as Java does. Raises `ConfigError` for a malformed `\\uXXXX`.
+    Java reads such files as ISO-8859-1. Files that are valid UTF-8 are read as UTF-8 here, since
+    that is what people write; everything else is read as Java does. Raises `ConfigError` for a
+    malformed `\\uXXXX`.
     """
     try:
         text = data.decode("utf-8")
@@ -37,8 +39,12 @@ def decode_text(text: str) -> dict[str, str]:
 
 
 def encode(values: Mapping[str, str]) -> str:
-    """The text that `decode_text` and Java read back as `values`: ASCII only, one `key=value` a line, in the given order."""
-    lines = (f"{_escape(key, blanks=True)}={_escape(value, blanks=False)}\n" for key, value in values.items())
+    """The text that `decode_text` and Java read back as `values`: ASCII only, one `key=value` a
+    line, in the given order."""
+    lines = (
+        f"{_escape(key, blanks=True)}={_escape(value, blanks=False)}\n"
+        for key, value in values.items()
+    )
     return "".join(lines)
 
 
@@ -60,7 +66,8 @@ def _continues(line: str) -> bool:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """The key ends at the first unescaped blank, `=` or `:`; blanks round one `=` or `:` belong to neither side."""
+    """The key ends at the first unescaped blank, `=` or `:`; blanks round one `=` or `:` belong to
+    neither side."""
     end = 0
     while end < len(line) and line[end] not in "=:" + _BLANK:
         end += 2 if line[end] == "\\" else 1

@@ -1,6 +1,8 @@
-"""`docs/configuration.md`, written from the tables: `python -m turbopump.config.reference > docs/configuration.md`.
+"""`docs/configuration.md`, written from the tables: `python -m turbopump.config.reference >
+docs/configuration.md`.
 
-Its one rule: nothing is said in the page that is not said in the tables or in the preface below. It must not know files.
+Its one rule: nothing is said in the page that is not said in the tables or in the preface below. It
+must not know files.
 """
 
 from collections.abc import Iterator
@@ -39,7 +41,10 @@ def page() -> str:
 def _section(title: str, table: KeyTable, config: type[SettingsClass]) -> Iterator[str]:
     honoured = [key for key in table.values() if not key.reason]
     accepted = [key for key in table.values() if key.reason]
-    yield f"## {title}: {len(table)} keys, {len(honoured)} honoured, {len(accepted)} accepted without effect\n"
+    yield (
+        f"## {title}: {len(table)} keys, {len(honoured)} honoured, {len(accepted)} accepted "
+        "without effect\n"
+    )
     yield "| key | class | type | default here | 5.3.3 | 4.9.8 | meaning, or why it has no effect |"
     yield "|---|---|---|---|---|---|---|"
     defaults = config()
@@ -52,7 +57,11 @@ def _section(title: str, table: KeyTable, config: type[SettingsClass]) -> Iterat
 
 def _honoured_row(key: Key, known: Setting, default: str) -> str:
     only = " or ".join(f"`{render(value)}`" if value != "" else "empty" for value in known.only)
-    notes = [known.about, known.unit and f"in {known.unit}", only and f"only {only}: {known.otherwise}"]
+    notes = [
+        known.about,
+        known.unit and f"in {known.unit}",
+        only and f"only {only}: {known.otherwise}",
+    ]
     if known.own:
         notes.append("a key of Turbopump's own")
     return _row(key, "**honoured**", default, "; ".join(note for note in notes if note))
@@ -69,7 +78,9 @@ def _shown_default(name: str, value: object) -> str:
 
 def _row(key: Key, key_class: str, default: str, note: str) -> str:
     old = ["-" if text is None else text for text in (key.default_5, key.default_4)]
-    return "| " + " | ".join([f"`{key.name}`", key_class, key.java_type, default, *old, note]) + " |"
+    return (
+        "| " + " | ".join([f"`{key.name}`", key_class, key.java_type, default, *old, note]) + " |"
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""One setting: the Apache key behind a field of a configuration class, its unit and bounds, and text to value and back.
+"""One setting: the Apache key behind a field of a configuration class, its unit and bounds, and
+text to value and back.
 
-Its one rule: a key, its default and its meaning are said once, on the field. It must not know which keys exist.
+Its one rule: a key, its default and its meaning are said once, on the field. It must not know which
+keys exist.
 """
 
 import dataclasses
@@ -52,9 +54,10 @@ def setting(
 ) -> dict[str, Setting]:
     """The metadata of a configuration field.
 
-    `low` and `high` bound numbers, both included. `only` lists the values that this release can serve, where ignoring another
-    value would do harm; `otherwise` then says why. A number outside of `held`, both included, counts as the nearest within, as it does
-    for Apache's servers, and is shown so.
+    `low` and `high` bound numbers, both included. `only` lists the values that this release can
+    serve, where ignoring another value would do harm; `otherwise` then says why. A number outside
+    of `held`, both included, counts as the nearest within, as it does for Apache's servers, and is
+    shown so.
     """
     return {"setting": Setting(key, about, unit, low, high, only, otherwise, own, held)}
 
@@ -66,8 +69,11 @@ def settings_of(config: type[SettingsClass]) -> Iterator[tuple[str, Setting]]:
         yield field.name, cast(Setting, field.metadata["setting"])
 
 
-def build(config: type[Config], texts: Mapping[str, str], overrides: Mapping[str, object]) -> Config:
-    """A configuration from `texts` (Apache key to text) with `overrides` (field name to value) on top.
+def build(
+    config: type[Config], texts: Mapping[str, str], overrides: Mapping[str, object]
+) -> Config:
+    """A configuration from `texts` (Apache key to text) with `overrides` (field name to value) on
+    top.
 
     Keys that are not the configuration's are ignored here. Raises `ConfigError` in one sentence.
     """
@@ -84,7 +90,8 @@ def build(config: type[Config], texts: Mapping[str, str], overrides: Mapping[str
 
 
 def effective(config: SettingsClass) -> dict[str, str]:
-    """Every key with the text of its value, as `-p` prints them and as they would stand in a file."""
+    """Every key with the text of its value, as `-p` prints them and as they would stand in a
+    file."""
     return {known.key: render(getattr(config, name)) for name, known in settings_of(type(config))}
 
 
@@ -103,11 +110,15 @@ def _parsed(known: Setting, kind: object, text: str) -> object:
     if kind is int:
         digits = text.removeprefix("-").removeprefix("+")
         if not (digits.isascii() and digits.isdigit() and len(digits) < 20):
-            raise ConfigError(f"{known.key}={_short(text)}: a whole number{_in_unit(known)} is expected")
+            raise ConfigError(
+                f"{known.key}={_short(text)}: a whole number{_in_unit(known)} is expected"
+            )
         return int(text)
     if isinstance(kind, type) and issubclass(kind, enum.StrEnum):
         if text not in kind.__members__:
-            raise ConfigError(f"{known.key}={_short(text)}: one of {', '.join(kind.__members__)} is expected")
+            raise ConfigError(
+                f"{known.key}={_short(text)}: one of {', '.join(kind.__members__)} is expected"
+            )
         return kind[text]
     return text
 
@@ -115,9 +126,18 @@ def _parsed(known: Setting, kind: object, text: str) -> object:
 def _checked(known: Setting, value: object) -> object:
     if known.only and value not in known.only:
         allowed = " or ".join(render(one) or "no value" for one in known.only)
-        raise ConfigError(f"{known.key}={render(value)}: only {allowed} is served, {known.otherwise}")
-    if isinstance(value, int) and not isinstance(value, bool) and not known.low <= value <= known.high:
-        raise ConfigError(f"{known.key}={value}: a whole number{_in_unit(known)} from {known.low} to {known.high} is expected")
+        raise ConfigError(
+            f"{known.key}={render(value)}: only {allowed} is served, {known.otherwise}"
+        )
+    if (
+        isinstance(value, int)
+        and not isinstance(value, bool)
+        and not known.low <= value <= known.high
+    ):
+        raise ConfigError(
+            f"{known.key}={value}: a whole number{_in_unit(known)} from "
+            f"{known.low} to {known.high} is expected"
+        )
     if known.held is not None and isinstance(value, int):
         return min(max(value, known.held[0]), known.held[1])
     return value

@@ -1,8 +1,10 @@
-"""SQL92 filters: an expression over message properties, compiled once, asked for every message. Every oddity of Apache's is kept.
+"""SQL92 filters: an expression over message properties, compiled once, asked for every message.
+Every oddity of Apache's is kept.
 
-``price > 100 AND region IN ('eu', 'us') AND note IS NOT NULL``. Three values: true, false and unknown (None); only true matches. A property
-alone is unknown where it is absent and **false where it is there**, whatever it holds. What follows a whole expression is not read: ``a = 1
-junk`` is ``a = 1``. ``NOT a = 'x'`` is ``(NOT a) = 'x'``; write ``NOT (a = 'x')``.
+``price > 100 AND region IN ('eu', 'us') AND note IS NOT NULL``. Three values: true, false and
+unknown (None); only true matches. A property alone is unknown where it is absent and **false where
+it is there**, whatever it holds. What follows a whole expression is not read: ``a = 1 junk`` is ``a
+= 1``. ``NOT a = 'x'`` is ``(NOT a) = 'x'``; write ``NOT (a = 'x')``.
 
 Source: apache/rocketmq ``filter/…/parser/SelectorParser.jj`` and ``filter/…/expression/*``.
 """
@@ -38,8 +40,9 @@ from turbopump.filtering.sql_nodes import (
 from turbopump.filtering.sql_tokens import Tokens
 
 DEPTH_MAX: Final = 60
-"""Brackets, signs and NOTs that may stand inside each other, and conditions of conditions in a row (``a = b = c``, ``a IS NULL IS NULL``).
-RocketMQ has no number for it: there a stack overflow refuses."""
+"""Brackets, signs and NOTs that may stand inside each other, and conditions of conditions in a row
+(``a = b = c``, ``a IS NULL IS NULL``). RocketMQ has no number for it: there a stack overflow
+refuses."""
 KEPT_MAX: Final = 256
 """Compiled filters that are kept, for the next pull or heartbeat with the same expression."""
 
@@ -48,7 +51,8 @@ _WORDS: Final = frozenset({"BETWEEN", "IN", *SEARCHES})
 
 @lru_cache(KEPT_MAX)
 def compile_sql(expression: str) -> Filter:
-    """Whether a message's properties match; a message that cannot be judged does not. Raises SqlError if it is no SQL92 filter.
+    """Whether a message's properties match; a message that cannot be judged does not. Raises
+    SqlError if it is no SQL92 filter.
 
     The same expression is compiled once.
     """
@@ -64,7 +68,8 @@ def compile_sql(expression: str) -> Filter:
 
 
 def compile_judge(expression: str) -> Evaluate:
-    """The same with all outcomes: True, False, None for unknown; NoVerdictError is raised for what cannot be judged."""
+    """The same with all outcomes: True, False, None for unknown; NoVerdictError is raised for what
+    cannot be judged."""
     parser = _Parser(expression)
     return as_truth(parser.disjunction(), parser.tokens).evaluate
 
@@ -149,7 +154,8 @@ class _Parser:
         self._in_a_row += 1
         if self._in_a_row > DEPTH_MAX:
             raise SqlError(
-                f"more than {DEPTH_MAX} conditions are themselves compared or searched; join conditions with AND and OR"
+                f"more than {DEPTH_MAX} conditions are themselves compared or searched; join "
+                "conditions with AND and OR"
             )
 
     def unary(self) -> Node:
@@ -160,7 +166,10 @@ class _Parser:
         tokens.take()
         self._depth += 1
         if self._depth > DEPTH_MAX:
-            raise SqlError(f"brackets, signs and NOTs stand deeper than {DEPTH_MAX} in each other; write it with fewer")
+            raise SqlError(
+                f"brackets, signs and NOTs stand deeper than {DEPTH_MAX} in each "
+                "other; write it with fewer"
+            )
         if kind == "(":
             inner = self.disjunction()
             tokens.expect(")", ")")

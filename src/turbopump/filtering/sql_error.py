@@ -8,4 +8,5 @@ class SqlError(ValueError):
 
 
 class NoVerdictError(Exception):
-    """A message cannot be judged (a number was wanted and the property holds none): it does not match."""
+    """A message cannot be judged (a number was wanted and the property holds none): it does not
+    match."""

@@ -1,7 +1,7 @@
 """The parts of a SQL92 filter: for each kind of condition, what judges a message by it.
 
-The rule: what cannot be meant is refused when a part is made, what cannot be judged when a message is. It must not know the grammar.
-Source: apache/rocketmq ``filter/…/expression/*``.
+The rule: what cannot be meant is refused when a part is made, what cannot be judged when a message
+is. It must not know the grammar. Source: apache/rocketmq ``filter/…/expression/*``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,15 @@ from typing import Final, NamedTuple, Protocol
 
 from turbopump.filtering.sql_error import SqlError
 from turbopump.filtering.sql_tokens import Tokens
-from turbopump.filtering.sql_values import INT_MAX, LONG_MAX, Long, Value, double_of, order, whole_number
+from turbopump.filtering.sql_values import (
+    INT_MAX,
+    LONG_MAX,
+    Long,
+    Value,
+    double_of,
+    order,
+    whole_number,
+)
 
 
 class Properties(Protocol):
@@ -26,7 +34,8 @@ Filter = Callable[[Properties], bool]
 
 
 class Node(NamedTuple):
-    """A part of an expression. ``kind``: constant, property, truth (true, false or unknown), or negated."""
+    """A part of an expression. ``kind``: constant, property, truth (true, false or unknown), or
+    negated."""
 
     kind: str
     evaluate: Evaluate
@@ -37,7 +46,9 @@ class Node(NamedTuple):
 
     @property
     def is_truth(self) -> bool:
-        return self.kind == "truth" or (self.kind == "constant" and (self.value is None or isinstance(self.value, bool)))
+        return self.kind == "truth" or (
+            self.kind == "constant" and (self.value is None or isinstance(self.value, bool))
+        )
 
 
 def constant(value: Value | None) -> Node:
@@ -48,7 +59,8 @@ def _decimal(text: str) -> int:
     value = whole_number(text.rstrip("lL"))
     if value is None or value > LONG_MAX:
         raise SqlError(
-            f"{text[:40]} is greater than {LONG_MAX}; write it with a point to compare it as a floating-point number"
+            f"{text[:40]} is greater than {LONG_MAX}; write it with a point to compare it as a "
+            "floating-point number"
         )
     return value if value <= INT_MAX else Long(value)
 
@@ -57,7 +69,8 @@ def _float(text: str) -> float:
     value = double_of(text)
     if not 0 < value < float("inf"):
         raise SqlError(
-            f"{text} is beyond the floating-point numbers that may be written, 4.9E-324 to 1.8E308 (write 0, not 0.0)"
+            f"{text} is beyond the floating-point numbers that may be written, 4.9E-324 to "
+            "1.8E308 (write 0, not 0.0)"
         )
     return value
 
@@ -83,11 +96,15 @@ SEARCHES: Final[Mapping[str, Callable[[str, str], bool]]] = {
 
 
 def as_truth(node: Node, tokens: Tokens) -> Node:
-    """The node as a condition: a property alone is unknown where it is absent, else false, since it is text and no truth."""
+    """The node as a condition: a property alone is unknown where it is absent, else false, since it
+    is text and no truth."""
     if node.is_truth:
         return node
     if node.kind != "property":
-        raise SqlError(f"before character {tokens.next.at + 1}: a condition should stand here, not a number or a text")
+        raise SqlError(
+            f"before character {tokens.next.at + 1}: a condition should stand here, "
+            "not a number or a text"
+        )
     value = node.evaluate
     return Node("truth", lambda properties: None if value(properties) is None else False)
 
@@ -134,9 +151,15 @@ def minus(node: Node) -> Node:
 def equal(left: Node, right: Node, tokens: Tokens) -> Node:
     for side in (left, right):
         if side.kind == "constant" and side.value is None:
-            raise SqlError(f"before character {tokens.next.at + 1}: nothing equals NULL; write IS NULL or IS NOT NULL")
+            raise SqlError(
+                f"before character {tokens.next.at + 1}: nothing equals NULL; write "
+                "IS NULL or IS NOT NULL"
+            )
     if left.kind == right.kind == "constant" and left.is_truth and not right.is_truth:
-        raise SqlError(f"before character {tokens.next.at + 1}: TRUE or FALSE cannot be compared with {right.value!r}")
+        raise SqlError(
+            f"before character {tokens.next.at + 1}: TRUE or FALSE cannot be compared "
+            f"with {right.value!r}"
+        )
     value, other = left.evaluate, right.evaluate
     if left.kind == "property" and right.kind == "constant" and isinstance(right.value, str):
         name, text = left.name, right.value
@@ -163,8 +186,13 @@ def is_null(node: Node, negated: bool) -> Node:
 
 def ordered(left: Node, sign: str, right: Node, tokens: Tokens) -> Node:
     for side in (left, right):
-        if side.kind == "truth" or (side.kind == "constant" and (isinstance(side.value, (str, bool)) or side.value is None)):
-            raise SqlError(f"before character {tokens.next.at + 1}: only numbers and properties can stand beside {sign}")
+        if side.kind == "truth" or (
+            side.kind == "constant" and (isinstance(side.value, (str, bool)) or side.value is None)
+        ):
+            raise SqlError(
+                f"before character {tokens.next.at + 1}: only numbers and properties "
+                f"can stand beside {sign}"
+            )
     value, other, fits = left.evaluate, right.evaluate, SIGNS[sign]
     if left.kind == "property" and right.kind == "constant" and isinstance(right.value, int):
         name, number = left.name, right.value
@@ -196,14 +224,20 @@ def ordered(left: Node, sign: str, right: Node, tokens: Tokens) -> Node:
 def between(node: Node, low: Node, high: Node, negated: bool, tokens: Tokens) -> Node:
     if not negated and low.kind == high.kind == "constant":
         numbers = [
-            side.value for side in (low, high) if isinstance(side.value, (int, float)) and not isinstance(side.value, bool)
+            side.value
+            for side in (low, high)
+            if isinstance(side.value, (int, float)) and not isinstance(side.value, bool)
         ]
         if len(numbers) == 2 and order(numbers[1], numbers[0]) < 0:
             raise SqlError(
-                f"before character {tokens.next.at + 1}: BETWEEN {numbers[0]} AND {numbers[1]} holds nothing; exchange them"
+                f"before character {tokens.next.at + 1}: BETWEEN {numbers[0]} AND {numbers[1]} "
+                "holds nothing; exchange them"
             )
     below, above = ("<", ">") if negated else (">=", "<=")
-    first, second = ordered(node, below, low, tokens).evaluate, ordered(node, above, high, tokens).evaluate
+    first, second = (
+        ordered(node, below, low, tokens).evaluate,
+        ordered(node, above, high, tokens).evaluate,
+    )
     decides = negated
 
     def evaluate(properties: Properties) -> Value | None:

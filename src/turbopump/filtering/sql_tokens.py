@@ -1,4 +1,5 @@
-"""The words of a SQL92 filter. Longest match first; what no word begins with is an error only where somebody reads it.
+"""The words of a SQL92 filter. Longest match first; what no word begins with is an error only where
+somebody reads it.
 
 ::
 
@@ -16,13 +17,34 @@ from typing import Final, NamedTuple
 from turbopump.filtering.sql_error import SqlError
 
 KEYWORDS: Final = frozenset(
-    ["NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", "CONTAINS", "STARTSWITH", "ENDSWITH"]
+    [
+        "NOT",
+        "AND",
+        "OR",
+        "BETWEEN",
+        "IN",
+        "TRUE",
+        "FALSE",
+        "NULL",
+        "IS",
+        "CONTAINS",
+        "STARTSWITH",
+        "ENDSWITH",
+    ]
 )
 END: Final = "end"
 
-_SKIPPED: Final = re.compile(r"(?:[ \t\n\r\f]|--[^\n\r]*(?:\r\n|[\n\r])|/\*[^*]*\*(?:\*|[^*/][^*]*\*)*/)*")
+_SKIPPED: Final = re.compile(
+    r"(?:[ "
+    r"\t\n\r\f]|--[^\n\r]*(?:\r\n|[\n\r])|/\*[^*]*\*(?:\*|[^*/][^*]*\*)*/)*"
+)
 _WORDS: Final = (
-    ("float", re.compile(r"[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+")),
+    (
+        "float",
+        re.compile(
+            r"[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+"
+        ),
+    ),
     ("decimal", re.compile(r"0|[1-9][0-9]*[lL]?")),
     ("string", re.compile(r"'(?:''|[^'])*'")),
     ("name", re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")),
@@ -31,7 +53,8 @@ _WORDS: Final = (
 
 
 class Token(NamedTuple):
-    """``kind``: a keyword in capitals, ``name``, ``string``, ``decimal``, ``float``, a sign itself, or ``end``."""
+    """``kind``: a keyword in capitals, ``name``, ``string``, ``decimal``, ``float``, a sign itself,
+    or ``end``."""
 
     kind: str
     text: str
@@ -83,8 +106,14 @@ class Tokens:
         self._at, kind = best
         text = self._text[at : self._at]
         if not kind:
-            hint = "; a string begins here and does not end: close it with '" if self._text[at] == "'" else ""
-            raise SqlError(f"at character {at + 1}: {self._text[at]!r} begins no word of a SQL92 filter{hint}")
+            hint = (
+                "; a string begins here and does not end: close it with '"
+                if self._text[at] == "'"
+                else ""
+            )
+            raise SqlError(
+                f"at character {at + 1}: {self._text[at]!r} begins no word of a SQL92 filter{hint}"
+            )
         if kind == "sign":
             return Token(text, text, at)
         if kind == "name" and text.upper() in KEYWORDS:

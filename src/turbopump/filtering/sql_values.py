@@ -1,7 +1,9 @@
-"""Comparing as Java does: a property is text, and becomes what it is compared with. A whole number within ±2³¹ is an ``int``, a larger one
-a ``Long``; both refuse text that the other's Java class would refuse.
+"""Comparing as Java does: a property is text, and becomes what it is compared with. A whole number
+within ±2³¹ is an ``int``, a larger one a ``Long``; both refuse text that the other's Java class
+would refuse.
 
-Source: apache/rocketmq ``ComparisonExpression.__compare``; ``java.lang.Integer.valueOf``, ``Double.valueOf``, ``Double.compareTo``.
+Source: apache/rocketmq ``ComparisonExpression.__compare``; ``java.lang.Integer.valueOf``,
+``Double.valueOf``, ``Double.compareTo``.
 """
 
 from __future__ import annotations
@@ -21,9 +23,14 @@ LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 DIGITS_MAX: Final = 100
 """More than any of Java's numbers has, and few enough to be made a number of."""
 _WHOLE: Final = re.compile(r"[+-]?\d+")
-# possessive (``++``): a property of 32 KiB of digits with a letter behind them is judged in one pass
-_DECIMAL: Final = re.compile(r"[+-]?(?:NaN|Infinity|(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?[fFdD]?)")
-_HEX: Final = re.compile(r"[+-]?0[xX](?:[0-9a-fA-F]++(?:\.[0-9a-fA-F]*+)?|\.[0-9a-fA-F]++)[pP][+-]?[0-9]++[fFdD]?")
+# possessive (``++``): a property of 32 KiB of digits with a letter behind them is judged in one
+# pass
+_DECIMAL: Final = re.compile(
+    r"[+-]?(?:NaN|Infinity|(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?[fFdD]?)"
+)
+_HEX: Final = re.compile(
+    r"[+-]?0[xX](?:[0-9a-fA-F]++(?:\.[0-9a-fA-F]*+)?|\.[0-9a-fA-F]++)[pP][+-]?[0-9]++[fFdD]?"
+)
 _TRIMMED: Final = "".join(map(chr, range(33)))
 """What ``String.trim`` takes off."""
 
@@ -35,9 +42,11 @@ class Long(int):
 
 
 def order(left: Value, right: Value) -> int:
-    """Below 0, 0 or above, as ``left`` is less than, equal to or greater than ``right``; -1 also for what cannot be compared.
+    """Below 0, 0 or above, as ``left`` is less than, equal to or greater than ``right``; -1 also
+    for what cannot be compared.
 
-    Raises NoVerdictError if text is not the number, or a truth not the text, that it is compared with.
+    Raises NoVerdictError if text is not the number, or a truth not the text, that it is compared
+    with.
     """
     if isinstance(left, str):
         if isinstance(right, str):
@@ -47,7 +56,9 @@ def order(left: Value, right: Value) -> int:
         left = number_like(right, left)
     elif isinstance(right, str):
         if isinstance(left, bool):
-            raise NoVerdictError(f"TRUE or FALSE on the left cannot be compared with the text {right!r}")
+            raise NoVerdictError(
+                f"TRUE or FALSE on the left cannot be compared with the text {right!r}"
+            )
         right = number_like(left, right)
     if isinstance(left, bool) or isinstance(right, bool):
         return left - right if isinstance(left, bool) and isinstance(right, bool) else -1
@@ -63,7 +74,9 @@ def order_of_doubles(left: float, right: float) -> int:
     if left > right:
         return 1
     if left == right:
-        return int(math.copysign(1, left) > math.copysign(1, right)) - int(math.copysign(1, left) < math.copysign(1, right))
+        return int(math.copysign(1, left) > math.copysign(1, right)) - int(
+            math.copysign(1, left) < math.copysign(1, right)
+        )
     return math.isnan(left) - math.isnan(right)
 
 
@@ -85,7 +98,8 @@ def number_like(model: float, text: str) -> float:
 
 
 def whole_number(text: str) -> int | None:
-    """Digits, a sign before them, as a number; None if there are too many for one. (Python itself makes none of more than 4,300 digits.)"""
+    """Digits, a sign before them, as a number; None if there are too many for one. (Python itself
+    makes none of more than 4,300 digits.)"""
     digits = text.lstrip("+-").lstrip("0")
     if len(digits) > DIGITS_MAX:
         return None

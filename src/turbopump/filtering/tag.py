@@ -1,7 +1,7 @@
 """Tag expressions: ``*`` or empty takes everything, ``A || B`` takes these tags.
 
-A broker compares tag codes (hashes, in the ConsumeQueue), a client compares the tags themselves. Source: apache/rocketmq
-``FilterAPI.buildSubscriptionData``, ``DefaultMessageFilter``.
+A broker compares tag codes (hashes, in the ConsumeQueue), a client compares the tags themselves.
+Source: apache/rocketmq ``FilterAPI.buildSubscriptionData``, ``DefaultMessageFilter``.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ ALL = "*"
 
 
 def parse_tags(expression: str | None) -> frozenset[str]:
-    """The tags of an expression; empty means every message. Raises ValueError if it names no tag at all, as in ``||``."""
+    """The tags of an expression; empty means every message. Raises ValueError if it names no tag at
+    all, as in ``||``."""
     if expression is None or expression.strip() in ("", ALL):
         return frozenset()
     tags = frozenset(tag.strip() for tag in expression.split("||") if tag.strip())
     if not tags:
-        raise ValueError(f"{expression!r} names no tag; write '*' for all messages, or 'TagA || TagB'")
+        raise ValueError(
+            f"{expression!r} names no tag; write '*' for all messages, or 'TagA || TagB'"
+        )
     return tags
 
 

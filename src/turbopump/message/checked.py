@@ -1,7 +1,8 @@
-"""The messages of a pull's answer, each checked before anyone reads it: what a disk or a network has changed is not handed on.
+"""The messages of a pull's answer, each checked before anyone reads it: what a disk or a network
+has changed is not handed on.
 
-The rule: a damaged entry costs itself alone. Behind it the next good one is looked for, wherever it begins: its own length may be wrong.
-It must not know who asked.
+The rule: a damaged entry costs itself alone. Behind it the next good one is looked for, wherever it
+begins: its own length may be wrong. It must not know who asked.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ _MAGIC_AT = 4
 
 
 class DamagedEntry(NamedTuple):
-    """Bytes ``begin`` to ``end`` of an answer hold no good entry. ``queue_offset`` is what stands where the first one's should."""
+    """Bytes ``begin`` to ``end`` of an answer hold no good entry. ``queue_offset`` is what stands
+    where the first one's should."""
 
     begin: int
     end: int
@@ -25,7 +27,8 @@ class DamagedEntry(NamedTuple):
 
 
 def good_entries(data: bytes, on_damage: Callable[[DamagedEntry], None]) -> Iterator[bytes]:
-    """Every good entry of stored messages back to back (see ``codec.entry_fault``), whole. Cost: about 1 µs and its CRC for each."""
+    """Every good entry of stored messages back to back (see ``codec.entry_fault``), whole. Cost:
+    about 1 µs and its CRC for each."""
     at, end = 0, len(data)
     while at < end:
         entry, fault = _entry_at(data, at)
@@ -34,7 +37,9 @@ def good_entries(data: bytes, on_damage: Callable[[DamagedEntry], None]) -> Iter
             at += len(entry)
             continue
         following = _behind(data, at, len(entry))
-        on_damage(DamagedEntry(at, following, int.from_bytes(data[at + 20 : at + 28], signed=True), fault))
+        on_damage(
+            DamagedEntry(at, following, int.from_bytes(data[at + 20 : at + 28], signed=True), fault)
+        )
         at = following
 
 

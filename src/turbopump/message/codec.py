@@ -14,8 +14,9 @@
     36      4      sysFlag
     40      8      bornTimestamp (ms)           everything after 48 moves by 12 for each v6 host
 
-Big-endian. Source: apache/rocketmq ``MessageExtEncoder``, ``MessageDecoder``, ``CommitLog.checkMessageAndReturnSize``.
-To change the entry: change this ruler, ``encode_entry``, ``decode_entry``, the golden bytes, and ``spark/decode.py``.
+Big-endian. Source: apache/rocketmq ``MessageExtEncoder``, ``MessageDecoder``,
+``CommitLog.checkMessageAndReturnSize``. To change the entry: change this ruler, ``encode_entry``,
+``decode_entry``, the golden bytes, and ``spark/decode.py``.
 """
 
 from __future__ import annotations
@@ -54,11 +55,13 @@ _TAIL: Final = struct.Struct(">iqI")  # reconsumeTimes, preparedTransactionOffse
 HEAD_SIZE: Final = 36
 """Bytes of an entry that ``head_fault`` looks at."""
 CRC_SUFFIX_SIZE: Final = 20
-"""``__CRC32#`` 0x01, ten decimal digits with the least significant first, 0x02: the last property of an entry that has it."""
+"""``__CRC32#`` 0x01, ten decimal digits with the least significant first, 0x02: the last property
+of an entry that has it."""
 
 
 def body_crc32(body: bytes) -> int:
-    """Apache's ``UtilAll.crc32``: CRC-32 without its top bit. Of message bodies, and of registrations (there 0 means "not checked")."""
+    """Apache's ``UtilAll.crc32``: CRC-32 without its top bit. Of message bodies, and of
+    registrations (there 0 means "not checked")."""
     return crc32(body) & 0x7FFFFFFF
 
 
@@ -85,11 +88,20 @@ def encode_entry(
     properties: bytes,
     with_crc: bool = False,
 ) -> bytes:
-    """One whole entry. Hosts come as ``encode_host`` makes them and must agree with ``sys_flag``; v2 is chosen for long topics.
+    """One whole entry. Hosts come as ``encode_host`` makes them and must agree with ``sys_flag``;
+    v2 is chosen for long topics.
 
     ``with_crc`` appends the property ``__CRC32#`` over all that precedes it.
     """
-    size = FIXED_SIZE - 16 + len(born_host) + len(store_host) + len(body) + len(topic) + len(properties)
+    size = (
+        FIXED_SIZE
+        - 16
+        + len(born_host)
+        + len(store_host)
+        + len(body)
+        + len(topic)
+        + len(properties)
+    )
     if len(topic) > TOPIC_SIZE_MAX_V1:
         magic, topic_head = MAGIC_V2, len(topic).to_bytes(2)
         size += 1
@@ -125,7 +137,17 @@ def encode_entry(
         crc = crc32(body) & 0x7FFFFFFF
         head = b"".join(
             (
-                _HEAD_A.pack(size, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp),
+                _HEAD_A.pack(
+                    size,
+                    magic,
+                    crc,
+                    queue_id,
+                    flag,
+                    queue_offset,
+                    physical_offset,
+                    sys_flag,
+                    born_timestamp,
+                ),
                 born_host,
                 _LONG.pack(store_timestamp),
                 store_host,
@@ -158,7 +180,8 @@ def write_entry(
     properties: bytes,
     with_crc: bool,
 ) -> int:
-    """Put one whole entry, as ``encode_entry`` makes it, at byte ``at`` of a map; its size. About 3 µs for 1 KiB, compiled 1.
+    """Put one whole entry, as ``encode_entry`` makes it, at byte ``at`` of a map; its size. About 3
+    µs for 1 KiB, compiled 1.
 
     Raises ValueError if it does not fit there, and what ``encode_entry`` does.
     """
@@ -181,13 +204,16 @@ def write_entry(
     )
     end = at + len(entry)
     if at < 0 or end > len(buffer):
-        raise ValueError(f"an entry of {len(entry)} bytes does not fit at byte {at} of {len(buffer)}")
+        raise ValueError(
+            f"an entry of {len(entry)} bytes does not fit at byte {at} of {len(buffer)}"
+        )
     buffer[at:end] = entry
     return len(entry)
 
 
 def without_crc(properties: bytes) -> bytes:
-    """Property text without any ``__CRC32#``: what is stored again (a retry, a message sent back) must not keep the CRC it had."""
+    """Property text without any ``__CRC32#``: what is stored again (a retry, a message sent back)
+    must not keep the CRC it had."""
     pairs = properties.split(b"\x02")
     return b"\x02".join([pair for pair in pairs if not pair.startswith(CRC_NAME)])
 
@@ -197,17 +223,23 @@ def crc_suffix(crc: int) -> bytes:
     return b"__CRC32#\x01%s\x02" % (b"%010d" % crc)[::-1]
 
 
-def entry_fault(entry: bytes, position: int | None = None, *, crc_required: bool = False) -> str | None:
-    """What is wrong with one whole entry, or None if it is good: the one check that recovery, cold reads and scrubs share.
+def entry_fault(
+    entry: bytes, position: int | None = None, *, crc_required: bool = False
+) -> str | None:
+    """What is wrong with one whole entry, or None if it is good: the one check that recovery, cold
+    reads and scrubs share.
 
-    Good: magic, every length, physicalOffset == ``position`` (if given: a recycled file holds old entries that are otherwise good), the
-    whole-entry CRC if there is one (else the body's). ``crc_required``: an entry without a whole-entry CRC is damaged.
+    Good: magic, every length, physicalOffset == ``position`` (if given: a recycled file holds old
+    entries that are otherwise good), the whole-entry CRC if there is one (else the body's).
+    ``crc_required``: an entry without a whole-entry CRC is damaged.
     """
     size = len(entry)
     if size < FIXED_SIZE:
         return f"{size} bytes are too few for an entry"
     stored_size, magic, body_crc, physical_offset = _LOOK.unpack_from(entry)
-    if (magic != MAGIC_V1 and magic != MAGIC_V2) or (physical_offset != position and position is not None):
+    if (magic != MAGIC_V1 and magic != MAGIC_V2) or (
+        physical_offset != position and position is not None
+    ):
         return head_fault(entry, position)
     if stored_size != size:
         return f"totalSize {stored_size} is not the {size} bytes of the entry"
@@ -223,11 +255,18 @@ def entry_fault(entry: bytes, position: int | None = None, *, crc_required: bool
     if crc_required:
         return "its CRC (property __CRC32#) is missing"
     sys_flag = entry[39]
-    at = 84 + (12 if sys_flag & SysFlag.BORN_HOST_V6 else 0) + (12 if sys_flag & SysFlag.STORE_HOST_V6 else 0)
+    at = (
+        84
+        + (12 if sys_flag & SysFlag.BORN_HOST_V6 else 0)
+        + (12 if sys_flag & SysFlag.STORE_HOST_V6 else 0)
+    )
     body_end = at + 4 + int.from_bytes(entry[at : at + 4])
     topic_at = body_end + (2 if magic == MAGIC_V2 else 1)
     topic_end = topic_at + int.from_bytes(entry[body_end:topic_at])
-    if topic_end + 2 > size or topic_end + 2 + int.from_bytes(entry[topic_end : topic_end + 2]) != size:
+    if (
+        topic_end + 2 > size
+        or topic_end + 2 + int.from_bytes(entry[topic_end : topic_end + 2]) != size
+    ):
         return "the lengths of body, topic and properties do not add up"
     if body_end > at + 4 and crc32(memoryview(entry)[at + 4 : body_end]) & 0x7FFFFFFF != body_crc:
         return "bodyCRC does not fit the body"
@@ -235,7 +274,8 @@ def entry_fault(entry: bytes, position: int | None = None, *, crc_required: bool
 
 
 def head_fault(head: bytes, position: int | None = None) -> str | None:
-    """What is wrong with an entry's first 36 bytes, its size apart: enough not to read what is no entry."""
+    """What is wrong with an entry's first 36 bytes, its size apart: enough not to read what is no
+    entry."""
     _, magic, _, physical_offset = _LOOK.unpack_from(head)
     if magic != MAGIC_V1 and magic != MAGIC_V2:
         return f"magic {magic:08X} is not a message's"
@@ -245,21 +285,36 @@ def head_fault(head: bytes, position: int | None = None) -> str | None:
 
 
 def decode_entry(
-    data: bytes | memoryview, at: int = 0, *, check_crc: bool = True, message_type: type[ReceivedMessage] = ReceivedMessage
+    data: bytes | memoryview,
+    at: int = 0,
+    *,
+    check_crc: bool = True,
+    message_type: type[ReceivedMessage] = ReceivedMessage,
 ) -> ReceivedMessage:
     """The message at byte ``at``, as a ``message_type``.
 
     Raises StoredMessageError if its lengths, magic or (unless told not to) body CRC are wrong.
     """
     try:
-        (size, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp) = _HEAD_A.unpack_from(
-            data, at
-        )
+        (
+            size,
+            magic,
+            crc,
+            queue_id,
+            flag,
+            queue_offset,
+            physical_offset,
+            sys_flag,
+            born_timestamp,
+        ) = _HEAD_A.unpack_from(data, at)
         if magic not in (MAGIC_V1, MAGIC_V2):
             raise StoredMessageError(f"no message at byte {at}: magic {magic:08X}")
         end = at + size
         if size < FIXED_SIZE or end > len(data):
-            raise StoredMessageError(f"a message of {size} bytes at byte {at} does not fit into the {len(data)} bytes given")
+            raise StoredMessageError(
+                f"a message of {size} bytes at byte {at} does not fit into "
+                f"the {len(data)} bytes given"
+            )
         pos = at + 48
         born_size = 20 if sys_flag & SysFlag.BORN_HOST_V6 else 8
         born_host = decode_host(bytes(data[pos : pos + born_size]))
@@ -274,18 +329,26 @@ def decode_entry(
         body_end = pos + body_size
         topic_at = body_end + (2 if magic == MAGIC_V2 else 1)
         if topic_at + 2 > end:
-            raise StoredMessageError(f"the message at byte {at} has a body of {body_size} bytes in an entry of {size}")
+            raise StoredMessageError(
+                f"the message at byte {at} has a body of {body_size} bytes in an entry of {size}"
+            )
         topic_end = topic_at + int.from_bytes(data[body_end:topic_at])
         properties_end = topic_end + 2 + int.from_bytes(data[topic_end : topic_end + 2])
         if properties_end > end:
-            raise StoredMessageError(f"the message at byte {at} has a topic or properties that go past its end")
+            raise StoredMessageError(
+                f"the message at byte {at} has a topic or properties that go past its end"
+            )
         body = bytes(data[pos:body_end])
         if check_crc and body_size and crc32(body) & 0x7FFFFFFF != crc:
-            raise StoredMessageError(f"the body of the message at byte {at} (physical offset {physical_offset}) fails its CRC")
+            raise StoredMessageError(
+                f"the body of the message at byte {at} (physical offset "
+                f"{physical_offset}) fails its CRC"
+            )
         return message_type(
             topic=str(data[topic_at:topic_end], "utf-8"),
             stored_body=body,
-            properties_text=str(data[topic_end + 2 : properties_end], "utf-8", "replace"),  # as Java reads it
+            # as Java reads it
+            properties_text=str(data[topic_end + 2 : properties_end], "utf-8", "replace"),
             queue_id=queue_id,
             queue_offset=queue_offset,
             commit_log_offset=physical_offset,
@@ -305,7 +368,10 @@ def decode_entry(
 
 
 def decode_entries(
-    data: bytes | memoryview, *, check_crc: bool = True, message_type: type[ReceivedMessage] = ReceivedMessage
+    data: bytes | memoryview,
+    *,
+    check_crc: bool = True,
+    message_type: type[ReceivedMessage] = ReceivedMessage,
 ) -> Iterator[ReceivedMessage]:
     """Every message of a pull's answer. Raises StoredMessageError at the first that is broken."""
     at, end = 0, len(data)

@@ -1,6 +1,7 @@
 """Message bodies: compressing and, within a bound, decompressing: zlib stream, LZ4 frame, ZSTD.
 
-The type stands in ``sysFlag``. Nothing is decompressed beyond ``size_max``: a body of a few KiB can otherwise ask for gigabytes.
+The type stands in ``sysFlag``. Nothing is decompressed beyond ``size_max``: a body of a few KiB can
+otherwise ask for gigabytes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ DECOMPRESSED_SIZE_MAX: Final = 64 * 1024 * 1024
 
 
 def compress(body: bytes, kind: int = ZLIB, level: int = 5) -> tuple[bytes, int]:
-    """``body`` compressed as ``kind`` (ZLIB, LZ4 or ZSTD of ``sysflag``), and the sysFlag bits that say so."""
+    """``body`` compressed as ``kind`` (ZLIB, LZ4 or ZSTD of ``sysflag``), and the sysFlag bits that
+    say so."""
     if kind == ZLIB:
         return zlib.compress(body, level), SysFlag.COMPRESSED | ZLIB
     if kind == LZ4:
@@ -30,7 +32,8 @@ def compress(body: bytes, kind: int = ZLIB, level: int = 5) -> tuple[bytes, int]
 
 
 def decompress(data: bytes, sys_flag: int, size_max: int = DECOMPRESSED_SIZE_MAX) -> bytes:
-    """The body behind ``data``. Raises StoredMessageError if it is broken, longer than ``size_max`` bytes, or of an unknown type."""
+    """The body behind ``data``. Raises StoredMessageError if it is broken, longer than ``size_max``
+    bytes, or of an unknown type."""
     kind = sys_flag & COMPRESSION_MASK
     try:
         if kind in (ZLIB, 0):
@@ -61,7 +64,8 @@ def decompress(data: bytes, sys_flag: int, size_max: int = DECOMPRESSED_SIZE_MAX
 
 
 _ZSTD_STEP: Final = 1024
-"""Bytes given to ZSTD at a time; they can ask for 32 MiB at most (128 KiB for each block of 4 bytes)."""
+"""Bytes given to ZSTD at a time; they can ask for 32 MiB at most (128 KiB for each block of 4
+bytes)."""
 
 
 def _decompress_zstd(data: bytes, size_max: int) -> tuple[bytes, bool]:

@@ -1,7 +1,8 @@
 """Delay levels: which one a message asks for, and when it is due.
 
-A delayed message waits in the schedule topic, in the queue of its level (level 3 in queue 2), with the property DELAY; the tagsCode of
-its unit is the time of its delivery. Source: apache/rocketmq ``ScheduleMessageService``, ``CommitLog.checkMessageAndReturnSize``.
+A delayed message waits in the schedule topic, in the queue of its level (level 3 in queue 2), with
+the property DELAY; the tagsCode of its unit is the time of its delivery. Source: apache/rocketmq
+``ScheduleMessageService``, ``CommitLog.checkMessageAndReturnSize``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,9}")
 
 
 def delay_level(properties: str) -> int:
-    """The level that a property text asks for, 0 if none. Raises ValueError where DELAY is no number of up to nine digits."""
+    """The level that a property text asks for, 0 if none. Raises ValueError where DELAY is no
+    number of up to nine digits."""
     text = property_value(properties, DELAY_TIME_LEVEL)
     if text is None:
         return 0
@@ -38,7 +40,8 @@ class DelayLevels:
         return len(self.delays_ms)
 
     def due_ms(self, properties: str, stored_ms: int) -> int | None:
-        """When a message that waits since ``stored_ms`` is to be delivered; None if it asks for no level."""
+        """When a message that waits since ``stored_ms`` is to be delivered; None if it asks for no
+        level."""
         try:
             level = delay_level(properties)
         except ValueError:

@@ -1,6 +1,8 @@
-"""What stands in one whole stored entry with v4 hosts, read piece by piece: the pieces of a message that is read when first asked for.
+"""What stands in one whole stored entry with v4 hosts, read piece by piece: the pieces of a message
+that is read when first asked for.
 
-One rule: the entry was checked before (``unread_messages``), so its lengths add up. The byte ruler is in ``codec.py``.
+One rule: the entry was checked before (``unread_messages``), so its lengths add up. The byte ruler
+is in ``codec.py``.
 """
 
 from __future__ import annotations
@@ -12,7 +14,12 @@ from turbopump.message.ids import decode_host
 
 BODY_AT: Final = 88
 
-_UINT, _INT, _LONG, _HOST = struct.Struct(">I"), struct.Struct(">i"), struct.Struct(">q"), struct.Struct(">8s")
+_UINT, _INT, _LONG, _HOST = (
+    struct.Struct(">I"),
+    struct.Struct(">i"),
+    struct.Struct(">q"),
+    struct.Struct(">8s"),
+)
 _HEAD: Final = {
     "body_crc": (_UINT, 8),
     "queue_id": (_INT, 12),

@@ -1,9 +1,10 @@
 """Message ids.
 
-* Offset message id: upper hex of store host ip (4 or 16 bytes), port (4), commit-log offset (8): where the message is.
-* Unique id (property UNIQ_KEY), made by the producer: upper hex of ip (4 or 16), process id (low 2 bytes), a hash of the
-  generator (4), milliseconds since the start of the month (4), a counter (2). The month is UTC's, RocketMQ's the local one; readers do
-  not mind.
+* Offset message id: upper hex of store host ip (4 or 16 bytes), port (4), commit-log offset (8):
+  where the message is.
+* Unique id (property UNIQ_KEY), made by the producer: upper hex of ip (4 or 16), process id (low 2
+  bytes), a hash of the generator (4), milliseconds since the start of the month (4), a counter (2).
+  The month is UTC's, RocketMQ's the local one; readers do not mind.
 
 Source: apache/rocketmq ``MessageDecoder.createMessageId``, ``MessageClientIDSetter``.
 """
@@ -45,19 +46,23 @@ def offset_msg_id(ip: str, port: int, commit_log_offset: int) -> str:
 
 
 def decode_offset_msg_id(msg_id: str) -> tuple[str, int, int]:
-    """(ip, port, commit-log offset). Raises ProtocolError if ``msg_id`` is not an offset message id."""
+    """(ip, port, commit-log offset). Raises ProtocolError if ``msg_id`` is not an offset message
+    id."""
     try:
         raw = bytes.fromhex(msg_id)
     except ValueError:
         raw = b""
     if len(raw) not in (16, 28):
-        raise ProtocolError(f"{msg_id[:80]!r} is not an offset message id; expected 32 or 56 hex digits")
+        raise ProtocolError(
+            f"{msg_id[:80]!r} is not an offset message id; expected 32 or 56 hex digits"
+        )
     ip = ipaddress.ip_address(raw[:-12])
     return str(ip), int.from_bytes(raw[-12:-8]), int.from_bytes(raw[-8:])
 
 
 class UniqueIds:
-    """Makes unique ids for one process. ``next()`` costs about 0.3 µs, 0.7 the first time in a millisecond.
+    """Makes unique ids for one process. ``next()`` costs about 0.3 µs, 0.7 the first time in a
+    millisecond.
 
     ``ip`` is an address of this host, ``token`` tells generators of one process apart (four bytes).
     """
@@ -65,7 +70,11 @@ class UniqueIds:
     def __init__(self, clock: Clock, *, ip: str, token: int, pid: int | None = None) -> None:
         self._now_ms = clock.now_ms
         process = os.getpid() if pid is None else pid
-        self._prefix = (packed_ip(ip) + (process & 0xFFFF).to_bytes(2) + (token & 0xFFFFFFFF).to_bytes(4)).hex().upper()
+        self._prefix = (
+            (packed_ip(ip) + (process & 0xFFFF).to_bytes(2) + (token & 0xFFFFFFFF).to_bytes(4))
+            .hex()
+            .upper()
+        )
         self._counter = 0
         self._month_start = 0
         self._next_month = 0
@@ -85,6 +94,12 @@ class UniqueIds:
 
 
 def _month_of(now_ms: int) -> tuple[int, int]:
-    start = datetime.fromtimestamp(now_ms / 1000, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    later = start.replace(year=start.year + 1, month=1) if start.month == 12 else start.replace(month=start.month + 1)
+    start = datetime.fromtimestamp(now_ms / 1000, UTC).replace(
+        day=1, hour=0, minute=0, second=0, microsecond=0
+    )
+    later = (
+        start.replace(year=start.year + 1, month=1)
+        if start.month == 12
+        else start.replace(month=start.month + 1)
+    )
     return int(start.timestamp() * 1000), int(later.timestamp() * 1000)

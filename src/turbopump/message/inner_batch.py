@@ -1,7 +1,9 @@
-"""Entries that hold a whole batch, taken apart: each message as an entry of its own, as it would lie in a topic without such batches.
+"""Entries that hold a whole batch, taken apart: each message as an entry of its own, as it would
+lie in a topic without such batches.
 
-What a message has not itself (hosts, times, place in the log) is the batch's; its queue offset is the batch's and its number in it. The
-flags stay, so that whoever gets it knows that the log has no entry of it. Source: apache/rocketmq ``MessageDecoder.decodeMessage``,
+What a message has not itself (hosts, times, place in the log) is the batch's; its queue offset is
+the batch's and its number in it. The flags stay, so that whoever gets it knows that the log has no
+entry of it. Source: apache/rocketmq ``MessageDecoder.decodeMessage``,
 ``PullAPIWrapper.processPullResult``.
 """
 
@@ -25,13 +27,14 @@ def is_wrapped(sys_flag: int) -> bool:
 
 
 def unwrapped(entry: bytes) -> list[bytes]:
-    """A good entry itself, or one for each message of the batch in it. Raises StoredMessageError if that cannot be read. About 8 µs a
-    message."""
+    """A good entry itself, or one for each message of the batch in it. Raises StoredMessageError if
+    that cannot be read. About 8 µs a message."""
     return _entries_in(decode_entry(entry, check_crc=False)) if is_wrapped(entry[39]) else [entry]
 
 
 def plain_messages(message: ReceivedMessage) -> list[ReceivedMessage]:
-    """A message itself, or each of the batch that it is, with nothing left that says so. Raises StoredMessageError."""
+    """A message itself, or each of the batch that it is, with nothing left that says so. Raises
+    StoredMessageError."""
     if not is_wrapped(message.sys_flag):
         return [message]
     found = [decode_entry(entry, check_crc=False) for entry in _entries_in(message)]
@@ -64,4 +67,6 @@ def _entries_in(whole: ReceivedMessage) -> list[bytes]:
         ]
     except (ProtocolError, MessageError) as error:
         place = f"queue offset {whole.queue_offset} of {whole.topic} queue {whole.queue_id}"
-        raise StoredMessageError(f"the inner batch at {place} cannot be taken apart: {error}") from None
+        raise StoredMessageError(
+            f"the inner batch at {place} cannot be taken apart: {error}"
+        ) from None

@@ -1,7 +1,7 @@
 """Java's two integer widths as annotated types, for every struct that is read from outside.
 
-One rule: a number beyond its width is refused where it is read, so nothing behind it needs to check. Must
-not know who uses it.
+One rule: a number beyond its width is refused where it is read, so nothing behind it needs to
+check. Must not know who uses it.
 """
 
 from __future__ import annotations

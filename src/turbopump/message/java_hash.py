@@ -1,4 +1,5 @@
-"""Java's ``String.hashCode``: the tag code in a ConsumeQueue unit and the key hash of an index are made with it.
+"""Java's ``String.hashCode``: the tag code in a ConsumeQueue unit and the key hash of an index are
+made with it.
 
 ``s[0]·31^(n-1) + … + s[n-1]`` over UTF-16 units, as a signed 32-bit number.
 """
@@ -24,12 +25,14 @@ def java_hash(text: str) -> int:
 
 @lru_cache(maxsize=4096)
 def tags_code(tags: str) -> int:
-    """The code a ConsumeQueue unit carries for these tags: their hash sign-extended to 64 bits; 0 for none."""
+    """The code a ConsumeQueue unit carries for these tags: their hash sign-extended to 64 bits; 0
+    for none."""
     return java_hash(tags)
 
 
 def java_hash_code(value: object) -> int:
-    """Java's ``hashCode`` of the object that ``value`` would be: String, Integer (Long beyond 32 bits), Boolean or Double.
+    """Java's ``hashCode`` of the object that ``value`` would be: String, Integer (Long beyond 32
+    bits), Boolean or Double.
 
     Raises TypeError for anything else, whose hash is not defined by its value.
     """
@@ -46,7 +49,10 @@ def java_hash_code(value: object) -> int:
     if isinstance(value, float):
         bits = 0x7FF8_0000_0000_0000 if value != value else int.from_bytes(struct.pack(">d", value))
         return _folded(bits)
-    raise TypeError(f"a key of type {type(value).__name__} has no hash that others share; give a str, int, bool or float")
+    raise TypeError(
+        f"a key of type {type(value).__name__} has no hash that others share; give a "
+        "str, int, bool or float"
+    )
 
 
 def _folded(bits: int) -> int:

@@ -1,4 +1,5 @@
-"""What a message is: as a user sends it (``Message``) and as a consumer gets it (``ReceivedMessage``).
+"""What a message is: as a user sends it (``Message``) and as a consumer gets it
+(``ReceivedMessage``).
 
 The stored bytes are in ``codec.py``; the rules for names and sizes are in ``rules.py``.
 """
@@ -28,13 +29,15 @@ FLAG_MAX: Final = 2**31 - 1
 class Message:
     """A message to send.
 
-    ``body`` bytes (a str is encoded as UTF-8); ``tags`` one tag for filters; ``keys`` one key or several, for look-ups;
-    ``properties`` your own string pairs, none of them blank, under names that RocketMQ does not use itself; those of a received message may
-    be handed on (docs/client.md); ``flag`` an int of your own (32 bits, signed) that travels along. ``wait_store_ok`` False: the
-    broker need not wait for its disk or slaves before it answers. ``delay_level``: it comes later, after the delay that the broker's table
-    has for that level (docs/delayed-messages.md); 0: at once. ``deliver_at``: it comes at that time (ms since 1970 UTC, or a datetime);
-    ``delay``: so much later (seconds, or a timedelta). Raises MessageError for what is none of these, and if more than one of the last
-    three is given.
+    ``body`` bytes (a str is encoded as UTF-8); ``tags`` one tag for filters; ``keys`` one key or
+    several, for look-ups; ``properties`` your own string pairs, none of them blank, under names
+    that RocketMQ does not use itself; those of a received message may be handed on
+    (docs/client.md); ``flag`` an int of your own (32 bits, signed) that travels along.
+    ``wait_store_ok`` False: the broker need not wait for its disk or slaves before it answers.
+    ``delay_level``: it comes later, after the delay that the broker's table has for that level
+    (docs/delayed-messages.md); 0: at once. ``deliver_at``: it comes at that time (ms since 1970
+    UTC, or a datetime); ``delay``: so much later (seconds, or a timedelta). Raises MessageError for
+    what is none of these, and if more than one of the last three is given.
     """
 
     __slots__ = ("body", "flag", "properties", "topic")
@@ -54,14 +57,20 @@ class Message:
         delay: float | timedelta | None = None,
     ) -> None:
         if type(topic) is not str and not isinstance(topic, str):
-            raise MessageError(f"topic={topic!r:.80} is no topic: its name is expected, as in 'orders'")
+            raise MessageError(
+                f"topic={topic!r:.80} is no topic: its name is expected, as in 'orders'"
+            )
         self.topic = topic
         self.body = body if type(body) is bytes else bytes_of_body(body)
         self.flag = checked_flag(flag) if flag or type(flag) is not int else 0
-        self.properties: dict[str, str] = {} if properties is None else checked_properties(properties)
+        self.properties: dict[str, str] = (
+            {} if properties is None else checked_properties(properties)
+        )
         if tags is not None:
             if not isinstance(tags, str):
-                raise MessageError(f"tags={tags!r:.80} is no tag: one str is expected, as in tags='paid'")
+                raise MessageError(
+                    f"tags={tags!r:.80} is no tag: one str is expected, as in tags='paid'"
+                )
             if tags:
                 self.properties[names.TAGS] = tags
         if keys is not None:
@@ -75,16 +84,23 @@ class Message:
         if delay_level:
             if delay_level.__class__ is not int or not 0 < delay_level < 1000:
                 raise MessageError(
-                    f"delay_level={delay_level!r} is no level: a number from 1 (1 s) to 18 (2 h) is expected, or 0"
+                    f"delay_level={delay_level!r} is no level: a number from 1 (1 s) to 18 (2 h) "
+                    "is expected, or 0"
                 )
             self.properties[names.DELAY_TIME_LEVEL] = str(delay_level)
         if deliver_at is not None or delay is not None:
             if delay_level or None not in (deliver_at, delay):
-                raise MessageError("more than one of delay_level, deliver_at and delay is given; a message has one time")
+                raise MessageError(
+                    "more than one of delay_level, deliver_at and delay is given; "
+                    "a message has one time"
+                )
             self.properties.update(time_properties(deliver_at, delay))
 
     def __repr__(self) -> str:
-        return f"Message(topic={self.topic!r}, body={len(self.body)} B, tags={self.tags!r}, keys={self.keys!r})"
+        return (
+            f"Message(topic={self.topic!r}, body={len(self.body)} B, tags={self.tags!r}, "
+            f"keys={self.keys!r})"
+        )
 
     @property
     def tags(self) -> str | None:
@@ -100,16 +116,25 @@ class Message:
 
     @property
     def user_properties(self) -> dict[str, str]:
-        """Your own properties, for another ``Message``: all but what RocketMQ keeps among them (tags, keys, times)."""
+        """Your own properties, for another ``Message``: all but what RocketMQ keeps among them
+        (tags, keys, times)."""
         return user_properties(self.properties)
 
     def with_property(self, name: str, value: str) -> Message:
         """A copy that has this property too. Raises MessageError if it may not be given."""
-        return Message.as_it_is(self.topic, self.body, {**self.properties, **checked_properties({name: value})}, self.flag)
+        return Message.as_it_is(
+            self.topic,
+            self.body,
+            {**self.properties, **checked_properties({name: value})},
+            self.flag,
+        )
 
     @classmethod
-    def as_it_is(cls, topic: str, body: bytes | str, properties: Mapping[str, str], flag: int = 0) -> Message:
-        """With names of RocketMQ's own among the properties: for code of this package, which knows what they do. Raises MessageError."""
+    def as_it_is(
+        cls, topic: str, body: bytes | str, properties: Mapping[str, str], flag: int = 0
+    ) -> Message:
+        """With names of RocketMQ's own among the properties: for code of this package, which knows
+        what they do. Raises MessageError."""
         message = cls(topic, body, flag=flag)
         message.properties = text_pairs(properties)
         return message
@@ -122,20 +147,25 @@ def bytes_of_body(body: object) -> bytes:
             return body.encode()
         except UnicodeEncodeError as error:
             raise MessageError(
-                f"body={body!r:.80} holds a lone surrogate at {error.start}, which is no text; give valid Unicode, or bytes"
+                f"body={body!r:.80} holds a lone surrogate at {error.start}, which is no text; "
+                "give valid Unicode, or bytes"
             ) from None
     try:
         return bytes(memoryview(body))  # type: ignore[arg-type]
     except TypeError:
         raise MessageError(
-            f"a body is bytes or a str, not {type(body).__name__}; encode it first, as in json.dumps(value) or str(value)"
+            f"a body is bytes or a str, not {type(body).__name__}; encode it first, as in "
+            "json.dumps(value) or str(value)"
         ) from None
 
 
 def checked_flag(flag: object) -> int:
     """A flag that fits. Raises MessageError."""
     if not isinstance(flag, int) or isinstance(flag, bool) or not FLAG_MIN <= flag <= FLAG_MAX:
-        raise MessageError(f"flag={flag!r:.80} does not fit: a whole number from {FLAG_MIN} to {FLAG_MAX} is expected")
+        raise MessageError(
+            f"flag={flag!r:.80} does not fit: a whole number from {FLAG_MIN} to "
+            f"{FLAG_MAX} is expected"
+        )
     return int(flag)
 
 
@@ -143,14 +173,18 @@ def _joined(keys: Iterable[str]) -> str:
     try:
         return names.KEY_SEPARATOR.join(keys)
     except TypeError:
-        raise MessageError(f"keys={keys!r:.80} are no keys: one str, or several as in keys=['a', 'b'], are expected") from None
+        raise MessageError(
+            f"keys={keys!r:.80} are no keys: one str, or several as in keys=['a', "
+            "'b'], are expected"
+        ) from None
 
 
 class ReceivedMessage:
-    """A message as the broker stored it. Offsets: ``queue_offset`` counts messages of its queue, ``commit_log_offset`` bytes.
+    """A message as the broker stored it. Offsets: ``queue_offset`` counts messages of its queue,
+    ``commit_log_offset`` bytes.
 
-    Times in ms since 1970 UTC; hosts are (ip, port). Properties and a compressed body are decoded when first asked for; of one that was
-    pulled (``unread_messages``), so is everything else.
+    Times in ms since 1970 UTC; hosts are (ip, port). Properties and a compressed body are decoded
+    when first asked for; of one that was pulled (``unread_messages``), so is everything else.
     """
 
     __slots__ = (
@@ -235,21 +269,27 @@ class ReceivedMessage:
                 value = head_field_of(self._entry, name)
                 setattr(self, name, value)
             else:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+                raise AttributeError(
+                    f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
+                )
             return value
 
     def __repr__(self) -> str:
         return (
-            f"ReceivedMessage(topic={self.topic!r}, queue_id={self.queue_id}, queue_offset={self.queue_offset}, "
+            f"ReceivedMessage(topic={self.topic!r}, queue_id={self.queue_id}, "
+            f"queue_offset={self.queue_offset}, "
             f"msg_id={self.msg_id!r}, body={len(self.stored_body)} B)"
         )
 
     @property
     def body(self) -> bytes:
-        """The body as it was sent (decompressed). Raises StoredMessageError if it cannot be decompressed."""
+        """The body as it was sent (decompressed). Raises StoredMessageError if it cannot be
+        decompressed."""
         if self._body is None:
             stored = self.stored_body if self._entry is None else body_of(self._entry)
-            self._body = decompress(stored, self.sys_flag) if self.sys_flag & SysFlag.COMPRESSED else stored
+            self._body = (
+                decompress(stored, self.sys_flag) if self.sys_flag & SysFlag.COMPRESSED else stored
+            )
         return self._body
 
     @property
@@ -259,8 +299,9 @@ class ReceivedMessage:
 
     @property
     def properties(self) -> dict[str, str]:
-        """Every property, the system's among them (``turbopump.message.properties`` has their names), but for ``__CRC32#``: that one
-        belongs to the stored bytes, which are others wherever the message is stored next."""
+        """Every property, the system's among them (``turbopump.message.properties`` has their
+        names), but for ``__CRC32#``: that one belongs to the stored bytes, which are others
+        wherever the message is stored next."""
         if self._properties is None:
             text = self._properties_text if self._entry is None else properties_text_of(self._entry)
             self._properties = decode_properties(text)
@@ -277,7 +318,8 @@ class ReceivedMessage:
 
     @property
     def user_properties(self) -> dict[str, str]:
-        """What the sender gave it of his own: without tags, keys and what brokers and clients have added."""
+        """What the sender gave it of his own: without tags, keys and what brokers and clients have
+        added."""
         return user_properties(self.properties)
 
     @property

@@ -1,4 +1,5 @@
-"""Receipts of POP: what a broker tells about popped messages, and the handle with which one of them is acknowledged.
+"""Receipts of POP: what a broker tells about popped messages, and the handle with which one of them
+is acknowledged.
 
 ::
 
@@ -7,8 +8,9 @@
     msgOffsetInfo     <kind> <queue> <offset>,<offset>…                                          joined by ;
     orderCountInfo    <kind> <queue> <times>   or   <kind> qo<queue>%<queue offset> <times>      joined by ;
 
-Fields are separated by single spaces, times are milliseconds. ``kind`` tells the topic in which the queue is: 0 the topic itself,
-1 and 2 the group's retry topic for it. One rule: text ↔ values. It must not know what a checkpoint is.
+Fields are separated by single spaces, times are milliseconds. ``kind`` tells the topic in which the
+queue is: 0 the topic itself, 1 and 2 the group's retry topic for it. One rule: text ↔ values. It
+must not know what a checkpoint is.
 
 Source: apache/rocketmq ``ExtraInfoUtil``, ``KeyBuilder``.
 """
@@ -40,7 +42,8 @@ class QueueKind(StrEnum):
 
 
 class QueueKey(NamedTuple):
-    """What the three texts name: a queue id as text, or ``qo<queue>%<queue offset>`` for one message."""
+    """What the three texts name: a queue id as text, or ``qo<queue>%<queue offset>`` for one
+    message."""
 
     kind: QueueKind
     name: str
@@ -56,7 +59,8 @@ def message_key(kind: QueueKind, queue_id: int, queue_offset: int) -> QueueKey:
 
 
 def pop_retry_topic(topic: str, group: str, *, v2: bool = False) -> str:
-    """Where messages of ``topic`` wait that ``group`` popped and did not acknowledge. RocketMQ: ``buildPopRetryTopic``."""
+    """Where messages of ``topic`` wait that ``group`` popped and did not acknowledge. RocketMQ:
+    ``buildPopRetryTopic``."""
     return f"{RETRY_PREFIX}{group}{'+' if v2 else '_'}{topic}"
 
 
@@ -69,11 +73,16 @@ def kind_of(topic: str) -> QueueKind:
 
 def real_topic(kind: QueueKind, topic: str, group: str) -> str:
     """The topic that holds a queue of ``kind`` of ``topic``."""
-    return topic if kind is QueueKind.NORMAL else pop_retry_topic(topic, group, v2=kind is QueueKind.RETRY_V2)
+    return (
+        topic
+        if kind is QueueKind.NORMAL
+        else pop_retry_topic(topic, group, v2=kind is QueueKind.RETRY_V2)
+    )
 
 
 def original_topic(topic: str, group: str) -> str:
-    """The topic for which ``topic`` is the retry topic of ``group``; any other as it is. RocketMQ: ``parseNormalTopic``."""
+    """The topic for which ``topic`` is the retry topic of ``group``; any other as it is. RocketMQ:
+    ``parseNormalTopic``."""
     for separator in "+_":
         start = f"{RETRY_PREFIX}{group}{separator}"
         if topic.startswith(start):
@@ -84,7 +93,8 @@ def original_topic(topic: str, group: str) -> str:
 class PopHandle(msgspec.Struct, frozen=True, kw_only=True):
     """Names one popped message, or with ``queue_offset`` None all that a pop found in a queue.
 
-    ``start_offset`` is the queue offset at which the pop's checkpoint begins; times are milliseconds since 1970 and a duration."""
+    ``start_offset`` is the queue offset at which the pop's checkpoint begins; times are
+    milliseconds since 1970 and a duration."""
 
     start_offset: int
     pop_time_ms: int
@@ -118,7 +128,8 @@ class PopHandle(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def decode(cls, text: str) -> PopHandle:
-        """Raises MessageError for text that is none. A kind that is not known counts as normal, as in Apache's reader."""
+        """Raises MessageError for text that is none. A kind that is not known counts as normal, as
+        in Apache's reader."""
         parts = text.split(" ")
         if len(parts) < 7:
             raise MessageError(f"pop handle has {len(parts)} fields, not 7 or 8: {text[:128]!r}")
@@ -141,18 +152,24 @@ def encode_numbers(entries: Iterable[tuple[QueueKey, int]]) -> str:
 
 
 def decode_numbers(text: str | None) -> dict[QueueKey, int]:
-    """The reverse; empty for none. Raises MessageError for text that is neither, or names a queue twice."""
+    """The reverse; empty for none. Raises MessageError for text that is neither, or names a queue
+    twice."""
     return {key: _number(value, text or "") for key, value in _entries(text).items()}
 
 
 def encode_offsets(entries: Iterable[tuple[QueueKey, Sequence[int]]]) -> str:
     """``msgOffsetInfo``: the queue offsets of the messages, in the order of the answer's body."""
-    return ";".join(f"{key.kind.value} {key.name} {','.join(map(str, offsets))}" for key, offsets in entries)
+    return ";".join(
+        f"{key.kind.value} {key.name} {','.join(map(str, offsets))}" for key, offsets in entries
+    )
 
 
 def decode_offsets(text: str | None) -> dict[QueueKey, list[int]]:
     """The reverse; empty for none. Raises MessageError as ``decode_numbers``."""
-    return {key: [_number(each, text or "") for each in value.split(",")] for key, value in _entries(text).items()}
+    return {
+        key: [_number(each, text or "") for each in value.split(",")]
+        for key, value in _entries(text).items()
+    }
 
 
 def _entries(text: str | None) -> Mapping[QueueKey, str]:

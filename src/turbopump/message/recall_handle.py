@@ -4,8 +4,8 @@
 
     URL-safe Base64 of:   v1 <topic> <broker> <time in ms> <unique id>        separated by single spaces
 
-The time is that of the message's slot, plus 1. The unique id is the rest, spaces and all; RocketMQ reads it up to its first space.
-Source: apache/rocketmq ``RecallMessageHandle``.
+The time is that of the message's slot, plus 1. The unique id is the rest, spaces and all; RocketMQ
+reads it up to its first space. Source: apache/rocketmq ``RecallMessageHandle``.
 """
 
 from __future__ import annotations
@@ -47,11 +47,13 @@ class RecallHandle:
         parts = raw.split(" ", 4)
         if len(parts) < 5 or parts[0] != "v1" or not all(parts):
             raise MessageError(
-                "recall handle is invalid: give the recall_handle of the SendResult that the timer message was answered with"
+                "recall handle is invalid: give the recall_handle of the SendResult that the "
+                "timer message was answered with"
             )
         return cls(*parts[1:])
 
 
 def delete_key(topic: str, unique_id: str) -> str:
-    """What names the message that a recall is for. RocketMQ: ``TimerMessageStore.buildDeleteKey``."""
+    """What names the message that a recall is for. RocketMQ:
+    ``TimerMessageStore.buildDeleteKey``."""
     return f"{topic}+{unique_id}"

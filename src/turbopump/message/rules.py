@@ -1,5 +1,5 @@
-"""Names and sizes that are allowed, by Apache's rules (``TopicValidator``, ``Validators``). Pure checks; the first broken rule is
-named in a sentence that says what to do."""
+"""Names and sizes that are allowed, by Apache's rules (``TopicValidator``, ``Validators``). Pure
+checks; the first broken rule is named in a sentence that says what to do."""
 
 from __future__ import annotations
 
@@ -46,7 +46,11 @@ NOT_SENDABLE_TOPICS: Final = frozenset(
 
 def topic_fault(topic: str) -> str | None:
     """Why ``topic`` is not a legal name, or None if it is."""
-    return _name_fault("topic", topic, RETRY_TOPIC_SIZE_MAX if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else TOPIC_SIZE_MAX)
+    return _name_fault(
+        "topic",
+        topic,
+        RETRY_TOPIC_SIZE_MAX if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else TOPIC_SIZE_MAX,
+    )
 
 
 def group_fault(group: str) -> str | None:
@@ -55,7 +59,8 @@ def group_fault(group: str) -> str | None:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether it can be written as UTF-8: a str of Python may hold lone surrogates, which are no text."""
+    """Whether it can be written as UTF-8: a str of Python may hold lone surrogates, which are no
+    text."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -74,5 +79,8 @@ def _name_fault(kind: str, name: str, size_max: int) -> str | None:
     if len(name) > size_max:
         return f"the {kind} name has {len(name)} characters; at most {size_max} are allowed"
     if not _LEGAL_NAME.fullmatch(name):
-        return f"the {kind} name {name[:80]!r} holds a character outside a-z A-Z 0-9 _ - % |; choose another name"
+        return (
+            f"the {kind} name {name[:80]!r} holds a character outside a-z A-Z 0-9 _ - % |; "
+            "choose another name"
+        )
     return None

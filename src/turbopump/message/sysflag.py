@@ -6,7 +6,8 @@ from typing import Final
 
 
 class SysFlag:
-    """What the store must know of a message. Plain ints: ``int & IntFlag`` would cost 0.7 µs, several times per message."""
+    """What the store must know of a message. Plain ints: ``int & IntFlag`` would cost 0.7 µs,
+    several times per message."""
 
     COMPRESSED: Final = 0x1
     MULTI_TAGS: Final = 0x2

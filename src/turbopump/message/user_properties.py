@@ -1,9 +1,12 @@
-"""Which properties a user may give a message: text with something in it, under names that RocketMQ does not keep for itself.
+"""Which properties a user may give a message: text with something in it, under names that RocketMQ
+does not keep for itself.
 
-One rule: what would be lost without a word, or mean something else than its user thinks, is refused in a sentence that says what to use.
-Those of a received message, which brokers and clients have added to, may be handed on as they are: what is not for the next message is
-left out. It must not know how messages are sent. Source: apache/rocketmq ``Message.putUserProperty``, ``MessageConst.STRING_HASH_SET``
-(5.3.3); other than there, ``UNIQ_KEY`` may be given: an id of one's own.
+One rule: what would be lost without a word, or mean something else than its user thinks, is refused
+in a sentence that says what to use. Those of a received message, which brokers and clients have
+added to, may be handed on as they are: what is not for the next message is left out. It must not
+know how messages are sent. Source: apache/rocketmq ``Message.putUserProperty``,
+``MessageConst.STRING_HASH_SET`` (5.3.3); other than there, ``UNIQ_KEY`` may be given: an id of
+one's own.
 """
 
 from __future__ import annotations
@@ -75,8 +78,11 @@ RESERVED: Final = frozenset(
     }
 )
 """Names that a user may not give."""
-_HANDED_ON: Final = frozenset({names.KEYS, names.TAGS, names.CORRELATION_ID, names.REPLY_TO_CLIENT, names.TTL})
-"""Of a received message: what its sender said of it, and to whom a reply goes. ``WAIT`` is not among them: brokers put it in too."""
+_HANDED_ON: Final = frozenset(
+    {names.KEYS, names.TAGS, names.CORRELATION_ID, names.REPLY_TO_CLIENT, names.TTL}
+)
+"""Of a received message: what its sender said of it, and to whom a reply goes. ``WAIT`` is not
+among them: brokers put it in too."""
 _LEFT_BEHIND: Final = (RESERVED - _HANDED_ON) | {
     names.TRANSACTION_ID,
     names.TRANSACTION_CHECK_TIMES,
@@ -84,20 +90,27 @@ _LEFT_BEHIND: Final = (RESERVED - _HANDED_ON) | {
     names.INNER_BASE,
     CONSUME_FAILURE,
 }
-"""Of a received message: what brokers and clients put in. The last five a user may give all the same, as in Java."""
+"""Of a received message: what brokers and clients put in. The last five a user may give all the
+same, as in Java."""
 _BLANKS: Final = "".join(map(chr, range(0x21)))
 """What Java's ``trim`` takes off."""
 
 
 def user_properties(properties: Mapping[str, str]) -> dict[str, str]:
     """Those that are no names of RocketMQ's."""
-    return {name: value for name, value in properties.items() if name not in RESERVED and name not in _LEFT_BEHIND}
+    return {
+        name: value
+        for name, value in properties.items()
+        if name not in RESERVED and name not in _LEFT_BEHIND
+    }
 
 
 def handed_on(properties: Mapping[str, str]) -> dict[str, str]:
-    """Of a received message's properties, and what was put to them since, those that the next message has too. Raises MessageError for
-    what is no text, or empty."""
-    kept = {name: value for name, value in text_pairs(properties).items() if name not in _LEFT_BEHIND}
+    """Of a received message's properties, and what was put to them since, those that the next
+    message has too. Raises MessageError for what is no text, or empty."""
+    kept = {
+        name: value for name, value in text_pairs(properties).items() if name not in _LEFT_BEHIND
+    }
     for name, value in kept.items():
         if not name or not value:  # other clients may have sent spaces
             raise blank(name, value)
@@ -108,16 +121,24 @@ def checked_properties(properties: Mapping[str, str]) -> dict[str, str]:
     """What a user gave, as a copy. Raises MessageError. About 0.15 µs each."""
     copied = text_pairs(properties)
     if not RESERVED.isdisjoint(copied):
-        if names.MSG_REGION in copied and names.TRACE_SWITCH in copied:  # brokers put both into every message
+        # brokers put both into every message
+        if names.MSG_REGION in copied and names.TRACE_SWITCH in copied:
             return handed_on(copied)
         name = next(name for name in copied if name in RESERVED)
-        instead = f"{_USE[name]} instead" if name in _USE else "brokers and clients set it, choose another name"
+        instead = (
+            f"{_USE[name]} instead"
+            if name in _USE
+            else ("brokers and clients set it, choose another name")
+        )
         raise MessageError(
-            f"property {name!r} is RocketMQ's own: {instead}. What a received message has may be handed on as it is; "
+            f"property {name!r} is RocketMQ's own: {instead}. What a received message has may be "
+            "handed on as it is; "
             "for a copy of a Message, take its user_properties"
         )
     for name, value in copied.items():
-        if not (name.strip() and value.strip()) and not (name.strip(_BLANKS) and value.strip(_BLANKS)):
+        if not (name.strip() and value.strip()) and not (
+            name.strip(_BLANKS) and value.strip(_BLANKS)
+        ):
             raise blank(name, value)
     return copied
 
@@ -127,11 +148,14 @@ def text_pairs(properties: Mapping[str, str]) -> dict[str, str]:
     try:
         copied = dict(properties)
     except (TypeError, ValueError):
-        raise MessageError(f"properties={properties!r:.80} is no mapping of names to values") from None
+        raise MessageError(
+            f"properties={properties!r:.80} is no mapping of names to values"
+        ) from None
     for name, value in copied.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise MessageError(
-                f"property {name!r:.80} has the value {value!r:.80}; names and values are text: give str({value!r:.80})"
+                f"property {name!r:.80} has the value {value!r:.80}; names and values are text: "
+                f"give str({value!r:.80})"
             )
     return copied
 
@@ -139,5 +163,6 @@ def text_pairs(properties: Mapping[str, str]) -> dict[str, str]:
 def blank(name: str, value: str) -> MessageError:
     """The error of a property that no consumer would see."""
     return MessageError(
-        f"property {name!r:.80} with the value {value!r:.80} is blank, and would be lost: leave it out, or give it something to hold"
+        f"property {name!r:.80} with the value {value!r:.80} is blank, and would be lost: leave "
+        "it out, or give it something to hold"
     )

@@ -1,7 +1,9 @@
-"""What a name server answers: one method per request, each a question to the route table and its answer in bytes.
+"""What a name server answers: one method per request, each a question to the route table and its
+answer in bytes.
 
-Its one rule: no state of its own beyond the table and the start time; nothing waits. It must not know sockets. Codes and remarks
-follow apache/rocketmq `DefaultRequestProcessor` and `ClientRequestProcessor`; where Apache's remark says nothing, ours does.
+Its one rule: no state of its own beyond the table and the start time; nothing waits. It must not
+know sockets. Codes and remarks follow apache/rocketmq `DefaultRequestProcessor` and
+`ClientRequestProcessor`; where Apache's remark says nothing, ours does.
 """
 
 import logging
@@ -21,7 +23,11 @@ from turbopump.namesrv.route_table import RouteTable
 from turbopump.protocol import fastjson
 from turbopump.protocol.bodies.cluster import BrokerMemberGroupBody
 from turbopump.protocol.bodies.register import RegisterBrokerBody
-from turbopump.protocol.bodies.topics import DataVersion, TopicConfigAndMappingSerializeWrapper, TopicList
+from turbopump.protocol.bodies.topics import (
+    DataVersion,
+    TopicConfigAndMappingSerializeWrapper,
+    TopicList,
+)
 from turbopump.protocol.codes import V3_0_11, V4_9_4, V5_0_0, ResponseCode
 from turbopump.protocol.requests.namesrv import (
     AddWritePerm,
@@ -74,14 +80,21 @@ class NamesrvHandlers:
 
     def register_broker(self, request: RegisterBroker, context: RequestContext) -> Response:
         if request.body_crc32 and body_crc32(context.body) != request.body_crc32:
-            return _refused("crc32 not match: the body is not the one that the broker sent; register again")
+            return _refused(
+                "crc32 not match: the body is not the one that the broker sent; register again"
+            )
         if not _is_address(request.broker_addr):
-            return _refused(f"brokerAddr {request.broker_addr[:80]!r} is not HOST:PORT; set brokerIP1 and listenPort")
+            return _refused(
+                f"brokerAddr {request.broker_addr[:80]!r} is not HOST:PORT; set "
+                "brokerIP1 and listenPort"
+            )
         try:
             body = _read_registration(request, context)
         except fastjson.FastjsonError as error:
             return _refused(f"Failed to decode RegisterBrokerBody: {error}")
-        broker = BrokerIdentity(request.cluster_name, request.broker_name, request.broker_id, request.broker_addr)
+        broker = BrokerIdentity(
+            request.cluster_name, request.broker_name, request.broker_id, request.broker_addr
+        )
         known = self._table.data_version(broker.cluster, broker.address) is not None
         outcome = self._table.register(
             Registration(
@@ -97,10 +110,14 @@ class NamesrvHandlers:
             self._clock.monotonic(),
         )
         if isinstance(outcome, Incomplete):
-            return _refused("register broker failed: the first registration of a broker must carry all of its topics")
+            return _refused(
+                "register broker failed: the first registration of a broker must "
+                "carry all of its topics"
+            )
         if isinstance(outcome, Superseded):
             log.warning(
-                "registration ignored, a newer broker has the id broker=%s id=%d address=%s owner=%s",
+                "registration ignored, a newer broker has the id broker=%s id=%d address=%s "
+                "owner=%s",
                 broker.name,
                 broker.id,
                 broker.address,
@@ -116,15 +133,24 @@ class NamesrvHandlers:
                 broker.cluster,
                 len(body.topic_config_serialize_wrapper.topic_config_table),
             )
-        return Response(RegisterBrokerReply(ha_server_addr=outcome.ha_address, master_addr=outcome.master_address))
+        return Response(
+            RegisterBrokerReply(
+                ha_server_addr=outcome.ha_address, master_addr=outcome.master_address
+            )
+        )
 
     def unregister_broker(self, request: UnregisterBroker, context: RequestContext) -> Response:
-        broker = BrokerIdentity(request.cluster_name, request.broker_name, request.broker_id, request.broker_addr)
+        broker = BrokerIdentity(
+            request.cluster_name, request.broker_name, request.broker_id, request.broker_addr
+        )
         if self._table.unregister(broker, context.peer):
-            log.info("broker left broker=%s id=%d address=%s", broker.name, broker.id, broker.address)
+            log.info(
+                "broker left broker=%s id=%d address=%s", broker.name, broker.id, broker.address
+            )
         else:
             log.warning(
-                "unregistration ignored, not registered by this connection broker=%s id=%d address=%s peer=%s",
+                "unregistration ignored, not registered by this connection broker=%s id=%d "
+                "address=%s peer=%s",
                 broker.name,
                 broker.id,
                 broker.address,
@@ -145,15 +171,23 @@ class NamesrvHandlers:
 
     def route_info(self, request: GetRouteInfo, context: RequestContext) -> Response:
         if self._config.need_wait_for_service:
-            left = self._started_at + self._config.wait_seconds_for_service - self._clock.monotonic()
+            left = (
+                self._started_at + self._config.wait_seconds_for_service - self._clock.monotonic()
+            )
             if left > 0:
-                return _refused(f"name server not ready: it answers in {left:.0f} s (waitSecondsForService)")
+                return _refused(
+                    f"name server not ready: it answers in {left:.0f} s (waitSecondsForService)"
+                )
         route = self._table.route(request.topic)
         if route is None:
-            return Response(code=ResponseCode.TOPIC_NOT_EXIST, remark=self._why_no_route(request.topic))
+            return Response(
+                code=ResponseCode.TOPIC_NOT_EXIST, remark=self._why_no_route(request.topic)
+            )
         # RocketMQ: older clients cannot read quoted number keys.
         standard = context.version >= V4_9_4 or bool(request.accept_standard_json_only)
-        return Response(body=fastjson.encode_standard(route) if standard else fastjson.encode(route))
+        return Response(
+            body=fastjson.encode_standard(route) if standard else fastjson.encode(route)
+        )
 
     def cluster_info(self, request: GetBrokerClusterInfo, context: RequestContext) -> Response:
         return Response(body=fastjson.encode(self._table.cluster_info()))
@@ -164,35 +198,58 @@ class NamesrvHandlers:
 
     def all_topics(self, request: GetAllTopicList, context: RequestContext) -> Response:
         if not self._config.enable_all_topic_list:
-            return _refused("disable: this name server does not list topics (enableAllTopicList=false)")
+            return _refused(
+                "disable: this name server does not list topics (enableAllTopicList=false)"
+            )
         return Response(body=fastjson.encode(TopicList(topic_list=self._table.topics())))
 
     def topics_by_cluster(self, request: GetTopicsByCluster, context: RequestContext) -> Response:
         if not self._config.enable_topic_list:
-            return _refused("disable: this name server does not list topics (enableTopicList=false)")
-        return Response(body=fastjson.encode(TopicList(topic_list=self._table.topics_of_cluster(request.cluster))))
+            return _refused(
+                "disable: this name server does not list topics (enableTopicList=false)"
+            )
+        return Response(
+            body=fastjson.encode(
+                TopicList(topic_list=self._table.topics_of_cluster(request.cluster))
+            )
+        )
 
     def wipe_write_perm(self, request: WipeWritePerm, context: RequestContext) -> Response:
         count = self._table.wipe_write_perm(request.broker_name)
-        log.info("write permission taken broker=%s topics=%d peer=%s", request.broker_name, count, context.peer.peer)
+        log.info(
+            "write permission taken broker=%s topics=%d peer=%s",
+            request.broker_name,
+            count,
+            context.peer.peer,
+        )
         return Response(WipeWritePermReply(wipe_topic_count=count))
 
     def add_write_perm(self, request: AddWritePerm, context: RequestContext) -> Response:
         count = self._table.add_write_perm(request.broker_name)
-        log.info("write permission given broker=%s topics=%d peer=%s", request.broker_name, count, context.peer.peer)
+        log.info(
+            "write permission given broker=%s topics=%d peer=%s",
+            request.broker_name,
+            count,
+            context.peer.peer,
+        )
         return Response(AddWritePermReply(add_topic_count=count))
 
     def delete_topic(self, request: DeleteTopicInNamesrv, context: RequestContext) -> Response:
         count = self._table.delete_topic(request.topic, request.cluster_name or None)
-        log.info("topic forgotten topic=%s brokers=%d peer=%s", request.topic, count, context.peer.peer)
+        log.info(
+            "topic forgotten topic=%s brokers=%d peer=%s", request.topic, count, context.peer.peer
+        )
         return Response()
 
     def _why_no_route(self, topic: str) -> str:
         start = f"No topic route info in name server for the topic: {topic[:128]}. "
         if not self._table.broker_count:
-            return start + "No broker is registered here: start one with this name server in its namesrvAddr."
+            return start + (
+                "No broker is registered here: start one with this name server in its namesrvAddr."
+            )
         return start + (
-            "No registered broker has it: create it, or send to it with autoCreateTopicEnable=true on the broker; "
+            "No registered broker has it: create it, or send to it with "
+            "autoCreateTopicEnable=true on the broker; "
             "if it exists, its broker registers with another name server."
         )
 
@@ -204,7 +261,9 @@ def _read_registration(request: RegisterBroker, context: RequestContext) -> Regi
         topics = fastjson.decode(context.body, TopicConfigAndMappingSerializeWrapper)
         return RegisterBrokerBody(topic_config_serialize_wrapper=topics)
     if request.compressed:
-        return RegisterBrokerBody.decode_compressed(context.body, with_mappings=context.version >= V5_0_0)
+        return RegisterBrokerBody.decode_compressed(
+            context.body, with_mappings=context.version >= V5_0_0
+        )
     return RegisterBrokerBody.decode(context.body)
 
 

@@ -1,7 +1,8 @@
-"""What a broker tells a name server about itself, what is kept of it, and the three ways a registration can end: plain values.
+"""What a broker tells a name server about itself, what is kept of it, and the three ways a
+registration can end: plain values.
 
-Their one rule: a broker is its cluster, name, id and address together; two that differ in one of these are two brokers. They must
-not know the table.
+Their one rule: a broker is its cluster, name, id and address together; two that differ in one of
+these are two brokers. They must not know the table.
 """
 
 from dataclasses import dataclass, field
@@ -26,7 +27,9 @@ class Registration:
     """What a broker registers. `acting_master` is None for brokers of 4.x, which do not send it."""
 
     broker: BrokerIdentity
-    topics: TopicConfigAndMappingSerializeWrapper = field(default_factory=TopicConfigAndMappingSerializeWrapper)
+    topics: TopicConfigAndMappingSerializeWrapper = field(
+        default_factory=TopicConfigAndMappingSerializeWrapper
+    )
     filter_servers: list[str] = field(default_factory=list)
     ha_address: str | None = None
     zone: str | None = None
@@ -51,7 +54,8 @@ class Superseded:
 
 @dataclass(frozen=True, slots=True)
 class Incomplete:
-    """A registration that is refused: a broker's first one must carry all its topics, and this one has a single topic."""
+    """A registration that is refused: a broker's first one must carry all its topics, and this one
+    has a single topic."""
 
 
 @dataclass(slots=True)

@@ -1,7 +1,9 @@
-"""Everything a name server knows: which broker is where, which topics it has, and until when that is believed.
+"""Everything a name server knows: which broker is where, which topics it has, and until when that
+is believed.
 
-Its one rule: no network, no clock, no waiting; times (monotonic seconds) and connections (any object, compared by identity) come
-in as values. It must not know bytes or requests. Source of the rules: apache/rocketmq `RouteInfoManager`.
+Its one rule: no network, no clock, no waiting; times (monotonic seconds) and connections (any
+object, compared by identity) come in as values. It must not know bytes or requests. Source of the
+rules: apache/rocketmq `RouteInfoManager`.
 """
 
 from collections.abc import Callable
@@ -23,10 +25,12 @@ from turbopump.protocol.bodies.topics import PERM_READ, PERM_WRITE, DataVersion,
 
 
 class RouteTable:
-    """The table. `support_acting_master` shows the smallest slave as master where there is none; `delete_missing_topics` takes a
-    registration as the broker's whole list of topics."""
+    """The table. `support_acting_master` shows the smallest slave as master where there is none;
+    `delete_missing_topics` takes a registration as the broker's whole list of topics."""
 
-    def __init__(self, *, support_acting_master: bool = False, delete_missing_topics: bool = False) -> None:
+    def __init__(
+        self, *, support_acting_master: bool = False, delete_missing_topics: bool = False
+    ) -> None:
         self._support_acting_master = support_acting_master
         self._delete_missing_topics = delete_missing_topics
         self._brokers: dict[str, BrokerData] = {}
@@ -36,7 +40,9 @@ class RouteTable:
 
     # What brokers say.
 
-    def register(self, registration: Registration, connection: object, now: float) -> Accepted | Superseded | Incomplete:
+    def register(
+        self, registration: Registration, connection: object, now: float
+    ) -> Accepted | Superseded | Incomplete:
         """Take a broker's word for itself and its topics."""
         broker, topics = registration.broker, registration.topics
         addresses = self._brokers[broker.name].broker_addrs if broker.name in self._brokers else {}
@@ -51,7 +57,9 @@ class RouteTable:
             return Incomplete()
 
         known = self._placed(registration)
-        leads = broker.id == MASTER_ID or (registration.acting_master is not None and broker.id == min(known.broker_addrs))
+        leads = broker.id == MASTER_ID or (
+            registration.acting_master is not None and broker.id == min(known.broker_addrs)
+        )
         if leads:
             self._take_topics(registration, known, first)
         self._live[broker.cluster, broker.address] = LiveBroker(
@@ -66,7 +74,8 @@ class RouteTable:
         return self._master_for(broker, known)
 
     def heartbeat(self, cluster: str, address: str, now: float) -> bool:
-        """Believe in a registered broker for another time-out; False if none is registered there."""
+        """Believe in a registered broker for another time-out; False if none is registered
+        there."""
         live = self._live.get((cluster, address))
         if live is None:
             return False
@@ -74,9 +83,11 @@ class RouteTable:
         return True
 
     def unregister(self, broker: BrokerIdentity, connection: object) -> bool:
-        """Forget a broker, if it was this connection that registered it under this name and id; else nothing happens.
+        """Forget a broker, if it was this connection that registered it under this name and id;
+        else nothing happens.
 
-        RocketMQ forgets whoever has the address, so that a late word from a stopped process removes its successor (#4522, #9411).
+        RocketMQ forgets whoever has the address, so that a late word from a stopped process removes
+        its successor (#4522, #9411).
         """
         live = self._live.get((broker.cluster, broker.address))
         if live is None or live.connection is not connection or live.broker != broker:
@@ -86,11 +97,16 @@ class RouteTable:
 
     def connection_lost(self, connection: object) -> list[BrokerIdentity]:
         """Forget every broker that this connection registered."""
-        return self._forget_all([live for live in self._live.values() if live.connection is connection])
+        return self._forget_all(
+            [live for live in self._live.values() if live.connection is connection]
+        )
 
     def expire(self, now: float) -> list[tuple[BrokerIdentity, object]]:
-        """Forget the brokers that were silent for longer than their time-out; each with the connection to close."""
-        silent = [live for live in self._live.values() if live.heard_at + live.timeout_ms / 1000 < now]
+        """Forget the brokers that were silent for longer than their time-out; each with the
+        connection to close."""
+        silent = [
+            live for live in self._live.values() if live.heard_at + live.timeout_ms / 1000 < now
+        ]
         self._forget_all(silent)
         return [(live.broker, live.connection) for live in silent]
 
@@ -137,7 +153,9 @@ class RouteTable:
     def topics_of_cluster(self, cluster: str) -> tuple[str, ...]:
         """The topics that a broker of the cluster has; none for an unknown cluster."""
         names = {name for name, broker in self._brokers.items() if broker.cluster == cluster}
-        return tuple(topic for topic, queues in self._queues.items() if not names.isdisjoint(queues))
+        return tuple(
+            topic for topic, queues in self._queues.items() if not names.isdisjoint(queues)
+        )
 
     @property
     def broker_count(self) -> int:
@@ -147,11 +165,13 @@ class RouteTable:
     # What an operator may change, until the broker registers a newer version of its topics.
 
     def wipe_write_perm(self, name: str) -> int:
-        """Take the write permission from every topic of a broker; returns how many topics it has."""
+        """Take the write permission from every topic of a broker; returns how many topics it
+        has."""
         return self._change_perms(name, lambda perm: perm & ~PERM_WRITE)
 
     def add_write_perm(self, name: str) -> int:
-        """Give every topic of a broker read and write permission; returns how many topics it has."""
+        """Give every topic of a broker read and write permission; returns how many topics it
+        has."""
         return self._change_perms(name, lambda perm: PERM_READ | PERM_WRITE)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> int:
@@ -167,7 +187,9 @@ class RouteTable:
 
     # How the parts are kept together.
 
-    def _newer_owner(self, broker: BrokerIdentity, addresses: dict[int, str], version: DataVersion) -> str | None:
+    def _newer_owner(
+        self, broker: BrokerIdentity, addresses: dict[int, str], version: DataVersion
+    ) -> str | None:
         owner = addresses.get(broker.id)
         if owner is None or owner == broker.address:
             return None
@@ -180,7 +202,10 @@ class RouteTable:
         broker = registration.broker
         for live in list(self._live.values()):
             same_place = live.broker.address == broker.address and live.broker != broker
-            same_part = (live.broker.name, live.broker.id) == (broker.name, broker.id) and live.broker != broker
+            same_part = (live.broker.name, live.broker.id) == (
+                broker.name,
+                broker.id,
+            ) and live.broker != broker
             if same_part or (same_place and broker.cluster == live.broker.cluster):
                 self._forget(live)
         known = self._brokers.setdefault(broker.name, BrokerData(broker_name=broker.name))
@@ -196,7 +221,9 @@ class RouteTable:
         changed = first or previous is None or previous != topics.data_version
         acting = broker.id != MASTER_ID and known.enable_acting_master
         if self._delete_missing_topics and not topics.topic_queue_mapping_info_map:
-            for topic in [topic for topic in self._queues if topic not in topics.topic_config_table]:
+            for topic in [
+                topic for topic in self._queues if topic not in topics.topic_config_table
+            ]:
                 self._drop_queues(topic, broker.name)
         for key, config in topics.topic_config_table.items():
             queues = self._queues.setdefault(config.topic_name or key, {})
@@ -247,8 +274,16 @@ class RouteTable:
         return len(mine)
 
     def _filter_servers(self, brokers: list[BrokerData]) -> dict[str, list[str]]:
-        places = [(broker.cluster or "", address) for broker in brokers for address in broker.broker_addrs.values()]
-        return {place[1]: self._live[place].filter_servers for place in places if self._live[place].filter_servers}
+        places = [
+            (broker.cluster or "", address)
+            for broker in brokers
+            for address in broker.broker_addrs.values()
+        ]
+        return {
+            place[1]: self._live[place].filter_servers
+            for place in places
+            if self._live[place].filter_servers
+        }
 
 
 def _queue_data(name: str, config: TopicConfig, *, writable: bool) -> QueueData:
@@ -266,7 +301,8 @@ def _copied(broker: BrokerData) -> BrokerData:
 
 
 def _show_acting_masters(brokers: list[BrokerData], queues: dict[str, QueueData]) -> None:
-    """RocketMQ: where the master is gone, the slave with the smallest id serves reads under the id 0."""
+    """RocketMQ: where the master is gone, the slave with the smallest id serves reads under the id
+    0."""
     for broker in brokers:
         addresses = broker.broker_addrs
         if not broker.enable_acting_master or MASTER_ID in addresses or not addresses:

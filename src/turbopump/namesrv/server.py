@@ -1,6 +1,7 @@
 """A name server: the route table, its handlers, a listening port, and the scan for silent brokers.
 
-Its one rule: whatever happens is turned into a call of the table with the time in it. It must not know files or signals.
+Its one rule: whatever happens is turned into a call of the table with the time in it. It must not
+know files or signals.
 """
 
 import asyncio
@@ -20,7 +21,8 @@ log = logging.getLogger(__name__)
 class NameServer:
     """One name server in the running event loop.
 
-    `clock` is asked for monotonic seconds. `start` raises `ConfigError` when the address cannot be bound.
+    `clock` is asked for monotonic seconds. `start` raises `ConfigError` when the address cannot be
+    bound.
     """
 
     def __init__(self, config: NamesrvConfig | None = None, *, clock: Clock | None = None) -> None:
@@ -40,16 +42,19 @@ class NameServer:
         self._scan: asyncio.TimerHandle | None = None
 
     async def start(self, host: str | None = None, port: int | None = None) -> tuple[str, int]:
-        """Listen, on the configuration's address unless another is given (port 0 picks a free one); returns the address bound."""
+        """Listen, on the configuration's address unless another is given (port 0 picks a free one);
+        returns the address bound."""
         bound = await self._server.listen(
-            self.config.bind_address if host is None else host, self.config.listen_port if port is None else port
+            self.config.bind_address if host is None else host,
+            self.config.listen_port if port is None else port,
         )
         self._schedule_scan()
         log.info("name server ready address=%s:%d", *bound)
         return bound
 
     async def close(self) -> None:
-        """Stop listening, then close every connection after what it still has to send. May be called twice."""
+        """Stop listening, then close every connection after what it still has to send. May be
+        called twice."""
         if self._scan is not None:
             self._scan.cancel()
             self._scan = None
@@ -57,15 +62,24 @@ class NameServer:
 
     def _schedule_scan(self) -> None:
         loop = asyncio.get_running_loop()
-        self._scan = loop.call_later(self.config.scan_not_active_broker_interval / 1000, self._expire)
+        self._scan = loop.call_later(
+            self.config.scan_not_active_broker_interval / 1000, self._expire
+        )
 
     def _expire(self) -> None:
         self._schedule_scan()
         for broker, connection in self.table.expire(self._clock.monotonic()):
-            log.warning("broker expired broker=%s id=%d address=%s", broker.name, broker.id, broker.address)
+            log.warning(
+                "broker expired broker=%s id=%d address=%s", broker.name, broker.id, broker.address
+            )
             assert isinstance(connection, Connection)
             connection.close()
 
     def _connection_lost(self, connection: Connection) -> None:
         for broker in self.table.connection_lost(connection):
-            log.warning("broker's connection lost broker=%s id=%d address=%s", broker.name, broker.id, broker.address)
+            log.warning(
+                "broker's connection lost broker=%s id=%d address=%s",
+                broker.name,
+                broker.id,
+                broker.address,
+            )

@@ -1,7 +1,8 @@
 """The numbers of the remoting protocol: request codes, response codes, languages and versions.
 
-Source: apache/rocketmq ``RequestCode``, ``ResponseCode``, ``RemotingSysResponseCode``, ``LanguageCode``, ``MQVersion``.
-Only the codes that something here sends or answers are listed; an unknown code on the wire stays a plain int.
+Source: apache/rocketmq ``RequestCode``, ``ResponseCode``, ``RemotingSysResponseCode``,
+``LanguageCode``, ``MQVersion``. Only the codes that something here sends or answers are listed; an
+unknown code on the wire stays a plain int.
 """
 
 from __future__ import annotations

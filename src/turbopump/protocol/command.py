@@ -12,7 +12,8 @@ ROCKETMQ header (serialize type 1)::
     4  opaque
     4  flag
 
-Source: apache/rocketmq ``RemotingCommand``, ``RocketMQSerializable``. Bytes to objects and back; no I/O.
+Source: apache/rocketmq ``RemotingCommand``, ``RocketMQSerializable``. Bytes to objects and back; no
+I/O.
 """
 
 from __future__ import annotations
@@ -37,11 +38,22 @@ EXT_FIELDS_MAX: Final = 10_000
 class Command:
     """One request or answer.
 
-    ``ext`` maps header field names to strings; ``body`` is ``b""`` where there is none; ``language`` is a number from
-    ``LanguageCode``; ``serialize_type`` says which header form it came in, or goes out in.
+    ``ext`` maps header field names to strings; ``body`` is ``b""`` where there is none;
+    ``language`` is a number from ``LanguageCode``; ``serialize_type`` says which header form it
+    came in, or goes out in.
     """
 
-    __slots__ = ("body", "code", "ext", "flag", "language", "opaque", "remark", "serialize_type", "version")
+    __slots__ = (
+        "body",
+        "code",
+        "ext",
+        "flag",
+        "language",
+        "opaque",
+        "remark",
+        "serialize_type",
+        "version",
+    )
 
     def __init__(
         self,
@@ -68,7 +80,10 @@ class Command:
 
     def __repr__(self) -> str:
         kind = "response" if self.is_response else "request"
-        return f"<{kind} code={self.code} opaque={self.opaque} remark={self.remark!r} ext={self.ext} body={len(self.body)} B>"
+        return (
+            f"<{kind} code={self.code} opaque={self.opaque} remark={self.remark!r} "
+            f"ext={self.ext} body={len(self.body)} B>"
+        )
 
     @property
     def is_response(self) -> bool:
@@ -79,11 +94,14 @@ class Command:
         return bool(self.flag & FLAG_ONEWAY)
 
     def header(self, type_: type[HeaderT]) -> HeaderT:
-        """The header fields as ``type_``. Raises HeaderError if a required one is absent or unusable."""
+        """The header fields as ``type_``. Raises HeaderError if a required one is absent or
+        unusable."""
         return header_from_ext(type_, self.ext or {})
 
 
-def request_command(request: Request[Any], body: bytes = b"", *, opaque: int, oneway: bool = False) -> Command:
+def request_command(
+    request: Request[Any], body: bytes = b"", *, opaque: int, oneway: bool = False
+) -> Command:
     """The command that carries ``request``."""
     return Command(
         request.code,
@@ -94,7 +112,8 @@ def request_command(request: Request[Any], body: bytes = b"", *, opaque: int, on
     )
 
 
-# --- JSON header -------------------------------------------------------------------------------------------------------------
+# --- JSON header
+# -----------------------------------------------------------------------------------------------
 
 
 class _JsonHeader(
@@ -121,7 +140,11 @@ _LANGUAGE_NUMBERS: Final = {name: number for number, name in _LANGUAGE_NAMES.ite
 def _language_number(value: Any) -> int:
     if isinstance(value, str):
         return _LANGUAGE_NUMBERS.get(value, LanguageCode.OTHER.value)
-    return value if isinstance(value, int) and not isinstance(value, bool) else LanguageCode.OTHER.value
+    return (
+        value
+        if isinstance(value, int) and not isinstance(value, bool)
+        else LanguageCode.OTHER.value
+    )
 
 
 def _text(value: Any) -> str:
@@ -135,12 +158,20 @@ def _text(value: Any) -> str:
 def _decode_json(header: bytes, body: bytes) -> Command:
     try:
         fields = _json_decoder.decode(header)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError, ValueError) as error:
+    except (
+        msgspec.DecodeError,
+        UnicodeDecodeError,
+        RecursionError,
+        OverflowError,
+        ValueError,
+    ) as error:
         raise HeaderError(f"bad JSON header: {error}") from None
     ext = fields.ext
     if ext is not None:
         if len(ext) > EXT_FIELDS_MAX:
-            raise HeaderError(f"{len(ext)} header fields are more than the {EXT_FIELDS_MAX} allowed")
+            raise HeaderError(
+                f"{len(ext)} header fields are more than the {EXT_FIELDS_MAX} allowed"
+            )
         ext = {name: _text(value) for name, value in ext.items() if value is not None}
     return Command(
         fields.code,
@@ -176,7 +207,8 @@ def _encode_json(command: Command) -> bytes:
     return header
 
 
-# --- ROCKETMQ header ---------------------------------------------------------------------------------------------------------
+# --- ROCKETMQ header
+# -----------------------------------------------------------------------------------------------
 
 _FIXED: Final = struct.Struct(">hBhiii")  # code, language, version, opaque, flag, remark length
 
@@ -186,7 +218,9 @@ def _decode_rocketmq(header: bytes, body: bytes) -> Command:
         code, language, version, opaque, flag, remark_size = _FIXED.unpack_from(header)
         at = _FIXED.size
         if not 0 <= remark_size <= len(header) - at - 4:
-            raise HeaderError(f"bad ROCKETMQ header: a remark of {remark_size} bytes in a header of {len(header)}")
+            raise HeaderError(
+                f"bad ROCKETMQ header: a remark of {remark_size} bytes in a header of {len(header)}"
+            )
         remark = header[at : at + remark_size].decode() or None
         at += remark_size
         ext_size = int.from_bytes(header[at : at + 4], signed=True)
@@ -209,7 +243,9 @@ def _decode_rocketmq(header: bytes, body: bytes) -> Command:
 
 def _decode_ext(header: bytes, at: int, end: int) -> dict[str, str]:
     if end > len(header):
-        raise HeaderError(f"bad ROCKETMQ header: header fields reach to byte {end} of {len(header)}")
+        raise HeaderError(
+            f"bad ROCKETMQ header: header fields reach to byte {end} of {len(header)}"
+        )
     ext: dict[str, str] = {}
     count = 0
     while at < end:
@@ -224,21 +260,28 @@ def _decode_ext(header: bytes, at: int, end: int) -> dict[str, str]:
         if value_size < 0 or value_at + value_size > end:
             raise HeaderError("bad ROCKETMQ header: a field value goes past the end")
         if value_size:  # RocketMQ: an empty value is read as null
-            ext[header[at + 2 : value_at - 4].decode()] = header[value_at : value_at + value_size].decode()
+            ext[header[at + 2 : value_at - 4].decode()] = header[
+                value_at : value_at + value_size
+            ].decode()
         at = value_at + value_size
     return ext
 
 
 def _encode_rocketmq(command: Command) -> bytes:
     if not -0x8000 <= command.code <= 0x7FFF:
-        raise HeaderError(f"code {int(command.code)} does not fit the 16 bits of a ROCKETMQ header; send it with a JSON header")
+        raise HeaderError(
+            f"code {int(command.code)} does not fit the 16 bits of a ROCKETMQ "
+            "header; send it with a JSON header"
+        )
     remark = (command.remark or "").encode()
     parts = []
     for name, value in (command.ext or {}).items():
         key, text = name.encode(), value.encode()
         parts.append(len(key).to_bytes(2) + key + len(text).to_bytes(4) + text)
     ext = b"".join(parts)
-    fixed = _FIXED.pack(command.code, command.language, command.version, command.opaque, command.flag, len(remark))
+    fixed = _FIXED.pack(
+        command.code, command.language, command.version, command.opaque, command.flag, len(remark)
+    )
     return b"".join((fixed, remark, len(ext).to_bytes(4), ext))
 
 
@@ -251,17 +294,23 @@ def decode_command(frame: Frame) -> Command:
 
 def encode_command(command: Command) -> bytes:
     """One whole frame, in the command's own ``serialize_type``."""
-    header = _encode_rocketmq(command) if command.serialize_type == ROCKETMQ else _encode_json(command)
-    return b"".join((frame_head(len(header), len(command.body), command.serialize_type), header, command.body))
+    header = (
+        _encode_rocketmq(command) if command.serialize_type == ROCKETMQ else _encode_json(command)
+    )
+    return b"".join(
+        (frame_head(len(header), len(command.body), command.serialize_type), header, command.body)
+    )
 
 
-# --- The hot way in ----------------------------------------------------------------------------------------------------------
+# --- The hot way in
+# -----------------------------------------------------------------------------------------------
 
 ExtT = TypeVar("ExtT", bound=Header)
 
 
 class TypedJsonHeader(msgspec.Struct, Generic[ExtT], rename={"ext": "extFields"}, gc=False):
-    """A JSON header decoded in one pass together with its typed fields (0.75 µs for a send, a third of the way through a dict)."""
+    """A JSON header decoded in one pass together with its typed fields (0.75 µs for a send, a third
+    of the way through a dict)."""
 
     code: Int32
     opaque: Int32
@@ -273,5 +322,6 @@ class TypedJsonHeader(msgspec.Struct, Generic[ExtT], rename={"ext": "extFields"}
 
 
 def typed_json_decoder(type_: type[Request[Any]]) -> msgspec.json.Decoder[TypedJsonHeader[Any]]:
-    """A decoder for JSON headers of this one request; it raises msgspec.ValidationError for what only the tolerant way reads."""
+    """A decoder for JSON headers of this one request; it raises msgspec.ValidationError for what
+    only the tolerant way reads."""
     return msgspec.json.Decoder(TypedJsonHeader[type_], strict=False)  # type: ignore[valid-type]

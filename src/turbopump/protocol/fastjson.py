@@ -1,8 +1,9 @@
 """The one reader and writer of JSON as Apache's peers speak it (the fastjson 1.2 dialect).
 
-`decode` tries the fast strict parser first; only what that refuses (bare number keys, objects as keys,
-enums by ordinal, numbers for strings, …) goes to the tolerant one. `encode` writes what a Java peer would.
-Its one rule: bounded work, and `FastjsonError` for whatever is wrong. It must not know any particular body.
+`decode` tries the fast strict parser first; only what that refuses (bare number keys, objects as
+keys, enums by ordinal, numbers for strings, …) goes to the tolerant one. `encode` writes what a
+Java peer would. Its one rule: bounded work, and `FastjsonError` for whatever is wrong. It must not
+know any particular body.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ _STRING_OR_BARE_KEY = re.compile(rb'"(?:[^"\\]++|\\.)*+"|((?<=[{,])-?\d++(?=:))'
 _REFUSALS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-def decode(data: bytes | bytearray | memoryview, type: type[T]) -> T:  # noqa: A002 - as msgspec names it
-    """Read `data` (UTF-8) as a value of `type`: a body Struct, `dict[int, str]`, `dict[MessageQueue, int]`, …
+def decode(data: bytes | bytearray | memoryview, type: type[T]) -> T:  # noqa: A002
+    """Read `data` (UTF-8) as a value of `type`: a body Struct, `dict[int, str]`,
+    `dict[MessageQueue, int]`, …
 
-    Unknown fields are ignored, absent ones take their default, later duplicates win. Raises FastjsonError
-    for text that is not JSON, does not fit the type, or is beyond the bounds (64 MiB, a million entries, 64
-    levels).
+    Unknown fields are ignored, absent ones take their default, later duplicates win. Raises
+    FastjsonError for text that is not JSON, does not fit the type, or is beyond the bounds (64 MiB,
+    a million entries, 64 levels).
     """
     _check_bounds(data)
     try:
@@ -40,8 +42,9 @@ def decode(data: bytes | bytearray | memoryview, type: type[T]) -> T:  # noqa: A
 
 
 def parse(data: bytes | bytearray | memoryview) -> Any:
-    """Read `data` into dict, list, str, int, float, bool and None. Bare number keys may arrive as str or
-    int, object keys as tuples of (name, value) pairs. Raises FastjsonError as `decode` does."""
+    """Read `data` into dict, list, str, int, float, bool and None. Bare number keys may arrive as
+    str or int, object keys as tuples of (name, value) pairs. Raises FastjsonError as `decode`
+    does."""
     _check_bounds(data)
     data = bytes(data)
     for text in (data, None):
@@ -53,8 +56,8 @@ def parse(data: bytes | bytearray | memoryview) -> Any:
 
 
 def encode(value: Any) -> bytes:
-    """The wire form: compact, members sorted, nulls left out, `{0:"…"}` and `{{"brokerName":…}:…}` for maps
-    whose keys are no strings, enums by name, bytes as base64."""
+    """The wire form: compact, members sorted, nulls left out, `{0:"…"}` and `{{"brokerName":…}:…}`
+    for maps whose keys are no strings, enums by name, bytes as base64."""
     return Writer().text(value).encode("utf-8", "replace")
 
 
@@ -64,7 +67,8 @@ def encode_indented(value: Any) -> bytes:
 
 
 def encode_standard(value: Any) -> bytes:
-    """Standard JSON as the name server answers 105 with: every key quoted, map entries sorted, pure ASCII."""
+    """Standard JSON as the name server answers 105 with: every key quoted, map entries sorted, pure
+    ASCII."""
     return Writer(standard=True).text(value).encode("ascii")
 
 
@@ -81,6 +85,6 @@ def _check_bounds(data: bytes | bytearray | memoryview) -> None:
 
 
 def _quote_bare_keys(data: bytes) -> bytes:
-    """`{0:1,2:3}` -> `{"0":1,"2":3}`, strings untouched: makes Apache's offset files readable at full
-    speed."""
+    """`{0:1,2:3}` -> `{"0":1,"2":3}`, strings untouched: makes Apache's offset files readable at
+    full speed."""
     return _STRING_OR_BARE_KEY.sub(lambda m: m[0] if m[1] is None else b'"%b"' % m[1], data)

@@ -1,8 +1,8 @@
 """Builtins from a JSON text -> a typed body, as leniently as fastjson reads.
 
-Real peers send numbers as strings and strings as numbers, enums as ordinals, `null` for what has a default,
-and whole objects as map keys. This module turns such builtins into what `msgspec.convert` takes. Its one
-rule: a value that fits as it is stays untouched. It must not know JSON text.
+Real peers send numbers as strings and strings as numbers, enums as ordinals, `null` for what has a
+default, and whole objects as map keys. This module turns such builtins into what `msgspec.convert`
+takes. Its one rule: a value that fits as it is stays untouched. It must not know JSON text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ def shape(value: Any, wanted: type[T]) -> T:
     try:
         return msgspec.convert(None if shaped is _MISSING else shaped, wanted, strict=False)
     except (msgspec.ValidationError, RecursionError, UnicodeEncodeError) as error:
-        raise FastjsonError(f"JSON that is no {getattr(wanted, '__name__', wanted)}: {error}") from None
+        raise FastjsonError(
+            f"JSON that is no {getattr(wanted, '__name__', wanted)}: {error}"
+        ) from None
 
 
 @cache
@@ -43,13 +45,15 @@ def _fields(wanted: type) -> dict[str, inspect.Field]:
 
 
 def _shape(value: Any, info: inspect.Type) -> Any:
-    """The value as `msgspec.convert` wants it; `_MISSING` where fastjson would leave the default."""
+    """The value as `msgspec.convert` wants it; `_MISSING` where fastjson would leave the
+    default."""
     shaper = _SHAPERS.get(type(info))
     return value if shaper is None else shaper(value, info)
 
 
 def _shape_struct(value: Any, info: inspect.StructType) -> Any:
-    if isinstance(value, str) and value.startswith("{"):  # a standard-JSON writer quotes the whole key
+    # a standard-JSON writer quotes the whole key
+    if isinstance(value, str) and value.startswith("{"):
         value = parse_tolerant(value)
     if isinstance(value, tuple):
         value = dict(value)
@@ -62,7 +66,9 @@ def _shape_struct(value: Any, info: inspect.StructType) -> Any:
         if field is None:
             continue
         item = _shape(item, field.type)
-        if item is _MISSING or (item is None and not field.required and not _is_nullable(field.type)):
+        if item is _MISSING or (
+            item is None and not field.required and not _is_nullable(field.type)
+        ):
             continue
         shaped[name] = item
     return shaped

@@ -1,10 +1,10 @@
 """Text in the fastjson dialect -> Python builtins, for what a strict JSON parser refuses.
 
 Apache's peers write maps with bare number keys (`{0:"a"}`) and with whole objects as keys
-(`{{"topic":"t"}:5}`), and their reader also takes unquoted names, single quotes, stray commas, comments and
-`NaN`. This parser reads all of those. Its one rule: everything is bounded (text, depth, digits, entries),
-and whatever is wrong is a `FastjsonError`. It must not know any body type; an object used as a key becomes
-a tuple of its (name, value) pairs.
+(`{{"topic":"t"}:5}`), and their reader also takes unquoted names, single quotes, stray commas,
+comments and `NaN`. This parser reads all of those. Its one rule: everything is bounded (text,
+depth, digits, entries), and whatever is wrong is a `FastjsonError`. It must not know any body type;
+an object used as a key becomes a tuple of its (name, value) pairs.
 """
 
 from __future__ import annotations
@@ -47,14 +47,17 @@ _WORDS = {
 
 
 class FastjsonError(BodyError):
-    """A JSON text that cannot be read, that breaks a bound, or that does not fit the expected type."""
+    """A JSON text that cannot be read, that breaks a bound, or that does not fit the expected
+    type."""
 
 
 def parse_tolerant(text: str) -> Any:
-    """Read one value: dict, list, str, int, float, bool or None. Keys are str, int (bare numbers) or tuples
-    of pairs (object keys). Raises FastjsonError."""
+    """Read one value: dict, list, str, int, float, bool or None. Keys are str, int (bare numbers)
+    or tuples of pairs (object keys). Raises FastjsonError."""
     if len(text) > MAX_TOLERANT_CHARS:
-        raise FastjsonError(f"JSON text of {len(text)} characters, longer than {MAX_TOLERANT_CHARS}")
+        raise FastjsonError(
+            f"JSON text of {len(text)} characters, longer than {MAX_TOLERANT_CHARS}"
+        )
     return _Parser(text).document()
 
 
@@ -195,7 +198,9 @@ class _Parser:
 
     def error(self, what: str) -> FastjsonError:
         near = self.text[max(0, self.at - 10) : self.at + 20]
-        return FastjsonError(f"not JSON, nor what fastjson reads: {what} at character {self.at}, near {near!r}")
+        return FastjsonError(
+            f"not JSON, nor what fastjson reads: {what} at character {self.at}, near {near!r}"
+        )
 
 
 def _hashable(value: Any) -> Any:

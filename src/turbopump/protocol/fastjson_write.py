@@ -1,10 +1,10 @@
 """Python values -> text exactly as Apache's fastjson 1.2.83 writes it.
 
-Three forms: the wire (compact), config files (tab-indented) and the standard JSON that the name server
-gives to clients that ask for it. Its one rule: byte for byte what a Java peer would write for the same
-value (golden files hold it to that). Struct members are sorted by wire name and nulls left out; map entries
-keep their order. A Java List is a Python list, a Java Set a tuple or set: the indented form breaks lines in
-the first and not in the second.
+Three forms: the wire (compact), config files (tab-indented) and the standard JSON that the name
+server gives to clients that ask for it. Its one rule: byte for byte what a Java peer would write
+for the same value (golden files hold it to that). Struct members are sorted by wire name and nulls
+left out; map entries keep their order. A Java List is a Python list, a Java Set a tuple or set: the
+indented form breaks lines in the first and not in the second.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ import msgspec
 
 _SPECIAL = re.compile('[\x00-\x1f"\\\\\x7f-\x9f\u2028\u2029]')
 _SPECIAL_OR_NOT_ASCII = re.compile('[\x00-\x1f"/\\\\\x7f-\U0010ffff]')
-_SHORT_ESCAPES = {char: f"\\{letter}" for char, letter in zip('"\\/\b\t\n\f\r', '"\\/btnfr', strict=True)}
+_SHORT_ESCAPES = {
+    char: f"\\{letter}" for char, letter in zip('"\\/\b\t\n\f\r', '"\\/btnfr', strict=True)
+}
 
 
 class Writer:
-    """Writes one value; `indented` breaks lines as config files do, `standard` quotes every key, sorts map
-    entries and escapes everything beyond ASCII (fastjson's BrowserCompatible and MapSortField)."""
+    """Writes one value; `indented` breaks lines as config files do, `standard` quotes every key,
+    sorts map entries and escapes everything beyond ASCII (fastjson's BrowserCompatible and
+    MapSortField)."""
 
     def __init__(self, *, indented: bool = False, standard: bool = False) -> None:
         self.indented = indented
@@ -187,7 +190,8 @@ def _sort_key(key: Any) -> Any:
 
 
 def java_double(value: float) -> str:
-    """A double as Java's `Double.toString` writes it; `null` for NaN and the infinities, as fastjson does."""
+    """A double as Java's `Double.toString` writes it; `null` for NaN and the infinities, as
+    fastjson does."""
     if value != value or value in (float("inf"), float("-inf")):
         return "null"
     if value == 0 or 1e-3 <= abs(value) < 1e7:

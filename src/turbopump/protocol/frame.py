@@ -9,8 +9,9 @@
     8            headerLen  header (protocol/command.py)
     8+headerLen  the rest   body
 
-All integers big-endian. Source: apache/rocketmq ``NettyDecoder``, ``RemotingCommand``. No I/O here: bytes in, frames out.
-Nothing is allocated for bytes that have not arrived; after a bad length the reader keeps the error and takes no more.
+All integers big-endian. Source: apache/rocketmq ``NettyDecoder``, ``RemotingCommand``. No I/O here:
+bytes in, frames out. Nothing is allocated for bytes that have not arrived; after a bad length the
+reader keeps the error and takes no more.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ ROCKETMQ: Final = 1
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
-    """One command as it came: its header codec (``JSON`` or ``ROCKETMQ``), header bytes and body bytes."""
+    """One command as it came: its header codec (``JSON`` or ``ROCKETMQ``), header bytes and body
+    bytes."""
 
     serialize_type: int
     header: bytes
@@ -42,8 +44,9 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 class FrameReader:
     """Cuts a byte stream into frames.
 
-    ``feed`` returns the frames that are complete; ``error`` is set once the stream cannot be cut any further
-    (the frames before the bad one are still returned). Cost: one slice for the header, one for the body.
+    ``feed`` returns the frames that are complete; ``error`` is set once the stream cannot be cut
+    any further (the frames before the bad one are still returned). Cost: one slice for the header,
+    one for the body.
     """
 
     __slots__ = ("_missing", "_parts", "error", "size_max")
@@ -105,5 +108,6 @@ class FrameReader:
 
 
 def frame_head(header_size: int, body_size: int, serialize_type: int = JSON) -> bytes:
-    """The 8 bytes before a header of ``header_size`` bytes that is followed by a body of ``body_size`` bytes."""
+    """The 8 bytes before a header of ``header_size`` bytes that is followed by a body of
+    ``body_size`` bytes."""
     return ((4 + header_size + body_size) << 32 | serialize_type << 24 | header_size).to_bytes(8)

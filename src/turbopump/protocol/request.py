@@ -1,11 +1,13 @@
 """How a request is declared: one typed struct, from which codec, routing and calls derive.
 
-A subclass of ``Request`` names its ``code``, its ``reply`` header and its fields; the fields travel as strings in the command's
-``extFields`` under Apache's names (``rename="camel"``). To add a request: add its code to ``codes.py``, declare it (and its reply)
-in ``requests/``, give it a handler in the process that answers it, and record its golden bytes.
+A subclass of ``Request`` names its ``code``, its ``reply`` header and its fields; the fields travel
+as strings in the command's ``extFields`` under Apache's names (``rename="camel"``). To add a
+request: add its code to ``codes.py``, declare it (and its reply) in ``requests/``, give it a
+handler in the process that answers it, and record its golden bytes.
 
-The header rules are Apache's (``CommandCustomHeader``, ``RemotingCommand.makeCustomHeaderToNet``): null fields are not written,
-booleans are ``true``/``false``, numbers decimal. Reading is tolerant as real clients need it: numbers and booleans may come bare.
+The header rules are Apache's (``CommandCustomHeader``, ``RemotingCommand.makeCustomHeaderToNet``):
+null fields are not written, booleans are ``true``/``false``, numbers decimal. Reading is tolerant
+as real clients need it: numbers and booleans may come bare.
 """
 
 from __future__ import annotations
@@ -46,9 +48,11 @@ class Reply(Header, kw_only=True):
 
 
 class Request(Header, Generic[ReplyT], kw_only=True):
-    """The header fields of a request, and what every request may carry (apache/rocketmq ``RpcRequestHeader``).
+    """The header fields of a request, and what every request may carry (apache/rocketmq
+    ``RpcRequestHeader``).
 
-    ``code`` is the request code, ``reply`` the type of the answer's header (None: the answer has no header fields).
+    ``code`` is the request code, ``reply`` the type of the answer's header (None: the answer has no
+    header fields).
     """
 
     code: ClassVar[int]
@@ -75,9 +79,10 @@ def _names(type_: type[Header]) -> list[tuple[str, str]]:
 def header_from_ext(type_: type[HeaderT], ext: Mapping[str, Any]) -> HeaderT:
     """Read header fields of ``type_`` from ``extFields`` as real clients send them.
 
-    Values may be strings, numbers or booleans. As in Apache's reader, a value that does not parse as the declared type counts as
-    absent. Raises HeaderError naming the field if a required one is absent then, or, of a request, one with such a value would have
-    a number that nobody asked for. RocketMQ: a NumberFormatException or NullPointerException, also code 1.
+    Values may be strings, numbers or booleans. As in Apache's reader, a value that does not parse
+    as the declared type counts as absent. Raises HeaderError naming the field if a required one is
+    absent then, or, of a request, one with such a value would have a number that nobody asked for.
+    RocketMQ: a NumberFormatException or NullPointerException, also code 1.
     """
     try:
         return msgspec.convert(ext, type_, strict=False)
@@ -98,11 +103,21 @@ def header_from_ext(type_: type[HeaderT], ext: Mapping[str, Any]) -> HeaderT:
             else:
                 unusable[field.encode_name] = value
     for field in msgspec.structs.fields(type_):
-        guessed = issubclass(type_, Request) and type(field.default) is int and field.encode_name in unusable
+        guessed = (
+            issubclass(type_, Request)
+            and type(field.default) is int
+            and field.encode_name in unusable
+        )
         if guessed or (field.required and field.encode_name not in usable):
-            name = field.encode_name if field.encode_name == field.name else f"{field.name} ({field.encode_name})"
+            name = (
+                field.encode_name
+                if field.encode_name == field.name
+                else f"{field.name} ({field.encode_name})"
+            )
             if field.encode_name in unusable:
-                raise HeaderError(f"field {name} has the unusable value {str(unusable[field.encode_name])[:64]!r}")
+                raise HeaderError(
+                    f"field {name} has the unusable value {str(unusable[field.encode_name])[:64]!r}"
+                )
             raise HeaderError(f"field {name} is missing")
     with contextlib.suppress(msgspec.ValidationError):
         return msgspec.convert(usable, type_, strict=False)

@@ -1,4 +1,5 @@
-"""Answers as frames: what a handler said, and what is said for one that failed. It must not know of connections' state."""
+"""Answers as frames: what a handler said, and what is said for one that failed. It must not know of
+connections' state."""
 
 from __future__ import annotations
 
@@ -30,12 +31,16 @@ def encode_response(opaque: int, response: Response) -> bytes:
 
 
 def failure(error: Exception, context: RequestContext) -> Response:
-    """The answer to a request whose handler failed: code 1 and one sentence; the traceback goes to our log only."""
+    """The answer to a request whose handler failed: code 1 and one sentence; the traceback goes to
+    our log only."""
     if isinstance(error, TurbopumpError):
-        log.warning("request failed code=%s peer=%s cause=%s", context.code, context.peer.peer, error)
+        log.warning(
+            "request failed code=%s peer=%s cause=%s", context.code, context.peer.peer, error
+        )
         return Response(code=ResponseCode.SYSTEM_ERROR, remark=str(error))
     log.exception("request failed code=%s peer=%s", context.code, context.peer.peer)
     return Response(
         code=ResponseCode.SYSTEM_ERROR,
-        remark=f"internal error {type(error).__name__} while handling request {context.code}; the server's log has the details",
+        remark=f"internal error {type(error).__name__} while handling request {context.code}; "
+        "the server's log has the details",
     )

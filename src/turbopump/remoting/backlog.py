@@ -1,10 +1,14 @@
-"""Requests that were read and not yet handled, because the loop has had its share of this turn, or because a handler must wait for room.
+"""Requests that were read and not yet handled, because the loop has had its share of this turn, or
+because a handler must wait for room.
 
-One loop serves all connections: a peer that delivers thousands of requests at once must not keep it for seconds. After ``TURN_S`` of
-handling, requests that may wait (``Router.add(…, may_wait=True)``) stand in one line, first come, first served, and each turn takes on
-as many as fit. The line is bounded, and so is the wait in it: who would wait longer is refused, and knows that nothing was done.
+One loop serves all connections: a peer that delivers thousands of requests at once must not keep it
+for seconds. After ``TURN_S`` of handling, requests that may wait (``Router.add(…, may_wait=True)``)
+stand in one line, first come, first served, and each turn takes on as many as fit. The line is
+bounded, and so is the wait in it: who would wait longer is refused, and knows that nothing was
+done.
 
-Costs nothing while there is no line: the clock is looked at once per ``CREDIT`` bytes. It must not know what any request means.
+Costs nothing while there is no line: the clock is looked at once per ``CREDIT`` bytes. It must not
+know what any request means.
 """
 
 from __future__ import annotations
@@ -44,8 +48,8 @@ class Refused(Enum):
 
 
 class Limits(NamedTuple):
-    """``size`` requests in the line, ``wait_s`` in it (None: for ever), and how long handlers may wait for room before who comes is
-    refused at once (``room_s``)."""
+    """``size`` requests in the line, ``wait_s`` in it (None: for ever), and how long handlers may
+    wait for room before who comes is refused at once (``room_s``)."""
 
     size: int = 10_000
     wait_s: float | None = 0.2
@@ -59,9 +63,11 @@ class _Waiting(NamedTuple):
 
 
 class Backlog:
-    """The line of one server. ``refuse`` makes the answer from the reason, the seconds waited, and how many are left in the line.
+    """The line of one server. ``refuse`` makes the answer from the reason, the seconds waited, and
+    how many are left in the line.
 
-    ``busy``: requests that may wait must. ``credit``: bytes of requests that may be handled without a look at the clock; none when busy.
+    ``busy``: requests that may wait must. ``credit``: bytes of requests that may be handled without
+    a look at the clock; none when busy.
     """
 
     def __init__(self, limits: Limits, refuse: Callable[[Refused, float, int], Response]) -> None:
@@ -81,7 +87,10 @@ class Backlog:
     @classmethod
     def never_busy(cls) -> Backlog:
         """For a connection whose requests never wait."""
-        backlog = cls(Limits(), lambda why, _waited, _left: Response(code=ResponseCode.SYSTEM_BUSY, remark=why.value))
+        backlog = cls(
+            Limits(),
+            lambda why, _waited, _left: Response(code=ResponseCode.SYSTEM_BUSY, remark=why.value),
+        )
         backlog.credit = float("inf")
         return backlog
 
@@ -98,8 +107,11 @@ class Backlog:
         """Whether a handler waits for room."""
         return self._held_since is not None
 
-    def take_in_turns(self, connection: Connection, frames: list[Frame], size: int, arrived: float) -> None:
-        """Handle those of the frames, which came in one read of ``size`` bytes, that fit into this turn; the rest may have to wait."""
+    def take_in_turns(
+        self, connection: Connection, frames: list[Frame], size: int, arrived: float
+    ) -> None:
+        """Handle those of the frames, which came in one read of ``size`` bytes, that fit into this
+        turn; the rest may have to wait."""
         step = until_look = max(STEP_SIZE * len(frames) // size, 1)
         rest = iter(frames)
         if self.busy:
@@ -127,7 +139,8 @@ class Backlog:
                 return
 
     def _look(self, began: float) -> None:
-        """Look at the clock: has this turn, in which this work began at ``began``, handled enough?"""
+        """Look at the clock: has this turn, in which this work began at ``began``, handled
+        enough?"""
         if self._turn_ends is None:
             self._turn_ends = began + TURN_S
             self._arm()
@@ -148,7 +161,8 @@ class Backlog:
             self._arm()
 
     def hold(self, connection: Connection, frame: Frame) -> None:
-        """A handler could not begin with this request until there is room: it waits, and all behind it, until ``release``."""
+        """A handler could not begin with this request until there is room: it waits, and all behind
+        it, until ``release``."""
         now = self._loop.time()
         if self._held_since is None:
             self._held_since = now
@@ -165,7 +179,8 @@ class Backlog:
             self._arm()
 
     def stood_still(self, seconds: float) -> None:
-        """An append or a turn of the loop took so long and is over: refuse what waited behind it."""
+        """An append or a turn of the loop took so long and is over: refuse what waited behind
+        it."""
         now = self._loop.time()
         if self._limits.wait_s is None:
             return
@@ -187,7 +202,8 @@ class Backlog:
         self.credit = 0 if busy else CREDIT
 
     def _turn(self) -> None:
-        """A new turn of the loop, as long as there is a line, and once after a turn that was looked at."""
+        """A new turn of the loop, as long as there is a line, and once after a turn that was looked
+        at."""
         self._armed = self._turn_ends = None
         if self._held_since is None:
             self._drain(until=self._loop.time() + TURN_S)
@@ -214,7 +230,11 @@ class Backlog:
         now, limits = self._loop.time(), self._limits
         while self._line and self._is_late(self._line[0], now):
             self._answer(self._pop(), Refused.WAITED, now)
-        if self._held_since is not None and now - self._held_since > limits.room_s and limits.wait_s is not None:
+        if (
+            self._held_since is not None
+            and now - self._held_since > limits.room_s
+            and limits.wait_s is not None
+        ):
             while self._line:
                 self._answer(self._pop(), Refused.STOOD_STILL, now)
 
@@ -222,7 +242,9 @@ class Backlog:
         return self._limits.wait_s is not None and now - waiting.arrived >= self._limits.wait_s
 
     def _answer(self, waiting: _Waiting, why: Refused, now: float) -> None:
-        waiting.connection.refuse(waiting.frame, self._refuse(why, now - waiting.arrived, len(self._line)))
+        waiting.connection.refuse(
+            waiting.frame, self._refuse(why, now - waiting.arrived, len(self._line))
+        )
 
     def _pop(self) -> _Waiting:
         first = self._line.popleft()
@@ -232,7 +254,11 @@ class Backlog:
     def _arm(self) -> None:
         if self._armed is None:
             held = self._held_since is not None
-            self._armed = self._loop.call_later(CHECK_S, self._turn) if held else self._loop.call_soon(self._turn)
+            self._armed = (
+                self._loop.call_later(CHECK_S, self._turn)
+                if held
+                else self._loop.call_soon(self._turn)
+            )
 
     def _disarm(self) -> None:
         if self._armed is not None:

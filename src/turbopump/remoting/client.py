@@ -1,6 +1,7 @@
 """Connections to peers by address, made on demand and shared.
 
-``call`` sends a typed request and returns its typed answer. It knows nothing of topics, routes or retries: that is the caller's.
+``call`` sends a typed request and returns its typed answer. It knows nothing of topics, routes or
+retries: that is the caller's.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ ReplyT = TypeVar("ReplyT", bound="Reply | None")
 class RemotingClient:
     """A pool of connections, one per ``host:port`` address.
 
-    ``router`` answers what peers ask of us (a broker's notices to a consumer). ``serialize_type`` is the header form we send
-    (``protocol.frame.JSON`` or ``ROCKETMQ``); both are read. ``on_close`` gets the address of each connection that ended.
-    ``dress`` makes the header fields of every request out of its own and its body (a signature).
+    ``router`` answers what peers ask of us (a broker's notices to a consumer). ``serialize_type``
+    is the header form we send (``protocol.frame.JSON`` or ``ROCKETMQ``); both are read.
+    ``on_close`` gets the address of each connection that ended. ``dress`` makes the header fields
+    of every request out of its own and its body (a signature).
     """
 
     def __init__(
@@ -51,21 +53,28 @@ class RemotingClient:
         self._connecting: dict[str, asyncio.Task[Connection]] = {}
         self._ended = False
 
-    async def call(self, address: str, request: Request[ReplyT], body: bytes = b"", *, timeout: float = 3.0) -> ReplyT:
+    async def call(
+        self, address: str, request: Request[ReplyT], body: bytes = b"", *, timeout: float = 3.0
+    ) -> ReplyT:
         """Send ``request`` and return its answer's header.
 
-        ``timeout`` in seconds covers connecting too. Raises ResponseError for any code but 0, and the other RemotingErrors
-        (ConnectError, ConnectionLostError, CallTimeoutError) as they happen. Use ``exchange`` where the answer has a body.
+        ``timeout`` in seconds covers connecting too. Raises ResponseError for any code but 0, and
+        the other RemotingErrors (ConnectError, ConnectionLostError, CallTimeoutError) as they
+        happen. Use ``exchange`` where the answer has a body.
         """
         command = await self.exchange(address, request, body, timeout=timeout)
         if command.code != ResponseCode.SUCCESS:
-            raise ResponseError(command.code, command.remark, request=type(request).__name__, address=address)
+            raise ResponseError(
+                command.code, command.remark, request=type(request).__name__, address=address
+            )
         if request.reply is None:
             return None  # type: ignore[return-value]
         reply: ReplyT = header_from_ext(request.reply, command.ext or {})
         return reply
 
-    async def exchange(self, address: str, request: Request[Any], body: bytes = b"", *, timeout: float = 3.0) -> Command:
+    async def exchange(
+        self, address: str, request: Request[Any], body: bytes = b"", *, timeout: float = 3.0
+    ) -> Command:
         """Send ``request`` and return the whole answer, whatever its code."""
         connection = self._connections.get(address)
         if connection is None or connection.closed:
@@ -77,11 +86,16 @@ class RemotingClient:
         command.serialize_type = self._serialize_type
         if self._dress is not None:
             command.ext = self._dress(command.ext, body)
-        answer: Command = await connection.start_call(command.opaque, encode_command(command), timeout)
+        answer: Command = await connection.start_call(
+            command.opaque, encode_command(command), timeout
+        )
         return answer
 
-    async def send_oneway(self, address: str, request: Request[Any], body: bytes = b"", *, timeout: float = 3.0) -> None:
-        """Send ``request`` without wanting an answer. Raises ConnectError if there is no connection."""
+    async def send_oneway(
+        self, address: str, request: Request[Any], body: bytes = b"", *, timeout: float = 3.0
+    ) -> None:
+        """Send ``request`` without wanting an answer. Raises ConnectError if there is no
+        connection."""
         connection = await self.connect(address, timeout=timeout)
         command = request_command(request, body, opaque=connection.next_opaque, oneway=True)
         command.serialize_type = self._serialize_type
@@ -90,7 +104,8 @@ class RemotingClient:
         connection.send_frame(encode_command(command))
 
     async def connect(self, address: str, *, timeout: float | None = None) -> Connection:
-        """The open connection to ``address``, made now if there is none. Raises ConnectError, also once the client is closed."""
+        """The open connection to ``address``, made now if there is none. Raises ConnectError, also
+        once the client is closed."""
         connection = self._connections.get(address)
         if connection is not None and not connection.closed:
             return connection
@@ -140,12 +155,18 @@ class RemotingClient:
         try:
             async with asyncio.timeout(self._connect_timeout):
                 _, connection = await loop.create_connection(
-                    lambda: Connection(self._router, on_close=lambda closed: self._closed(address, closed), keeps_reading=True),
+                    lambda: Connection(
+                        self._router,
+                        on_close=lambda closed: self._closed(address, closed),
+                        keeps_reading=True,
+                    ),
                     host,
                     port,
                 )
         except TimeoutError:
-            raise ConnectError(f"no connection to {address} within {self._connect_timeout:.1f} s") from None
+            raise ConnectError(
+                f"no connection to {address} within {self._connect_timeout:.1f} s"
+            ) from None
         except OSError as error:
             raise ConnectError(f"cannot connect to {address}: {_reason(error)}") from None
         return connection

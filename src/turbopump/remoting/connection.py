@@ -1,7 +1,9 @@
-"""One connection, either side: bytes in, frames cut, requests handed to a router, answers matched to their calls.
+"""One connection, either side: bytes in, frames cut, requests handed to a router, answers matched
+to their calls.
 
-The rule: everything that one ``data_received`` produced goes out in one write, and so does everything written in one loop turn.
-A peer that does not read is not read from either. It must not know what any request means.
+The rule: everything that one ``data_received`` produced goes out in one write, and so does
+everything written in one loop turn. A peer that does not read is not read from either. It must not
+know what any request means.
 """
 
 from __future__ import annotations
@@ -34,10 +36,11 @@ CLOSE_WAIT_S: Final = 5.0
 class Connection(asyncio.Protocol):
     """The asyncio shell round one TCP connection.
 
-    ``router`` answers the peer's requests; ``call`` asks the peer. ``peer`` is ``host:port`` once connected. ``on_close`` is
-    called once with the connection when it is gone. ``keeps_reading``: go on reading from a peer that does not read; the client's side
-    does, for if both sides stopped neither would ever go on. ``backlog`` is the server's line for requests that may wait. ``attributes``
-    is a place for what the owner knows of this peer.
+    ``router`` answers the peer's requests; ``call`` asks the peer. ``peer`` is ``host:port`` once
+    connected. ``on_close`` is called once with the connection when it is gone. ``keeps_reading``:
+    go on reading from a peer that does not read; the client's side does, for if both sides stopped
+    neither would ever go on. ``backlog`` is the server's line for requests that may wait.
+    ``attributes`` is a place for what the owner knows of this peer.
     """
 
     def __init__(
@@ -77,7 +80,8 @@ class Connection(asyncio.Protocol):
         self._end: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Future[Any]] = set()
 
-    # --- asyncio's side ------------------------------------------------------------------------------------------------------
+    # --- asyncio's side
+    # ----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are no subclasses of asyncio.Transport.
@@ -85,7 +89,11 @@ class Connection(asyncio.Protocol):
         transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
         name = transport.get_extra_info("peername") or ("?", 0)
         self.peer_ip, self.peer_port = str(name[0]), int(name[1])
-        self.peer = f"[{self.peer_ip}]:{self.peer_port}" if ":" in self.peer_ip else f"{self.peer_ip}:{self.peer_port}"
+        self.peer = (
+            f"[{self.peer_ip}]:{self.peer_port}"
+            if ":" in self.peer_ip
+            else f"{self.peer_ip}:{self.peer_port}"
+        )
         self.host_pair = (self.peer_ip, self.peer_port)
         self.last_read = self._loop.time()
         if self._on_open is not None:
@@ -93,7 +101,8 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.last_read = now = self._loop.time()
-        self._flush_due, flush_was_due = True, self._flush_due  # cork: one write for all that follows
+        # cork: one write for all that follows
+        self._flush_due, flush_was_due = True, self._flush_due
         frames = self._reader.feed(data)
         backlog = self._backlog
         backlog.credit -= len(data)
@@ -145,11 +154,14 @@ class Connection(asyncio.Protocol):
         self._answers.clear()
         for future, _ in calls.values():
             if not future.done():
-                future.set_exception(ConnectionLostError(f"connection to {self.peer} ended before the answer came"))
+                future.set_exception(
+                    ConnectionLostError(f"connection to {self.peer} ended before the answer came")
+                )
         if self._on_close is not None:
             self._on_close(self)
 
-    # --- calls to the peer ---------------------------------------------------------------------------------------------------
+    # --- calls to the peer
+    # ----------------------------------------------------------------------------------------------
 
     @property
     def next_opaque(self) -> int:
@@ -167,17 +179,24 @@ class Connection(asyncio.Protocol):
         return len(self._calls)
 
     def start_typed_call(
-        self, opaque: int, frame: bytes, timeout: float, answer: msgspec.json.Decoder[TypedJsonHeader[HeaderT]]
+        self,
+        opaque: int,
+        frame: bytes,
+        timeout: float,
+        answer: msgspec.json.Decoder[TypedJsonHeader[HeaderT]],
     ) -> asyncio.Future[TypedJsonHeader[HeaderT] | Command]:
-        """As ``start_call``; an answer that ``answer`` can read is read by it alone, in an eighth of the time (its body is dropped)."""
+        """As ``start_call``; an answer that ``answer`` can read is read by it alone, in an eighth
+        of the time (its body is dropped)."""
         if not self.closed:
             self._answers[opaque] = self._usual = answer
         return self.start_call(opaque, frame, timeout)
 
     def start_call(self, opaque: int, frame: bytes, timeout: float) -> asyncio.Future[Any]:
-        """Send a request frame that carries ``opaque``; the future gets the answer, a ``Command``, whatever its code.
+        """Send a request frame that carries ``opaque``; the future gets the answer, a ``Command``,
+        whatever its code.
 
-        It fails with CallTimeoutError after ``timeout`` seconds, with ConnectionLostError if the connection ends first.
+        It fails with CallTimeoutError after ``timeout`` seconds, with ConnectionLostError if the
+        connection ends first.
         """
         future: asyncio.Future[Any] = self._loop.create_future()
         if self.closed:
@@ -188,7 +207,8 @@ class Connection(asyncio.Protocol):
         if self._sweep is None or deadline < self._swept_by:
             self._wake_sweep_by(deadline)
         if len(self._calls) == 1 and not self._out and self._transport is not None:
-            self._transport.write(frame)  # alone: go at once; in company: share one write at the end of the turn
+            # alone: go at once; in company: share one write at the end of the turn
+            self._transport.write(frame)
         else:
             self._write(frame)
         return future
@@ -199,7 +219,8 @@ class Connection(asyncio.Protocol):
             self._write(frame)
 
     async def drain(self, deadline: float | None = None) -> None:
-        """Wait until the peer has read enough for more to be written; for senders that await no answer. Returns at once if closed.
+        """Wait until the peer has read enough for more to be written; for senders that await no
+        answer. Returns at once if closed.
 
         Raises TimeoutError at ``deadline`` (loop time; None: waits as long as it takes)."""
         if self._writing_paused and not self.closed:
@@ -219,7 +240,8 @@ class Connection(asyncio.Protocol):
         self.send_frame(encode_response(opaque, response))
 
     def close(self) -> None:
-        """Send what is waiting, then close; a peer that does not take it within ``CLOSE_WAIT_S`` seconds loses it."""
+        """Send what is waiting, then close; a peer that does not take it within ``CLOSE_WAIT_S``
+        seconds loses it."""
         if self._transport is not None and self._end is None:
             self._flush()
             self._transport.close()
@@ -230,7 +252,8 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # --- frames --------------------------------------------------------------------------------------------------------------
+    # --- frames
+    # ----------------------------------------------------------------------------------------------
 
     def may_wait(self, frame: Frame) -> bool:
         """Whether a request may stand in the line."""
@@ -251,7 +274,13 @@ class Connection(asyncio.Protocol):
                 else:
                     if not header.flag & FLAG_RESPONSE:
                         context = RequestContext(
-                            self, frame, header.code, header.opaque, header.flag, header.version, frame.body
+                            self,
+                            frame,
+                            header.code,
+                            header.opaque,
+                            header.flag,
+                            header.version,
+                            frame.body,
                         )
                         try:
                             outcome = handler(header.ext, context)
@@ -266,7 +295,8 @@ class Connection(asyncio.Protocol):
         self._take_tolerantly(frame)
 
     def _take_typed_answer(self, header: bytes) -> bool:
-        """Whether it is the answer of a typed call, and well; if not, the tolerant way reads it, or says what is wrong."""
+        """Whether it is the answer of a typed call, and well; if not, the tolerant way reads it, or
+        says what is wrong."""
         usual = self._usual
         if usual is not None:
             try:
@@ -310,11 +340,15 @@ class Connection(asyncio.Protocol):
         if command.is_response:
             self._give(command)
             return
-        context = RequestContext(self, frame, command.code, command.opaque, command.flag, command.version, frame.body)
+        context = RequestContext(
+            self, frame, command.code, command.opaque, command.flag, command.version, frame.body
+        )
         outcome: Outcome
         try:
             resolved = self._router.resolve(command)
-            outcome = resolved if isinstance(resolved, Response) else resolved[1](resolved[0], context)
+            outcome = (
+                resolved if isinstance(resolved, Response) else resolved[1](resolved[0], context)
+            )
         except Exception as error:
             outcome = failure(error, context)
         self._settle(outcome, context)
@@ -335,7 +369,9 @@ class Connection(asyncio.Protocol):
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _settle_later(self, outcome: Awaitable[Response | bytes | None], context: RequestContext) -> None:
+    async def _settle_later(
+        self, outcome: Awaitable[Response | bytes | None], context: RequestContext
+    ) -> None:
         try:
             response = await outcome
         except Exception as error:
@@ -360,7 +396,8 @@ class Connection(asyncio.Protocol):
         self.close()
         self.closed = True
 
-    # --- writing -------------------------------------------------------------------------------------------------------------
+    # --- writing
+    # ----------------------------------------------------------------------------------------------
 
     def _write(self, frame: bytes) -> None:
         self._out.append(frame)
@@ -375,7 +412,8 @@ class Connection(asyncio.Protocol):
             self._transport.write(out[0] if len(out) == 1 else b"".join(out))
         out.clear()
 
-    # --- deadlines: one timer per connection, not one per call ---------------------------------------------------------------
+    # --- deadlines: one timer per connection, not one per call
+    # ---------------------------------------------------------------
 
     def _wake_sweep_by(self, deadline: float) -> None:
         if self._sweep is not None:

@@ -1,8 +1,10 @@
-"""Which handler answers which request. A table from request code to handler; knows nothing of sockets.
+"""Which handler answers which request. A table from request code to handler; knows nothing of
+sockets.
 
-A handler is called with the typed request and a ``RequestContext``. It returns a ``Response``; or an awaitable of one; or bytes, a
-whole answer frame (the hot way out); or None: the answer comes later through ``context.answer`` (a held pull), or never; or ``LATER``: it
-has done nothing and is to be called again when there is room (``backlog.py``).
+A handler is called with the typed request and a ``RequestContext``. It returns a ``Response``; or
+an awaitable of one; or bytes, a whole answer frame (the hot way out); or None: the answer comes
+later through ``context.answer`` (a held pull), or never; or ``LATER``: it has done nothing and is
+to be called again when there is room (``backlog.py``).
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ RequestT = TypeVar("RequestT", bound=Request[Any])
 
 
 class Response:
-    """What a handler answers: code, remark, header fields, body, and ``ext`` for fields outside the declared header."""
+    """What a handler answers: code, remark, header fields, body, and ``ext`` for fields outside the
+    declared header."""
 
     __slots__ = ("body", "code", "ext", "header", "remark")
 
@@ -61,7 +64,8 @@ Handler = Callable[[Any, "RequestContext"], Outcome]
 class RequestContext(msgspec.Struct, gc=False):
     """What surrounds a request: who sent it, its body, and how to answer later.
 
-    ``command`` is the whole command with every header field as it came; it is decoded when first asked for.
+    ``command`` is the whole command with every header field as it came; it is decoded when first
+    asked for.
     """
 
     peer: Connection
@@ -94,15 +98,20 @@ class Router:
 
     def __init__(self) -> None:
         self._routes: dict[int, tuple[type[Request[Any]], Handler]] = {}
-        # RocketMQ clients written in Java and ours begin a header with its code: that is the key to a one-pass decoder.
+        # RocketMQ clients written in Java and ours begin a header with its code: that is the key to
+        # a one-pass decoder.
         self._typed: dict[bytes, tuple[msgspec.json.Decoder[TypedJsonHeader[Any]], Handler]] = {}
         self._patient: dict[int, bytes] = {}
 
     def add(
-        self, request_type: type[RequestT], handler: Callable[[RequestT, RequestContext], Outcome], *, may_wait: bool = False
+        self,
+        request_type: type[RequestT],
+        handler: Callable[[RequestT, RequestContext], Outcome],
+        *,
+        may_wait: bool = False,
     ) -> None:
-        """Let ``handler`` answer requests of this type. Each code has one handler. ``may_wait``: in the server's line, if it has one;
-        only such a handler may return ``LATER``."""
+        """Let ``handler`` answer requests of this type. Each code has one handler. ``may_wait``: in
+        the server's line, if it has one; only such a handler may return ``LATER``."""
         code = int(request_type.code)
         assert code not in self._routes, f"code {code} has two handlers"
         self._routes[code] = (request_type, handler)
@@ -115,8 +124,11 @@ class Router:
         """Every request code that has a handler."""
         return frozenset(self._routes)
 
-    def typed(self, header: bytes) -> tuple[msgspec.json.Decoder[TypedJsonHeader[Any]], Handler] | None:
-        """The one-pass decoder and handler for a JSON header that begins with its code, if there is one."""
+    def typed(
+        self, header: bytes
+    ) -> tuple[msgspec.json.Decoder[TypedJsonHeader[Any]], Handler] | None:
+        """The one-pass decoder and handler for a JSON header that begins with its code, if there is
+        one."""
         found = self._typed.get(header[:12])  # {"code":310, as most clients write it
         if found is not None:
             return found
@@ -146,4 +158,7 @@ class Router:
             return header_from_ext(request_type, command.ext or {}), handler
         except HeaderError as error:
             name = request_type.__name__
-            return Response(code=ResponseCode.SYSTEM_ERROR, remark=f"{name} ({command.code}) cannot be read: {error}")
+            return Response(
+                code=ResponseCode.SYSTEM_ERROR,
+                remark=f"{name} ({command.code}) cannot be read: {error}",
+            )

@@ -1,7 +1,8 @@
 """A listening port: accepts connections, hands each the same router, closes the silent ones.
 
-It must not know what any request means. A peer that sends nothing for ``idle_timeout`` seconds is closed: clients send a
-heartbeat every 30 s (apache/rocketmq ``NettyServerConfig.serverChannelMaxIdleTimeSeconds``, 120).
+It must not know what any request means. A peer that sends nothing for ``idle_timeout`` seconds is
+closed: clients send a heartbeat every 30 s (apache/rocketmq
+``NettyServerConfig.serverChannelMaxIdleTimeSeconds``, 120).
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ BACKLOG: Final = 256
 class RemotingServer:
     """Serves a router on one or more addresses.
 
-    ``on_close`` is called with each connection that has ended. ``backlog`` is the line for requests that may wait.
-    Raises ConfigError if an address cannot be bound.
+    ``on_close`` is called with each connection that has ended. ``backlog`` is the line for requests
+    that may wait. Raises ConfigError if an address cannot be bound.
     """
 
     def __init__(
@@ -39,7 +40,8 @@ class RemotingServer:
         backlog: Backlog | None = None,
     ) -> None:
         self.router = router
-        self.connections: dict[Connection, None] = {}  # in order of arrival, so that a run can be replayed
+        # in order of arrival, so that a run can be replayed
+        self.connections: dict[Connection, None] = {}
         self._on_close = on_close
         self._idle_timeout = idle_timeout
         self._frame_size_max = frame_size_max
@@ -48,11 +50,14 @@ class RemotingServer:
         self._sweep: asyncio.TimerHandle | None = None
 
     async def listen(self, host: str, port: int, router: Router | None = None) -> tuple[str, int]:
-        """Listen on ``host:port`` (port 0 picks a free one), with another router if given; return the address bound."""
+        """Listen on ``host:port`` (port 0 picks a free one), with another router if given; return
+        the address bound."""
         loop = asyncio.get_running_loop()
         chosen = router or self.router
         try:
-            server = await loop.create_server(lambda: self._accept(chosen), host, port, backlog=BACKLOG)
+            server = await loop.create_server(
+                lambda: self._accept(chosen), host, port, backlog=BACKLOG
+            )
         except OSError as error:
             raise ConfigError(_bind_failure(host, port, error)) from None
         self._servers.append(server)
@@ -104,9 +109,15 @@ class RemotingServer:
 
 def _bind_failure(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"port {port} on {host} is taken by another process; stop it or choose another port (0 picks a free one)"
+        return (
+            f"port {port} on {host} is taken by another process; stop it or choose another "
+            "port (0 picks a free one)"
+        )
     if error.errno == errno.EACCES:
         return f"no permission to listen on {host}:{port}; choose a port above 1023"
     if error.errno == errno.EADDRNOTAVAIL:
-        return f"cannot listen on {host}:{port}: this machine has no such address; take one of its own, or 0.0.0.0 for all"
+        return (
+            f"cannot listen on {host}:{port}: this machine has no such address; take one of "
+            "its own, or 0.0.0.0 for all"
+        )
     return f"cannot listen on {host}:{port}: {error.strerror or error}"

@@ -10,7 +10,8 @@ T = TypeVar("T")
 
 
 async def outcome_of(task: asyncio.Future[T], ended: Callable[[], Exception]) -> T:
-    """What the task returns, or raises. ``ended`` makes what is raised if the task itself was cancelled, and not who waits for it."""
+    """What the task returns, or raises. ``ended`` makes what is raised if the task itself was
+    cancelled, and not who waits for it."""
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:

@@ -1,4 +1,5 @@
-"""RocketMQ topics in Spark: ``format("rocketmq")``. The public names are imported on first use: they bring pyspark."""
+"""RocketMQ topics in Spark: ``format("rocketmq")``. The public names are imported on first use:
+they bring pyspark."""
 
 from __future__ import annotations
 
@@ -16,7 +17,10 @@ def __getattr__(name: str) -> object:
     try:
         from turbopump.spark import session
     except ModuleNotFoundError as error:
-        text = f"Spark support needs {error.name}, which is not installed: pip install '.[spark]' in a checkout of Turbopump"
+        text = (
+            f"Spark support needs {error.name}, which is not installed: pip install "
+            "'.[spark]' in a checkout of Turbopump"
+        )
         raise ModuleNotFoundError(text, name=error.name) from None
 
     return getattr(session, name)

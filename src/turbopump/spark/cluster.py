@@ -1,7 +1,9 @@
-"""The cluster as a Spark process sees it: which queues a topic has, where they begin and end, and pulls from them. Blocking.
+"""The cluster as a Spark process sees it: which queues a topic has, where they begin and end, and
+pulls from them. Blocking.
 
-The one rule: only reading requests (105, 11, 29, 30, 31), so a call that failed on the way is simply made again, on a new connection
-to whoever the name servers say has the queue by then. It must not know what becomes of the messages.
+The one rule: only reading requests (105, 11, 29, 30, 31), so a call that failed on the way is
+simply made again, on a new connection to whoever the name servers say has the queue by then. It
+must not know what becomes of the messages.
 """
 
 from __future__ import annotations
@@ -21,7 +23,12 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command
 from turbopump.protocol.request import Request
 from turbopump.protocol.requests.namesrv import GetRouteInfo
-from turbopump.protocol.requests.offsets import GetMaxOffset, GetMinOffset, OffsetReply, SearchOffset
+from turbopump.protocol.requests.offsets import (
+    GetMaxOffset,
+    GetMinOffset,
+    OffsetReply,
+    SearchOffset,
+)
 from turbopump.protocol.requests.pull import PullMessage, PullSysFlag
 from turbopump.spark.decode import decode
 from turbopump.spark.link import Link
@@ -36,7 +43,9 @@ READING_PATIENCE_S: Final = 30.0
 
 _PAUSES_S: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
 _READABLE: Final = 4
-_TRY_AGAIN: Final = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY))
+_TRY_AGAIN: Final = frozenset(
+    (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY)
+)
 
 T = TypeVar("T")
 
@@ -44,10 +53,17 @@ T = TypeVar("T")
 class Cluster:
     """Connections are opened when first needed and kept until ``close``; one call at a time.
 
-    ``timeout``: seconds for one call; ``patience``: seconds for which a call that failed is made again.
+    ``timeout``: seconds for one call; ``patience``: seconds for which a call that failed is made
+    again.
     """
 
-    def __init__(self, name_servers: Iterable[str], *, timeout: float = 3.0, patience: float = READING_PATIENCE_S) -> None:
+    def __init__(
+        self,
+        name_servers: Iterable[str],
+        *,
+        timeout: float = 3.0,
+        patience: float = READING_PATIENCE_S,
+    ) -> None:
         self._name_servers = list(name_servers)
         self._timeout = timeout
         self._patience = patience
@@ -57,7 +73,12 @@ class Cluster:
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -65,15 +86,22 @@ class Cluster:
             self._links.popitem()[1].close()
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """The readable queues of a topic, sorted. Raises RouteNotFoundError, or RemotingError if no name server answers."""
+        """The readable queues of a topic, sorted. Raises RouteNotFoundError, or RemotingError if no
+        name server answers."""
         route = self._route(topic)
-        readable = {data.broker_name: data.read_queue_nums for data in route.queue_datas if data.perm & _READABLE}
+        readable = {
+            data.broker_name: data.read_queue_nums
+            for data in route.queue_datas
+            if data.perm & _READABLE
+        }
         found: list[MessageQueue] = []
         for broker in route.broker_datas:
             name = broker.broker_name or ""
             if broker.broker_addrs and name in readable:
                 # RocketMQ: a consumer reads from a slave where there is no master.
-                broker_id = MASTER_ID if MASTER_ID in broker.broker_addrs else min(broker.broker_addrs)
+                broker_id = (
+                    MASTER_ID if MASTER_ID in broker.broker_addrs else min(broker.broker_addrs)
+                )
                 self._brokers[topic, name] = broker.broker_addrs[broker_id]
                 found += (MessageQueue(topic, name, queue_id) for queue_id in range(readable[name]))
         return sorted(found)
@@ -89,11 +117,17 @@ class Cluster:
     def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first offset stored at or after a time; the queue's max where all are older.
 
-        The broker's answer to 29 is only a guess (4.x gives the *nearest* message, and any of several of one millisecond), so the
-        neighbouring messages are looked at, and searched if it was wrong.
+        The broker's answer to 29 is only a guess (4.x gives the *nearest* message, and any of
+        several of one millisecond), so the neighbouring messages are looked at, and searched if it
+        was wrong.
         """
         low, high = self.offset_min(queue), self.offset_max(queue)
-        search = SearchOffset(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms, boundary_type="LOWER")
+        search = SearchOffset(
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            timestamp=timestamp_ms,
+            boundary_type="LOWER",
+        )
         guess = min(max(self._offset(queue, search), low), high)
         if guess < high and self._stored_ms(queue, guess) < timestamp_ms:
             low = guess + 1
@@ -101,12 +135,18 @@ class Cluster:
             high = guess - 1
         else:
             return guess
-        return low + bisect_left(range(low, high), timestamp_ms, key=lambda offset: self._stored_ms(queue, offset))
+        return low + bisect_left(
+            range(low, high), timestamp_ms, key=lambda offset: self._stored_ms(queue, offset)
+        )
 
-    def pull(self, queue: MessageQueue, places: Sequence[tuple[int, int]], *, hold_ms: int = 0) -> list[Command]:
-        """Several pulls of one queue at once, each from an offset and of at most so many messages; their answers in this order.
+    def pull(
+        self, queue: MessageQueue, places: Sequence[tuple[int, int]], *, hold_ms: int = 0
+    ) -> list[Command]:
+        """Several pulls of one queue at once, each from an offset and of at most so many messages;
+        their answers in this order.
 
-        Answers have the codes 0, 19, 20 or 21. The broker may hold one for ``hold_ms`` if there is nothing at its offset yet.
+        Answers have the codes 0, 19, 20 or 21. The broker may hold one for ``hold_ms`` if there is
+        nothing at its offset yet.
         """
         requests = [
             PullMessage(
@@ -131,7 +171,10 @@ class Cluster:
         (answer,) = self.pull(queue, [(offset, 1)])
         for batch in decode(answer.body, queue.broker_name, ("storeTimestamp",)):
             return int(batch.column(0)[0].value) // 1000
-        raise ClientError(f"{queue}: no message at offset {offset} to compare times with (code {answer.code}, {answer.remark})")
+        raise ClientError(
+            f"{queue}: no message at offset {offset} to compare times with (code "
+            f"{answer.code}, {answer.remark})"
+        )
 
     def _route(self, topic: str) -> TopicRouteData:
         def ask() -> Command:
@@ -146,12 +189,15 @@ class Cluster:
         answer = self._again(ask)
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             raise RouteNotFoundError(
-                f"the name servers {';'.join(self._name_servers)} know no topic {topic!r}: it was never written or created there"
+                f"the name servers {';'.join(self._name_servers)} know no topic {topic!r}: it "
+                "was never written or created there"
             )
         _check(answer, "GetRouteInfo", self._name_servers[0])
         return fastjson.decode(answer.body, TopicRouteData)
 
-    def _ask_broker(self, queue: MessageQueue, requests: Sequence[Request[Any]], timeout: float) -> list[Command]:
+    def _ask_broker(
+        self, queue: MessageQueue, requests: Sequence[Request[Any]], timeout: float
+    ) -> list[Command]:
         def ask() -> list[Command]:
             address = self._brokers.get((queue.topic, queue.broker_name))
             if address is None:
@@ -159,7 +205,8 @@ class Cluster:
                 address = self._brokers.get((queue.topic, queue.broker_name))
             if address is None:
                 raise RouteNotFoundError(
-                    f"broker {queue.broker_name!r} of {queue} is not in the route of its topic: is it running?"
+                    f"broker {queue.broker_name!r} of {queue} is not in the route of its topic: "
+                    "is it running?"
                 )
             try:
                 answers = self._exchange(address, requests, timeout)
@@ -173,7 +220,9 @@ class Cluster:
         # A broker that is being started again has left the route for a moment.
         return self._again(ask, (RemotingError, RouteNotFoundError))
 
-    def _exchange(self, address: str, requests: Sequence[Request[Any]], timeout: float) -> list[Command]:
+    def _exchange(
+        self, address: str, requests: Sequence[Request[Any]], timeout: float
+    ) -> list[Command]:
         link = self._links.pop(address, None) or Link(address, timeout=self._timeout)
         try:
             answers = link.exchange_all(requests, timeout=timeout)
@@ -183,8 +232,11 @@ class Cluster:
         self._links[address] = link
         return answers
 
-    def _again(self, ask: Callable[[], T], passing: tuple[type[Exception], ...] = (RemotingError,)) -> T:
-        """The answer of ``ask``, tried until it comes or patience is over. ``passing``: the errors that may pass."""
+    def _again(
+        self, ask: Callable[[], T], passing: tuple[type[Exception], ...] = (RemotingError,)
+    ) -> T:
+        """The answer of ``ask``, tried until it comes or patience is over. ``passing``: the errors
+        that may pass."""
         deadline = time.monotonic() + self._patience
         for pause in chain(_PAUSES_S, repeat(_PAUSES_S[-1])):
             try:

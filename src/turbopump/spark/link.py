@@ -1,7 +1,8 @@
 """One blocking connection to a name server or broker: a request goes out, its answer comes back.
 
-Spark's Python workers are plain processes that do one thing at a time, so a socket and a deadline are all they need. The one rule:
-after any error the link is dead; whoever wants to try again opens a new one. It must not know what the requests mean.
+Spark's Python workers are plain processes that do one thing at a time, so a socket and a deadline
+are all they need. The one rule: after any error the link is dead; whoever wants to try again opens
+a new one. It must not know what the requests mean.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _RECEIVE_SIZE: Final = 256 << 10
 
 
 class Link:
-    """A connection to ``address`` (``host:port``). Raises ConnectError if there is none within ``timeout`` seconds."""
+    """A connection to ``address`` (``host:port``). Raises ConnectError if there is none within
+    ``timeout`` seconds."""
 
     def __init__(self, address: str, *, timeout: float) -> None:
         self.address = address
@@ -35,11 +37,13 @@ class Link:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def exchange(self, request: Request[Any], *, timeout: float) -> Command:
-        """The answer, whatever its code. Raises CallTimeoutError, ConnectionLostError, FrameError or HeaderError."""
+        """The answer, whatever its code. Raises CallTimeoutError, ConnectionLostError, FrameError
+        or HeaderError."""
         return self.exchange_all((request,), timeout=timeout)[0]
 
     def exchange_all(self, requests: Sequence[Request[Any]], *, timeout: float) -> list[Command]:
-        """Send all requests at once; their answers in the same order, however the peer ordered them. Errors as ``exchange``."""
+        """Send all requests at once; their answers in the same order, however the peer ordered
+        them. Errors as ``exchange``."""
         first = self._opaque + 1
         self._opaque += len(requests)
         deadline = time.monotonic() + timeout
@@ -49,24 +53,32 @@ class Link:
         try:
             self._socket.settimeout(timeout)
             self._socket.sendall(
-                b"".join(encode_command(request_command(request, opaque=first + at)) for at, request in enumerate(requests))
+                b"".join(
+                    encode_command(request_command(request, opaque=first + at))
+                    for at, request in enumerate(requests)
+                )
             )
             while missing:
                 self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
                 data = self._socket.recv(_RECEIVE_SIZE)
                 if not data:
-                    raise ConnectionLostError(f"{self.address} closed the connection before it answered {what}")
+                    raise ConnectionLostError(
+                        f"{self.address} closed the connection before it answered {what}"
+                    )
                 for frame in self._frames.feed(data):
                     command = decode_command(frame)
                     at = command.opaque - first
-                    # A broker may also ask us something (such as 40, the group changed); nothing here answers.
+                    # A broker may also ask us something (such as 40, the group changed); nothing
+                    # here answers.
                     if command.is_response and 0 <= at < len(answers) and answers[at] is None:
                         answers[at] = command
                         missing -= 1
                 if self._frames.error is not None:
                     raise self._frames.error
         except TimeoutError:
-            raise CallTimeoutError(f"{self.address} did not answer {what} within {timeout:g} s") from None
+            raise CallTimeoutError(
+                f"{self.address} did not answer {what} within {timeout:g} s"
+            ) from None
         except OSError as error:
             raise ConnectionLostError(
                 f"the connection to {self.address} broke during {what}: {error.strerror or error}"
@@ -79,5 +91,10 @@ class Link:
     def __enter__(self) -> Link:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()

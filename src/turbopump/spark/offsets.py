@@ -4,8 +4,9 @@
 
     {"v":1,"topics":{"T":{"broker-a":{"0":123,"1":456}}}}       ends are exclusive: 123 is the next offset to read
 
-The one rule: this is a persisted format. Checkpoints live for years and Spark compares them as text, so a place always has one text
-(sorted), version 1 never changes, and another version is refused. It must not know about brokers or Spark.
+The one rule: this is a persisted format. Checkpoints live for years and Spark compares them as
+text, so a place always has one text (sorted), version 1 never changes, and another version is
+refused. It must not know about brokers or Spark.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from turbopump.message.message_queue import MessageQueue
 VERSION: Final = 1
 EARLIEST: Final = -2
 LATEST: Final = -1
-"""Stand for a queue's ends where a user gives offsets, as in Spark's Kafka source and rocketmq-spark; never in a checkpoint."""
+"""Stand for a queue's ends where a user gives offsets, as in Spark's Kafka source and
+rocketmq-spark; never in a checkpoint."""
 
 Offsets = dict[MessageQueue, int]
 
@@ -29,14 +31,20 @@ def encode_offsets(offsets: Mapping[MessageQueue, int]) -> dict[str, Any]:
     """The versioned form, as a dict in sorted order for Spark to write."""
     topics: dict[str, dict[str, dict[str, int]]] = {}
     for queue in sorted(offsets):
-        topics.setdefault(queue.topic, {}).setdefault(queue.broker_name, {})[str(queue.queue_id)] = offsets[queue]
+        topics.setdefault(queue.topic, {}).setdefault(queue.broker_name, {})[
+            str(queue.queue_id)
+        ] = offsets[queue]
     return {"v": VERSION, "topics": topics}
 
 
-def decode_offsets(text: str | Mapping[str, Any], *, what: str = "the checkpoint", symbolic: bool = False) -> Offsets:
-    """The places in a versioned form, or in the plain ``{"T":{"broker-a":{"0":123}}}`` that people write.
+def decode_offsets(
+    text: str | Mapping[str, Any], *, what: str = "the checkpoint", symbolic: bool = False
+) -> Offsets:
+    """The places in a versioned form, or in the plain ``{"T":{"broker-a":{"0":123}}}`` that people
+    write.
 
-    ``symbolic`` allows -1 (latest) and -2 (earliest). Raises ConfigError that names ``what`` and the part that is wrong.
+    ``symbolic`` allows -1 (latest) and -2 (earliest). Raises ConfigError that names ``what`` and
+    the part that is wrong.
     """
     value: Any = text
     if isinstance(text, str):
@@ -47,7 +55,8 @@ def decode_offsets(text: str | Mapping[str, Any], *, what: str = "the checkpoint
     if isinstance(value, Mapping) and "v" in value:
         if value["v"] != VERSION:
             raise ConfigError(
-                f"{what} has version {value['v']!r}; this turbopump reads version {VERSION}: use the release that wrote it"
+                f"{what} has version {value['v']!r}; this turbopump reads version {VERSION}: use "
+                "the release that wrote it"
             )
         value = value.get("topics")
     offsets: Offsets = {}
@@ -60,12 +69,17 @@ def decode_offsets(text: str | Mapping[str, Any], *, what: str = "the checkpoint
                     raise ConfigError(f"{what}: {where}: a queue is named by its number")
                 if not isinstance(offset, int) or isinstance(offset, bool) or offset < lowest:
                     allowed = "0 or more, -1 (latest) or -2 (earliest)" if symbolic else "0 or more"
-                    raise ConfigError(f"{what}: {where}: the offset {offset!r} is not a whole number, {allowed}")
+                    raise ConfigError(
+                        f"{what}: {where}: the offset {offset!r} is not a whole number, {allowed}"
+                    )
                 offsets[MessageQueue(topic, broker, int(queue_id))] = offset
     return offsets
 
 
 def _object(value: Any, what: str, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise ConfigError(f'{what}: {where}: an object is expected, as in {{"T":{{"broker-a":{{"0":123}}}}}}, not {value!r}')
+        raise ConfigError(
+            f"{what}: {where}: an object is expected, as in "
+            f'{{"T":{{"broker-a":{{"0":123}}}}}}, not {value!r}'
+        )
     return value

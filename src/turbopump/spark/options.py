@@ -1,8 +1,8 @@
 """The options of ``format("rocketmq")``: one table of names, and their typed values.
 
-The one rule: every name that is accepted stands in the table with what it means (docs/spark.md lists them; a test compares); anything
-else is refused with the nearest known name, because an option that is silently ignored reads the wrong data. It must not know about
-brokers.
+The one rule: every name that is accepted stands in the table with what it means (docs/spark.md
+lists them; a test compares); anything else is refused with the nearest known name, because an
+option that is silently ignored reads the wrong data. It must not know about brokers.
 """
 
 from __future__ import annotations
@@ -40,14 +40,16 @@ class ReadOptions:
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
-    """The options as Spark hands them over (any case). Raises ConfigError in one sentence for what cannot be used."""
+    """The options as Spark hands them over (any case). Raises ConfigError in one sentence for what
+    cannot be used."""
     given: dict[str, tuple[str, Any]] = {}
     for spelling, text in options.items():
         name, value = _read_option(spelling, text)
         field = _FIELDS[name][0]
         if field in given and given[field][1] != value:
             raise ConfigError(
-                f"the options {given[field][0]!r} and {spelling!r} mean the same thing but differ: give one of them"
+                f"the options {given[field][0]!r} and {spelling!r} mean the same thing but "
+                "differ: give one of them"
             )
         given[field] = (spelling, value)
     for field, example in (
@@ -62,7 +64,10 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
 def _read_option(spelling: str, text: str) -> tuple[str, Any]:
     name = _SPELLED.get(spelling.lower())
     if name is None:
-        raise ConfigError(f"unknown option {spelling!r}{did_you_mean(spelling, _FIELDS)}; options: {', '.join(_FIELDS)}")
+        raise ConfigError(
+            f"unknown option {spelling!r}{did_you_mean(spelling, _FIELDS)}; "
+            f"options: {', '.join(_FIELDS)}"
+        )
     try:
         return name, _FIELDS[name][1](str(text).strip())
     except ConfigError as error:
@@ -87,7 +92,10 @@ def _place(text: str) -> Place:
     if text.lower() in ("earliest", "latest"):
         return text.lower()
     if not text.startswith("{"):
-        raise ConfigError(f'earliest, latest or JSON such as {{"T":{{"broker-a":{{"0":123}}}}}} is expected, not {text!r}')
+        raise ConfigError(
+            'earliest, latest or JSON such as {"T":{"broker-a":{"0":123}}} '
+            f"is expected, not {text!r}"
+        )
     return decode_offsets(text, what="its value", symbolic=True)
 
 

@@ -1,7 +1,8 @@
-"""Ranges of queue offsets: dividing them among tasks, and admitting only so many messages at a time.
+"""Ranges of queue offsets: dividing them among tasks, and admitting only so many messages at a
+time.
 
-The one rule: pure arithmetic, the same answer for the same input on every machine, so that a replayed micro-batch reads what it read
-before. It must not know about brokers or Spark.
+The one rule: pure arithmetic, the same answer for the same input on every machine, so that a
+replayed micro-batch reads what it read before. It must not know about brokers or Spark.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Final
 from turbopump.message.message_queue import MessageQueue
 
 TASK_ROWS_MIN: Final = 1000
-"""A task costs about 10 ms, as much as reading some thousand messages: fewer rows are not worth a task of their own."""
+"""A task costs about 10 ms, as much as reading some thousand messages: fewer rows are not worth a
+task of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +31,24 @@ class OffsetRange:
         return self.end - self.begin
 
 
-def ranges_between(begins: Mapping[MessageQueue, int], ends: Mapping[MessageQueue, int]) -> list[OffsetRange]:
-    """What lies between two places, queue by queue in sorted order. A queue without a begin, or with an end before it, gives nothing."""
+def ranges_between(
+    begins: Mapping[MessageQueue, int], ends: Mapping[MessageQueue, int]
+) -> list[OffsetRange]:
+    """What lies between two places, queue by queue in sorted order. A queue without a begin, or
+    with an end before it, gives nothing."""
     return [
-        OffsetRange(queue, begins[queue], ends[queue]) for queue in sorted(ends) if begins.get(queue, ends[queue]) < ends[queue]
+        OffsetRange(queue, begins[queue], ends[queue])
+        for queue in sorted(ends)
+        if begins.get(queue, ends[queue]) < ends[queue]
     ]
 
 
 def split(ranges: Iterable[OffsetRange], tasks_max: int | None) -> list[list[OffsetRange]]:
-    """The ranges in at most ``tasks_max`` lists of nearly equal numbers of messages, in order; queues are cut where needed.
+    """The ranges in at most ``tasks_max`` lists of nearly equal numbers of messages, in order;
+    queues are cut where needed.
 
-    None: one task per queue, as Spark's Kafka source does. Fewer tasks come out when they would have less than ``TASK_ROWS_MIN``.
+    None: one task per queue, as Spark's Kafka source does. Fewer tasks come out when they would
+    have less than ``TASK_ROWS_MIN``.
     """
     todo = [piece for piece in ranges if piece.end > piece.begin]
     if tasks_max is None:
@@ -60,11 +69,15 @@ def split(ranges: Iterable[OffsetRange], tasks_max: int | None) -> list[list[Off
     return tasks
 
 
-def admit(begins: Mapping[MessageQueue, int], ends: Mapping[MessageQueue, int], rows_max: int) -> dict[MessageQueue, int]:
-    """Ends that admit at most ``rows_max`` messages in all, each queue in proportion to what it has waiting.
+def admit(
+    begins: Mapping[MessageQueue, int], ends: Mapping[MessageQueue, int], rows_max: int
+) -> dict[MessageQueue, int]:
+    """Ends that admit at most ``rows_max`` messages in all, each queue in proportion to what it has
+    waiting.
 
-    Proportional shares keep queues at about the same moment in time, which watermarks need. No queue starves: with room for
-    all each gets at least one; with less, the longest waiting lines get one each. Exactly min(rows_max, all) are admitted.
+    Proportional shares keep queues at about the same moment in time, which watermarks need. No
+    queue starves: with room for all each gets at least one; with less, the longest waiting lines
+    get one each. Exactly min(rows_max, all) are admitted.
     """
     waiting = {piece.queue: piece.count for piece in ranges_between(begins, ends)}
     total = sum(waiting.values())
@@ -82,4 +95,7 @@ def admit(begins: Mapping[MessageQueue, int], ends: Mapping[MessageQueue, int], 
             shares[queue] += parts[queue][0]
         for queue in by_remainder[:rest]:
             shares[queue] += 1
-    return {queue: begins[queue] + shares.get(queue, 0) if queue in waiting else end for queue, end in ends.items()}
+    return {
+        queue: begins[queue] + shares.get(queue, 0) if queue in waiting else end
+        for queue, end in ends.items()
+    }

@@ -1,4 +1,5 @@
-"""``spark.read.format("rocketmq")``: one look at the queues when the query is planned, then its tasks. Must not know about streams."""
+"""``spark.read.format("rocketmq")``: one look at the queues when the query is planned, then its
+tasks. Must not know about streams."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from turbopump.spark.reading import RangesPartition, all_queues, place, read_ran
 
 
 class BatchReader(DataSourceReader):
-    """Reads from ``startingOffsets`` (default earliest) up to ``endingOffsets`` (default latest, seen once at planning)."""
+    """Reads from ``startingOffsets`` (default earliest) up to ``endingOffsets`` (default latest,
+    seen once at planning)."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -23,9 +25,14 @@ class BatchReader(DataSourceReader):
         options = self._options
         with Cluster(options.name_servers, patience=PLANNING_PATIENCE_S) as cluster:
             queues = all_queues(cluster, options.topics)
-            begins = place(cluster, queues, options.starting or "earliest", options.starting_timestamp_ms)
+            begins = place(
+                cluster, queues, options.starting or "earliest", options.starting_timestamp_ms
+            )
             ends = place(cluster, queues, options.ending or "latest", options.ending_timestamp_ms)
-        return [RangesPartition(ranges) for ranges in split(ranges_between(begins, ends), options.partitions_max)]
+        return [
+            RangesPartition(ranges)
+            for ranges in split(ranges_between(begins, ends), options.partitions_max)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangesPartition)

@@ -1,7 +1,8 @@
-"""What batch and stream readers share: places to begin and end at, tasks, and the reading of one task.
+"""What batch and stream readers share: places to begin and end at, tasks, and the reading of one
+task.
 
-The one rule: the planner decides with a ``Cluster``; a task needs nothing but its ranges and options, and keeps nothing.
-It must not know Spark's classes beyond ``InputPartition``.
+The one rule: the planner decides with a ``Cluster``; a task needs nothing but its ranges and
+options, and keeps nothing. It must not know Spark's classes beyond ``InputPartition``.
 """
 
 from __future__ import annotations
@@ -33,8 +34,11 @@ def all_queues(cluster: Cluster, topics: Iterable[str]) -> list[MessageQueue]:
     return [queue for topic in topics for queue in cluster.queues(topic)]
 
 
-def place(cluster: Cluster, queues: Iterable[MessageQueue], wanted: Place, timestamp_ms: int | None) -> Offsets:
-    """An offset for each queue. A time goes before offsets; queues that the given offsets leave out begin at their earliest.
+def place(
+    cluster: Cluster, queues: Iterable[MessageQueue], wanted: Place, timestamp_ms: int | None
+) -> Offsets:
+    """An offset for each queue. A time goes before offsets; queues that the given offsets leave out
+    begin at their earliest.
 
     Raises ConfigError if the given offsets name a queue that is not there.
     """
@@ -47,7 +51,8 @@ def place(cluster: Cluster, queues: Iterable[MessageQueue], wanted: Place, times
     absent = sorted(set(wanted) - set(queues))
     if absent:
         raise ConfigError(
-            f"the given offsets name {', '.join(map(str, absent))}, but there are only {', '.join(map(str, queues))}"
+            f"the given offsets name {', '.join(map(str, absent))}, but there are only "
+            f"{', '.join(map(str, queues))}"
         )
     symbols = {EARLIEST: cluster.offset_min, LATEST: cluster.offset_max}
     found: Offsets = {}
@@ -70,5 +75,8 @@ def read_ranges(ranges: Iterable[OffsetRange], options: ReadOptions) -> Iterator
             )
             for chunk in chunks:
                 yield from decode(
-                    chunk, wanted.queue.broker_name, options.columns, queue_offsets=range(wanted.begin, wanted.end)
+                    chunk,
+                    wanted.queue.broker_name,
+                    options.columns,
+                    queue_offsets=range(wanted.begin, wanted.end),
                 )

@@ -1,8 +1,8 @@
 """A Spark session in which ``format("rocketmq")`` works as it should, and its end.
 
-The one rule: what the user has set stays. It settles the three things that go wrong otherwise: the Python that Spark's workers run,
-the Java that Spark runs on, and the number of tasks (the planner process cannot see how many cores there are). It must not know
-how reading works.
+The one rule: what the user has set stays. It settles the three things that go wrong otherwise: the
+Python that Spark's workers run, the Java that Spark runs on, and the number of tasks (the planner
+process cannot see how many cores there are). It must not know how reading works.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ def rocketmq_session(
 ) -> SparkSession:
     """The running session, or a new one, ready for RocketMQ.
 
-    ``master`` as Spark takes it (``local[*]`` unless set in Spark's own configuration), ``conf`` more Spark settings;
-    ``partitions_max`` is the default of the option ``maxPartitions``, itself by default Spark's ``defaultParallelism``.
-    A new session starts a JVM, which takes some seconds. Raises ConfigError if there is no Java for it.
+    ``master`` as Spark takes it (``local[*]`` unless set in Spark's own configuration), ``conf``
+    more Spark settings; ``partitions_max`` is the default of the option ``maxPartitions``, itself
+    by default Spark's ``defaultParallelism``. A new session starts a JVM, which takes some seconds.
+    Raises ConfigError if there is no Java for it.
     """
     if SparkSession.getActiveSession() is None:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -46,12 +47,15 @@ def rocketmq_session(
     spark = builder.getOrCreate()
     default = partitions_max or spark.sparkContext.defaultParallelism
     # A class made here travels to Spark's processes by value, and takes the number with it.
-    spark.dataSource.register(type("SessionDataSource", (RocketMQDataSource,), {"partitions_max_default": default}))
+    spark.dataSource.register(
+        type("SessionDataSource", (RocketMQDataSource,), {"partitions_max_default": default})
+    )
     return spark
 
 
 def end_session(spark: SparkSession) -> None:
-    """Stop Spark and wait until its JVM is gone; ``spark.stop()`` alone leaves that running until Python ends. A new session may follow."""
+    """Stop Spark and wait until its JVM is gone; ``spark.stop()`` alone leaves that running until
+    Python ends. A new session may follow."""
     spark.stop()
     gateway = SparkContext._gateway
     if gateway is None:

@@ -1,7 +1,9 @@
-"""``format("rocketmq")``: what Spark asks first. Options are checked here, before anything is planned, and the schema is settled.
+"""``format("rocketmq")``: what Spark asks first. Options are checked here, before anything is
+planned, and the schema is settled.
 
-The one rule: light to import (Spark looks at it in every session on the machine), so the rest is imported when it is used. It must not
-hold anything that lives: Spark pickles it into each process that needs it.
+The one rule: light to import (Spark looks at it in every session on the machine), so the rest is
+imported when it is used. It must not hold anything that lives: Spark pickles it into each process
+that needs it.
 """
 
 from __future__ import annotations
@@ -20,10 +22,12 @@ if TYPE_CHECKING:
 
 
 class RocketMQDataSource(DataSource):
-    """RocketMQ topics as rows. Options and columns: docs/spark.md. A wrong option is a ConfigError in one sentence."""
+    """RocketMQ topics as rows. Options and columns: docs/spark.md. A wrong option is a ConfigError
+    in one sentence."""
 
     partitions_max_default: ClassVar[int | None] = None
-    """What ``maxPartitions`` is when not given; None is one task per queue. ``session.rocketmq_session`` sets it."""
+    """What ``maxPartitions`` is when not given; None is one task per queue.
+    ``session.rocketmq_session`` sets it."""
 
     @classmethod
     def name(cls) -> str:
@@ -39,13 +43,14 @@ class RocketMQDataSource(DataSource):
 
         return BatchReader(self._settled(schema))
 
-    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
         from turbopump.spark.stream import StreamReader
 
         return StreamReader(self._settled(schema))
 
     def _settled(self, schema: StructType) -> ReadOptions:
-        """The options, with the columns that the query wants: those of ``.schema(...)`` where it was given."""
+        """The options, with the columns that the query wants: those of ``.schema(...)`` where it
+        was given."""
         from turbopump.errors import ConfigError
         from turbopump.spark.columns import column_names
         from turbopump.spark.options import read_options
@@ -54,8 +59,14 @@ class RocketMQDataSource(DataSource):
         columns = column_names(",".join(schema.names))
         for wanted, offered in zip(schema.fields, _struct(columns).fields, strict=True):
             if wanted != offered:  # Spark compares batches with the schema to the letter
-                raise ConfigError(f"the given schema says {_said(wanted)}, but there is {_said(offered)}")
-        return replace(options, columns=columns, partitions_max=options.partitions_max or self.partitions_max_default)
+                raise ConfigError(
+                    f"the given schema says {_said(wanted)}, but there is {_said(offered)}"
+                )
+        return replace(
+            options,
+            columns=columns,
+            partitions_max=options.partitions_max or self.partitions_max_default,
+        )
 
 
 def _said(field: StructField) -> str:

@@ -1,7 +1,9 @@
-"""``spark.readStream.format("rocketmq")``: where a query begins, how far the next micro-batch goes, and its tasks.
+"""``spark.readStream.format("rocketmq")``: where a query begins, how far the next micro-batch goes,
+and its tasks.
 
-The one rule: a micro-batch is two places out of the checkpoint and nothing else, so a replayed one reads the same messages. Nothing
-is stored in the broker. It must not remember anything between calls that a restart would lose, but the target of AvailableNow.
+The one rule: a micro-batch is two places out of the checkpoint and nothing else, so a replayed one
+reads the same messages. Nothing is stored in the broker. It must not remember anything between
+calls that a restart would lose, but the target of AvailableNow.
 """
 
 from __future__ import annotations
@@ -31,12 +33,14 @@ _log = logging.getLogger(__name__)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A new query begins at ``startingOffsets`` (default latest), a restarted one where its checkpoint says."""
+    """A new query begins at ``startingOffsets`` (default latest), a restarted one where its
+    checkpoint says."""
 
     def __init__(self, options: ReadOptions) -> None:
         if options.ending is not None or options.ending_timestamp_ms is not None:
             raise ConfigError(
-                "endingOffsets and endingTimestamp are for batch reads; a stream ends by its trigger (availableNow)"
+                "endingOffsets and endingTimestamp are for batch reads; a stream ends by its "
+                "trigger (availableNow)"
             )
         self._options = options
         self._cluster: Cluster | None = None
@@ -45,11 +49,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cluster": None}
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         options = self._options
         with Cluster(options.name_servers, patience=PLANNING_PATIENCE_S) as cluster:
             queues = all_queues(cluster, options.topics)
-            return encode_offsets(place(cluster, queues, options.starting or "latest", options.starting_timestamp_ms))
+            return encode_offsets(
+                place(cluster, queues, options.starting or "latest", options.starting_timestamp_ms)
+            )
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         rows_max = self._options.offsets_per_trigger_max
@@ -90,32 +96,40 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends: Offsets = {}
         for queue, end in seen.items():
             if queue not in begins:
-                # A queue that was added while the query runs. This batch only writes its beginning into the checkpoint, so that
-                # the batch that reads it has both ends from there.
+                # A queue that was added while the query runs. This batch only writes its beginning
+                # into the checkpoint, so that the batch that reads it has both ends from there.
                 ends[queue] = self._connected().offset_min(queue)
             elif end < begins[queue]:
                 ends[queue] = begins[queue]
-                self._went_back(f"{queue} ends at {end}, but it was read up to {begins[queue]} already")
+                self._went_back(
+                    f"{queue} ends at {end}, but it was read up to {begins[queue]} already"
+                )
             else:
                 ends[queue] = end
         for queue in begins.keys() - seen.keys():
             ends[queue] = begins[queue]
-            _log.warning("%s is not in the route at the moment; its place %d is kept", queue, begins[queue])
+            _log.warning(
+                "%s is not in the route at the moment; its place %d is kept", queue, begins[queue]
+            )
         return ends
 
     def _went_back(self, text: str) -> None:
-        if self._target is not None:  # reading it all now: the target may be older than where a replayed batch ended
+        # reading it all now: the target may be older than where a replayed batch ended
+        if self._target is not None:
             return
         if self._options.fail_on_data_loss:
             raise DataLossError(
-                f"{text}: the topic or broker was made anew, or lost its end. Start with a new checkpoint, "
+                f"{text}: the topic or broker was made anew, or lost its end. Start with a new "
+                "checkpoint, "
                 "or set the option failOnDataLoss to false to wait until it grows beyond"
             )
         _log.warning("%s; waiting until it grows beyond, as failOnDataLoss is false", text)
 
     def _queue_ends(self) -> Offsets:
         cluster = self._connected()
-        return {queue: cluster.offset_max(queue) for queue in all_queues(cluster, self._options.topics)}
+        return {
+            queue: cluster.offset_max(queue) for queue in all_queues(cluster, self._options.topics)
+        }
 
     def _present_queue_ends(self) -> Offsets:
         """As ``_queue_ends``, but a topic whose brokers are all away has none for the moment."""

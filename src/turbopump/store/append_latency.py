@@ -1,7 +1,9 @@
-"""How long appends took, counted in Apache's thirteen classes and told once a minute on a line of Apache's form.
+"""How long appends took, counted in Apache's thirteen classes and told once a minute on a line of
+Apache's form.
 
-An append under a millisecond, nearly every one, costs nothing here: how many there were follows from the number of messages. Source:
-apache/rocketmq ``StoreStatsService.setPutMessageEntireTimeMax``, which counts in whole milliseconds.
+An append under a millisecond, nearly every one, costs nothing here: how many there were follows
+from the number of messages. Source: apache/rocketmq
+``StoreStatsService.setPutMessageEntireTimeMax``, which counts in whole milliseconds.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ from collections.abc import Callable
 from typing import Final
 
 _TEXT: Final = (
-    "[<=0ms] [0~10ms] [10~50ms] [50~100ms] [100~200ms] [200~500ms] [500ms~1s] [1~2s] [2~3s] [3~4s] [4~5s] [5~10s] [10s~]"
+    "[<=0ms] [0~10ms] [10~50ms] [50~100ms] [100~200ms] [200~500ms] [500ms~1s] [1~2s] [2~3s] "
+    "[3~4s] [4~5s] [5~10s] [10s~]"
 )
 NAMES: Final = tuple(_TEXT.split(" "))
 BOUNDS_MS: Final = (1, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
@@ -20,7 +23,8 @@ SLOW_S: Final = 0.001
 
 
 class AppendLatency:
-    """``appended()`` is the number of messages appended so far. ``on_slow`` gets the seconds of each append from ``SLOW_S`` on."""
+    """``appended()`` is the number of messages appended so far. ``on_slow`` gets the seconds of
+    each append from ``SLOW_S`` on."""
 
     def __init__(self, appended: Callable[[], int]) -> None:
         self._appended = appended

@@ -1,4 +1,5 @@
-"""One queue of a topic with ``queue.type=BatchCQ``: a unit stands for an entry of the log, which may hold several messages.
+"""One queue of a topic with ``queue.type=BatchCQ``: a unit stands for an entry of the log, which
+may hold several messages.
 
 ::
 
@@ -7,9 +8,11 @@
     gap (ours):       size 7FFFFFFF, store time 0
     end of the queue: a unit of size 0
 
-An ``index`` counts messages and is what clients call the queue offset; a ``number`` counts units, and says where in the files one lies.
-Units follow each other without holes: the base of one is base + count of the one before. A queue whose first messages are gone begins
-with number 0 all the same, where it is written anew. Source: apache/rocketmq ``BatchConsumeQueue``. Derived data, as all queues are.
+An ``index`` counts messages and is what clients call the queue offset; a ``number`` counts units,
+and says where in the files one lies. Units follow each other without holes: the base of one is base
++ count of the one before. A queue whose first messages are gone begins with number 0 all the same,
+where it is written anew. Source: apache/rocketmq ``BatchConsumeQueue``. Derived data, as all queues
+are.
 """
 
 from __future__ import annotations
@@ -34,14 +37,22 @@ from turbopump.store.consume_queue import NO_MESSAGE_SIZE, ConsumeQueue, pack_un
 from turbopump.store.disk import Disk, Piece
 from turbopump.store.mapped_file import MappedFile
 
-__all__ = ["BATCH_UNIT_SIZE", "COUNT_MAX", "BatchConsumeQueue", "BatchUnit", "batch_units", "pack_batch_unit"]
+__all__ = [
+    "BATCH_UNIT_SIZE",
+    "COUNT_MAX",
+    "BatchConsumeQueue",
+    "BatchUnit",
+    "batch_units",
+    "pack_batch_unit",
+]
 
 _SIMPLE: Final = struct.Struct(">qiq")
 _UNITS_AT_ONCE: Final = 10_000
 
 
 class BatchConsumeQueue(ConsumeQueue):
-    """The queue in ``directory``. What takes an ``index`` answers for the entry that holds that message."""
+    """The queue in ``directory``. What takes an ``index`` answers for the entry that holds that
+    message."""
 
     is_batch: ClassVar[bool] = True
     unit_size: ClassVar[int] = BATCH_UNIT_SIZE
@@ -49,20 +60,25 @@ class BatchConsumeQueue(ConsumeQueue):
 
     __slots__ = ("first_number", "next_number", "suspect", "tail_damaged")
 
-    def __init__(self, disk: Disk, directory: Path, topic: str, queue_id: int, file_size: int) -> None:
+    def __init__(
+        self, disk: Disk, directory: Path, topic: str, queue_id: int, file_size: int
+    ) -> None:
         super().__init__(disk, directory, topic, queue_id, file_size)
         self.first_number = 0
         """Number of the first unit whose entry is still there."""
         self.next_number = 0
         """Number of the next unit."""
         self.suspect = False
-        """Whether units round the first are damaged, so that ``min_index`` and ``first_number`` may be too low until they are repaired."""
+        """Whether units round the first are damaged, so that ``min_index`` and ``first_number`` may
+        be too low until they are repaired."""
         self.tail_damaged = False
-        """Whether damaged units were found where the files end, or the queue was cut: it may have had more than it says."""
+        """Whether damaged units were found where the files end, or the queue was cut: it may have
+        had more than it says."""
 
     def load(self) -> None:
-        """Map the files and find the last unit. Where the first one is damaged, ``min_index`` is 0, and the queue ``suspect``; damaged ones
-        at the end are not counted, and ``tail_damaged`` tells of them."""
+        """Map the files and find the last unit. Where the first one is damaged, ``min_index`` is 0,
+        and the queue ``suspect``; damaged ones at the end are not counted, and ``tail_damaged``
+        tells of them."""
         self._files.load()
         self.first_number = self.next_number = self.floor
         for file in reversed(self._files.files):
@@ -76,7 +92,9 @@ class BatchConsumeQueue(ConsumeQueue):
         self.tail_damaged = self.next_number != written
         self._file = self._files.at(self.next_number * BATCH_UNIT_SIZE)
         first, second = self.unit_at(self.first_number), self.unit_at(self.first_number + 1)
-        believable = first is not None and first.can_be and (second is None or second.base == first.end)
+        believable = (
+            first is not None and first.can_be and (second is None or second.base == first.end)
+        )
         self.suspect = written > self.first_number and not believable
         self.min_index = first.base if first is not None and believable else 0
         self.max_index = last.end if last is not None else 0
@@ -86,31 +104,46 @@ class BatchConsumeQueue(ConsumeQueue):
         """Number of the first unit in the files: its entry may be gone."""
         return self._files.start // BATCH_UNIT_SIZE
 
-    # --- units by number -----------------------------------------------------------------------------------------------------
+    # --- units by number
+    # ----------------------------------------------------------------------------------------------
 
     def unit_at(self, number: int) -> BatchUnit | None:
         """The unit with this number, if it is there."""
         piece = self.numbered_piece(number, 1)
-        return batch_units(piece.segment.read(piece.at, piece.size))[0] if piece is not None else None
+        return (
+            batch_units(piece.segment.read(piece.at, piece.size))[0] if piece is not None else None
+        )
 
     def gone_unit(self, number: int) -> BatchUnit | None:
         """A unit before ``first_number`` that the files still have."""
-        file = self._files.at(number * BATCH_UNIT_SIZE) if self.floor <= number < self.first_number else None
+        file = (
+            self._files.at(number * BATCH_UNIT_SIZE)
+            if self.floor <= number < self.first_number
+            else None
+        )
         if file is None:
             return None
-        return batch_units(file.segment.read(number * BATCH_UNIT_SIZE - file.start, BATCH_UNIT_SIZE))[0]
+        return batch_units(
+            file.segment.read(number * BATCH_UNIT_SIZE - file.start, BATCH_UNIT_SIZE)
+        )[0]
 
     def numbered_piece(self, number: int, count: int) -> Piece | None:
-        """Where up to ``count`` units lie from this number on, as many as one file holds; None where there are none."""
+        """Where up to ``count`` units lie from this number on, as many as one file holds; None
+        where there are none."""
         count = min(count, self.next_number - number)
-        file = self._files.at(number * BATCH_UNIT_SIZE) if count > 0 and number >= self.first_number else None
+        file = (
+            self._files.at(number * BATCH_UNIT_SIZE)
+            if count > 0 and number >= self.first_number
+            else None
+        )
         if file is None:
             return None
         at = number * BATCH_UNIT_SIZE - file.start
         return Piece(file.segment, at, min(count * BATCH_UNIT_SIZE, file.segment.size - at))
 
     def number_of(self, index: int) -> int:
-        """The number of the unit that holds the message ``index`` (binary search): the last whose base is not behind it."""
+        """The number of the unit that holds the message ``index`` (binary search): the last whose
+        base is not behind it."""
         low, high = self.first_number, self.next_number
         while low < high:
             middle = (low + high) // 2
@@ -122,7 +155,8 @@ class BatchConsumeQueue(ConsumeQueue):
         return low - 1
 
     def begin_with(self, number: int, index: int) -> None:
-        """The first unit whose entry is there is found to be this one, and its first message ``index``."""
+        """The first unit whose entry is there is found to be this one, and its first message
+        ``index``."""
         self.first_number, self.min_index = number, index
 
     def rewrite_at(self, number: int, unit: BatchUnit) -> None:
@@ -132,11 +166,21 @@ class BatchConsumeQueue(ConsumeQueue):
         pack_batch_unit_into(file.buffer, number * BATCH_UNIT_SIZE - file.start, unit)
         file.dirty = True
 
-    # --- units by the messages in them ---------------------------------------------------------------------------------------
+    # --- units by the messages in them
+    # ---------------------------------------------------------------------------------------
 
-    def append(self, index: int, physical_offset: int, size: int, tags_code: int, stored_ms: int = 0, count: int = 1) -> bool:
-        """Put the unit of ``count`` messages from ``index`` on; False if messages before it are missing. A unit that is already there is
-        written again, the same; if another is there (the topic was deleted and made again), it goes, with all behind it."""
+    def append(
+        self,
+        index: int,
+        physical_offset: int,
+        size: int,
+        tags_code: int,
+        stored_ms: int = 0,
+        count: int = 1,
+    ) -> bool:
+        """Put the unit of ``count`` messages from ``index`` on; False if messages before it are
+        missing. A unit that is already there is written again, the same; if another is there (the
+        topic was deleted and made again), it goes, with all behind it."""
         if index != self.max_index:
             return self._append_apart(index, physical_offset, size, tags_code, stored_ms, count)
         self._write(BatchUnit(physical_offset, size, tags_code, stored_ms, index, count))
@@ -145,17 +189,21 @@ class BatchConsumeQueue(ConsumeQueue):
     def append_many(self, index: int, units: bytes, stored_ms: int = 0) -> bool:
         """``append`` for entries of one message each; ``units`` as a plain queue has them."""
         numbered = enumerate(_SIMPLE.iter_unpack(units), index)
-        return all(self.append(at, offset, size, tags, stored_ms) for at, (offset, size, tags) in numbered)
+        return all(
+            self.append(at, offset, size, tags, stored_ms) for at, (offset, size, tags) in numbered
+        )
 
     def fill_gap(self, index: int, physical_offset: int) -> None:
-        """Mark the messages from the end up to ``index`` as gaps: they were damaged at ``physical_offset``."""
+        """Mark the messages from the end up to ``index`` as gaps: they were damaged at
+        ``physical_offset``."""
         while self.max_index < index:
             count = min(index - self.max_index, COUNT_MAX)
             self._write(BatchUnit(physical_offset, NO_MESSAGE_SIZE, 0, 0, self.max_index, count))
 
     def begin_empty_at(self, index: int) -> None:
-        """Let an empty queue go on at ``index`` (above 0), as one whose messages the log no longer has: by a unit of size 1 that points
-        before all of it. (RocketMQ takes offset + size of the last unit for the newest message of the queue.)"""
+        """Let an empty queue go on at ``index`` (above 0), as one whose messages the log no longer
+        has: by a unit of size 1 that points before all of it. (RocketMQ takes offset + size of the
+        last unit for the newest message of the queue.)"""
         self._write(BatchUnit(0, 1, 0, 0, index - 1, 1))
         self.min_index, self.first_number = index, self.next_number
 
@@ -165,18 +213,24 @@ class BatchConsumeQueue(ConsumeQueue):
         return 0 if self._files and self._files.files[-1].end >= end else self._files.file_size
 
     def make_room(self, count: int) -> None:
-        """Make the files that the next ``count`` units need, so that appending them cannot fail. Raises OSError."""
+        """Make the files that the next ``count`` units need, so that appending them cannot fail.
+        Raises OSError."""
         end = (self.next_number + count) * BATCH_UNIT_SIZE
         while not self._files or self._files.files[-1].end < end:
             self._files.append_file(self._files.files[-1].end if self._files else 0)
 
     def units(self, index: int, count: int) -> bytes:
-        """The units of up to ``count`` messages from ``index`` on, as a plain queue would have them: one for each message, so that what
-        only looks at sizes need not know. The size is that of the entry in the unit of its first message, 0 in the others."""
+        """The units of up to ``count`` messages from ``index`` on, as a plain queue would have
+        them: one for each message, so that what only looks at sizes need not know. The size is that
+        of the entry in the unit of its first message, 0 in the others."""
         parts: list[bytes] = []
         end = min(index + count, self.max_index)
         number = self.number_of(index) if self.min_index <= index < end else self.next_number
-        while index < end and (unit := self.unit_at(number)) is not None and unit.base <= index < unit.end:
+        while (
+            index < end
+            and (unit := self.unit_at(number)) is not None
+            and unit.base <= index < unit.end
+        ):
             if index == unit.base:
                 parts.append(pack_unit(*unit[:3]))
                 index += 1
@@ -187,8 +241,13 @@ class BatchConsumeQueue(ConsumeQueue):
         return b"".join(parts)
 
     def piece(self, index: int, count: int) -> Piece | None:
-        """Where the unit of the message ``index`` lies, and those behind it; None where there is none."""
-        return self.numbered_piece(self.number_of(index), count) if self.min_index <= index < self.max_index else None
+        """Where the unit of the message ``index`` lies, and those behind it; None where there is
+        none."""
+        return (
+            self.numbered_piece(self.number_of(index), count)
+            if self.min_index <= index < self.max_index
+            else None
+        )
 
     def unit(self, index: int) -> tuple[int, int, int] | None:
         """(commit-log offset, size, tagsCode) of the entry that holds a message."""
@@ -196,8 +255,13 @@ class BatchConsumeQueue(ConsumeQueue):
         return unit[:3] if unit is not None else None
 
     def unit_of(self, index: int) -> BatchUnit | None:
-        """The unit of the message ``index``; None if there is none, or the units round it are damaged."""
-        unit = self.unit_at(self.number_of(index)) if self.min_index <= index < self.max_index else None
+        """The unit of the message ``index``; None if there is none, or the units round it are
+        damaged."""
+        unit = (
+            self.unit_at(self.number_of(index))
+            if self.min_index <= index < self.max_index
+            else None
+        )
         return unit if unit is not None and unit.base <= index < unit.end else None
 
     def begin_of(self, index: int) -> int:
@@ -205,9 +269,12 @@ class BatchConsumeQueue(ConsumeQueue):
         unit = self.unit_of(index)
         return unit.base if unit is not None else index
 
-    # --- where the log begins and ends ---------------------------------------------------------------------------------------
+    # --- where the log begins and ends
+    # ---------------------------------------------------------------------------------------
 
-    def cut_at(self, physical_offset: int, is_there: Callable[[ConsumeQueue, int, int, int], bool]) -> None:
+    def cut_at(
+        self, physical_offset: int, is_there: Callable[[ConsumeQueue, int, int, int], bool]
+    ) -> None:
         number, agreed = self._border_at(physical_offset, lowest=False)
         while number > self.first_number:
             unit = self.unit_at(number - 1)
@@ -215,7 +282,10 @@ class BatchConsumeQueue(ConsumeQueue):
                 unit is not None
                 and unit.can_be
                 and unit.offset < physical_offset
-                and (unit.size == NO_MESSAGE_SIZE or is_there(self, unit.base, unit.offset, unit.size))
+                and (
+                    unit.size == NO_MESSAGE_SIZE
+                    or is_there(self, unit.base, unit.offset, unit.size)
+                )
             ):
                 break
             number, agreed = number - 1, False
@@ -232,7 +302,8 @@ class BatchConsumeQueue(ConsumeQueue):
         return unit.base if unit is not None else self.max_index
 
     def raise_min(self, log_start: int) -> None:
-        """Let the queue begin at its first unit whose entry is at or after ``log_start``; not behind it where units are damaged."""
+        """Let the queue begin at its first unit whose entry is at or after ``log_start``; not
+        behind it where units are damaged."""
         first = self.unit_at(self.first_number)
         if first is None or log_start <= 0:
             return
@@ -243,11 +314,14 @@ class BatchConsumeQueue(ConsumeQueue):
         number, agreed = self._border_at(log_start)
         index = base_of(number, self.first_number, self.next_number, self.unit_at, self.max_index)
         self.suspect = self.suspect or not agreed
-        self.min_index = max(self.min_index, self.min_index if index is None else min(index, self.max_index))
+        self.min_index = max(
+            self.min_index, self.min_index if index is None else min(index, self.max_index)
+        )
         self.first_number = number
 
     def files_before(self, log_start: int) -> list[MappedFile]:
-        """The files from the front on whose entries all lie before ``log_start``; never the last, which knows where the queue goes on."""
+        """The files from the front on whose entries all lie before ``log_start``; never the last,
+        which knows where the queue goes on."""
         self.raise_min(log_start)
         kept = min(self.first_number, self.next_number - 1) * BATCH_UNIT_SIZE
         return [file for file in self._files.files[:-1] if file.end <= kept]
@@ -258,7 +332,15 @@ class BatchConsumeQueue(ConsumeQueue):
         unit = self.unit_at(self.next_number - 1)
         return unit[:3] if unit is not None and unit.size != NO_MESSAGE_SIZE else None
 
-    def _append_apart(self, index: int, physical_offset: int, size: int, tags_code: int, stored_ms: int, count: int) -> bool:
+    def _append_apart(
+        self,
+        index: int,
+        physical_offset: int,
+        size: int,
+        tags_code: int,
+        stored_ms: int,
+        count: int,
+    ) -> bool:
         if index < self.min_index:
             return True
         if index > self.max_index:
@@ -269,7 +351,9 @@ class BatchConsumeQueue(ConsumeQueue):
             number = self.number_of(index)
             there = self.unit_at(number)
             if there is not None and (there.base, there.messages) == (index, count):
-                self.rewrite_at(number, BatchUnit(physical_offset, size, tags_code, stored_ms, index, count))
+                self.rewrite_at(
+                    number, BatchUnit(physical_offset, size, tags_code, stored_ms, index, count)
+                )
                 return True
             self._cut_to(number)
             self.fill_gap(index, physical_offset)
@@ -299,8 +383,16 @@ class BatchConsumeQueue(ConsumeQueue):
         self._file = self._files.at(number * BATCH_UNIT_SIZE)
 
     def _border_at(self, physical_offset: int, *, lowest: bool = True) -> tuple[int, bool]:
-        """The number of the first unit whose entry lies at or after this offset of the log; and whether the units round it agree."""
-        return border_at(physical_offset, self.first_number, self.next_number, self.unit_at, self._all_units, lowest=lowest)
+        """The number of the first unit whose entry lies at or after this offset of the log; and
+        whether the units round it agree."""
+        return border_at(
+            physical_offset,
+            self.first_number,
+            self.next_number,
+            self.unit_at,
+            self._all_units,
+            lowest=lowest,
+        )
 
     def _all_units(self) -> Iterator[BatchUnit]:
         number = self.first_number

@@ -1,7 +1,7 @@
 """Single questions to a batch queue: which unit holds a message, and which message was stored when.
 
-The rule: a unit is believed if its neighbours follow one another, a store time only if the log has it. What does not fit is repaired, and
-passed over where it cannot be. It must not know of keys.
+The rule: a unit is believed if its neighbours follow one another, a store time only if the log has
+it. What does not fit is repaired, and passed over where it cannot be. It must not know of keys.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ from turbopump.store.question import Question
 from turbopump.store.unit_repair import Unit, UnitRepair
 
 
-def unit_holding(queue: BatchConsumeQueue, index: int, repair: UnitRepair) -> Question[BatchUnit | OSError | None]:
-    """The unit of the message ``index``, which the queue has; None if units are damaged there and cannot be repaired, OSError if that
-    cannot be told now."""
+def unit_holding(
+    queue: BatchConsumeQueue, index: int, repair: UnitRepair
+) -> Question[BatchUnit | OSError | None]:
+    """The unit of the message ``index``, which the queue has; None if units are damaged there and
+    cannot be repaired, OSError if that cannot be told now."""
     number = queue.number_of(index)
     if not _fits(queue, number, index):
-        error = yield from repair.put_right(queue, index, max(number, queue.first_number), lambda _directory, _offset: False)
+        error = yield from repair.put_right(
+            queue, index, max(number, queue.first_number), lambda _directory, _offset: False
+        )
         if error is not None:
             return error
     return queue.unit_of(index)
@@ -33,20 +37,24 @@ def first_with_time(
     repair: UnitRepair,
     time_at: Callable[[int, int], Question[int | OSError | None]],
 ) -> Question[tuple[int, int] | OSError | None]:
-    """The first message from ``index`` on, before ``end``, whose store time the log has, and that time (ms); the OSError that leaves it
-    open. ``time_at`` tells the time of the entry at an offset of the log that begins with a message."""
+    """The first message from ``index`` on, before ``end``, whose store time the log has, and that
+    time (ms); the OSError that leaves it open. ``time_at`` tells the time of the entry at an offset
+    of the log that begins with a message."""
     failure: OSError | None = None
     while index < end:
         unit = yield from unit_holding(queue, index, repair)
         if isinstance(unit, OSError):
             return unit
         if unit is None:
-            index = max(index + 1, queue.min_index)  # nothing can be said of it, or it was deleted meanwhile
+            # nothing can be said of it, or it was deleted meanwhile
+            index = max(index + 1, queue.min_index)
             continue
         if unit.size != NO_MESSAGE_SIZE:
             stored = yield from time_at(unit.offset, unit.base)
             if stored is None:
-                repaired = yield from repair.message_of(queue, Unit(unit.base, unit.offset, unit.size))
+                repaired = yield from repair.message_of(
+                    queue, Unit(unit.base, unit.offset, unit.size)
+                )
                 stored = repaired.error
                 if repaired.entry is not None:
                     stored = yield from time_at(repaired.offset, unit.base)
@@ -58,7 +66,8 @@ def first_with_time(
 
 
 def _fits(queue: BatchConsumeQueue, number: int, index: int) -> bool:
-    """Whether the unit of a number holds the message, and it, the one before it and the two behind it follow one another."""
+    """Whether the unit of a number holds the message, and it, the one before it and the two behind
+    it follow one another."""
     unit = queue.unit_at(number)
     if queue.suspect or unit is None or not unit.can_be or not unit.base <= index < unit.end:
         return False

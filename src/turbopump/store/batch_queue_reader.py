@@ -1,8 +1,11 @@
-"""Reading a queue whose units stand for several messages: entries are given whole, also the one in whose middle the reader stands.
+"""Reading a queue whose units stand for several messages: entries are given whole, also the one in
+whose middle the reader stands.
 
-What this process wrote, and not long ago, is copied out of the map; everything else is read and checked as in any queue. A filter of tags
-lets through what has none: a batch has none of its own, but its messages may, and clients look at the tags of each message anyway. Source
-of the rules: apache/rocketmq ``DefaultMessageStore.getMessage``, which compares no tags like any others, so that batches pass no filter.
+What this process wrote, and not long ago, is copied out of the map; everything else is read and
+checked as in any queue. A filter of tags lets through what has none: a batch has none of its own,
+but its messages may, and clients look at the tags of each message anyway. Source of the rules:
+apache/rocketmq ``DefaultMessageStore.getMessage``, which compares no tags like any others, so that
+batches pass no filter.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ UNITS_AT_ONCE: Final = 348
 UNITS_IN_A_TURN: Final = 2000
 """Units that are looked at in one turn for one that is not damaged."""
 _LOOK_AHEAD: Final = 2
-"""Units behind those that are given that must follow them: two damaged ones may seem to follow each other."""
+"""Units behind those that are given that must follow them: two damaged ones may seem to follow each
+other."""
 _HEAD: Final = struct.Struct(">i8xi4xqq")
 """Size, queue id, queue offset and offset in the log of an entry."""
 _UNITS_HOT: Final = 2_000_000
@@ -59,10 +63,13 @@ def read_batch_queue(
     accept: Callable[[int], bool] | None,
     is_lost: IsLost,
 ) -> Steps[GetResult]:
-    """Entries from the message ``offset`` on, which the queue has: of ``count_max`` messages together, but always one entry. ``hot_from``:
-    what lies there in the log or behind is in memory. Where units do not agree with each other, or with the log, they are repaired first.
+    """Entries from the message ``offset`` on, which the queue has: of ``count_max`` messages
+    together, but always one entry. ``hot_from``: what lies there in the log or behind is in memory.
+    Where units do not agree with each other, or with the log, they are repaired first.
     """
-    result, wrong = yield from _read(queue, log, offset, count_max, limits, hot_from, repair, accept, is_lost, strict=True)
+    result, wrong = yield from _read(
+        queue, log, offset, count_max, limits, hot_from, repair, accept, is_lost, strict=True
+    )
     if wrong is None:
         return result
     error = yield from repair.put_right(queue, offset, wrong, is_lost)
@@ -71,8 +78,12 @@ def read_batch_queue(
         result.unreadable = unreadable_text(error, "the queue")
         return result
     if offset < queue.min_index:
-        return GetResult(GetStatus.OFFSET_TOO_SMALL, queue.min_index, queue.min_index, queue.end.value)
-    result, _ = yield from _read(queue, log, offset, count_max, limits, hot_from, repair, accept, is_lost, strict=False)
+        return GetResult(
+            GetStatus.OFFSET_TOO_SMALL, queue.min_index, queue.min_index, queue.end.value
+        )
+    result, _ = yield from _read(
+        queue, log, offset, count_max, limits, hot_from, repair, accept, is_lost, strict=False
+    )
     return result
 
 
@@ -89,14 +100,18 @@ def _read(
     *,
     strict: bool,
 ) -> Steps[tuple[GetResult, int | None]]:
-    """One try: what it gives, and the number of a unit that seems to be wrong (if ``strict``; else what can be given is given)."""
+    """One try: what it gives, and the number of a unit that seems to be wrong (if ``strict``; else
+    what can be given is given)."""
     result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, queue.min_index, queue.end.value)
     number = queue.number_of(offset)
     hot = offset >= queue.opened_at and number >= queue.next_number - _UNITS_HOT
     asked = (UNITS_AT_ONCE if accept is not None else count_max) + _LOOK_AHEAD
     found = yield from _units(queue, number, asked, cold=not hot)
     if isinstance(found, OSError):
-        result.status, result.unreadable = GetStatus.OFFSET_FOUND_NULL, unreadable_text(found, "the queue")
+        result.status, result.unreadable = (
+            GetStatus.OFFSET_FOUND_NULL,
+            unreadable_text(found, "the queue"),
+        )
         return result, None
     if len(found) < asked:  # the last of a file: what is to follow them is in the next
         end = number + len(found)
@@ -108,7 +123,11 @@ def _read(
             return result, max(number, queue.first_number)
         sound, following = yield from _search(queue, offset, result.max_offset, repair, is_lost)
         if not sound:
-            result.status, result.next_offset, result.gaps = GetStatus.MESSAGE_WAS_REMOVING, following, following - offset
+            result.status, result.next_offset, result.gaps = (
+                GetStatus.MESSAGE_WAS_REMOVING,
+                following,
+                following - offset,
+            )
             return result, None
     in_memory = sound[0].offset >= log.end - limits.hot_size
     count_max = min(count_max, limits.count_hot if in_memory else limits.count_cold)
@@ -137,7 +156,9 @@ def _read(
         result.status, result.data = GetStatus.FOUND, b"".join(checked.good)
         counts = messages_by_entry(result.data)
         result.count = sum(counts.values())
-        miscounted = [unit for unit in choice.units if counts.get(unit.base, unit.messages) != unit.messages]
+        miscounted = [
+            unit for unit in choice.units if counts.get(unit.base, unit.messages) != unit.messages
+        ]
         if miscounted and strict:
             return result, queue.number_of(miscounted[0].base)
     elif checked.removed or checked.damages:
@@ -157,9 +178,12 @@ def _hot_entries(queue: BatchConsumeQueue, log: CommitLog, units: list[BatchUnit
     return b"".join(parts)
 
 
-def _sound(queue: BatchConsumeQueue, number: int, units: list[BatchUnit], *, strict: bool) -> list[BatchUnit]:
-    """The units, from this number on, up to the first that cannot be, or that the next one does not follow. ``strict``: not the one before
-    that either, nor any if they do not follow what is before them; and what is to follow the last is looked at too."""
+def _sound(
+    queue: BatchConsumeQueue, number: int, units: list[BatchUnit], *, strict: bool
+) -> list[BatchUnit]:
+    """The units, from this number on, up to the first that cannot be, or that the next one does not
+    follow. ``strict``: not the one before that either, nor any if they do not follow what is before
+    them; and what is to follow the last is looked at too."""
     end = queue.max_index
     for at, unit in enumerate(units):
         if at + 1 < len(units):
@@ -171,14 +195,19 @@ def _sound(queue: BatchConsumeQueue, number: int, units: list[BatchUnit], *, str
             return units[: max(at - 1, 0) if strict else at]
     if strict and units:
         before = queue.unit_at(number - 1)
-        if units[0].base != (before.end if before is not None else queue.min_index) or queue.suspect:
+        if (
+            units[0].base != (before.end if before is not None else queue.min_index)
+            or queue.suspect
+        ):
             return []
         if number + len(units) < queue.next_number:
             return units[:-_LOOK_AHEAD]
     return units
 
 
-def _units(queue: BatchConsumeQueue, number: int, count: int, *, cold: bool) -> Steps[list[BatchUnit] | OSError]:
+def _units(
+    queue: BatchConsumeQueue, number: int, count: int, *, cold: bool
+) -> Steps[list[BatchUnit] | OSError]:
     piece = queue.numbered_piece(number, count)
     if piece is None:
         return []
@@ -192,8 +221,9 @@ def _units(queue: BatchConsumeQueue, number: int, count: int, *, cold: bool) -> 
 def _search(
     queue: BatchConsumeQueue, offset: int, end: int, repair: UnitRepair, is_lost: IsLost
 ) -> Steps[tuple[list[BatchUnit], int]]:
-    """Look for the unit of a message where units are damaged and could not be repaired, so that a binary search may lead astray: (that
-    unit, if the log has its entry; else where to go on, which is the first message behind that may be there)."""
+    """Look for the unit of a message where units are damaged and could not be repaired, so that a
+    binary search may lead astray: (that unit, if the log has its entry; else where to go on, which
+    is the first message behind that may be there)."""
     number, following = queue.first_number, end
     candidates: list[int] = []
     while number < queue.next_number:
@@ -202,7 +232,11 @@ def _search(
         for at, unit in enumerate(units):
             if unit.can_be and unit.base <= offset < unit.end:
                 candidates.append(number + at)
-            elif unit.can_be and offset < unit.base < following and unit.end == _base_behind(queue, number + at):
+            elif (
+                unit.can_be
+                and offset < unit.base < following
+                and unit.end == _base_behind(queue, number + at)
+            ):
                 following = unit.base
         number += len(units) or UNITS_IN_A_TURN
     for candidate in candidates:
@@ -225,7 +259,8 @@ def _choose(
     bytes_max: int,
     accept: Callable[[int], bool] | None,
 ) -> _Choice:
-    """Which of the units' entries one read gives. What a unit that cannot be says of tags does not count: it is repaired by being read."""
+    """Which of the units' entries one read gives. What a unit that cannot be says of tags does not
+    count: it is repaired by being read."""
     choice, taken = _Choice(units[0].base), 0
     for unit in units:
         if unit.base >= end:
@@ -239,7 +274,9 @@ def _choose(
             choice.next_index = unit.end
             continue
         size = unit.size if can_be else 0
-        if choice.units and (choice.messages + unit.messages > count_max or taken + size > bytes_max):
+        if choice.units and (
+            choice.messages + unit.messages > count_max or taken + size > bytes_max
+        ):
             break
         choice.units.append(unit)
         choice.messages += unit.messages

@@ -1,8 +1,10 @@
-"""The unit of a batch queue, and what a row of units says as a whole, where some of them may be damaged.
+"""The unit of a batch queue, and what a row of units says as a whole, where some of them may be
+damaged.
 
-The ruler is in ``batch_consume_queue.py``. A sound unit begins with the message with which the one before it ends, and its entry lies
-behind that one's. The rule: one or a few damaged units never decide anything; where the units at the place in question do not agree, all
-are asked. It must not know of files.
+The ruler is in ``batch_consume_queue.py``. A sound unit begins with the message with which the one
+before it ends, and its entry lies behind that one's. The rule: one or a few damaged units never
+decide anything; where the units at the place in question do not agree, all are asked. It must not
+know of files.
 """
 
 from __future__ import annotations
@@ -20,11 +22,13 @@ COUNT_MAX: Final = 0x7FFF
 _UNIT: Final = struct.Struct(">qiqqqhii")
 _NOT_COMPACTED: Final = -1
 _LOOK: Final = 204
-"""Units behind the end of a file that are looked at: two sectors of 4 KiB may be damaged, and there are units behind them all the same."""
+"""Units behind the end of a file that are looked at: two sectors of 4 KiB may be damaged, and there
+are units behind them all the same."""
 
 
 class BatchUnit(NamedTuple):
-    """A unit: where its entry lies in the log, what filters and times need of it, and which messages it holds."""
+    """A unit: where its entry lies in the log, what filters and times need of it, and which
+    messages it holds."""
 
     offset: int
     size: int
@@ -41,7 +45,11 @@ class BatchUnit(NamedTuple):
     @property
     def can_be(self) -> bool:
         """Whether it may be a unit, as far as it shows by itself."""
-        return possible_offset(self.offset, self.size) is not None and self.base >= 0 and self.messages > 0
+        return (
+            possible_offset(self.offset, self.size) is not None
+            and self.base >= 0
+            and self.messages > 0
+        )
 
 
 UnitAt = Callable[[int], BatchUnit | None]
@@ -60,12 +68,16 @@ def pack_batch_unit_into(buffer: Any, at: int, unit: BatchUnit) -> None:
 
 def batch_units(raw: bytes) -> list[BatchUnit]:
     """The whole units in ``raw``."""
-    return [BatchUnit(*fields[:6]) for fields in _UNIT.iter_unpack(raw[: len(raw) - len(raw) % BATCH_UNIT_SIZE])]
+    return [
+        BatchUnit(*fields[:6])
+        for fields in _UNIT.iter_unpack(raw[: len(raw) - len(raw) % BATCH_UNIT_SIZE])
+    ]
 
 
 def units_written(buffer: Any, room: int) -> int:
-    """How many of the units from the start of a file on are written; it has ``room`` for so many. By binary search: behind the end all is
-    zero, and damaged units do not look like the end as long as they are no more than ``_LOOK`` side by side."""
+    """How many of the units from the start of a file on are written; it has ``room`` for so many.
+    By binary search: behind the end all is zero, and damaged units do not look like the end as long
+    as they are no more than ``_LOOK`` side by side."""
     low, high = 0, room
     while low < high:
         middle = (low + high) // 2
@@ -73,16 +85,25 @@ def units_written(buffer: Any, room: int) -> int:
             low = middle + 1
         else:
             high = middle
-    while data := bytes(buffer[low * BATCH_UNIT_SIZE : min(low + _LOOK, room) * BATCH_UNIT_SIZE]).rstrip(b"\0"):
+    while data := bytes(
+        buffer[low * BATCH_UNIT_SIZE : min(low + _LOOK, room) * BATCH_UNIT_SIZE]
+    ).rstrip(b"\0"):
         low += -(-len(data) // BATCH_UNIT_SIZE)
     return low
 
 
 def border_at(
-    offset: int, low: int, high: int, unit_at: UnitAt, all_units: Callable[[], Iterable[BatchUnit]], *, lowest: bool
+    offset: int,
+    low: int,
+    high: int,
+    unit_at: UnitAt,
+    all_units: Callable[[], Iterable[BatchUnit]],
+    *,
+    lowest: bool,
 ) -> tuple[int, bool]:
-    """The number of the first unit, of those from ``low`` to ``high``, whose entry lies at or after this offset of the log; and whether the
-    units on its two sides agree. If not, it is the number that contradicts the fewest of ``all_units`` (the ``lowest``, or the highest)."""
+    """The number of the first unit, of those from ``low`` to ``high``, whose entry lies at or after
+    this offset of the log; and whether the units on its two sides agree. If not, it is the number
+    that contradicts the fewest of ``all_units`` (the ``lowest``, or the highest)."""
 
     def offset_of(number: int) -> int | None:
         unit = unit_at(number)
@@ -101,7 +122,8 @@ def border_at(
 
 
 def _agree(offset: int, number: int, low: int, high: int, unit_at: UnitAt) -> bool:
-    """Whether the unit before a number lies before the offset, that of the number behind it, and they and the next follow one another."""
+    """Whether the unit before a number lies before the offset, that of the number behind it, and
+    they and the next follow one another."""
     before = unit_at(number - 1) if number > low else None
     unit = unit_at(number) if number < high else None
     behind = unit_at(number + 1) if number + 1 < high else None
@@ -115,8 +137,8 @@ def _agree(offset: int, number: int, low: int, high: int, unit_at: UnitAt) -> bo
 
 
 def base_of(number: int, low: int, high: int, unit_at: UnitAt, end: int) -> int | None:
-    """The first message of the unit of a number, as far as it and its neighbours tell; ``end`` is the one behind the last unit. None if
-    nothing can be said."""
+    """The first message of the unit of a number, as far as it and its neighbours tell; ``end`` is
+    the one behind the last unit. None if nothing can be said."""
     before = unit_at(number - 1) if number > low else None
     unit = unit_at(number)
     if number >= high or unit is None:

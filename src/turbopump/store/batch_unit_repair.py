@@ -1,9 +1,12 @@
-"""Putting right the units of a batch queue, from the log. As ``unit_repair.py`` does it, but for this:
+"""Putting right the units of a batch queue, from the log. As ``unit_repair.py`` does it, but for
+this:
 
-A damaged unit does not even say which messages it stands for, so units are told by their numbers. Between two good ones, the entries that
-the log has of the queue are its units, in their order. Where messages are missing between them, their entries are damaged too: gaps take
-the places that are left. Before the first good unit the queue begins with the first entry that the log has; behind the last one it ends as
-it did. A unit is good if the log has its entry where it says, and as many messages in it; a wrong store time is put right.
+A damaged unit does not even say which messages it stands for, so units are told by their numbers.
+Between two good ones, the entries that the log has of the queue are its units, in their order.
+Where messages are missing between them, their entries are damaged too: gaps take the places that
+are left. Before the first good unit the queue begins with the first entry that the log has; behind
+the last one it ends as it did. A unit is good if the log has its entry where it says, and as many
+messages in it; a wrong store time is put right.
 """
 
 from __future__ import annotations
@@ -27,12 +30,17 @@ UNITS_AT_ONCE: Final = 2000
 
 def unit_of_mark(mark: EntryMark, tags: int) -> BatchUnit:
     """The unit of an entry."""
-    return BatchUnit(mark.offset, mark.size, tags, mark.store_timestamp, mark.queue_offset, inner_count(mark))
+    return BatchUnit(
+        mark.offset, mark.size, tags, mark.store_timestamp, mark.queue_offset, inner_count(mark)
+    )
 
 
-def row_of(found: list[BatchUnit], end: int, begin: int | None, places: int | None, offset: int) -> list[BatchUnit] | None:
-    """The units for the messages from ``begin`` to ``end`` in so many ``places``, of entries ``found`` in the log; None if that cannot be.
-    ``begin`` None: from the first that was found on, in as many places as it takes. Gaps before the first are said to be at ``offset``.
+def row_of(
+    found: list[BatchUnit], end: int, begin: int | None, places: int | None, offset: int
+) -> list[BatchUnit] | None:
+    """The units for the messages from ``begin`` to ``end`` in so many ``places``, of entries
+    ``found`` in the log; None if that cannot be. ``begin`` None: from the first that was found on,
+    in as many places as it takes. Gaps before the first are said to be at ``offset``.
 
     Of entries of the same messages the last counts: the topic was deleted and made again.
     """
@@ -74,7 +82,8 @@ def _gaps(base: int, count: int, places: int, offset: int) -> list[BatchUnit]:
 
 
 class BatchSearch(LogSearch):
-    """One repair of a queue. ``wanted`` is the entry of the message that was asked for, if it was come by."""
+    """One repair of a queue. ``wanted`` is the entry of the message that was asked for, if it was
+    come by."""
 
     def __init__(
         self,
@@ -94,7 +103,8 @@ class BatchSearch(LogSearch):
         yield from self.repair_round(self._batches.number_of(self._index))
 
     def mend(self) -> Steps[None]:
-        """Repair every unit that cannot be, or does not follow the one before it, and find out where the queue begins."""
+        """Repair every unit that cannot be, or does not follow the one before it, and find out
+        where the queue begins."""
         queue = self._batches
         if queue.suspect:
             yield from self.repair_round(queue.first_number)
@@ -128,16 +138,26 @@ class BatchSearch(LogSearch):
 
     def _follows(self, before: BatchUnit | None, unit: BatchUnit, number: int) -> Steps[bool]:
         """Whether a unit may come behind this one; None: it is the first."""
-        if not unit.can_be or unit.base != (before.end if before is not None else self._batches.min_index):
+        if not unit.can_be or unit.base != (
+            before.end if before is not None else self._batches.min_index
+        ):
             return False
-        return before is None or before.offset <= unit.offset or (yield from self.good(number)) is not None
+        return (
+            before is None
+            or before.offset <= unit.offset
+            or (yield from self.good(number)) is not None
+        )
 
     def settle_front(self, first_time: int) -> Steps[None]:
-        """See at a start that the queue begins with the first unit whose entry the log has, which begins with an entry of ``first_time``
-        (ms). Costs two looks; else the queue is mended."""
+        """See at a start that the queue begins with the first unit whose entry the log has, which
+        begins with an entry of ``first_time`` (ms). Costs two looks; else the queue is mended."""
         queue = self._batches
         unit, gone = queue.unit_at(queue.first_number), queue.gone_unit(queue.first_number - 1)
-        if unit is not None and unit.size != NO_MESSAGE_SIZE and (yield from self.good(queue.first_number)) is None:
+        if (
+            unit is not None
+            and unit.size != NO_MESSAGE_SIZE
+            and (yield from self.good(queue.first_number)) is None
+        ):
             queue.suspect = True
         if gone is not None and gone.stored_ms >= first_time:
             queue.suspect = True  # its entry may be there, and the unit damaged
@@ -145,8 +165,8 @@ class BatchSearch(LogSearch):
             yield from self.mend()
 
     def repair_round(self, number: int) -> Steps[int]:
-        """Repair the unit of this number, and what else is wrong between the nearest good ones on its two sides; the number of the latter,
-        behind which nothing was looked at."""
+        """Repair the unit of this number, and what else is wrong between the nearest good ones on
+        its two sides; the number of the latter, behind which nothing was looked at."""
         log, queue = self._log, self._batches
         low, before = yield from self._good_neighbour(number, -1)
         high, after = yield from self._good_neighbour(number, 1)
@@ -183,8 +203,8 @@ class BatchSearch(LogSearch):
             queue.min_index = unit.base
 
     def _good_neighbour(self, number: int, direction: int) -> Steps[tuple[int, BatchUnit | None]]:
-        """The nearest good unit before or behind, or about the nearest, and its number; (the number beyond the last, None) if there is
-        none."""
+        """The nearest good unit before or behind, or about the nearest, and its number; (the number
+        beyond the last, None) if there is none."""
         queue, distance = self._batches, 1
         border = queue.first_number if direction < 0 else queue.next_number - 1
         while True:
@@ -216,7 +236,9 @@ class BatchSearch(LogSearch):
         mark = read_mark(entry, offset)
         return unit_of_mark(mark, self._tags_of(mark)) if mark is not None else None
 
-    def _take(self, file: MappedFile, offset: int, size: int, index: int, entry: Found) -> Steps[None]:
+    def _take(
+        self, file: MappedFile, offset: int, size: int, index: int, entry: Found
+    ) -> Steps[None]:
         whole = yield from self._whole(file, offset, size, index, entry)
         unit = self._unit_of(whole, offset) if whole is not None else None
         if unit is None or whole is None:

@@ -1,8 +1,9 @@
 """Entries of a queue, read from the files and each checked before anyone gets it.
 
-Good is what ``codec.entry_fault`` calls good at its place in the log and what belongs to the unit that points to it. A unit may be wrong
-too: then it is repaired, and its message is given (``unit_repair.py``). A message that is not good is passed over and told of; one that the
-system cannot read is another thing: it may be there tomorrow.
+Good is what ``codec.entry_fault`` calls good at its place in the log and what belongs to the unit
+that points to it. A unit may be wrong too: then it is repaired, and its message is given
+(``unit_repair.py``). A message that is not good is passed over and told of; one that the system
+cannot read is another thing: it may be there tomorrow.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from turbopump.store.mapped_file import MappedFile
 from turbopump.store.unit_repair import LMQ_PREFIX, Unit, UnitRepair
 
 _GAP_READ: Final = 32 * 1024
-"""Bytes between two wanted entries up to which both are read in one piece: another read costs more."""
+"""Bytes between two wanted entries up to which both are read in one piece: another read costs
+more."""
 _SLICE: Final = 16
 """Entries looked into one by one in one turn: some 50 µs."""
 _QUICK_SLICE: Final = 64 if IS_COMPILED else 16
@@ -34,7 +36,8 @@ _PIECE_SIZE_MAX: Final = 512 * 1024
 
 @dataclass(frozen=True, slots=True)
 class DamagedMessage:
-    """A message that is not given out: its place in the queue, where its unit says that it is in the log, and what is wrong."""
+    """A message that is not given out: its place in the queue, where its unit says that it is in
+    the log, and what is wrong."""
 
     queue_offset: int
     offset: int
@@ -43,8 +46,9 @@ class DamagedMessage:
 
 @dataclass(slots=True)
 class Checked:
-    """``count`` good entries in order, neighbours in one piece, and what was passed over. ``unread`` is the first unit whose entry the
-    system cannot read now: nothing from there on is in here. ``removed`` counts units whose messages the log no longer has."""
+    """``count`` good entries in order, neighbours in one piece, and what was passed over.
+    ``unread`` is the first unit whose entry the system cannot read now: nothing from there on is in
+    here. ``removed`` counts units whose messages the log no longer has."""
 
     good: list[bytes] = field(default_factory=list)
     count: int = 0
@@ -61,7 +65,8 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """The bytes of the log from ``start`` on, or why they cannot be read, and the units whose entries should be in them."""
+    """The bytes of the log from ``start`` on, or why they cannot be read, and the units whose
+    entries should be in them."""
 
     start: int
     data: Found
@@ -71,14 +76,18 @@ class _Span:
 def checked_entries(
     units: list[Unit], queue: ConsumeQueue, log: CommitLog, is_lost: IsLost, repair: UnitRepair
 ) -> Steps[Checked]:
-    """The entries to which units of ``queue`` point. ``is_lost`` says of what cannot be read whether to pass it over."""
+    """The entries to which units of ``queue`` point. ``is_lost`` says of what cannot be read
+    whether to pass it over."""
     checked = Checked()
     start, end, count = log.start, log.end, len(units)
     if any(unit.offset < start for unit in units) and not queue.is_trimmed(start):
-        units = [unit for unit in units if not 0 <= unit.offset < start or unit.size <= 0]  # zeros were never a message's unit
+        # zeros were never a message's unit
+        units = [unit for unit in units if not 0 <= unit.offset < start or unit.size <= 0]
     checked.removed = count - len(units)
     faults = _unit_faults(units, log, end)
-    spans = yield from _read([unit for unit in units if unit not in faults] if faults else units, log)
+    spans = yield from _read(
+        [unit for unit in units if unit not in faults] if faults else units, log
+    )
     topic, queue_id = topic_field(queue.topic), queue.queue_id.to_bytes(4)
     if not faults and (yield from _all_good(spans, queue_id, topic)):
         checked.count = len(units)
@@ -100,7 +109,9 @@ def checked_entries(
             if isinstance(entry, bytes):
                 fault = entry_fault(entry, unit.offset)
                 if fault is None and entry[-CRC_SUFFIX_SIZE : -CRC_SUFFIX_SIZE + 9] != CRC_NAME:
-                    fault = entry_fault(entry, unit.offset, crc_required=log.requires_crc(unit.offset))
+                    fault = entry_fault(
+                        entry, unit.offset, crc_required=log.requires_crc(unit.offset)
+                    )
                 if fault is None and not entry_belongs(entry, unit.queue_offset, queue_id, topic):
                     fault = _stranger(entry, queue, unit)
                     stranger = fault is not None
@@ -115,7 +126,9 @@ def checked_entries(
                 fault, there = f"it cannot be read ({entry.strerror or entry})", None
             else:
                 checked.unread = unit
-                checked.why_unread = unreadable_text(entry, f"the message at {unit.offset} of the commit log")
+                checked.why_unread = unreadable_text(
+                    entry, f"the message at {unit.offset} of the commit log"
+                )
                 break
         if there is not None and (stranger or not _head_is_of(there, queue, unit)):
             repaired = yield from repair.message_of(queue, unit, is_lost)
@@ -124,7 +137,9 @@ def checked_entries(
                 continue
             if repaired.error is not None:
                 checked.unread = unit
-                checked.why_unread = unreadable_text(repaired.error, f"the message of queue offset {unit.queue_offset}")
+                checked.why_unread = unreadable_text(
+                    repaired.error, f"the message of queue offset {unit.queue_offset}"
+                )
                 break
             if unit.queue_offset < queue.min_index:
                 checked.removed += 1
@@ -145,7 +160,8 @@ def unreadable_text(error: OSError, what: str) -> str:
 
 
 def _read(units: list[Unit], log: CommitLog) -> Steps[list[_Span]]:
-    """The bytes where each unit's message should be; what lies close together is read in one piece."""
+    """The bytes where each unit's message should be; what lies close together is read in one
+    piece."""
     if not units:
         return []
     groups: list[tuple[MappedFile, int, list[Unit]]] = []
@@ -155,7 +171,11 @@ def _read(units: list[Unit], log: CommitLog) -> Steps[list[_Span]]:
     start = end = file_end = -1
     for unit in units:
         _, offset, size = unit
-        if start <= offset <= end + _GAP_READ and offset < file_end and offset + size - start <= _PIECE_SIZE_MAX:
+        if (
+            start <= offset <= end + _GAP_READ
+            and offset < file_end
+            and offset + size - start <= _PIECE_SIZE_MAX
+        ):
             inside.append(unit)
             if offset + size > end:
                 end = offset + size
@@ -174,8 +194,12 @@ def _read(units: list[Unit], log: CommitLog) -> Steps[list[_Span]]:
         if isinstance(data, bytes):
             read.append(_Span(start, data, inside))
         else:  # some of it cannot be read: now each by itself
-            each = yield [Piece(file.segment, unit.offset - file.start, unit.size) for unit in inside]
-            read.extend(_Span(unit.offset, one, [unit]) for unit, one in zip(inside, each, strict=True))
+            each = yield [
+                Piece(file.segment, unit.offset - file.start, unit.size) for unit in inside
+            ]
+            read.extend(
+                _Span(unit.offset, one, [unit]) for unit, one in zip(inside, each, strict=True)
+            )
     return read
 
 
@@ -257,7 +281,8 @@ def _unit_fault(unit: Unit, log: CommitLog, log_end: int) -> str | None:
 
 
 def _head_is_of(entry: bytes, queue: ConsumeQueue, unit: Unit) -> bool:
-    """Whether what begins where the unit points says that it is the unit's message: then the unit is right, the message is damaged."""
+    """Whether what begins where the unit points says that it is the unit's message: then the unit
+    is right, the message is damaged."""
     return len(entry) >= FIXED_SIZE and (
         int.from_bytes(entry[:4]),
         int.from_bytes(entry[12:16]),
@@ -276,4 +301,7 @@ def _stranger(entry: bytes, queue: ConsumeQueue, unit: Unit) -> str | None:
     topic, queue_id, queue_offset = place = entry_place(entry)
     if place == (queue.topic, queue.queue_id, unit.queue_offset):
         return None
-    return f"its unit in the consume queue points to the message of queue offset {queue_offset} of {topic} queue {queue_id}"
+    return (
+        f"its unit in the consume queue points to the message of queue offset {queue_offset} "
+        f"of {topic} queue {queue_id}"
+    )

@@ -34,7 +34,9 @@ class Checkpoint:
         if size is not None and size != CHECKPOINT_SIZE:
             disk.remove(path)
             size = None
-        self._segment: Segment = disk.create_segment(path, CHECKPOINT_SIZE) if size is None else disk.open_segment(path)
+        self._segment: Segment = (
+            disk.create_segment(path, CHECKPOINT_SIZE) if size is None else disk.open_segment(path)
+        )
         self.log_timestamp: int
         self.queues_timestamp: int
         (
@@ -47,7 +49,9 @@ class Checkpoint:
         self.safe_offset: int
         self.log_end: int
         self.queue_units: int
-        self.safe_offset, self.log_end, self.queue_units = _OWN.unpack_from(self._segment.buffer, _OWN_AT)
+        self.safe_offset, self.log_end, self.queue_units = _OWN.unpack_from(
+            self._segment.buffer, _OWN_AT
+        )
 
     @property
     def safe_timestamp(self) -> int:
@@ -69,7 +73,9 @@ class Checkpoint:
             self.master_flushed_offset,
             self.confirmed_offset,
         )
-        _OWN.pack_into(self._segment.buffer, _OWN_AT, self.safe_offset, self.log_end, self.queue_units)
+        _OWN.pack_into(
+            self._segment.buffer, _OWN_AT, self.safe_offset, self.log_end, self.queue_units
+        )
 
     def close(self) -> None:
         self._segment.close()

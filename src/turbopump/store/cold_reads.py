@@ -1,9 +1,11 @@
 """Reading what may not be in memory, without standing still for it.
 
-A page fault inside a map holds the GIL until the device has answered, and with it every send. So whoever reads what was written before
-this start, or long ago, writes the read as ``Steps``: a generator that yields the pieces of files it wants, is sent what was found
-there, and returns its outcome. ``ColdReads.run`` drives it: pieces that the system has in memory are copied at once (``preadv`` that
-does not wait); for others it goes on later, when threads have read them. ``ColdReads.finish`` drives it on the spot.
+A page fault inside a map holds the GIL until the device has answered, and with it every send. So
+whoever reads what was written before this start, or long ago, writes the read as ``Steps``: a
+generator that yields the pieces of files it wants, is sent what was found there, and returns its
+outcome. ``ColdReads.run`` drives it: pieces that the system has in memory are copied at once
+(``preadv`` that does not wait); for others it goes on later, when threads have read them.
+``ColdReads.finish`` drives it on the spot.
 
 The rule: everything but the read itself happens in the owner's thread, a step now and then between what others want (``take_turns``), so
 that whoever reads a backlog as fast as it can comes between them and not before them. It must not know what is read. An ``async`` way::
@@ -27,8 +29,8 @@ from turbopump.store.disk import Disk, Found, Piece
 T = TypeVar("T")
 
 Steps = Generator[list[Piece], list[Found], T]
-"""A read in steps: yields pieces, is sent the bytes (or the OSError) of each, returns the outcome. One that has worked for a while
-yields no piece, to let others have their turn."""
+"""A read in steps: yields pieces, is sent the bytes (or the OSError) of each, returns the outcome.
+One that has worked for a while yields no piece, to let others have their turn."""
 
 IsLost = Callable[[Path, int], bool]
 """Whether to pass over what cannot be read at an offset of the files in a directory."""
@@ -36,9 +38,11 @@ IsLost = Callable[[Path, int], bool]
 AT_ONCE: Final = 4
 """Reads that threads do at the same time: enough to keep an SSD busy."""
 SHARE: Final = 0.25
-"""Time for reads in a turn of the loop, by the time that the rest of the turn took; at least one step, and no more than ``TURN_S``."""
+"""Time for reads in a turn of the loop, by the time that the rest of the turn took; at least one
+step, and no more than ``TURN_S``."""
 TURN_S: Final = 0.000_2
-"""Seconds for reads in a turn of the loop. A turn that took long was preempted: that is no reason to let those who wait now wait more."""
+"""Seconds for reads in a turn of the loop. A turn that took long was preempted: that is no reason
+to let those who wait now wait more."""
 QUIET_S: Final = 0.02
 """Somebody writes if something was written so many seconds ago."""
 PAUSE_MIN_S: Final = 0.001
@@ -46,7 +50,8 @@ PAUSE_MIN_S: Final = 0.001
 CREDIT_MAX_S: Final = 0.001
 """Time that reads may save up while somebody writes."""
 DEBT_MAX_S: Final = 0.005
-"""Time that reads may owe: a turn that took longer was held up (the process stood still), and did not read all that time."""
+"""Time that reads may owe: a turn that took longer was held up (the process stood still), and did
+not read all that time."""
 WAITING_MAX: Final = 10_000
 """Reads that wait for a thread; more are refused."""
 _PLACES_MAX: Final = 10_000
@@ -61,7 +66,8 @@ class Later(Enum):
 
 @dataclass(slots=True)
 class ReadNumbers:
-    """What was read since the start, in pieces and bytes: found in memory, or fetched by a thread; and reads that were refused."""
+    """What was read since the start, in pieces and bytes: found in memory, or fetched by a thread;
+    and reads that were refused."""
 
     pieces_in_memory: int = 0
     pieces_from_disk: int = 0
@@ -71,10 +77,16 @@ class ReadNumbers:
 
 
 class Pace:
-    """How much of the time reads may take while somebody writes: ``share`` of it, from 0 to 1, in pieces with pauses between. While nobody
-    does they may take all. ``written`` grows with what is written, ``later`` calls back after some seconds (``loop.call_later``)."""
+    """How much of the time reads may take while somebody writes: ``share`` of it, from 0 to 1, in
+    pieces with pauses between. While nobody does they may take all. ``written`` grows with what is
+    written, ``later`` calls back after some seconds (``loop.call_later``)."""
 
-    def __init__(self, share: float, written: Callable[[], int], later: Callable[[float, Callable[[], None]], object]) -> None:
+    def __init__(
+        self,
+        share: float,
+        written: Callable[[], int],
+        later: Callable[[float, Callable[[], None]], object],
+    ) -> None:
         assert 0 < share <= 1
         self.later = later
         self._share = share
@@ -133,10 +145,14 @@ class ColdReads:
         self.numbers = ReadNumbers()
 
     def take_turns(
-        self, soon: Callable[[Callable[[], None]], object], now: Callable[[], float], pace: Pace | None = None
+        self,
+        soon: Callable[[Callable[[], None]], object],
+        now: Callable[[], float],
+        pace: Pace | None = None,
     ) -> None:
-        """From now on work in turns of the owner's loop: ``soon`` calls back in the next (``loop.call_soon``), ``now`` in seconds, to the
-        microsecond (uvloop's clock has whole milliseconds: ten steps). Without, everything is done at once. ``pace`` tells when to pause
+        """From now on work in turns of the owner's loop: ``soon`` calls back in the next
+        (``loop.call_soon``), ``now`` in seconds, to the microsecond (uvloop's clock has whole
+        milliseconds: ten steps). Without, everything is done at once. ``pace`` tells when to pause
         between turns."""
         self._soon, self._now, self._pace = soon, now, pace
 
@@ -148,15 +164,18 @@ class ColdReads:
     def run(
         self, steps: Steps[T], done: Callable[[T], None], wanted: Callable[[], bool] = lambda: True
     ) -> T | Literal[Later.PENDING, Later.REFUSED]:
-        """The outcome, if it needs nothing from files (or there is no loop, and all is in memory); else ``done`` gets it later. A read
-        that is no longer ``wanted`` when its turn comes (the connection that asked is closed) is dropped, as are those that wait when
-        the store closes."""
+        """The outcome, if it needs nothing from files (or there is no loop, and all is in memory);
+        else ``done`` gets it later. A read that is no longer ``wanted`` when its turn comes (the
+        connection that asked is closed) is dropped, as are those that wait when the store
+        closes."""
         try:
             pieces = next(steps)
         except StopIteration as stop:
             outcome: T = stop.value
             return outcome
-        if self._closed or (self.under_way >= AT_ONCE and len(self._waiting) + len(self._ready) >= WAITING_MAX):
+        if self._closed or (
+            self.under_way >= AT_ONCE and len(self._waiting) + len(self._ready) >= WAITING_MAX
+        ):
             self.numbers.refused += 1
             return Later.REFUSED
         outcomes: list[T] = []
@@ -176,8 +195,9 @@ class ColdReads:
             return outcome
 
     def is_lost(self, directory: Path, offset: int) -> bool:
-        """Whether to give up a place in the files of a directory that the system cannot read: not at its first error, nor while every
-        read there fails (the device is gone, and may come back), but once it fails although others worked since."""
+        """Whether to give up a place in the files of a directory that the system cannot read: not
+        at its first error, nor while every read there fails (the device is gone, and may come
+        back), but once it fails although others worked since."""
         if len(self._failed) >= _PLACES_MAX:
             self._failed.clear()
         worked = self._worked[directory]
@@ -256,7 +276,8 @@ class ColdReads:
                     self._ready.append(read)
 
     def _step(self, read: _Read) -> bool:
-        """Look whether what is wanted is in memory, or go on with what was found; False if the read is over or waits for a thread."""
+        """Look whether what is wanted is in memory, or go on with what was found; False if the read
+        is over or waits for a thread."""
         if not read.wanted():
             return False
         if read.found is None:

@@ -1,4 +1,5 @@
-"""The commit log: every message of every topic, one after the other, as ``message/codec.py`` lays it out.
+"""The commit log: every message of every topic, one after the other, as ``message/codec.py`` lays
+it out.
 
 ::
 
@@ -6,8 +7,9 @@
     entry     message/codec.py
     blank     4 bytes: remaining size of the file from here (these included), 4 bytes: CBD43194, then anything
 
-An entry and 8 bytes must fit, else the rest of the segment becomes a blank and the entry begins the next: no entry spans files, and
-every full file ends in a blank. Source: apache/rocketmq ``CommitLog``. It assigns physical offsets; queue offsets come from outside.
+An entry and 8 bytes must fit, else the rest of the segment becomes a blank and the entry begins the
+next: no entry spans files, and every full file ends in a blank. Source: apache/rocketmq
+``CommitLog``. It assigns physical offsets; queue offsets come from outside.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ BLANK_SIZE_MIN: Final = 8
 POPULATE_STEP: Final = 8 * 1024 * 1024
 """Bytes of fresh pages asked for at a time, ahead of the writes."""
 SMALL_STEP: Final = 1024 * 1024
-"""The same where every send waits for a sync: pages asked for are dirty, and the next sync writes them all."""
+"""The same where every send waits for a sync: pages asked for are dirty, and the next sync writes
+them all."""
 _SPARE_AT: Final = 4 * POPULATE_STEP
 """The next file is made when the current one has less left than this."""
 
@@ -37,14 +40,17 @@ NOTHING: Final = "nothing is written there"
 _BLANK: Final = struct.Struct(">II")
 _WALK_STEP: Final = 256 * 1024
 ENTRY_SIZE_MAX: Final = 1 << 26
-"""No entry is larger (64 MiB; a frame has 16 MiB): a size that says so is wrong, and is not read."""
+"""No entry is larger (64 MiB; a frame has 16 MiB): a size that says so is wrong, and is not
+read."""
 _MAGIC_START: Final = b"\xda\xa3\x20"
 
 
 class CommitLog:
-    """The log in the directories ``roots``, and in those that are ``read_only``. ``place`` to ``written``: one copy into the map.
+    """The log in the directories ``roots``, and in those that are ``read_only``. ``place`` to
+    ``written``: one copy into the map.
 
-    ``synced_often``: a few messages at a time (SYNC_FLUSH); fresh pages then come in small numbers and sizes.
+    ``synced_often``: a few messages at a time (SYNC_FLUSH); fresh pages then come in small numbers
+    and sizes.
     """
 
     def __init__(
@@ -56,7 +62,9 @@ class CommitLog:
         synced_often: bool = False,
     ) -> None:
         self._disk = disk
-        self._files = MappedFiles(disk, roots, segment_size, read_only=read_only, ahead=True, aligned=True)
+        self._files = MappedFiles(
+            disk, roots, segment_size, read_only=read_only, ahead=True, aligned=True
+        )
         self.segment_size = segment_size
         self.end = 0
         """Physical offset of the next entry."""
@@ -66,7 +74,8 @@ class CommitLog:
         self._synced_often = synced_often
         self._step = SMALL_STEP if synced_often else POPULATE_STEP
         self.requires_crc: Callable[[int], bool] = lambda _offset: False
-        """Whether the entry at an offset was written with a whole-entry CRC, so that its absence is damage."""
+        """Whether the entry at an offset was written with a whole-entry CRC, so that its absence is
+        damage."""
         self.on_segment: Callable[[int], None] = lambda _start: None
         """Called when a segment begins, before its first entry is written."""
 
@@ -96,30 +105,35 @@ class CommitLog:
         self._populated = end
 
     def place(self, size: int) -> int:
-        """The physical offset at which an entry of ``size`` bytes will go: at the end, or at the start of the next segment.
+        """The physical offset at which an entry of ``size`` bytes will go: at the end, or at the
+        start of the next segment.
 
-        Raises OSError if a new segment cannot be made, RoomInMakingError if one is being made, MessageError if no segment can hold it;
-        nothing has changed then.
+        Raises OSError if a new segment cannot be made, RoomInMakingError if one is being made,
+        MessageError if no segment can hold it; nothing has changed then.
         """
         current = self._current
         if current is not None and current.end - self.end >= size + BLANK_SIZE_MIN:
             return self.end
         if size + BLANK_SIZE_MIN > self.segment_size:
             raise MessageError(
-                f"the message or batch takes {size} bytes in the store, more than a commit log file of {self.segment_size} holds; "
-                "send less at once (mappedFileSizeCommitLog is the size, and stays as it is for a store that has messages)"
+                f"the message or batch takes {size} bytes in the store, more than a commit log "
+                f"file of {self.segment_size} holds; "
+                "send less at once (mappedFileSizeCommitLog is the size, and stays as it is for "
+                "a store that has messages)"
             )
         return self._roll()
 
     def new_file_for(self, size: int) -> int:
-        """Bytes of the file that ``place`` would make for an entry of ``size`` bytes; 0 if it needs none."""
+        """Bytes of the file that ``place`` would make for an entry of ``size`` bytes; 0 if it needs
+        none."""
         current = self._current
         fits = current is not None and current.end - self.end >= size + BLANK_SIZE_MIN
         return 0 if fits or self._files.has_spare else self.segment_size
 
     @property
     def room(self) -> tuple[Any, int]:
-        """The map that the offset which ``place`` gave lies in, and the byte of it: where the entry is to be written."""
+        """The map that the offset which ``place`` gave lies in, and the byte of it: where the entry
+        is to be written."""
         current = self._current
         assert current is not None
         return current.buffer, self.end - current.start
@@ -140,14 +154,17 @@ class CommitLog:
         return file.segment.read(offset - file.start, size)
 
     def segment_end(self, offset: int) -> int:
-        """Where the segment ends that ``offset`` lies in: what is before that can be read in one piece."""
+        """Where the segment ends that ``offset`` lies in: what is before that can be read in one
+        piece."""
         start = self._files.start
         return offset + self.segment_size - (offset - start) % self.segment_size
 
     def walk(self, start: int, end: int | None = None) -> Iterator[EntryMark]:
-        """The good entries from ``start`` on, until ``end`` or the first that is not good (see ``codec.entry_fault``).
+        """The good entries from ``start`` on, until ``end`` or the first that is not good (see
+        ``codec.entry_fault``).
 
-        ``walked_to`` says how far it came, ``fault`` why it stopped there (None: there is no more log).
+        ``walked_to`` says how far it came, ``fault`` why it stopped there (None: there is no more
+        log).
         """
         self.walked_to = start
         self.fault: str | None = None
@@ -164,7 +181,9 @@ class CommitLog:
                 return
             piece, begin = window.cover(file, at)
             room = min(left - BLANK_SIZE_MIN, limit - self.walked_to)
-            for mark in quick_marks(piece, begin, begin + room, self.walked_to, self.requires_crc, topics):
+            for mark in quick_marks(
+                piece, begin, begin + room, self.walked_to, self.requires_crc, topics
+            ):
                 self.walked_to = mark.offset + mark.size
                 yield mark
             if self.walked_to > file.start + at:
@@ -185,15 +204,20 @@ class CommitLog:
             yield judged
 
     def entry_at(self, offset: int) -> EntryMark | None:
-        """The good entry at this offset; None if there is none. For single looks at a start: ``walk`` reads ahead. Raises OSError."""
+        """The good entry at this offset; None if there is none. For single looks at a start:
+        ``walk`` reads ahead. Raises OSError."""
         file = self._files.at(offset)
         if file is None or file.end - offset < FIXED_SIZE + BLANK_SIZE_MIN:
             return None
         at = offset - file.start
-        mark = self._judge(file, at, int.from_bytes(file.read_at_start(at, 4)), MappedFile.read_at_start)
+        mark = self._judge(
+            file, at, int.from_bytes(file.read_at_start(at, 4)), MappedFile.read_at_start
+        )
         return None if isinstance(mark, str) else mark
 
-    def _judge(self, file: MappedFile, at: int, size: int, read: Callable[[MappedFile, int, int], bytes]) -> EntryMark | str:
+    def _judge(
+        self, file: MappedFile, at: int, size: int, read: Callable[[MappedFile, int, int], bytes]
+    ) -> EntryMark | str:
         """The entry of ``size`` bytes at ``at`` of a file, or what is wrong with it."""
         left = file.segment.size - at
         if not FIXED_SIZE <= size <= min(left - BLANK_SIZE_MIN, ENTRY_SIZE_MAX):
@@ -209,7 +233,8 @@ class CommitLog:
         return read_mark(entry, position) or "its topic cannot be the name of a directory"
 
     def next_good(self, offset: int) -> int | None:
-        """The offset of the first good entry after ``offset``, wherever it lies; None: what is there is a torn tail."""
+        """The offset of the first good entry after ``offset``, wherever it lies; None: what is
+        there is a torn tail."""
         for file in self._files.files:
             if file.end <= offset:
                 continue
@@ -227,7 +252,11 @@ class CommitLog:
         while (found := piece.find(_MAGIC_START, start)) >= 0:
             start = found + 1
             entry_at = at + found - 4
-            if entry_at < 0 or file.start + entry_at <= after or entry_at + FIXED_SIZE > file.segment.size:
+            if (
+                entry_at < 0
+                or file.start + entry_at <= after
+                or entry_at + FIXED_SIZE > file.segment.size
+            ):
                 continue
             size = int.from_bytes(file.read_at_start(entry_at, 4))
             if not isinstance(self._judge(file, entry_at, size, MappedFile.read_at_start), str):
@@ -273,11 +302,14 @@ class CommitLog:
         if self._populated >= current.end - _SPARE_AT:
             self._files.prepare_next()
         small = self._synced_often
-        self._disk.start(lambda: current.segment.populate(start - current.start, size, small=small), done)
+        self._disk.start(
+            lambda: current.segment.populate(start - current.start, size, small=small), done
+        )
 
 
 class _Window:
-    """Reads files front to back in pieces, not through their maps: a long walk would bring the whole log into this process's memory."""
+    """Reads files front to back in pieces, not through their maps: a long walk would bring the
+    whole log into this process's memory."""
 
     def __init__(self) -> None:
         self._file: MappedFile | None = None
@@ -285,7 +317,8 @@ class _Window:
         self._piece = b""
 
     def cover(self, file: MappedFile, at: int, size: int = BLANK_SIZE_MIN) -> tuple[bytes, int]:
-        """A piece that has ``size`` bytes from ``at`` on, and more if it can; and where in it they begin."""
+        """A piece that has ``size`` bytes from ``at`` on, and more if it can; and where in it they
+        begin."""
         start = at - self._at
         if file is not self._file or start < 0 or start + size > len(self._piece):
             self._piece = file.read_at_start(at, min(max(size, _WALK_STEP), file.segment.size - at))

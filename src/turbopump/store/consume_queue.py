@@ -7,8 +7,8 @@
     gap, a message that was damaged in the log (ours):           (offset, 7FFFFFFF, 0)
     end of the queue: a unit of size 0
 
-``index`` counts units and is what clients call the queue offset. Source: apache/rocketmq ``ConsumeQueue``. Derived data: it can be
-rebuilt from the log at any time.
+``index`` counts units and is what clients call the queue offset. Source: apache/rocketmq
+``ConsumeQueue``. Derived data: it can be rebuilt from the log at any time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ unpack_unit: Final = _UNIT.unpack_from
 
 
 class ConsumeQueue:
-    """The queue in ``directory``. ``end`` is the watermark of visible units: held pulls wait on it."""
+    """The queue in ``directory``. ``end`` is the watermark of visible units: held pulls wait on
+    it."""
 
     is_batch: ClassVar[bool] = False
     """Whether a unit may stand for several messages (``batch_consume_queue.py``)."""
@@ -48,9 +49,21 @@ class ConsumeQueue:
     message_size_min: ClassVar[int] = FIXED_SIZE
     """Bytes of the log that a message of such a queue takes at least."""
 
-    __slots__ = ("_file", "_files", "deleted_until", "end", "max_index", "min_index", "opened_at", "queue_id", "topic")
+    __slots__ = (
+        "_file",
+        "_files",
+        "deleted_until",
+        "end",
+        "max_index",
+        "min_index",
+        "opened_at",
+        "queue_id",
+        "topic",
+    )
 
-    def __init__(self, disk: Disk, directory: Path, topic: str, queue_id: int, file_size: int) -> None:
+    def __init__(
+        self, disk: Disk, directory: Path, topic: str, queue_id: int, file_size: int
+    ) -> None:
         self.topic = topic
         self.queue_id = queue_id
         self._files = MappedFiles(disk, (directory,), file_size - file_size % self.unit_size)
@@ -77,9 +90,18 @@ class ConsumeQueue:
         self.min_index = self._files.start // UNIT_SIZE
         self._skip_leading()
 
-    def append(self, index: int, physical_offset: int, size: int, tags_code: int, stored_ms: int = 0, count: int = 1) -> bool:
-        """Put the unit ``index``; False if units before it are missing. One that is already there is written again, the same.
-        ``stored_ms`` and ``count`` (of messages) are for batch queues."""
+    def append(
+        self,
+        index: int,
+        physical_offset: int,
+        size: int,
+        tags_code: int,
+        stored_ms: int = 0,
+        count: int = 1,
+    ) -> bool:
+        """Put the unit ``index``; False if units before it are missing. One that is already there
+        is written again, the same. ``stored_ms`` and ``count`` (of messages) are for batch
+        queues."""
         if index != self.max_index:
             return self._append_elsewhere(index, physical_offset, size, tags_code)
         position = index * UNIT_SIZE
@@ -92,11 +114,15 @@ class ConsumeQueue:
         return True
 
     def append_many(self, index: int, units: bytes, stored_ms: int = 0) -> bool:
-        """``append`` for units that follow each other, packed: one copy where one file holds them."""
+        """``append`` for units that follow each other, packed: one copy where one file holds
+        them."""
         position, file = index * UNIT_SIZE, self._file
         end = position + len(units)
         if index != self.max_index or file is None or end > file.end:
-            return all(self.append(index + number, *unit) for number, unit in enumerate(_UNIT.iter_unpack(units)))
+            return all(
+                self.append(index + number, *unit)
+                for number, unit in enumerate(_UNIT.iter_unpack(units))
+            )
         file.buffer[position - file.start : end - file.start] = units
         file.dirty = True
         self.max_index = end // UNIT_SIZE
@@ -110,13 +136,16 @@ class ConsumeQueue:
         file.dirty = True
 
     def fill_gap(self, index: int, physical_offset: int) -> None:
-        """Mark the units from the end up to ``index`` as gaps: their messages were damaged at ``physical_offset``."""
+        """Mark the units from the end up to ``index`` as gaps: their messages were damaged at
+        ``physical_offset``."""
         while self.max_index < index:
-            self.append(self.max_index, max(physical_offset, 1), NO_MESSAGE_SIZE, 0)  # with 0 it would be a leading unit
+            # with 0 it would be a leading unit
+            self.append(self.max_index, max(physical_offset, 1), NO_MESSAGE_SIZE, 0)
 
     def begin_empty_at(self, index: int) -> None:
-        """Let an empty queue go on at ``index`` (above 0), as one whose messages the log no longer has. Its last leading unit then has the
-        size 1: RocketMQ takes offset + size of the last unit for the newest message of the queue, and drops others up to there."""
+        """Let an empty queue go on at ``index`` (above 0), as one whose messages the log no longer
+        has. Its last leading unit then has the size 1: RocketMQ takes offset + size of the last
+        unit for the newest message of the queue, and drops others up to there."""
         self._begin_at(index)
         file = self._files.at((index - 1) * UNIT_SIZE)
         if file is not None:
@@ -128,7 +157,8 @@ class ConsumeQueue:
         return 0 if self._files and self._files.files[-1].end >= end else self._files.file_size
 
     def make_room(self, count: int) -> None:
-        """Make the files that the next ``count`` units need, so that appending them cannot fail. Raises OSError."""
+        """Make the files that the next ``count`` units need, so that appending them cannot fail.
+        Raises OSError."""
         file = self._file
         end = (self.max_index + count) * UNIT_SIZE
         if file is not None and end <= file.end:
@@ -136,10 +166,13 @@ class ConsumeQueue:
         while not self._files or self._files.files[-1].end < end:
             last = self._files.files[-1] if self._files else None
             start = self.max_index * UNIT_SIZE
-            self._files.append_file(last.end if last is not None else start - start % self._files.file_size)
+            self._files.append_file(
+                last.end if last is not None else start - start % self._files.file_size
+            )
 
     def units(self, index: int, count: int) -> bytes:
-        """Up to ``count`` units from ``index`` on as raw bytes, as many as one file holds; empty where there are none."""
+        """Up to ``count`` units from ``index`` on as raw bytes, as many as one file holds; empty
+        where there are none."""
         piece = self.piece(index, count)
         return piece.segment.read(piece.at, piece.size) if piece is not None else b""
 
@@ -161,12 +194,16 @@ class ConsumeQueue:
         return _UNIT.unpack(raw) if raw else None
 
     def begin_of(self, index: int) -> int:
-        """The index of the first message in the entry that holds the message ``index``: itself, where each has an entry of its own."""
+        """The index of the first message in the entry that holds the message ``index``: itself,
+        where each has an entry of its own."""
         return index
 
-    def cut_at(self, physical_offset: int, is_there: Callable[[ConsumeQueue, int, int, int], bool]) -> None:
-        """Cut every unit whose message lies at or after ``physical_offset``, an offset up to which units are known to be on the disk,
-        and the last ones for which not ``is_there(queue, index, offset, size)``: after a power cut what is behind may point anywhere.
+    def cut_at(
+        self, physical_offset: int, is_there: Callable[[ConsumeQueue, int, int, int], bool]
+    ) -> None:
+        """Cut every unit whose message lies at or after ``physical_offset``, an offset up to which
+        units are known to be on the disk, and the last ones for which not ``is_there(queue, index,
+        offset, size)``: after a power cut what is behind may point anywhere.
         """
         index = self.first_at(physical_offset)
         while index > self.min_index:
@@ -185,12 +222,13 @@ class ConsumeQueue:
 
     @property
     def ends_with_a_file(self) -> bool:
-        """Whether the next unit would be the first of a file: then the files behind may have been taken away."""
+        """Whether the next unit would be the first of a file: then the files behind may have been
+        taken away."""
         return self.max_index * UNIT_SIZE % self._files.file_size == 0
 
     def first_at(self, physical_offset: int) -> int:
-        """The index of the first unit at or after this offset of the log (binary search). Damaged ones are passed over, and never a reason
-        to pass over others."""
+        """The index of the first unit at or after this offset of the log (binary search). Damaged
+        ones are passed over, and never a reason to pass over others."""
         return first_unit_at(physical_offset, self.min_index, self.max_index, self._offset_of)
 
     def _offset_of(self, index: int) -> int | None:
@@ -204,17 +242,24 @@ class ConsumeQueue:
             self.min_index = self._first_from(log_start)
 
     def is_trimmed(self, log_start: int) -> bool:
-        """Whether the queue begins where a log does that begins at ``log_start``: then a unit that points before that is damaged."""
+        """Whether the queue begins where a log does that begins at ``log_start``: then a unit that
+        points before that is damaged."""
         first = self.unit(self.min_index) if log_start > 0 else None
-        return first is None or first[0] >= log_start or (not self.is_batch and self._first_from(log_start) == self.min_index)
+        return (
+            first is None
+            or first[0] >= log_start
+            or (not self.is_batch and self._first_from(log_start) == self.min_index)
+        )
 
     def lower_min(self, index: int) -> None:
-        """The log has the message ``index``: let the queue begin there, if it begins behind it and has a unit for it."""
+        """The log has the message ``index``: let the queue begin there, if it begins behind it and
+        has a unit for it."""
         if self._files.start <= index * UNIT_SIZE and index < self.min_index:
             self.min_index = index
 
     def files_before(self, log_start: int) -> list[MappedFile]:
-        """The files from the front on whose messages all lie before ``log_start``; never the last, which knows where the queue goes on."""
+        """The files from the front on whose messages all lie before ``log_start``; never the last,
+        which knows where the queue goes on."""
         self.raise_min(log_start)
         return [file for file in self._files.files[:-1] if file.end <= self.min_index * UNIT_SIZE]
 
@@ -242,23 +287,29 @@ class ConsumeQueue:
         self._file = None
 
     def _first_from(self, log_start: int) -> int:
-        """The first unit at or after ``log_start``. One that says that its message is before that of the unit before it is not believed."""
+        """The first unit at or after ``log_start``. One that says that its message is before that
+        of the unit before it is not believed."""
         index = self.first_at(log_start)
         while index > self.min_index and not self._follows(index - 1, log_start):
             index -= 1
         return index
 
     def _follows(self, index: int, log_start: int) -> bool:
-        """Whether what a unit says, which is that its message lies before ``log_start``, can be: it lies behind that of the unit before."""
+        """Whether what a unit says, which is that its message lies before ``log_start``, can be: it
+        lies behind that of the unit before."""
         here, position = self._offset_of(index), (index - 1) * UNIT_SIZE
         if here is None or here >= log_start:
             return False
         file = self._files.at(position)  # it may be one that the queue has no longer
-        before, size, _ = _UNIT.unpack_from(file.buffer, position - file.start) if file is not None else (0, 0, 0)
+        before, size, _ = (
+            _UNIT.unpack_from(file.buffer, position - file.start) if file is not None else (0, 0, 0)
+        )
         end = before + size if size != NO_MESSAGE_SIZE else before
         return possible_offset(before, size) is None or end <= here
 
-    def _append_elsewhere(self, index: int, physical_offset: int, size: int, tags_code: int) -> bool:
+    def _append_elsewhere(
+        self, index: int, physical_offset: int, size: int, tags_code: int
+    ) -> bool:
         if index < self.min_index:
             return True
         if index < self.max_index:
@@ -270,7 +321,8 @@ class ConsumeQueue:
         return self.append(index, physical_offset, size, tags_code)
 
     def _begin_at(self, index: int) -> None:
-        """Start an empty queue in the middle: units before ``index`` in its first file are marked as leading."""
+        """Start an empty queue in the middle: units before ``index`` in its first file are marked
+        as leading."""
         self._files.remove_all()
         per_file = self._files.file_size // UNIT_SIZE
         first = index - index % per_file
@@ -306,7 +358,8 @@ class ConsumeQueue:
 
 
 def _units_used(file: MappedFile) -> int:
-    """How many units from the start of a file on are written (binary search: a unit of size 0 is the end)."""
+    """How many units from the start of a file on are written (binary search: a unit of size 0 is
+    the end)."""
     low, high = 0, (file.end - file.start) // UNIT_SIZE
     while low < high:
         middle = (low + high) // 2
@@ -323,9 +376,12 @@ def possible_offset(offset: int, size: int) -> int | None:
     return offset if 0 <= offset < _OFFSET_MAX and size > 0 else None
 
 
-def first_unit_at(physical_offset: int, low: int, high: int, offset_of: Callable[[int], int | None]) -> int:
-    """The number of the first unit, of those from ``low`` to ``high``, at or after this offset of the log. ``offset_of`` says where a unit
-    points; damaged ones (None) are passed over, and never a reason to pass over others."""
+def first_unit_at(
+    physical_offset: int, low: int, high: int, offset_of: Callable[[int], int | None]
+) -> int:
+    """The number of the first unit, of those from ``low`` to ``high``, at or after this offset of
+    the log. ``offset_of`` says where a unit points; damaged ones (None) are passed over, and never
+    a reason to pass over others."""
     first = low
     while low < high:
         middle = at = (low + high) // 2
@@ -334,7 +390,11 @@ def first_unit_at(physical_offset: int, low: int, high: int, offset_of: Callable
             at += 1
             offset = offset_of(at)
         before = offset_of(at - 1) if at > first else None
-        if offset is not None and offset < physical_offset and (before is None or before < physical_offset):
+        if (
+            offset is not None
+            and offset < physical_offset
+            and (before is None or before < physical_offset)
+        ):
             low = at + 1
         else:
             high = middle

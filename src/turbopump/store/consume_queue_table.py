@@ -1,6 +1,8 @@
-"""Every consume queue of a store: topic, then queue id. Queues come into being with their first unit.
+"""Every consume queue of a store: topic, then queue id. Queues come into being with their first
+unit.
 
-Of which kind a queue is, its topic says (``queue.type``); where the topic is not known (it was deleted), its directory or its messages.
+Of which kind a queue is, its topic says (``queue.type``); where the topic is not known (it was
+deleted), its directory or its messages.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ from turbopump.store.files import StorePaths
 
 
 class ConsumeQueueTable:
-    """The queues of the store at ``paths``; file sizes in bytes. ``is_batch`` tells whether a topic has ``queue.type=BatchCQ``; None: the
-    topic is not known."""
+    """The queues of the store at ``paths``; file sizes in bytes. ``is_batch`` tells whether a topic
+    has ``queue.type=BatchCQ``; None: the topic is not known."""
 
     def __init__(
         self,
@@ -39,12 +41,16 @@ class ConsumeQueueTable:
         """Whether there are files that do not belong together: then every queue must be rebuilt."""
 
     def load(self) -> None:
-        """Open the queues that are on disk. Directories that are not queues are passed over; those of another kind than their topic now has
-        are removed, and all queues are rebuilt."""
-        for batch, root in ((False, self._paths.consume_queues), (True, self._paths.batch_consume_queues)):
+        """Open the queues that are on disk. Directories that are not queues are passed over; those
+        of another kind than their topic now has are removed, and all queues are rebuilt."""
+        for batch, root in (
+            (False, self._paths.consume_queues),
+            (True, self._paths.batch_consume_queues),
+        ):
             for topic in self._disk.list_directory(root):
                 for name in self._disk.list_directory(root / topic):
-                    if name.isascii() and name.isdigit() and name == str(int(name)):  # "00" is no second directory of queue 0
+                    # "00" is no second directory of queue 0
+                    if name.isascii() and name.isdigit() and name == str(int(name)):
                         self._load(topic, int(name), batch=batch)
 
     def _load(self, topic: str, queue_id: int, *, batch: bool) -> None:
@@ -69,7 +75,8 @@ class ConsumeQueueTable:
         return self._queues.get((topic, queue_id))
 
     def find_or_make(self, topic: str, queue_id: int, *, batch: bool = False) -> ConsumeQueue:
-        """The queue; a new, empty one has no files yet. ``batch`` is its kind if the topic is not known."""
+        """The queue; a new, empty one has no files yet. ``batch`` is its kind if the topic is not
+        known."""
         queue = self._queues.get((topic, queue_id))
         if queue is not None:
             return queue
@@ -81,11 +88,13 @@ class ConsumeQueueTable:
 
     @property
     def units(self) -> int:
-        """The sum of all queues' ends: less than it was, if a queue or the last of its files is lost."""
+        """The sum of all queues' ends: less than it was, if a queue or the last of its files is
+        lost."""
         return sum(queue.max_index for queue in self)
 
     def delete(self, topic: str) -> int:
-        """Delete a topic's queues with their files; how many there were. Its messages stay in the log until that is trimmed.
+        """Delete a topic's queues with their files; how many there were. Its messages stay in the
+        log until that is trimmed.
 
         In one piece, so that a queue made anew finds its place empty. Raises OSError.
         """
@@ -99,11 +108,14 @@ class ConsumeQueueTable:
         return len(gone)
 
     def finish_deletions(self, deleted: Mapping[str, int]) -> dict[str, int]:
-        """Delete what a kill has left of queues whose topic was deleted when the log ended at the offset given. Raises OSError.
+        """Delete what a kill has left of queues whose topic was deleted when the log ended at the
+        offset given. Raises OSError.
 
-        Only queues that lie before that place as a whole. The topics returned have one that goes on across it: the kill came before it was
-        deleted, so nobody was told, and the topic stays as it is (or its first unit is wrong: that is no reason to lose the others). With
-        them comes the offset of the first message that they still have: what may have been deleted earlier lies before that.
+        Only queues that lie before that place as a whole. The topics returned have one that goes on
+        across it: the kill came before it was deleted, so nobody was told, and the topic stays as
+        it is (or its first unit is wrong: that is no reason to lose the others). With them comes
+        the offset of the first message that they still have: what may have been deleted earlier
+        lies before that.
         """
         old, across = [], dict[str, int]()
         for queue in self:
@@ -120,7 +132,9 @@ class ConsumeQueueTable:
                 del self._queues[queue.topic, queue.queue_id]
                 queue.remove()
         for queue in self:
-            unit = queue.unit(queue.min_index) if queue.topic in across and queue.max_index else None
+            unit = (
+                queue.unit(queue.min_index) if queue.topic in across and queue.max_index else None
+            )
             if unit is not None:
                 across[queue.topic] = min(unit[0], across[queue.topic])
         return across

@@ -1,10 +1,12 @@
 """The seam to the disk: every file the store touches is touched through a ``Disk``.
 
-The rule: nothing else in ``store/`` opens, maps, syncs, renames or removes a file, or starts a thread. Production is ``SystemDisk``;
-tests put in a simulated disk that crashes, tears and fails on command. It must not know what the files mean.
+The rule: nothing else in ``store/`` opens, maps, syncs, renames or removes a file, or starts a
+thread. Production is ``SystemDisk``; tests put in a simulated disk that crashes, tears and fails on
+command. It must not know what the files mean.
 
-Threads: ``start`` runs a blocking operation beside the owner's thread and hands the outcome back *in* the owner's thread, by way of the
-``post`` function given (``loop.call_soon_threadsafe`` under asyncio). Without ``post`` it runs on the spot, which suits tools.
+Threads: ``start`` runs a blocking operation beside the owner's thread and hands the outcome back
+*in* the owner's thread, by way of the ``post`` function given (``loop.call_soon_threadsafe`` under
+asyncio). Without ``post`` it runs on the spot, which suits tools.
 """
 
 from __future__ import annotations
@@ -25,12 +27,24 @@ from turbopump.store.file_locks import FileLock, lock_directories
 from turbopump.store.fresh_pages import populate_write
 from turbopump.store.kernel_syncs import KernelSyncs, Loop
 
-__all__ = ["Disk", "Done", "Found", "Lock", "MappedSegment", "Piece", "Post", "Segment", "Space", "SystemDisk"]
+__all__ = [
+    "Disk",
+    "Done",
+    "Found",
+    "Lock",
+    "MappedSegment",
+    "Piece",
+    "Post",
+    "Segment",
+    "Space",
+    "SystemDisk",
+]
 
 _READERS = 4
 """Threads of their own for reads, so that no sync waits behind a device that reads."""
 _SYNCERS = 3
-"""And for syncs, of the log, of what is derived and of the checkpoint: none waits for a table that is saved or a file that is made."""
+"""And for syncs, of the log, of what is derived and of the checkpoint: none waits for a table that
+is saved or a file that is made."""
 
 
 class MappedSegment:
@@ -55,17 +69,21 @@ class MappedSegment:
         data = bytearray(size)
         try:
             count = os.preadv(self._fd, [data], at, os.RWF_NOWAIT)
-        except OSError:  # EAGAIN, or a file system that cannot tell; what is wrong with the file comes out in ``read_cold``
+        except OSError:
+            # EAGAIN, or a file system that cannot tell; what is wrong with the file comes out in
+            # ``read_cold``
             return None
         return bytes(data) if count == size else None
 
     def evict(self, at: int, size: int) -> None:
-        with contextlib.suppress(OSError, AttributeError):  # closed meanwhile; macOS has no such call
+        # closed meanwhile; macOS has no such call
+        with contextlib.suppress(OSError, AttributeError):
             os.posix_fadvise(self._fd, at, size, os.POSIX_FADV_DONTNEED)
 
     def read_ahead(self, *, enabled: bool) -> None:
         advice = "POSIX_FADV_NORMAL" if enabled else "POSIX_FADV_RANDOM"
-        with contextlib.suppress(OSError, AttributeError):  # closed meanwhile; macOS has no such call
+        # closed meanwhile; macOS has no such call
+        with contextlib.suppress(OSError, AttributeError):
             os.posix_fadvise(self._fd, 0, 0, getattr(os, advice))
 
     def read_cold(self, at: int, size: int) -> bytes:
@@ -98,7 +116,8 @@ class MappedSegment:
         _fdatasync(self._fd)
 
     def close(self) -> None:
-        with contextlib.suppress(BufferError):  # somebody still has a view of it: the map ends with the last one
+        # somebody still has a view of it: the map ends with the last one
+        with contextlib.suppress(BufferError):
             self.buffer.close()
         self._closing = True
         self._close_unread()
@@ -117,8 +136,9 @@ class MappedSegment:
 
 
 class SystemDisk:
-    """The real file system. ``post`` brings results of ``start`` back into the owner's thread. ``loop``: where somebody waits for every
-    sync of a single file, the kernel makes it, if it can, and the owner's loop is told."""
+    """The real file system. ``post`` brings results of ``start`` back into the owner's thread.
+    ``loop``: where somebody waits for every sync of a single file, the kernel makes it, if it can,
+    and the owner's loop is told."""
 
     def __init__(self, post: Post | None = None, loop: Loop | None = None) -> None:
         self._post = post
@@ -130,8 +150,12 @@ class SystemDisk:
         self._kernel = KernelSyncs(loop) if loop is not None else None
         if post is not None:
             self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="turbopump-disk")
-            self._syncers = ThreadPoolExecutor(max_workers=_SYNCERS, thread_name_prefix="turbopump-sync")
-            self._readers = ThreadPoolExecutor(max_workers=_READERS, thread_name_prefix="turbopump-read")
+            self._syncers = ThreadPoolExecutor(
+                max_workers=_SYNCERS, thread_name_prefix="turbopump-sync"
+            )
+            self._readers = ThreadPoolExecutor(
+                max_workers=_READERS, thread_name_prefix="turbopump-read"
+            )
 
     def make_directory(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
@@ -227,7 +251,9 @@ class SystemDisk:
     def space(self, path: Path) -> Space:
         figures = os.statvfs(path)
         used = figures.f_blocks - figures.f_bfree
-        return Space((used + figures.f_bavail) * figures.f_frsize, figures.f_bavail * figures.f_frsize)
+        return Space(
+            (used + figures.f_bavail) * figures.f_frsize, figures.f_bavail * figures.f_frsize
+        )
 
     def same_file_system(self, one: Path, other: Path) -> bool:
         return one.stat().st_dev == other.stat().st_dev
@@ -258,7 +284,9 @@ class SystemDisk:
                 return
         self._run(self._syncers, lambda: partial(tell, _outcome(sync)))
 
-    def start_remove(self, segments: Sequence[Segment], done: Callable[[int, OSError | None], None]) -> None:
+    def start_remove(
+        self, segments: Sequence[Segment], done: Callable[[int, OSError | None], None]
+    ) -> None:
         batch = list(segments)
         kept: list[int] = []
         gone = 0
@@ -267,7 +295,8 @@ class SystemDisk:
             nonlocal gone
             for segment in batch:
                 with contextlib.suppress(FileNotFoundError):
-                    # closing the last descriptor frees the space: 0.3 s for 1 GiB, so that must not be the owner's
+                    # closing the last descriptor frees the space: 0.3 s for 1 GiB, so that must not
+                    # be the owner's
                     kept.append(os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC))
                     os.unlink(segment.path)
                 gone += 1
@@ -311,8 +340,11 @@ class SystemDisk:
             self._tell()
         self._closed = True
 
-    def _run(self, threads: ThreadPoolExecutor | None, operation: Callable[[], Callable[[], None]]) -> None:
-        """Run ``operation`` in a thread, or here if there is none, and what it returns in the owner's thread."""
+    def _run(
+        self, threads: ThreadPoolExecutor | None, operation: Callable[[], Callable[[], None]]
+    ) -> None:
+        """Run ``operation`` in a thread, or here if there is none, and what it returns in the
+        owner's thread."""
         if self._closed:
             raise RuntimeError("the disk is closed")
         if threads is None:
@@ -352,7 +384,8 @@ def _outcome(operation: Callable[[], None]) -> OSError | None:
 
 
 def _allocate(fd: int, size: int) -> None:
-    """Reserve every block now. macOS has no posix_fallocate: there the file is only made that long, and may be sparse."""
+    """Reserve every block now. macOS has no posix_fallocate: there the file is only made that long,
+    and may be sparse."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(fd, 0, size)
     else:

@@ -1,4 +1,5 @@
-"""Whether there is room: how full the file systems of log, queues and indexes are, and what follows from it.
+"""Whether there is room: how full the file systems of log, queues and indexes are, and what follows
+from it.
 
 ::
 
@@ -8,11 +9,13 @@
              > diskSpaceWarningLevelRatio 90 %   sends are refused until it is at most 85 % again; what the broker itself appends goes
                                                  on (``has_room_beside_reserve``), for segments are held by what it has yet to deliver
 
-Of several roots of the log the least used one counts. Where free bytes are judged instead (``free_min``) the three levels are 2.5, 1.5
-and 1 times that many, which is how 25, 15 and 10 % relate. A file that finds no room has sends refused as well, until there is.
-Source: apache/rocketmq ``CleanCommitLogService.isSpaceToDelete``, ``HookUtils.checkBeforePutMessage`` (there the broker's own appends are
-refused as sends are). The rule: levels are made from numbers; the numbers are asked for beside the owner's thread, since a disk that
-hangs does not answer. It must not know what is deleted.
+Of several roots of the log the least used one counts. Where free bytes are judged instead
+(``free_min``) the three levels are 2.5, 1.5 and 1 times that many, which is how 25, 15 and 10 %
+relate. A file that finds no room has sends refused as well, until there is. Source: apache/rocketmq
+``CleanCommitLogService.isSpaceToDelete``, ``HookUtils.checkBeforePutMessage`` (there the broker's
+own appends are refused as sends are). The rule: levels are made from numbers; the numbers are asked
+for beside the owner's thread, since a disk that hangs does not answer. It must not know what is
+deleted.
 """
 
 from __future__ import annotations
@@ -29,8 +32,8 @@ from turbopump.store.disk import Disk, Space
 
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 RESERVE_MAX: Final = 16 * 1024 * 1024
-"""Bytes, or 1 % of the file system if that is less, which new files for the broker's own appends leave free while sends are refused: for
-offsets and other small files."""
+"""Bytes, or 1 % of the file system if that is less, which new files for the broker's own appends
+leave free while sends are refused: for offsets and other small files."""
 
 
 class Level(IntEnum):
@@ -44,8 +47,9 @@ class Level(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SpaceLimits:
-    """Per cent of a file system that may be used, or, if ``free_min`` is not 0, bytes that must be free. Apache's broker takes values
-    out of bounds for the nearest within (10 to 95, 30 to 85, 35 to 90); so does this."""
+    """Per cent of a file system that may be used, or, if ``free_min`` is not 0, bytes that must be
+    free. Apache's broker takes values out of bounds for the nearest within (10 to 95, 30 to 85, 35
+    to 90); so does this."""
 
     used_max: int = 75
     clean_forcibly: int = 85
@@ -53,7 +57,11 @@ class SpaceLimits:
     free_min: int = 0
 
     def __post_init__(self) -> None:
-        for name, low, high in (("used_max", 10, 95), ("clean_forcibly", 30, 85), ("warning", 35, 90)):
+        for name, low, high in (
+            ("used_max", 10, 95),
+            ("clean_forcibly", 30, 85),
+            ("warning", 35, 90),
+        ):
             object.__setattr__(self, name, min(max(getattr(self, name), low), high))
 
     def level(self, space: Space) -> Level:
@@ -71,11 +79,13 @@ class SpaceLimits:
         """Which setting says that it is full, and when it no longer is."""
         if self.free_min:
             return (
-                f"it had less than diskFreeSpaceMin={self.free_min}, and sends are taken again from {self.free_min * 3 // 2} on"
+                f"it had less than diskFreeSpaceMin={self.free_min}, and sends are taken again "
+                f"from {self.free_min * 3 // 2} on"
             )
         end = min(self.clean_forcibly, self.warning)
         return (
-            f"it was beyond diskSpaceWarningLevelRatio={self.warning} %, and sends are taken again from {end} % on "
+            f"it was beyond diskSpaceWarningLevelRatio={self.warning} %, and sends are taken "
+            f"again from {end} % on "
             "(diskSpaceCleanForciblyRatio)"
         )
 
@@ -83,9 +93,10 @@ class SpaceLimits:
 class SpaceWatch:
     """``look`` now and then; ``refusal`` says why messages are not taken, None while they are.
 
-    ``level`` is how pressing it is, ``full_roots`` are those in which no new file should be made. ``report`` gets a line when sends
-    begin to be refused and when the system does not tell how much room there is, ``on_room`` one when sends are taken again. ``forcibly``
-    says whether the oldest files go while space is short: whoever reads the refusal is not told to switch on what is on.
+    ``level`` is how pressing it is, ``full_roots`` are those in which no new file should be made.
+    ``report`` gets a line when sends begin to be refused and when the system does not tell how much
+    room there is, ``on_room`` one when sends are taken again. ``forcibly`` says whether the oldest
+    files go while space is short: whoever reads the refusal is not told to switch on what is on.
     """
 
     def __init__(
@@ -116,7 +127,8 @@ class SpaceWatch:
         self._silent: str | None = None
 
     def look(self, then: Callable[[], None] = lambda: None) -> None:
-        """Ask how much room there is, and call ``then`` when that is known; nothing happens while the last question is unanswered."""
+        """Ask how much room there is, and call ``then`` when that is known; nothing happens while
+        the last question is unanswered."""
         if self._busy:
             return
         self._busy = True
@@ -162,7 +174,9 @@ class SpaceWatch:
         levels = {path: limits.level(space) for path, space in known.items()}
         roots = [path for path in self._log_roots if path in levels]
         self.full_roots = frozenset(path for path in roots if levels[path] >= Level.CRAMPED)
-        pressed = [min(roots, key=lambda path: (levels[path], known[path].used_percent))] if roots else []
+        pressed = (
+            [min(roots, key=lambda path: (levels[path], known[path].used_percent))] if roots else []
+        )
         pressed.extend(path for path in self._others if path in levels)
         if pressed:
             worst = max(pressed, key=lambda path: levels[path])
@@ -179,8 +193,8 @@ class SpaceWatch:
         self._conclude()
 
     def no_room(self, error: OSError, path: Path, size: int) -> Exception:
-        """A file of ``size`` bytes could not be made in ``path``: what to raise. If that is for want of room, sends are refused from now
-        on, until ``look`` finds enough of it."""
+        """A file of ``size`` bytes could not be made in ``path``: what to raise. If that is for
+        want of room, sends are refused from now on, until ``look`` finds enough of it."""
         if error.errno not in NO_ROOM:
             return error
         self._lacking = (path, size, error.strerror or str(error))
@@ -190,25 +204,32 @@ class SpaceWatch:
         return refusal
 
     def has_room_beside_reserve(self, log_size: int, queue_size: int) -> bool:
-        """Whether new files of so many bytes (0: none) in the log and in the queues leave the reserve free, as far as is known. What
-        fits into files that are there needs no room: they have all their blocks."""
+        """Whether new files of so many bytes (0: none) in the log and in the queues leave the
+        reserve free, as far as is known. What fits into files that are there needs no room: they
+        have all their blocks."""
         roots = [space for path in self._log_roots if (space := self.figures.get(path)) is not None]
         queues = self.figures.get(self._others[0]) if self._others else None
-        fits_log = not log_size or not roots or any(_leaves_reserve(space, log_size) for space in roots)
-        return fits_log and (not queue_size or queues is None or _leaves_reserve(queues, queue_size))
+        fits_log = (
+            not log_size or not roots or any(_leaves_reserve(space, log_size) for space in roots)
+        )
+        return fits_log and (
+            not queue_size or queues is None or _leaves_reserve(queues, queue_size)
+        )
 
     def _conclude(self) -> None:
         before = self.refusal
         if self._lacking is not None:
             path, size, why = self._lacking
             self.refusal = (
-                f"there is no room for a file of {size} bytes in {path} ({why}{_measured(self.figures.get(path))}): free some there; "
+                f"there is no room for a file of {size} bytes in {path} "
+                f"({why}{_measured(self.figures.get(path))}): free some there; "
                 "sends are taken again, without a restart, as soon as it fits"
             )
         elif self._full is not None:
             space = self.figures[self._full]
             self.refusal = (
-                f"the disk of {self._full} is full: {space.used_percent} % used, {space.free} of {space.total} bytes free; "
+                f"the disk of {self._full} is full: {space.used_percent} % used, {space.free} of "
+                f"{space.total} bytes free; "
                 f"{self.limits.describe()}: {self._advice()}"
             )
         else:
@@ -220,9 +241,13 @@ class SpaceWatch:
 
     def _advice(self) -> str:
         if self._forcibly:
-            return "free some space there; whatever of the oldest messages can go is deleted already (cleanFileForciblyEnable=true)"
+            return (
+                "free some space there; whatever of the oldest messages can go is deleted "
+                "already (cleanFileForciblyEnable=true)"
+            )
         return (
-            "free some space there, keep messages for less time (fileReservedTime), or let the oldest be deleted whatever their age "
+            "free some space there, keep messages for less time (fileReservedTime), or let the "
+            "oldest be deleted whatever their age "
             "(cleanFileForciblyEnable)"
         )
 
@@ -232,16 +257,24 @@ def _leaves_reserve(space: Space, size: int) -> bool:
 
 
 def _measured(space: Space | None) -> str:
-    return f"; {space.used_percent} % used, {space.free} of {space.total} bytes free" if space is not None else ""
+    return (
+        f"; {space.used_percent} % used, {space.free} of {space.total} bytes free"
+        if space is not None
+        else ""
+    )
 
 
 def with_free_bytes(error: OSError, disk: Disk) -> OSError:
-    """The error, which says how much room there is where it was for want of room that a file could not be made or written."""
+    """The error, which says how much room there is where it was for want of room that a file could
+    not be made or written."""
     if error.errno not in NO_ROOM or error.filename is None:
         return error
     try:
         space = disk.space(Path(error.filename).parent)
     except OSError:
         return error
-    text = f"{error.strerror}, {space.free} of {space.total} bytes free: free some there, a start needs room for small files"
+    text = (
+        f"{error.strerror}, {space.free} of {space.total} bytes free: free some there, a "
+        "start needs room for small files"
+    )
     return OSError(error.errno, text, error.filename)

@@ -1,8 +1,8 @@
 """From the log to what is derived from it: one walk for live writes and recovery alike.
 
-Each entry becomes a unit of its queue (unless it is a prepared or rolled back transaction message) and is indexed by its keys. A
-queue's visible end follows:
-at once, or, if only flushed messages may be seen, when the flush has passed the entry.
+Each entry becomes a unit of its queue (unless it is a prepared or rolled back transaction message)
+and is indexed by its keys. A queue's visible end follows: at once, or, if only flushed messages may
+be seen, when the flush has passed the entry.
 """
 
 from __future__ import annotations
@@ -29,11 +29,15 @@ _PREPARED: Final = int(SysFlag.TRANSACTION_PREPARED)
 class Dispatcher:
     """``dispatched`` is the physical offset up to which every entry has been handed on.
 
-    ``index`` None: messages are not indexed by key. ``flushed`` not None: queue ends become visible only as it passes their entries.
+    ``index`` None: messages are not indexed by key. ``flushed`` not None: queue ends become visible
+    only as it passes their entries.
     """
 
     def __init__(
-        self, index: KeyIndex | None = None, flushed: Watermark | None = None, delay_levels: DelayLevels | None = None
+        self,
+        index: KeyIndex | None = None,
+        flushed: Watermark | None = None,
+        delay_levels: DelayLevels | None = None,
     ) -> None:
         self._index = index
         self._delay_levels = delay_levels or DelayLevels()
@@ -55,8 +59,8 @@ class Dispatcher:
         keys: str | None,
         count: int = 1,
     ) -> bool:
-        """Hand on one entry, which holds ``count`` messages; False if its queue lacks the units before ``index``. Raises OSError if a new
-        file cannot be made."""
+        """Hand on one entry, which holds ``count`` messages; False if its queue lacks the units
+        before ``index``. Raises OSError if a new file cannot be made."""
         end = offset + size
         if not sys_flag & SysFlag.TRANSACTION_PREPARED:  # prepared, or both bits: rolled back
             if not queue.append(index, offset, size, tags, store_timestamp, count):
@@ -81,8 +85,8 @@ class Dispatcher:
         sys_flag: int,
         store_timestamp: int,
     ) -> None:
-        """Hand on entries just written side by side, up to ``end``: their packed ``units``, which follow the queue's last, and what the
-        key index gets. Room for the units was made."""
+        """Hand on entries just written side by side, up to ``end``: their packed ``units``, which
+        follow the queue's last, and what the key index gets. Room for the units was made."""
         if not sys_flag & _PREPARED:
             appended = queue.append_many(index, units, store_timestamp)
             assert appended
@@ -96,21 +100,34 @@ class Dispatcher:
         self.last_store_timestamp = store_timestamp
 
     def dispatch_mark(self, mark: EntryMark, queue: ConsumeQueue | None) -> None:
-        """Hand on an entry found by walking the log, whose place in its queue is known to fit; None: it has none any more. What readers
-        see does not change."""
+        """Hand on an entry found by walking the log, whose place in its queue is known to fit;
+        None: it has none any more. What readers see does not change."""
         text = mark.properties
         if queue is not None and not mark.sys_flag & _PREPARED:
             tags, count = self.unit_tags(mark), inner_count(mark) if queue.is_batch else 1
-            queue.append(mark.queue_offset, mark.offset, mark.size, tags, mark.store_timestamp, count)
+            queue.append(
+                mark.queue_offset, mark.offset, mark.size, tags, mark.store_timestamp, count
+            )
         if self._index is not None:
             unique, keys = value_after(text, _UNIQ_KEY), value_after(text, _KEYS)
-            self._index.add(mark.topic, unique, keys, mark.sys_flag & TRANSACTION_MASK, mark.offset, mark.store_timestamp)
+            self._index.add(
+                mark.topic,
+                unique,
+                keys,
+                mark.sys_flag & TRANSACTION_MASK,
+                mark.offset,
+                mark.store_timestamp,
+            )
         self.dispatched = mark.offset + mark.size
         self.last_store_timestamp = mark.store_timestamp
 
     def unit_tags(self, mark: EntryMark) -> int:
         """The tagsCode in the unit of an entry."""
-        due = self._delay_levels.due_ms(mark.properties, mark.store_timestamp) if mark.topic == SCHEDULE_TOPIC else None
+        due = (
+            self._delay_levels.due_ms(mark.properties, mark.store_timestamp)
+            if mark.topic == SCHEDULE_TOPIC
+            else None
+        )
         if due is not None:
             return due
         tags = value_after(mark.properties, _TAGS)

@@ -18,9 +18,11 @@ _HELD = (errno.EACCES, errno.EAGAIN)
 
 
 class FileLock:
-    """A POSIX record lock on the first byte, which is what Apache's broker takes (``FileChannel.tryLock(0, 1, false)``)."""
+    """A POSIX record lock on the first byte, which is what Apache's broker takes
+    (``FileChannel.tryLock(0, 1, false)``)."""
 
-    _held_here: set[Path] = set()  # POSIX locks do not hold against their own process  # noqa: RUF012
+    # POSIX locks do not hold against their own process
+    _held_here: set[Path] = set()  # noqa: RUF012
 
     def __init__(self, path: Path) -> None:
         self._path = path.resolve()
@@ -57,8 +59,9 @@ def _locked_text(path: Path) -> str:
 
 
 def lock_directories(paths: Iterable[Path]) -> Callable[[], None]:
-    """Hold directories by ``flock`` on themselves, which needs no file in them and which no program of Apache's asks for; the function
-    that lets them go. Where the file system knows no such lock (NFS), nothing is held. Raises StoreLockedError."""
+    """Hold directories by ``flock`` on themselves, which needs no file in them and which no program
+    of Apache's asks for; the function that lets them go. Where the file system knows no such lock
+    (NFS), nothing is held. Raises StoreLockedError."""
     held: set[tuple[int, int]] = set()
     with contextlib.ExitStack() as stack:
         for path in paths:
@@ -76,6 +79,7 @@ def lock_directories(paths: Iterable[Path]) -> Callable[[], None]:
             except OSError as error:
                 if error.errno in _HELD:
                     raise StoreLockedError(
-                        f"the directory {path} is in use by another broker: stop that one, or give each its own directories"
+                        f"the directory {path} is in use by another broker: stop that one, or "
+                        "give each its own directories"
                     ) from None
         return stack.pop_all().close

@@ -13,8 +13,9 @@
     <root>/turbopump.json                         ours: provenance.py
     <root>/turbopump.queues.json                  ours: queue_ends.py
 
-Segments may lie in several directories, and in others than these; so may queues, indexes, checkpoint and abort file.
-Source: apache/rocketmq ``StorePathConfigHelper``, ``MessageStoreConfig``.
+Segments may lie in several directories, and in others than these; so may queues, indexes,
+checkpoint and abort file. Source: apache/rocketmq ``StorePathConfigHelper``,
+``MessageStoreConfig``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from turbopump.errors import StoreError
 
 @dataclass(frozen=True, slots=True)
 class StorePaths:
-    """Where things are: below ``root``, unless said otherwise. In ``read_only_commit_logs`` no new segment is made."""
+    """Where things are: below ``root``, unless said otherwise. In ``read_only_commit_logs`` no new
+    segment is made."""
 
     root: Path
     commit_log_directories: tuple[Path, ...] = ()
@@ -95,7 +97,8 @@ class StorePaths:
         return self.config / "timercheck"
 
     def consume_queue(self, topic: str, queue_id: int, *, batch: bool = False) -> Path:
-        """The directory of one queue. Raises StoreError for a topic name that would lead out of the store."""
+        """The directory of one queue. Raises StoreError for a topic name that would lead out of the
+        store."""
         if not is_directory_name(topic):
             raise StoreError(f"topic name {topic!r} cannot be a directory name")
         return (self.batch_consume_queues if batch else self.consume_queues) / topic / str(queue_id)

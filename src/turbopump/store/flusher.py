@@ -1,7 +1,9 @@
-"""Bringing written bytes to the disk: one fdatasync at a time per kind, in a thread, and what it proves.
+"""Bringing written bytes to the disk: one fdatasync at a time per kind, in a thread, and what it
+proves.
 
-``flushed`` is the physical offset up to which the log is on the disk. A failed sync of the log is final: the kernel may have dropped
-the dirty pages, so a second fdatasync would lie. Then ``flushed`` has failed, its waiters know, and the store takes no more writes.
+``flushed`` is the physical offset up to which the log is on the disk. A failed sync of the log is
+final: the kernel may have dropped the dirty pages, so a second fdatasync would lie. Then
+``flushed`` has failed, its waiters know, and the store takes no more writes.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from turbopump.store.watermark import Watermark
 
 
 class Flusher:
-    """Flushes the log and the queues. Whoever owns the clock calls ``flush_log`` and ``flush_queues`` from time to time."""
+    """Flushes the log and the queues. Whoever owns the clock calls ``flush_log`` and
+    ``flush_queues`` from time to time."""
 
     def __init__(
         self,
@@ -44,12 +47,15 @@ class Flusher:
         self._log_again = False
         self._queues_busy = False
         self.queues_synced = 0
-        """Up to which offset of the log everything derived from it is on the disk, as far as this run knows."""
+        """Up to which offset of the log everything derived from it is on the disk, as far as this
+        run knows."""
         self.queues_failed = False
-        """Whether a sync of a queue has failed: what the queues have on the disk is unknown from then on, until they are rebuilt."""
+        """Whether a sync of a queue has failed: what the queues have on the disk is unknown from
+        then on, until they are rebuilt."""
 
     def flush_log(self) -> None:
-        """Begin to sync what the log has; while one sync runs, the next begins when it ends (group commit)."""
+        """Begin to sync what the log has; while one sync runs, the next begins when it ends (group
+        commit)."""
         if self.flushed.error is not None or self.flushed.value >= self._log.end:
             return
         if self._log_busy:
@@ -61,7 +67,10 @@ class Flusher:
         def done(error: OSError | None) -> None:
             self._log_busy = False
             if error is not None:
-                text = f"fdatasync of the commit log failed ({error.strerror or error}); the store is read-only until a restart"
+                text = (
+                    f"fdatasync of the commit log failed ({error.strerror or error}); the "
+                    "store is read-only until a restart"
+                )
                 self.flushed.fail(StoreError(text))
                 self._on_failure(text)
                 return
@@ -75,7 +84,8 @@ class Flusher:
         self._disk.start_sync(self._log.files.dirty_segments(), done)
 
     def flush_queues(self) -> None:
-        """Begin to sync the queues and the checkpoint. An error is reported and final; the next start rebuilds from the log."""
+        """Begin to sync the queues and the checkpoint. An error is reported and final; the next
+        start rebuilds from the log."""
         if self._queues_busy or self.queues_failed or self.flushed.error is not None:
             return
         segments = self._dirty_derived()
@@ -90,7 +100,8 @@ class Flusher:
             if error is not None:
                 self.queues_failed = True
                 self._on_failure(
-                    f"fdatasync of a consume queue failed ({error.strerror or error}); it will be rebuilt at the next start"
+                    f"fdatasync of a consume queue failed ({error.strerror or error}); it will "
+                    "be rebuilt at the next start"
                 )
                 return
             if not whole:

@@ -1,4 +1,5 @@
-"""Asking the system for the pages of a map ahead of need. The one rule: nothing in the file changes, and nothing depends on it."""
+"""Asking the system for the pages of a map ahead of need. The one rule: nothing in the file
+changes, and nothing depends on it."""
 
 from __future__ import annotations
 
@@ -13,12 +14,15 @@ _madvise: Any = None
 
 
 def populate_write(buffer: mmap.mmap, at: int, size: int, *, small: bool = False) -> None:
-    """Ask for pages ahead of need: a page fault inside a map holds the GIL, ``madvise`` called through ctypes does not.
+    """Ask for pages ahead of need: a page fault inside a map holds the GIL, ``madvise`` called
+    through ctypes does not.
 
-    ``small``: in pieces of one page. Left to itself the system reads a file ahead into pieces of up to 2 MiB, and one byte written into
-    such a piece through a map makes all of it dirty, to be written by the next sync (ext4 since Linux 6.16, XFS since 5.18).
+    ``small``: in pieces of one page. Left to itself the system reads a file ahead into pieces of up
+    to 2 MiB, and one byte written into such a piece through a map makes all of it dirty, to be
+    written by the next sync (ext4 since Linux 6.16, XFS since 5.18).
 
-    Where the system does not know the request nothing happens: the pages then come one by one, on first touch.
+    Where the system does not know the request nothing happens: the pages then come one by one, on
+    first touch.
     """
     global _madvise
     if not sys.platform.startswith("linux") or size <= 0:
@@ -30,7 +34,9 @@ def populate_write(buffer: mmap.mmap, at: int, size: int, *, small: bool = False
         _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     start = at & ~(mmap.PAGESIZE - 1)
     holder = ctypes.c_char.from_buffer(buffer, start)  # pins the map while the calls run
-    requests = (_MADV_RANDOM, _MADV_POPULATE_WRITE, _MADV_NORMAL) if small else (_MADV_POPULATE_WRITE,)
+    requests = (
+        (_MADV_RANDOM, _MADV_POPULATE_WRITE, _MADV_NORMAL) if small else (_MADV_POPULATE_WRITE,)
+    )
     for request in requests:
         _madvise(ctypes.addressof(holder), size + at - start, request)
     del holder

@@ -33,7 +33,9 @@ class GetResult:
     data: bytes = b""
     count: int = 0
     gaps: int = 0
-    """Queue offsets passed over because their messages are damaged in the log; ``damages`` says what is wrong with those found now."""
+    """Queue offsets passed over because their messages are damaged in the log; ``damages`` says
+    what is wrong with those found now."""
     damages: tuple[DamagedMessage, ...] = ()
     unreadable: str | None = None
-    """Why nothing could be read at the offset although something is there; the same read may work later."""
+    """Why nothing could be read at the offset although something is there; the same read may work
+    later."""

@@ -1,7 +1,8 @@
 """Reading the log from some place on, past what is damaged.
 
-The rule: a bad entry with a good one somewhere behind it is damage, and reading goes on behind it; one with nothing good behind it is where
-the log ends. It must not know what is done with the entries.
+The rule: a bad entry with a good one somewhere behind it is damage, and reading goes on behind it;
+one with nothing good behind it is where the log ends. It must not know what is done with the
+entries.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ _LOOK: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A range of the log that holds no good entry although good ones follow: offsets in bytes, and what is wrong at its start."""
+    """A range of the log that holds no good entry although good ones follow: offsets in bytes, and
+    what is wrong at its start."""
 
     start: int
     end: int
@@ -34,9 +36,10 @@ def good_entries(
     on_damage: Callable[[Damage], None] = lambda _damage: None,
     end: int | None = None,
 ) -> Iterator[EntryMark]:
-    """The good entries from ``begin`` on, until ``end`` or to the end of the log; then ``log.walked_to`` and ``log.fault`` say where
-    that is, and what is wrong there. ``on_damage`` hears of a range before the entries behind it come. ``on_progress`` gets (offset
-    reached, about where it ends) when reading begins, every few MiB, and when it has ended."""
+    """The good entries from ``begin`` on, until ``end`` or to the end of the log; then
+    ``log.walked_to`` and ``log.fault`` say where that is, and what is wrong there. ``on_damage``
+    hears of a range before the entries behind it come. ``on_progress`` gets (offset reached, about
+    where it ends) when reading begins, every few MiB, and when it has ended."""
     about = end if end is not None else _about_the_end(log)
     on_progress(begin, about)
     position, progress_at = begin, begin + PROGRESS_STEP
@@ -57,7 +60,8 @@ def good_entries(
 
 
 def _about_the_end(log: CommitLog) -> int:
-    """Where the zeros begin at the end of the last file, if nothing but zeros follows a zero page: for the progress only."""
+    """Where the zeros begin at the end of the last file, if nothing but zeros follows a zero page:
+    for the progress only."""
     if not log.files:
         return 0
     last = log.files.files[-1]

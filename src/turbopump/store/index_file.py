@@ -6,9 +6,10 @@
     slots              slots × 4: number of the slot's newest entry
     entries            entries × 20 (entry 0 unused): 4 keyHash  8 phyOffset  4 seconds after beginTimestamp  4 previous entry
 
-Slot = keyHash mod slots; a slot's entries form a chain, newest first. A slot value ≤ 0 or > indexCount counts as empty. The file is
-full at indexCount = entries. Source: apache/rocketmq ``IndexFile``, ``IndexHeader``. It knows hashes, not messages: a hit must be
-checked against the message itself.
+Slot = keyHash mod slots; a slot's entries form a chain, newest first. A slot value ≤ 0 or >
+indexCount counts as empty. The file is full at indexCount = entries. Source: apache/rocketmq
+``IndexFile``, ``IndexHeader``. It knows hashes, not messages: a hit must be checked against the
+message itself.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def index_file_size(slots: int, entries: int) -> int:
 
 
 class IndexFile:
-    """An open index with ``slots`` slots and room for ``entries`` − 1 entries, on a mapped segment."""
+    """An open index with ``slots`` slots and room for ``entries`` − 1 entries, on a mapped
+    segment."""
 
     def __init__(self, segment: Segment, slots: int, entries: int) -> None:
         self.segment = segment
@@ -70,23 +72,34 @@ class IndexFile:
         """Whether it is to be filled again from the log; until then it answers nothing."""
 
     def header_fault(self) -> str | None:
-        """What contradicts what in the header, and the header and the entries it speaks of; None: nothing. A few bytes are read."""
+        """What contradicts what in the header, and the header and the entries it speaks of; None:
+        nothing. A few bytes are read."""
         count, begin = self.count, self.begin_timestamp
         if count > self._entries or not 0 <= self._slots_used <= min(self._slots, count - 1):
-            return f"its head says {count - 1} entries in {self._slots_used} slots; there are {self._entries - 1} and {self._slots}"
+            return (
+                f"its head says {count - 1} entries in {self._slots_used} slots; there are "
+                f"{self._entries - 1} and {self._slots}"
+            )
         if count == 1:
             return None
         _, first, _, _ = self._read_entry(1)
         key_hash, last, seconds, _ = self._read_entry(count - 1)
         if first != self.begin_offset or last != self.end_offset:
             said = f"offsets {self.begin_offset} to {self.end_offset}"
-            return f"its head says that it has {said} of the log; its entries have {first} to {last}"
-        (head,) = _SLOT.unpack(self.segment.read_cold(HEADER_SIZE + key_hash % self._slots * SLOT_SIZE, SLOT_SIZE))
+            return (
+                f"its head says that it has {said} of the log; its entries have {first} to {last}"
+            )
+        (head,) = _SLOT.unpack(
+            self.segment.read_cold(HEADER_SIZE + key_hash % self._slots * SLOT_SIZE, SLOT_SIZE)
+        )
         if head != count - 1:
             return f"its newest entry, {count - 1}, is not the first of its slot; {head} is"
         whole = (self.end_timestamp - begin) // 1000 if self.end_timestamp > begin else 0
         if count > 2 and seconds != min(whole, 0x7FFFFFFF):
-            return f"its head says that it ends {whole} s after its begin; its newest entry says {seconds} s"
+            return (
+                f"its head says that it ends {whole} s after its begin; its newest entry says "
+                f"{seconds} s"
+            )
         return None
 
     def set_apart(self) -> None:
@@ -95,7 +108,9 @@ class IndexFile:
         self.count, self.end_offset = 1, _OFFSET_MAX
 
     def _read_entry(self, number: int) -> tuple[int, int, int, int]:
-        entry: tuple[int, int, int, int] = _ENTRY.unpack(self.segment.read_cold(self._entry_at(number), ENTRY_SIZE))
+        entry: tuple[int, int, int, int] = _ENTRY.unpack(
+            self.segment.read_cold(self._entry_at(number), ENTRY_SIZE)
+        )
         return entry
 
     def _entry_at(self, number: int) -> int:
@@ -128,17 +143,20 @@ class IndexFile:
         return self.damaged or self.count >= self._entries
 
     def inherit(self, end_offset: int, end_timestamp: int) -> None:
-        """Begin where the file before ended: that is what a fresh header says until its first entry."""
+        """Begin where the file before ended: that is what a fresh header says until its first
+        entry."""
         self.end_offset, self.end_timestamp = end_offset, end_timestamp
         self.begin_offset, self.begin_timestamp = end_offset, end_timestamp
         self._write_header()
 
     def rewind(self, before: int) -> int:
-        """Keep only the entries of messages before ``before``, an offset of the log up to which this file should be on the disk.
+        """Keep only the entries of messages before ``before``, an offset of the log up to which
+        this file should be on the disk.
 
-        After a crash everything newer may be there in part: slots that point to entries that never reached the disk, or a newer header.
-        So the slots are made anew from the entries that are kept. About 0.3 µs an entry. The answer is ``before``, or less if an entry
-        is not as it was written: then messages from there on must be indexed again, and the file rewound to there.
+        After a crash everything newer may be there in part: slots that point to entries that never
+        reached the disk, or a newer header. So the slots are made anew from the entries that are
+        kept. About 0.3 µs an entry. The answer is ``before``, or less if an entry is not as it was
+        written: then messages from there on must be indexed again, and the file rewound to there.
         """
         heads = array("i", bytes(self._slots * SLOT_SIZE))
         last_offset = last_seconds = number = used = 0
@@ -147,9 +165,16 @@ class IndexFile:
         start, slots = self._entries_at + ENTRY_SIZE, self._slots
         while number + 1 < end:
             size = min(_REWIND_STEP, end - number - 1) * ENTRY_SIZE
-            for key_hash, offset, seconds, previous in _ENTRY.iter_unpack(self.segment.read_cold(start, size)):
+            for key_hash, offset, seconds, previous in _ENTRY.iter_unpack(
+                self.segment.read_cold(start, size)
+            ):
                 slot = key_hash % slots
-                whole = key_hash >= 0 and seconds >= 0 and last_offset <= offset < _OFFSET_MAX and previous == heads[slot]
+                whole = (
+                    key_hash >= 0
+                    and seconds >= 0
+                    and last_offset <= offset < _OFFSET_MAX
+                    and previous == heads[slot]
+                )
                 if not whole or offset >= before:
                     if not whole:
                         trusted = min(last_offset, before)
@@ -166,21 +191,29 @@ class IndexFile:
         self.count = number + 1
         self._slots_used = used
         if number:
-            (_, self.begin_offset, _, _) = _ENTRY.unpack_from(self._buffer, self._entries_at + ENTRY_SIZE)
-            self.end_offset, self.end_timestamp = last_offset, self.begin_timestamp + last_seconds * 1000
+            (_, self.begin_offset, _, _) = _ENTRY.unpack_from(
+                self._buffer, self._entries_at + ENTRY_SIZE
+            )
+            self.end_offset, self.end_timestamp = (
+                last_offset,
+                self.begin_timestamp + last_seconds * 1000,
+            )
         self._write_header()
         self.dirty = True
         return trusted
 
     def put(self, entries: list[tuple[int, int, int]]) -> int:
-        """Add entries (key hash, commit-log offset, store time) until the file is full; how many were added."""
+        """Add entries (key hash, commit-log offset, store time) until the file is full; how many
+        were added."""
         number = self.count
         entries = entries[: self._entries - number]
         if not entries:
             return 0
         if number == 1:
             _, self.begin_offset, self.begin_timestamp = entries[0]
-        self._slots_used += put_entries(self._buffer, self._slots, number, self.begin_timestamp, entries)
+        self._slots_used += put_entries(
+            self._buffer, self._slots, number, self.begin_timestamp, entries
+        )
         _, self.end_offset, self.end_timestamp = entries[-1]
         self.count = number + len(entries)
         self._write_header()
@@ -204,25 +237,39 @@ class IndexFile:
         """Where an entry is; ``judge`` reads it."""
         return Piece(self.segment, self._entry_at(number), ENTRY_SIZE)
 
-    def judge(self, number: int, entry: bytes, key_hash: int, begin_ms: int, end_ms: int) -> tuple[int | None, int]:
-        """The commit-log offset of a message that may have a key of this hash and may be stored within the times, else None; and the
-        number of the entry before it in its chain, 0 if there is none.
+    def judge(
+        self, number: int, entry: bytes, key_hash: int, begin_ms: int, end_ms: int
+    ) -> tuple[int | None, int]:
+        """The commit-log offset of a message that may have a key of this hash and may be stored
+        within the times, else None; and the number of the entry before it in its chain, 0 if there
+        is none.
 
-        The seconds of an entry only rule out: those of the first count from another file's begin (RocketMQ sets the begin after
-        them), and 0 also stands for any time before the begin (the clock was set back).
+        The seconds of an entry only rule out: those of the first count from another file's begin
+        (RocketMQ sets the begin after them), and 0 also stands for any time before the begin (the
+        clock was set back).
         """
         stored_hash, offset, seconds, previous = _ENTRY.unpack(entry)
         if number == 1:
             seconds = 0
         stored_ms = self.begin_timestamp + seconds * 1000
-        fits = stored_hash == key_hash and begin_ms <= stored_ms + 999 and (stored_ms <= end_ms or seconds == 0)
-        return offset if fits else None, previous if 0 < previous < number else 0  # chains lead back; anything else is damage
+        fits = (
+            stored_hash == key_hash
+            and begin_ms <= stored_ms + 999
+            and (stored_ms <= end_ms or seconds == 0)
+        )
+        # chains lead back; anything else is damage
+        return offset if fits else None, previous if 0 < previous < number else 0
 
     @property
     def header(self) -> bytes:
         """What the file should begin with."""
         return _HEADER.pack(
-            self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset, self._slots_used, self.count
+            self.begin_timestamp,
+            self.end_timestamp,
+            self.begin_offset,
+            self.end_offset,
+            self._slots_used,
+            self.count,
         )
 
     def write_header(self) -> None:
@@ -244,9 +291,11 @@ class IndexFile:
 
 
 @has_twin
-def put_entries(buffer: Any, slots: int, number: int, begin_ms: int, entries: list[tuple[int, int, int]]) -> int:
-    """Write entries (key hash, commit-log offset, store time) from entry ``number`` on, and enter them into the slots; how many of
-    these were empty. About 0.6 µs each, compiled 0.08."""
+def put_entries(
+    buffer: Any, slots: int, number: int, begin_ms: int, entries: list[tuple[int, int, int]]
+) -> int:
+    """Write entries (key hash, commit-log offset, store time) from entry ``number`` on, and enter
+    them into the slots; how many of these were empty. About 0.6 µs each, compiled 0.08."""
     pack_entry, pack_slot, unpack_slot = _ENTRY.pack_into, _SLOT.pack_into, _SLOT.unpack_from
     used = 0
     at = HEADER_SIZE + slots * SLOT_SIZE + number * ENTRY_SIZE
@@ -257,7 +306,9 @@ def put_entries(buffer: Any, slots: int, number: int, begin_ms: int, entries: li
             previous = 0
             used += 1
         seconds = (stored_ms - begin_ms) // 1000 if stored_ms > begin_ms > 0 else 0
-        pack_entry(buffer, at, key_hash, offset, seconds if seconds < 0x7FFFFFFF else 0x7FFFFFFF, previous)
+        pack_entry(
+            buffer, at, key_hash, offset, seconds if seconds < 0x7FFFFFFF else 0x7FFFFFFF, previous
+        )
         pack_slot(buffer, slot_at, number)
         number += 1
         at += ENTRY_SIZE
@@ -265,19 +316,23 @@ def put_entries(buffer: Any, slots: int, number: int, begin_ms: int, entries: li
 
 
 def index_hash(text: str) -> int:
-    """The hash that index files hold of a ``topic#key``: its absolute Java hash; 0 for the one that has no positive twin."""
+    """The hash that index files hold of a ``topic#key``: its absolute Java hash; 0 for the one that
+    has no positive twin."""
     return 0 if (value := java_hash(text)) == -0x8000_0000 else abs(value)
 
 
 @has_twin
 def key_hash(topic: str, key: str) -> int:
-    """``index_hash`` of ``topic#key``, 0.6 µs instead of 4: unique ids differ in their last characters, what is before is remembered.
-    Compiled 0.2."""
+    """``index_hash`` of ``topic#key``, 0.6 µs instead of 4: unique ids differ in their last
+    characters, what is before is remembered. Compiled 0.2."""
     try:
         a, b, c, d = key[-4:].encode("ascii")
     except ValueError:  # fewer than four, or others than ASCII
         return index_hash(f"{topic}#{key}")
-    value = (_hash_before(topic, key[:-4]) * 923_521 + a * 29_791 + b * 961 + c * 31 + d) & 0xFFFFFFFF  # powers of 31
+    # powers of 31
+    value = (
+        _hash_before(topic, key[:-4]) * 923_521 + a * 29_791 + b * 961 + c * 31 + d
+    ) & 0xFFFFFFFF
     if value & 0x8000_0000:
         return 0 if value == 0x8000_0000 else 0x1_0000_0000 - value
     return value

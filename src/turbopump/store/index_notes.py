@@ -1,6 +1,8 @@
-"""What a store does about its index beside filling it: which files there are is written down, and what goes wrong is told.
+"""What a store does about its index beside filling it: which files there are is written down, and
+what goes wrong is told.
 
-One rule: a file that is written down and missing at a start has the index filled again. It must not know keys or messages.
+One rule: a file that is written down and missing at a start has the index filled again. It must not
+know keys or messages.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from turbopump.store.provenance import Provenance
 
 
 class IndexNotes:
-    """``index`` None: nothing is indexed. ``file_size``: bytes of an index file in ``directory``."""
+    """``index`` None: nothing is indexed. ``file_size``: bytes of an index file in
+    ``directory``."""
 
     def __init__(
         self,
@@ -59,12 +62,16 @@ class IndexNotes:
     def note(self) -> None:
         """Write down which files there are."""
         index = self._index
-        self._provenance.note_indexes(index.names if index is not None and not index.failed else None)
+        self._provenance.note_indexes(
+            index.names if index is not None and not index.failed else None
+        )
 
     def _stop(self, error: OSError) -> None:
-        """The index cannot grow: it is left behind, and the next start fills it again. Should noting that fail too, the clean stop does."""
+        """The index cannot grow: it is left behind, and the next start fills it again. Should
+        noting that fail too, the clean stop does."""
         self._on_failure(
-            f"an index file cannot be made ({error.strerror or error}); messages are not indexed until the next start"
+            f"an index file cannot be made ({error.strerror or error}); messages are not indexed "
+            "until the next start"
         )
         self._disk.start(lambda: self._provenance.note_indexes(None), lambda _error: None)
 

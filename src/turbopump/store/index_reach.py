@@ -1,5 +1,5 @@
-"""Whether the index reaches up to where recovery begins to read the log: a start that was killed, or files copied from a running store,
-may have left it behind the queues."""
+"""Whether the index reaches up to where recovery begins to read the log: a start that was killed,
+or files copied from a running store, may have left it behind the queues."""
 
 from __future__ import annotations
 
@@ -15,10 +15,16 @@ _LOOKED_AT: Final = 16
 """Messages, each the newest of its queue: most have a key, and one that has tells."""
 
 
-def begin_for_index(log: CommitLog, queues: Iterable[ConsumeQueue], index: KeyIndex, begin: int) -> int:
-    """``begin``, or, if the index lacks keys of messages before it, the place from which on it must be filled again; it is cut there. Cost:
-    a few entries are read."""
-    ends = (unit[0] for queue in queues if (unit := queue.last_unit) is not None and log.start <= unit[0] < begin)
+def begin_for_index(
+    log: CommitLog, queues: Iterable[ConsumeQueue], index: KeyIndex, begin: int
+) -> int:
+    """``begin``, or, if the index lacks keys of messages before it, the place from which on it must
+    be filled again; it is cut there. Cost: a few entries are read."""
+    ends = (
+        unit[0]
+        for queue in queues
+        if (unit := queue.last_unit) is not None and log.start <= unit[0] < begin
+    )
     for offset in nlargest(_LOOKED_AT, ends):
         mark = log.entry_at(offset)
         if mark is not None and keys_of(mark):

@@ -1,9 +1,11 @@
 """Checking index files as they lie on the disk, and filling damaged ones again from the log.
 
-A file is what its header says, every entry leads back to the one before it in its slot, every slot leads to its newest entry, and a
-sample of the entries is what their messages in the log say. One that is not is set apart, and another is made of the same part of the
-log: from the last message of the file before it to the first of the file behind it. That one is built beside the directory and takes
-the name of the damaged one when it is whole and on the disk, so a crash meanwhile leaves what there was.
+A file is what its header says, every entry leads back to the one before it in its slot, every slot
+leads to its newest entry, and a sample of the entries is what their messages in the log say. One
+that is not is set apart, and another is made of the same part of the log: from the last message of
+the file before it to the first of the file behind it. That one is built beside the directory and
+takes the name of the damaged one when it is whole and on the disk, so a crash meanwhile leaves what
+there was.
 
 The rule is that of ``scrub.py``, whose steps these are: nobody waits for it.
 """
@@ -37,15 +39,20 @@ _SLOTS_AT_ONCE: Final = 16_384
 _MAGICS: Final = (MAGIC_V1.to_bytes(4), MAGIC_V2.to_bytes(4))
 
 Work = Generator[list[Piece] | None, list[Found]]
-Walk = Callable[[int, int, Callable[[bytes, int], None]], Generator[list[Piece] | None, list[Found], int]]
-"""Hands each good entry of a range of the log to a function, with its offset; where the first begins that was not."""
+Walk = Callable[
+    [int, int, Callable[[bytes, int], None]], Generator[list[Piece] | None, list[Found], int]
+]
+"""Hands each good entry of a range of the log to a function, with its offset; where the first
+begins that was not."""
 
 
 class IndexScrub:
     """Checks the files of ``index``. ``walk`` reads the log; ``report`` gets a line for each header
     that was written again, and for each file that cannot be filled again now."""
 
-    def __init__(self, disk: Disk, log: CommitLog, index: KeyIndex, walk: Walk, report: Callable[[str], None]) -> None:
+    def __init__(
+        self, disk: Disk, log: CommitLog, index: KeyIndex, walk: Walk, report: Callable[[str], None]
+    ) -> None:
         self._disk = disk
         self._log = log
         self._index = index
@@ -78,22 +85,30 @@ class IndexScrub:
                 try:
                     index.begin_file()
                 except OSError as error:
-                    self._report(f"index file {file.segment.path} cannot be filled again now ({error.strerror or error})")
+                    self._report(
+                        f"index file {file.segment.path} cannot be filled again now "
+                        f"({error.strerror or error})"
+                    )
                     return
             yield from self._fill(file)
 
-    # --- checking ------------------------------------------------------------------------------------------------------------
+    # --- checking
+    # ----------------------------------------------------------------------------------------------
 
     def _fault(self, file: IndexFile) -> Generator[list[Piece] | None, list[Found], str | None]:
-        """What is wrong with a file; None: nothing. One that grows is checked as far as it goes now."""
+        """What is wrong with a file; None: nothing. One that grows is checked as far as it goes
+        now."""
         known = file.header
         (header,) = yield [Piece(file.segment, 0, HEADER_SIZE)]
         if isinstance(header, bytes) and header != known == file.header and file.count > 1:
             file.write_header()
             self.damaged += 1
-            self._report(f"the head of index file {file.segment.path} was damaged, it is written again")
+            self._report(
+                f"the head of index file {file.segment.path} was damaged, it is written again"
+            )
         count, used = file.count, file.slots_used
-        heads = memoryview(bytearray(file.slots * SLOT_SIZE)).cast("i")  # unlike an array it takes no time before it is used
+        # unlike an array it takes no time before it is used
+        heads = memoryview(bytearray(file.slots * SLOT_SIZE)).cast("i")
         number, last, there = 1, 0, 0
         while number < count:
             (found,) = yield [file.entries_piece(number, min(ENTRIES_AT_ONCE, count - number))]
@@ -102,7 +117,10 @@ class IndexScrub:
             for key_hash, offset, seconds, previous in _ENTRY.iter_unpack(found):
                 slot = key_hash % file.slots
                 if key_hash < 0 or seconds < 0 or previous != heads[slot] or offset < last:
-                    return f"entry {number} has hash {key_hash}, offset {offset} after {last}, and follows {previous}, not {heads[slot]}"
+                    return (
+                        f"entry {number} has hash {key_hash}, offset {offset} after {last}, "
+                        f"and follows {previous}, not {heads[slot]}"
+                    )
                 there += heads[slot] == 0
                 heads[slot], last = number, offset
                 if number % SAMPLE == self._passes % SAMPLE:
@@ -119,11 +137,16 @@ class IndexScrub:
     def _entry_fault(
         self, file: IndexFile, number: int, key_hash: int, offset: int, seconds: int
     ) -> Generator[list[Piece] | None, list[Found], str | None]:
-        """Whether an entry says what its message does. Messages that are gone or damaged themselves say nothing."""
+        """Whether an entry says what its message does. Messages that are gone or damaged themselves
+        say nothing."""
         log = self._log
         segment = log.files.at(offset)
         if segment is None or segment.end - offset < FIXED_SIZE:
-            return None if offset < log.start else f"entry {number} points to {offset}, where no message can be"
+            return (
+                None
+                if offset < log.start
+                else (f"entry {number} points to {offset}, where no message can be")
+            )
         (head,) = yield [Piece(segment.segment, offset - segment.start, HEAD_SIZE)]
         if isinstance(head, OSError):
             return None
@@ -156,22 +179,34 @@ class IndexScrub:
             expected = heads[first : first + len(stored)]
             if stored.tobytes() != expected.tobytes():
                 for slot, (there, wanted) in enumerate(zip(stored, expected, strict=True), first):
-                    # beyond the count: one that came meanwhile; where nothing belongs, whatever counts as empty
+                    # beyond the count: one that came meanwhile; where nothing belongs, whatever
+                    # counts as empty
                     if there != wanted and not there >= count and not (wanted == 0 and there <= 0):
                         return f"slot {slot} leads to entry {there}; its newest is {wanted}"
             yield None
         return None
 
-    # --- filling again -------------------------------------------------------------------------------------------------------
+    # --- filling again
+    # ----------------------------------------------------------------------------------------------
 
     def _fill(self, damaged: IndexFile) -> Work:
         index, log = self._index, self._log
         at = index.files.index(damaged)
-        before = next((file for file in reversed(index.files[:at]) if not file.damaged and file.count > 1), None)
-        behind = next((file for file in index.files[at + 1 :] if not file.damaged and file.count > 1), None)
+        before = next(
+            (file for file in reversed(index.files[:at]) if not file.damaged and file.count > 1),
+            None,
+        )
+        behind = next(
+            (file for file in index.files[at + 1 :] if not file.damaged and file.count > 1), None
+        )
         start = max(before.end_offset, log.start) if before is not None else log.start
-        end = behind.begin_offset + 1 if behind is not None else log.end  # what comes now goes into another file
-        skip = (yield from self._keys_of_last(before)) if before is not None and before.end_offset == start else 0
+        # what comes now goes into another file
+        end = behind.begin_offset + 1 if behind is not None else log.end
+        skip = (
+            (yield from self._keys_of_last(before))
+            if before is not None and before.end_offset == start
+            else 0
+        )
         made: list[IndexFile] = []
 
         def make() -> None:
@@ -194,8 +229,11 @@ class IndexScrub:
 
         while start < end and not fresh.full:
             start = yield from self._walk(start, min(start + LOG_AT_ONCE, end), take)
-            # a page of a new file is made at its first write, and that may wait for the file system: not in the owner's thread
-            yield from self._beside(partial(_populate, fresh.entries_piece(fresh.count, len(waiting))))
+            # a page of a new file is made at its first write, and that may wait for the file
+            # system: not in the owner's thread
+            yield from self._beside(
+                partial(_populate, fresh.entries_piece(fresh.count, len(waiting)))
+            )
             while waiting:
                 fresh.put(waiting[:ENTRIES_AT_ONCE])
                 del waiting[:ENTRIES_AT_ONCE]
@@ -213,10 +251,14 @@ class IndexScrub:
             return
         fresh.dirty = False
         index.replace(damaged, fresh)
-        self.on_filled(f"index file {damaged.segment.path} is filled again from the log: {fresh.count - 1} entries")
+        self.on_filled(
+            f"index file {damaged.segment.path} is filled again from the log: "
+            f"{fresh.count - 1} entries"
+        )
 
     def _keys_of_last(self, file: IndexFile) -> Generator[list[Piece] | None, list[Found], int]:
-        """How many keys of its last message a file has: a message's keys may be divided between two files."""
+        """How many keys of its last message a file has: a message's keys may be divided between two
+        files."""
         number = file.count
         while number > 1:
             (entry,) = yield [file.entries_piece(number - 1, 1)]
@@ -225,7 +267,9 @@ class IndexScrub:
             number -= 1
         return file.count - number
 
-    def _beside(self, operation: Callable[[], None]) -> Generator[list[Piece] | None, list[Found], str | None]:
+    def _beside(
+        self, operation: Callable[[], None]
+    ) -> Generator[list[Piece] | None, list[Found], str | None]:
         """Do something in a thread; what went wrong."""
         outcome: list[OSError | None] = []
         self._disk.start(operation, outcome.append)

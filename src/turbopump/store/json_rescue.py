@@ -1,6 +1,8 @@
-"""What can still be read of a JSON text that ends too early: the text up to its last whole member, with its brackets closed.
+"""What can still be read of a JSON text that ends too early: the text up to its last whole member,
+with its brackets closed.
 
-It knows brackets, strings and commas, in fastjson's dialect too (``{0:5,1:7}``); whether the rest means anything is for a decoder to say.
+It knows brackets, strings and commas, in fastjson's dialect too (``{0:5,1:7}``); whether the rest
+means anything is for a decoder to say.
 """
 
 from __future__ import annotations
@@ -10,13 +12,15 @@ from collections.abc import Iterator
 from typing import Final
 
 TRIES: Final = 64
-"""How many members from the end are given up at most: a damage may have left odd bytes before it."""
+"""How many members from the end are given up at most: a damage may have left odd bytes before
+it."""
 
 _CLOSER: Final = {ord("{"): b"}", ord("["): b"]"}
 
 
 def before_the_damage(data: bytes) -> Iterator[bytes]:
-    """Closed texts that ``data`` begins with, the longest first; none if not even its first member is whole."""
+    """Closed texts that ``data`` begins with, the longest first; none if not even its first member
+    is whole."""
     cuts: deque[tuple[int, bytes]] = deque(maxlen=TRIES)
     open_: list[bytes] = []
     in_string = escaped = False

@@ -1,13 +1,14 @@
 """A small table kept as one JSON file: topics, groups, consumer offsets.
 
-The rule: load before the first save, replace in one step (temporary file, fsync, rename, directory fsync; the old file stays as
-``.bak``), never in the owner's thread. It knows bytes; what they mean is the owner's: ``decode`` raises ValueError or a TurbopumpError
-for bytes that make no sense.
+The rule: load before the first save, replace in one step (temporary file, fsync, rename, directory
+fsync; the old file stays as ``.bak``), never in the owner's thread. It knows bytes; what they mean
+is the owner's: ``decode`` raises ValueError or a TurbopumpError for bytes that make no sense.
 
-A start never fails for the content of a table. A file that cannot be read falls back to its ``.bak``, which the first save makes too, so
-that there always is one. Where none can be read, the damaged file is kept as ``.damaged``, what stands before the damage is used
-(``json_rescue.py``), and the owner is told. Unlike a failed sync of the log, a failed save is repeated: each writes the whole content
-anew.
+A start never fails for the content of a table. A file that cannot be read falls back to its
+``.bak``, which the first save makes too, so that there always is one. Where none can be read, the
+damaged file is kept as ``.damaged``, what stands before the damage is used (``json_rescue.py``),
+and the owner is told. Unlike a failed sync of the log, a failed save is repeated: each writes the
+whole content anew.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ FAILURES_PER_REPORT: Final = 60
 
 
 class JsonTable:
-    """The file at ``path``. ``report`` gets a sentence for whoever runs the broker when something is wrong, ``on_recovered`` one when it
-    no longer is."""
+    """The file at ``path``. ``report`` gets a sentence for whoever runs the broker when something
+    is wrong, ``on_recovered`` one when it no longer is."""
 
     def __init__(self, disk: Disk, path: Path, report: Callable[[str], None]) -> None:
         self._disk = disk
@@ -47,7 +48,8 @@ class JsonTable:
         self._loaded = False
         self._torn = False
         self.on_settled: Callable[[bool], None] = lambda _good: None
-        """Called when ``save`` has done what it was asked for: whether all of it is on the disk now."""
+        """Called when ``save`` has done what it was asked for: whether all of it is on the disk
+        now."""
 
     @property
     def saving(self) -> bool:
@@ -56,11 +58,13 @@ class JsonTable:
 
     @property
     def damaged(self) -> bool:
-        """Whether ``load`` did not find the file as it was saved, and took what it could find; until the next save."""
+        """Whether ``load`` did not find the file as it was saved, and took what it could find;
+        until the next save."""
         return self._torn
 
     def load(self, decode: Callable[[bytes], T], empty: Callable[[], T]) -> T:
-        """The table from its file, else from ``.bak``, else what can be rescued of them, else ``empty()``. Raises OSError only."""
+        """The table from its file, else from ``.bak``, else what can be rescued of them, else
+        ``empty()``. Raises OSError only."""
         self._loaded = True
         faults: list[str] = []
         damaged: list[bytes] = []
@@ -84,7 +88,8 @@ class JsonTable:
         return empty()
 
     def save(self, data: Content) -> None:
-        """Replace the content, beside the owner's thread; of several saves under way only the last is written."""
+        """Replace the content, beside the owner's thread; of several saves under way only the last
+        is written."""
         assert self._loaded, "a table is loaded before it is saved"
         self._unsaved = None
         if self._saving:
@@ -108,12 +113,14 @@ class JsonTable:
         self._disk.start(lambda: self._replace(data if isinstance(data, bytes) else data()), done)
 
     def repeat(self) -> None:
-        """Save again what could not be saved; for whoever owns the clock to call every second or so."""
+        """Save again what could not be saved; for whoever owns the clock to call every second or
+        so."""
         if self._unsaved is not None:
             self.save(self._unsaved)
 
     def save_now(self, data: bytes) -> None:
-        """Replace the content in this thread, at a start or a clean stop. Raises OSError if it fails again and again."""
+        """Replace the content in this thread, at a start or a clean stop. Raises OSError if it
+        fails again and again."""
         assert self._loaded, "a table is loaded before it is saved"
         for _ in range(ATTEMPTS_AT_ONCE - 1):
             try:
@@ -133,22 +140,33 @@ class JsonTable:
         if self._torn:  # the good one is the .bak: a torn file must not take its place
             self._disk.remove(self._path)
             self._torn = False
-        alone = self._disk.file_size(self._path) is None and self._disk.file_size(self._backup) is None
+        alone = (
+            self._disk.file_size(self._path) is None and self._disk.file_size(self._backup) is None
+        )
         self._disk.replace_file(self._path, data)
         if alone:  # once more: now it has a .bak to fall back to
             self._disk.replace_file(self._path, data)
 
     def _failed(self, error: OSError) -> None:
         if self._failures % FAILURES_PER_REPORT == 0:
-            self._report(f"{self._path} could not be saved ({error.strerror or error}); it is tried again")
+            self._report(
+                f"{self._path} could not be saved ({error.strerror or error}); it is tried again"
+            )
         self._failures += 1
 
     def _recovered(self) -> None:
         self.on_recovered(f"{self._path} is saved again, after {self._failures} failures")
         self._failures = 0
 
-    def _rescue(self, faults: str, damaged: list[bytes], decode: Callable[[bytes], T], empty: Callable[[], T]) -> T:
-        """No copy is whole: keep them for who can repair them, and begin with what stands before the damage of the newest."""
+    def _rescue(
+        self,
+        faults: str,
+        damaged: list[bytes],
+        decode: Callable[[bytes], T],
+        empty: Callable[[], T],
+    ) -> T:
+        """No copy is whole: keep them for who can repair them, and begin with what stands before
+        the damage of the newest."""
         self._torn = True
         aside = self._path.with_name(self._path.name + ".damaged")
         if damaged:
@@ -160,7 +178,9 @@ class JsonTable:
                     table = decode(piece)
                 except (ValueError, TurbopumpError):
                     continue
-                self._report(f"{faults}; what stands before the damage is used, what followed is lost")
+                self._report(
+                    f"{faults}; what stands before the damage is used, what followed is lost"
+                )
                 return table
         self._report(f"{faults}; the broker starts WITHOUT this table")
         return empty()

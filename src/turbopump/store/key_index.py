@@ -1,7 +1,8 @@
 """The row of index files of a store: every key of every message, and which messages have a key.
 
-Each message is indexed under ``topic#uniqueId`` and ``topic#key`` for each of its keys, except rolled-back ones. Derived data: files
-that are gone or damaged are filled again from the log. Source: apache/rocketmq ``IndexService``.
+Each message is indexed under ``topic#uniqueId`` and ``topic#key`` for each of its keys, except
+rolled-back ones. Derived data: files that are gone or damaged are filled again from the log.
+Source: apache/rocketmq ``IndexService``.
 """
 
 from __future__ import annotations
@@ -21,15 +22,18 @@ from turbopump.store.index_file import IndexFile, index_file_size, index_hash, k
 from turbopump.store.key_walk import KeyWalk
 
 WAITING_MAX: Final = 64
-"""Keys that wait to be written to the files: they are in the log, and a crash brings them back from there."""
+"""Keys that wait to be written to the files: they are in the log, and a crash brings them back from
+there."""
 
 
 UNWRITTEN_MAX: Final = 100_000
-"""Entries that may wait for room on the disk; beyond, the index is given up until the next start."""
+"""Entries that may wait for room on the disk; beyond, the index is given up until the next
+start."""
 
 
 class KeyIndex:
-    """The index files in ``directory``; ``slots`` and ``entries`` as Apache's ``maxHashSlotNum`` and ``maxIndexNum``."""
+    """The index files in ``directory``; ``slots`` and ``entries`` as Apache's ``maxHashSlotNum``
+    and ``maxIndexNum``."""
 
     def __init__(self, disk: Disk, clock: Clock, directory: Path, slots: int, entries: int) -> None:
         self._disk = disk
@@ -41,17 +45,20 @@ class KeyIndex:
         self.on_new_file: Callable[[], None] = lambda: None
         self.on_failure: Callable[[OSError], None] = lambda _error: None
         self.on_no_room: Callable[[OSError], None] = lambda _error: None
-        """Called when a file finds no room: whoever can should see to it that nothing more is added until there is."""
+        """Called when a file finds no room: whoever can should see to it that nothing more is added
+        until there is."""
         self.on_damage: Callable[[str], None] = lambda _text: None
         """Called with a line for each file that is found damaged."""
         self.failed = False
-        """Whether a file could not be made: nothing is indexed from then on, and the next start fills the index again."""
+        """Whether a file could not be made: nothing is indexed from then on, and the next start
+        fills the index again."""
         self.files: list[IndexFile] = []
         self._waiting: list[tuple[int, int, int]] = []
         self._unwritten: list[tuple[int, int, int]] = []
 
     def load(self) -> None:
-        """Open the files that are there. One of another size cannot be read with these settings: it is removed, and filled again."""
+        """Open the files that are there. One of another size cannot be read with these settings: it
+        is removed, and filled again."""
         for name in self._disk.list_directory(self._directory):
             path = self._directory / name
             if not (len(name) == 17 and name.isdigit()):
@@ -62,7 +69,8 @@ class KeyIndex:
             self.files.append(IndexFile(self._disk.open_segment(path), self._slots, self._entries))
 
     def check_headers(self) -> None:
-        """Set files apart whose headers cannot be right: a few bytes of each are read. They are filled again by ``index_scrub.py``."""
+        """Set files apart whose headers cannot be right: a few bytes of each are read. They are
+        filled again by ``index_scrub.py``."""
         for file in self.files:
             fault = None if file.damaged else _header_fault(file)
             if fault is not None:
@@ -72,7 +80,8 @@ class KeyIndex:
         """Ask a file no more; it keeps its place until another takes it (``replace``)."""
         file.set_apart()
         self.on_damage(
-            f"index file {file.segment.path} is damaged ({fault}): its messages are not found by key until the scrub has filled it again "
+            f"index file {file.segment.path} is damaged ({fault}): its messages are not found by "
+            "key until the scrub has filled it again "
             "from the log (scrubBytesPerSecond); a start without the file does that too"
         )
 
@@ -87,7 +96,8 @@ class KeyIndex:
         self._new_file()
 
     def make_spare(self) -> Segment:
-        """A blank file beside the directory (Apache's broker knows no other names within). Blocks; raises OSError."""
+        """A blank file beside the directory (Apache's broker knows no other names within). Blocks;
+        raises OSError."""
         path = self._directory.with_name(self._directory.name + ".new")
         self._disk.remove(path)
         return self._disk.create_segment(path, self._size)
@@ -121,20 +131,32 @@ class KeyIndex:
         last = next((file for file in reversed(self.files) if not file.damaged), None)
         return last.end_offset if last is not None and last.count > 1 else -1
 
-    def add(self, topic: str, unique: str | None, keys: str | None, sys_flag: int, offset: int, stored_ms: int) -> None:
-        """Index one message by its unique id and its keys (separated by spaces), soon. Never fails: see ``failed``."""
+    def add(
+        self,
+        topic: str,
+        unique: str | None,
+        keys: str | None,
+        sys_flag: int,
+        offset: int,
+        stored_ms: int,
+    ) -> None:
+        """Index one message by its unique id and its keys (separated by spaces), soon. Never fails:
+        see ``failed``."""
         if sys_flag & TRANSACTION_MASK == TRANSACTION_MASK or self.failed:  # rolled back
             return
         waiting = self._waiting
         if unique:
             waiting.append((key_hash(topic, unique), offset, stored_ms))
         if keys:
-            waiting.extend([(key_hash(topic, key), offset, stored_ms) for key in keys.split(" ") if key])
+            waiting.extend(
+                [(key_hash(topic, key), offset, stored_ms) for key in keys.split(" ") if key]
+            )
         if len(waiting) >= WAITING_MAX:
             self.settle()
 
     def add_many(self, entries: list[tuple[int, int, int]], sys_flag: int) -> None:
-        """Index messages of one kind by (``key_hash``, offset, store time) of each of their keys, soon."""
+        """Index messages of one kind by (``key_hash``, offset, store time) of each of their keys,
+        soon."""
         if sys_flag & TRANSACTION_MASK == TRANSACTION_MASK or self.failed:
             return
         self._waiting.extend(entries)
@@ -142,10 +164,12 @@ class KeyIndex:
             self.settle()
 
     def settle(self) -> None:
-        """Write to the files what was added and waits: together it costs half. Whoever reads or syncs the files settles first."""
+        """Write to the files what was added and waits: together it costs half. Whoever reads or
+        syncs the files settles first."""
         waiting, self._waiting = self._waiting, []
         there, entries = self._there, self._unwritten
-        if waiting and waiting[0][1] <= there:  # they come in the order of the log, some of them perhaps again
+        # they come in the order of the log, some of them perhaps again
+        if waiting and waiting[0][1] <= there:
             waiting = [entry for entry in waiting if entry[1] > there]
         entries.extend(waiting)
         try:
@@ -154,7 +178,8 @@ class KeyIndex:
                 if file is None or file.full:
                     file = self._new_file()
                 del entries[: file.put(entries)]
-        except OSError as error:  # derived data: no reason to refuse the messages, which are in the log
+        except OSError as error:
+            # derived data: no reason to refuse the messages, which are in the log
             if error.errno in NO_ROOM and len(entries) <= UNWRITTEN_MAX:
                 self.on_no_room(error)
                 return
@@ -169,8 +194,11 @@ class KeyIndex:
 
     @property
     def full_timestamp(self) -> int:
-        """The store time (ms) of the newest message of the files that nothing is added to any more; 0 if there is none."""
-        return next((file.end_timestamp for file in reversed(self.files[:-1]) if not file.damaged), 0)
+        """The store time (ms) of the newest message of the files that nothing is added to any more;
+        0 if there is none."""
+        return next(
+            (file.end_timestamp for file in reversed(self.files[:-1]) if not file.damaged), 0
+        )
 
     def walk(self, topic: str, key: str, begin_ms: int, end_ms: int) -> KeyWalk:
         """The way through every entry of this key or unique id."""
@@ -178,9 +206,11 @@ class KeyIndex:
         return KeyWalk(self.files, index_hash(f"{topic}#{key}"), begin_ms, end_ms)
 
     def rewind(self, before: int) -> int:
-        """Forget what was indexed of messages at or after ``before``; the offset from which the dispatcher must bring them back.
+        """Forget what was indexed of messages at or after ``before``; the offset from which the
+        dispatcher must bring them back.
 
-        That is ``before``, or less if the newest file is not as it was written: then that part is indexed again.
+        That is ``before``, or less if the newest file is not as it was written: then that part is
+        indexed again.
         """
         self.settle()
         while self.files:
@@ -198,7 +228,8 @@ class KeyIndex:
         return before
 
     def warm(self) -> None:
-        """Begin to bring into memory what the next entries touch anywhere: page faults there would hold up sends for seconds in all."""
+        """Begin to bring into memory what the next entries touch anywhere: page faults there would
+        hold up sends for seconds in all."""
         if self.files:
             self._disk.start_read([self.files[-1].slots_piece()], lambda _found: None)
 
@@ -208,7 +239,8 @@ class KeyIndex:
         return [file.name for file in self.files]
 
     def take_before(self, start: int) -> list[IndexFile]:
-        """Take out the files whose messages all lie before ``start``, never the newest; the caller removes and closes them."""
+        """Take out the files whose messages all lie before ``start``, never the newest; the caller
+        removes and closes them."""
         count = 0
         while count + 1 < len(self.files) and self.files[count].end_offset < start:
             count += 1
@@ -239,7 +271,8 @@ class KeyIndex:
     def _new_file(self) -> IndexFile:
         self._disk.make_directory(self._directory)
         name = _file_name(self._clock.now_ms())
-        # The next start reads them in order of their names: where the clock, or local time, went back, that is kept.
+        # The next start reads them in order of their names: where the clock, or local time, went
+        # back, that is kept.
         if self.files and name <= self.files[-1].name:
             name = _name_behind(self.files[-1].name)
         while self._disk.file_size(self._directory / name) is not None:
@@ -259,10 +292,14 @@ class KeyIndex:
 
 
 def keys_of(mark: EntryMark) -> list[tuple[int, int, int]]:
-    """What ``KeyIndex.add`` makes of an entry: (key hash, commit-log offset, store time) for each of its keys."""
+    """What ``KeyIndex.add`` makes of an entry: (key hash, commit-log offset, store time) for each
+    of its keys."""
     if mark.sys_flag & TRANSACTION_MASK == TRANSACTION_MASK:  # rolled back
         return []
-    unique, keys = value_after(mark.properties, UNIQ_KEY + NAME_END), value_after(mark.properties, KEYS + NAME_END)
+    unique, keys = (
+        value_after(mark.properties, UNIQ_KEY + NAME_END),
+        value_after(mark.properties, KEYS + NAME_END),
+    )
     texts = [*([unique] if unique else []), *(key for key in (keys or "").split(" ") if key)]
     return [(key_hash(mark.topic, text), mark.offset, mark.store_timestamp) for text in texts]
 

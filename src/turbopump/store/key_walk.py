@@ -1,6 +1,7 @@
 """The way through the index files for one key, newest entry first.
 
-It is walked in steps, for a chain may be long and not in memory: see ``question.py``. Files may come and go meanwhile.
+It is walked in steps, for a chain may be long and not in memory: see ``question.py``. Files may
+come and go meanwhile.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ PAUSE_EVERY: Final = 100
 
 
 class KeyWalk:
-    """Finds entries of ``key_hash`` in ``files`` (oldest first, the list that the index keeps). ``errors`` says what could not be read."""
+    """Finds entries of ``key_hash`` in ``files`` (oldest first, the list that the index keeps).
+    ``errors`` says what could not be read."""
 
     def __init__(self, files: list[IndexFile], key_hash: int, begin_ms: int, end_ms: int) -> None:
         self._files = files
@@ -29,7 +31,8 @@ class KeyWalk:
         self.errors: list[OSError] = []
 
     def next(self) -> Question[int | None]:
-        """The commit-log offset of the next message that may be meant, newest first; None: that was all.
+        """The commit-log offset of the next message that may be meant, newest first; None: that was
+        all.
 
         Hashes collide and times are rough: look at the message itself.
         """
@@ -64,5 +67,7 @@ class KeyWalk:
             if file in self._files:
                 self.errors.append(entry)
             return None
-        offset, self._number = file.judge(number, entry, self._key_hash, self._begin_ms, self._end_ms)
+        offset, self._number = file.judge(
+            number, entry, self._key_hash, self._begin_ms, self._end_ms
+        )
         return offset

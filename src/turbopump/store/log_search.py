@@ -1,7 +1,7 @@
 """Searching a range of the log for the entries of one queue, whatever its units say.
 
-The rule: done in steps (``cold_reads.py``), for there may be much of it. What is found goes to ``_take``; what cannot be read is an error,
-or is done without. It must not know what a unit is.
+The rule: done in steps (``cold_reads.py``), for there may be much of it. What is found goes to
+``_take``; what cannot be read is an error, or is done without. It must not know what a unit is.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ _SLICE: Final = 16
 
 
 class LogSearch:
-    """A search for the message of ``index``, and for others of its queue. ``is_lost`` says of what cannot be read whether to do without it;
-    else it is the ``error``. ``wanted`` is the entry that was looked for."""
+    """A search for the message of ``index``, and for others of its queue. ``is_lost`` says of what
+    cannot be read whether to do without it; else it is the ``error``. ``wanted`` is the entry that
+    was looked for."""
 
     def __init__(self, log: CommitLog, queue: ConsumeQueue, index: int, is_lost: IsLost) -> None:
         self._log = log
@@ -46,10 +47,14 @@ class LogSearch:
         self.error: OSError | None = None
 
     def walk(self, low: int, high: int, start: int, end: int) -> Steps[None]:
-        """Take what between two offsets of the log says that it is the queue's, behind the message ``low`` and before ``high``."""
+        """Take what between two offsets of the log says that it is the queue's, behind the message
+        ``low`` and before ``high``."""
         log = self._log
         pattern = re.compile(
-            rb"\xda\xa3\x20[\xa7\xab].{4}" + re.escape(self._queue.queue_id.to_bytes(4)) + rb".{4}(.{8})(.{8})", re.DOTALL
+            rb"\xda\xa3\x20[\xa7\xab].{4}"
+            + re.escape(self._queue.queue_id.to_bytes(4))
+            + rb".{4}(.{8})(.{8})",
+            re.DOTALL,
         )
         start = max(start, self._queue.deleted_until)
         position, narrow_to = start, start
@@ -72,16 +77,30 @@ class LogSearch:
                 for match in pattern.finditer(piece):
                     begin = match.start() - 4
                     index = int.from_bytes(match[1])
-                    if begin >= 0 and low < index < high and int.from_bytes(match[2]) == position + begin < end:
+                    if (
+                        begin >= 0
+                        and low < index < high
+                        and int.from_bytes(match[2]) == position + begin < end
+                    ):
                         size_there = int.from_bytes(piece[begin : begin + 4])
-                        yield from self._take(file, position + begin, size_there, index, piece[begin : begin + size_there])
+                        yield from self._take(
+                            file,
+                            position + begin,
+                            size_there,
+                            index,
+                            piece[begin : begin + size_there],
+                        )
             position += size
 
-    def _take(self, file: MappedFile, offset: int, size: int, index: int, entry: Found) -> Steps[None]:
+    def _take(
+        self, file: MappedFile, offset: int, size: int, index: int, entry: Found
+    ) -> Steps[None]:
         """An entry that says that it is of the queue. ``entry`` is what of it is in hand."""
         raise NotImplementedError
 
-    def _whole(self, file: MappedFile, offset: int, size: int, index: int, entry: Found) -> Steps[bytes | None]:
+    def _whole(
+        self, file: MappedFile, offset: int, size: int, index: int, entry: Found
+    ) -> Steps[bytes | None]:
         """The whole entry, if it is good and the queue's."""
         at = offset - file.start
         if not HEAD <= size <= min(ENTRY_SIZE_MAX, file.segment.size - at):

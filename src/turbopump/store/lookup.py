@@ -1,7 +1,8 @@
 """Finding single messages: by place in the log or in a queue, by key or unique id, by time.
 
-What is asked is a ``Question`` (``question.py``): whoever asks decides how bytes are read, on the spot or without holding up a loop.
-What is found has been checked: magic, place, CRC, and for a key that the message really has it, for the index knows hashes only.
+What is asked is a ``Question`` (``question.py``): whoever asks decides how bytes are read, on the
+spot or without holding up a loop. What is found has been checked: magic, place, CRC, and for a key
+that the message really has it, for the index knows hashes only.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class StoredEntry(NamedTuple):
 
 
 class ByKey(NamedTuple):
-    """``found``, newest first; ``damaged`` are entries that may have been meant and are not good; ``errors``, those of the index."""
+    """``found``, newest first; ``damaged`` are entries that may have been meant and are not good;
+    ``errors``, those of the index."""
 
     found: list[StoredEntry]
     damaged: list[StoredEntry]
@@ -83,9 +85,14 @@ class Lookup:
 
     @property
     def index_end(self) -> tuple[int, int]:
-        """Offset and store time (ms) of the newest message that can be found by key; zeros if there is none."""
+        """Offset and store time (ms) of the newest message that can be found by key; zeros if there
+        is none."""
         index = self._index
-        return (index.end_offset, index.end_timestamp) if index is not None and index.end_offset >= 0 else (0, 0)
+        return (
+            (index.end_offset, index.end_timestamp)
+            if index is not None and index.end_offset >= 0
+            else (0, 0)
+        )
 
     @property
     def no_index_because(self) -> str | None:
@@ -93,14 +100,19 @@ class Lookup:
         if self._index is None:
             return "this broker keeps no index (messageIndexEnable=false)"
         if self._index.failed:
-            return "the index could not grow: what was stored since is found by key after the next start"
+            return (
+                "the index could not grow: what was stored since is found by key after the "
+                "next start"
+            )
         if self._index.incomplete:
             return (
-                "a part of the index is damaged: its messages are found by key again when the scrub has filled it from the log"
+                "a part of the index is damaged: its messages are found by key again when the "
+                "scrub has filled it from the log"
             )
         return None
 
-    # --- answered at once ----------------------------------------------------------------------------------------------------
+    # --- answered at once
+    # ----------------------------------------------------------------------------------------------
 
     def message_at(self, offset: int) -> ReceivedMessage | None:
         """The good message whose entry begins at this offset of the log; None if there is none."""
@@ -112,20 +124,31 @@ class Lookup:
         entry = answer(self.entry_in_queue(topic, queue_id, index))
         return entry.message if entry is not None and entry.fault is None else None
 
-    def offset_at_time(self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False) -> int:
+    def offset_at_time(
+        self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False
+    ) -> int:
         """See ``place_in_time``."""
         return answer(self.place_in_time(topic, queue_id, timestamp, upper=upper))
 
     def find_by_key(
-        self, topic: str, key: str, begin_ms: int, end_ms: int, count_max: int = COUNT_MAX, *, unique: bool = False
+        self,
+        topic: str,
+        key: str,
+        begin_ms: int,
+        end_ms: int,
+        count_max: int = COUNT_MAX,
+        *,
+        unique: bool = False,
     ) -> list[StoredEntry]:
         """See ``by_key``; the good ones."""
         return answer(self.by_key(topic, key, begin_ms, end_ms, count_max, unique=unique)).found
 
-    # --- questions -----------------------------------------------------------------------------------------------------------
+    # --- questions
+    # ----------------------------------------------------------------------------------------------
 
     def entry_at(self, offset: int) -> Question[StoredEntry | None]:
-        """The entry that begins at this offset of the log, good or with its fault; None if none begins there."""
+        """The entry that begins at this offset of the log, good or with its fault; None if none
+        begins there."""
         if not 0 <= offset < self._visible_end():
             return None
         head = yield from self._read(offset, HEAD_SIZE)
@@ -143,7 +166,9 @@ class Lookup:
             return None
         if data is None:
             return StoredEntry(offset, head, f"totalSize {size} goes past the end of the segment")
-        return StoredEntry(offset, data, entry_fault(data, offset, crc_required=self._log.requires_crc(offset)))
+        return StoredEntry(
+            offset, data, entry_fault(data, offset, crc_required=self._log.requires_crc(offset))
+        )
 
     def entry_in_queue(self, topic: str, queue_id: int, index: int) -> Question[StoredEntry | None]:
         """The entry of a queue offset; None if it is not there (yet, or any more)."""
@@ -161,11 +186,18 @@ class Lookup:
             return StoredEntry(-1, b"", _unreadable(unit)) if index >= queue.min_index else None
         if not unit or int.from_bytes(unit[8:12]) == NO_MESSAGE_SIZE:
             return None
-        offset, size = int.from_bytes(unit[:8], signed=True), int.from_bytes(unit[8:12], signed=True)
+        offset, size = (
+            int.from_bytes(unit[:8], signed=True),
+            int.from_bytes(unit[8:12], signed=True),
+        )
         entry = yield from self.entry_at(offset)
         if entry is not None and entry.fault is None and _is_of(entry.data, queue, index):
             return entry
-        if entry is not None and entry.fault is not None and (not entry.data or _may_be_of(entry.data, queue, index)):
+        if (
+            entry is not None
+            and entry.fault is not None
+            and (not entry.data or _may_be_of(entry.data, queue, index))
+        ):
             return entry  # the unit is right, or not to blame
         if 0 <= offset < self._log.start and size > 0:
             return None
@@ -173,7 +205,11 @@ class Lookup:
         if repaired.entry is not None:
             return StoredEntry(repaired.offset, repaired.entry)
         if entry is None or entry.fault is None:
-            return StoredEntry(offset, b"", "its unit in the consume queue is damaged, and the log has no such message")
+            return StoredEntry(
+                offset,
+                b"",
+                "its unit in the consume queue is damaged, and the log has no such message",
+            )
         return entry
 
     def by_key(
@@ -187,8 +223,9 @@ class Lookup:
         unique: bool = False,
         bytes_max: int = BYTES_MAX,
     ) -> Question[ByKey]:
-        """The newest messages of ``topic`` that have ``key`` among their keys or as their unique id (``unique``: as their unique id
-        only) and were stored between the times (ms, both count), ``COUNT_MAX`` at most."""
+        """The newest messages of ``topic`` that have ``key`` among their keys or as their unique id
+        (``unique``: as their unique id only) and were stored between the times (ms, both count),
+        ``COUNT_MAX`` at most."""
         found: list[StoredEntry] = []
         damaged: list[StoredEntry] = []
         if self._index is None:
@@ -202,7 +239,8 @@ class Lookup:
             if offset is None:
                 break
             if offset == last or any(entry.offset == offset for entry in found):
-                continue  # a key twice, two keys of one hash, or a file of which a part was written twice
+                # a key twice, two keys of one hash, or a file of which a part was written twice
+                continue
             last = offset
             looked += 1
             if looked % _PAUSE_EVERY == 0:
@@ -221,9 +259,12 @@ class Lookup:
             left -= len(entry.data)
         return ByKey(found, damaged, walk.errors)
 
-    def place_in_time(self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False) -> Question[int]:
-        """The queue offset at a store time in ms. Lower: the first message at or after it (the end if none is); upper: the last at or
-        before it (0 if none is). 0 for a queue without messages. Damaged messages have no time and are passed over.
+    def place_in_time(
+        self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False
+    ) -> Question[int]:
+        """The queue offset at a store time in ms. Lower: the first message at or after it (the end
+        if none is); upper: the last at or before it (0 if none is). 0 for a queue without messages.
+        Damaged messages have no time and are passed over.
 
         Raises StoreError if the system cannot read what it takes.
         """
@@ -247,9 +288,17 @@ class Lookup:
         return last_before if upper else first_after
 
     def in_time(
-        self, topic: str, queue_id: int, begin_ms: int, end_ms: int, count_max: int = COUNT_MAX, *, bytes_max: int = BYTES_MAX
+        self,
+        topic: str,
+        queue_id: int,
+        begin_ms: int,
+        end_ms: int,
+        count_max: int = COUNT_MAX,
+        *,
+        bytes_max: int = BYTES_MAX,
     ) -> Question[list[StoredEntry]]:
-        """The newest good messages of a queue stored between the times (ms, both count), newest first."""
+        """The newest good messages of a queue stored between the times (ms, both count), newest
+        first."""
         found: list[StoredEntry] = []
         queue = self._queues.find(topic, queue_id)
         if queue is None or begin_ms > end_ms:
@@ -259,7 +308,11 @@ class Lookup:
         left = bytes_max
         while index >= begin and len(found) < count_max:
             entry = yield from self.entry_in_queue(topic, queue_id, index)
-            if entry is not None and entry.fault is None and begin_ms <= entry.message.store_timestamp <= end_ms:
+            if (
+                entry is not None
+                and entry.fault is None
+                and begin_ms <= entry.message.store_timestamp <= end_ms
+            ):
                 if found and len(entry.data) > left:
                     break
                 found.append(entry)
@@ -284,14 +337,19 @@ class Lookup:
         found = yield from self._first_with_time(max(end - 1, queue.min_index), end, queue)
         return found[1] if found is not None else 0
 
-    def _first_with_time(self, index: int, end: int, queue: ConsumeQueue) -> Question[tuple[int, int] | None]:
-        """The first message of a queue from ``index`` on, before ``end``, whose store time can be read: (index, time).
+    def _first_with_time(
+        self, index: int, end: int, queue: ConsumeQueue
+    ) -> Question[tuple[int, int] | None]:
+        """The first message of a queue from ``index`` on, before ``end``, whose store time can be
+        read: (index, time).
 
         Raises StoreError if there is none because the system cannot read them.
         """
         error: OSError | None = None
         if isinstance(queue, BatchConsumeQueue):
-            found = yield from first_with_time(queue, index, end, self._repair, partial(self._time_at, queue))
+            found = yield from first_with_time(
+                queue, index, end, self._repair, partial(self._time_at, queue)
+            )
             if isinstance(found, OSError):
                 raise _not_read(queue, found)
             return found
@@ -317,15 +375,23 @@ class Lookup:
             raise _not_read(queue, error)
         return None
 
-    def _time_at(self, queue: ConsumeQueue, offset: int, index: int) -> Question[int | OSError | None]:
-        """The store time (ms) of the entry at an offset of the log, if that may be the one of a message of the queue."""
+    def _time_at(
+        self, queue: ConsumeQueue, offset: int, index: int
+    ) -> Question[int | OSError | None]:
+        """The store time (ms) of the entry at an offset of the log, if that may be the one of a
+        message of the queue."""
         head = yield from self._read(offset, _TIME_HEAD)
         if head is None or isinstance(head, OSError):
             return head
-        return _store_time(head) if head_fault(head, offset) is None and _may_be_of(head, queue, index) else None
+        return (
+            _store_time(head)
+            if head_fault(head, offset) is None and _may_be_of(head, queue, index)
+            else None
+        )
 
     def _read(self, offset: int, size: int) -> Question[Found | None]:
-        """Bytes of the log; None if there are none at this offset, or they go past the end of their segment."""
+        """Bytes of the log; None if there are none at this offset, or they go past the end of their
+        segment."""
         file = self._log.files.at(offset) if offset >= 0 else None
         if file is None or offset + size > file.end:
             return None
@@ -337,7 +403,9 @@ class Lookup:
 
 def _is_of(entry: bytes, queue: ConsumeQueue, index: int) -> bool:
     """Whether a good entry is the one that a unit should point to."""
-    return entry_place(entry) == (queue.topic, queue.queue_id, index) or queue.topic.startswith(LMQ_PREFIX)
+    return entry_place(entry) == (queue.topic, queue.queue_id, index) or queue.topic.startswith(
+        LMQ_PREFIX
+    )
 
 
 def _may_be_of(head: bytes, queue: ConsumeQueue, index: int) -> bool:
@@ -351,7 +419,9 @@ def _store_time(head: bytes) -> int:
     return int(stored)
 
 
-def _is_meant(message: ReceivedMessage, topic: str, key: str, begin_ms: int, end_ms: int, *, unique: bool) -> bool:
+def _is_meant(
+    message: ReceivedMessage, topic: str, key: str, begin_ms: int, end_ms: int, *, unique: bool
+) -> bool:
     if message.topic != topic or not begin_ms <= message.store_timestamp <= end_ms:
         return False
     if message.properties.get(UNIQ_KEY) == key:
@@ -361,7 +431,10 @@ def _is_meant(message: ReceivedMessage, topic: str, key: str, begin_ms: int, end
 
 def _not_read(queue: ConsumeQueue, error: OSError) -> StoreError:
     why = error.strerror or error
-    return StoreError(f"times of topic={queue.topic} queue={queue.queue_id} cannot be read now ({why}); check the disk")
+    return StoreError(
+        f"times of topic={queue.topic} queue={queue.queue_id} cannot be read now "
+        f"({why}); check the disk"
+    )
 
 
 def _unreadable(error: OSError) -> str:

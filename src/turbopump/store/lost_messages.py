@@ -1,8 +1,11 @@
-"""Which messages lay in what a disk cannot read of the log, by all that is left: the log round it, and the units of queues.
+"""Which messages lay in what a disk cannot read of the log, by all that is left: the log round it,
+and the units of queues.
 
-A queue has every offset: where its messages go on behind an unreadable range with another than the next, those between lay there. That
-holds even if queues were cut by a start that was then refused. Units tell of queues that have no message behind it any more. The rule:
-nothing is guessed. A message that had no unit, with none of its queue behind it, is not told. It must not read what cannot be read again.
+A queue has every offset: where its messages go on behind an unreadable range with another than the
+next, those between lay there. That holds even if queues were cut by a start that was then refused.
+Units tell of queues that have no message behind it any more. The rule: nothing is guessed. A
+message that had no unit, with none of its queue behind it, is not told. It must not read what
+cannot be read again.
 """
 
 from __future__ import annotations
@@ -39,8 +42,9 @@ class LostMessages(NamedTuple):
 def lost_messages(
     disk: Disk, paths: StorePaths, segments: Sequence[StoreFile], ranges: Sequence[Unreadable]
 ) -> tuple[list[LostMessages], int, list[Path]]:
-    """Which messages lay in ``ranges``, queue by queue; where the last good message of the log ends; and the files of queues that cannot
-    be read whole. Walks all of the log, 7 to 9 µs a message. Raises OSError."""
+    """Which messages lay in ``ranges``, queue by queue; where the last good message of the log
+    ends; and the files of queues that cannot be read whole. Walks all of the log, 7 to 9 µs a
+    message. Raises OSError."""
     walk = LogWalk(cast(ReadOnlyDisk, _Round(disk, ranges)), segments)
     between = list(_between(walk, segments[0].start, ranges))
     unread: list[Path] = []
@@ -60,7 +64,8 @@ def row_files(disk: Disk, directories: Iterable[Path]) -> list[StoreFile]:
 
 def _between(walk: LogWalk, log_start: int, ranges: Sequence[Unreadable]) -> Iterator[LostMessages]:
     """What the offsets of messages before and behind an unreadable range tell."""
-    known: dict[tuple[str, int], tuple[int, int]] = {}  # queue: its next offset, and where in the log its last message ends
+    # queue: its next offset, and where in the log its last message ends
+    known: dict[tuple[str, int], tuple[int, int]] = {}
     for offset, entry in walk.entries():
         try:
             topic, queue_id, first, sys_flag, _, _, _, properties = entry_facts(entry)
@@ -68,23 +73,34 @@ def _between(walk: LogWalk, log_start: int, ranges: Sequence[Unreadable]) -> Ite
             continue
         if sys_flag & SysFlag.TRANSACTION_PREPARED:  # in no queue
             continue
-        # A log that begins at 0 has its queues from their first message on; one that lost its front need not.
-        following, before = known.get((topic, queue_id), (0 if log_start == 0 else first, log_start))
+        # A log that begins at 0 has its queues from their first message on; one that lost its front
+        # need not.
+        following, before = known.get(
+            (topic, queue_id), (0 if log_start == 0 else first, log_start)
+        )
         if following < first and any(one.start < offset and before < one.end for one in ranges):
             yield LostMessages(topic, queue_id, following, first)
         count = batch_size(properties) if sys_flag & SysFlag.INNER_BATCH else 1
         known[topic, queue_id] = first + count, offset + len(entry)
 
 
-def _by_units(disk: Disk, paths: StorePaths, ranges: Sequence[Unreadable], unread: list[Path]) -> Iterator[LostMessages]:
+def _by_units(
+    disk: Disk, paths: StorePaths, ranges: Sequence[Unreadable], unread: list[Path]
+) -> Iterator[LostMessages]:
     """What units tell that point into an unreadable range."""
     low, high = ranges[0].start, ranges[-1].end
     for lost, offset, size in _units(disk, paths, unread):
-        if offset < high and low < offset + size and any(offset < one.end and one.start < offset + size for one in ranges):
+        if (
+            offset < high
+            and low < offset + size
+            and any(offset < one.end and one.start < offset + size for one in ranges)
+        ):
             yield lost
 
 
-def _units(disk: Disk, paths: StorePaths, unread: list[Path]) -> Iterator[tuple[LostMessages, int, int]]:
+def _units(
+    disk: Disk, paths: StorePaths, unread: list[Path]
+) -> Iterator[tuple[LostMessages, int, int]]:
     """(its messages, offset of the log, size) of each unit of each queue."""
     for root, batch in ((paths.consume_queues, False), (paths.batch_consume_queues, True)):
         for topic in disk.list_directory(root):
@@ -96,7 +112,11 @@ def _units(disk: Disk, paths: StorePaths, unread: list[Path]) -> Iterator[tuple[
                     if batch:
                         for unit in batch_units(raw):
                             if unit.can_be:
-                                yield LostMessages(topic, int(name), unit.base, unit.end), unit.offset, unit.size
+                                yield (
+                                    LostMessages(topic, int(name), unit.base, unit.end),
+                                    unit.offset,
+                                    unit.size,
+                                )
                         continue
                     for at in range(0, len(raw) - UNIT_SIZE + 1, UNIT_SIZE):
                         offset, size, _ = unpack_unit(raw, at)
@@ -110,7 +130,10 @@ def _whole(disk: Disk, path: Path, unread: list[Path]) -> bytes:
     bad: list[Unreadable] = []
     segment = disk.open_segment(path)
     try:
-        return b"".join(read_round(segment, at, min(STEP, segment.size - at), 0, bad) for at in range(0, segment.size, STEP))
+        return b"".join(
+            read_round(segment, at, min(STEP, segment.size - at), 0, bad)
+            for at in range(0, segment.size, STEP)
+        )
     finally:
         segment.close()
         if bad:
@@ -129,7 +152,8 @@ def _joined(lost: Iterable[LostMessages]) -> list[LostMessages]:
 
 
 class _Round:
-    """As much of a ReadOnlyDisk as a walk over the log needs; known sectors are zeros, and not asked for again."""
+    """As much of a ReadOnlyDisk as a walk over the log needs; known sectors are zeros, and not
+    asked for again."""
 
     def __init__(self, disk: Disk, ranges: Sequence[Unreadable]) -> None:
         self._disk = disk
@@ -165,5 +189,10 @@ class _RoundFile:
     def __enter__(self) -> _RoundFile:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._segment.close()

@@ -1,8 +1,10 @@
-"""A row of equally sized mapped files that together hold one long run of bytes: a commit log, a consume queue.
+"""A row of equally sized mapped files that together hold one long run of bytes: a commit log, a
+consume queue.
 
-File k of a row is named by the offset of its first byte. The row knows where bytes are, not what they mean. It may lie in several
-directories (roots), on several disks: file k of n roots that are not full goes into the one of number k mod n, as Apache's
-``MultiPathMappedFileQueue`` has it. The next file is made ahead of need in a thread, so that a roll does not stall a send.
+File k of a row is named by the offset of its first byte. The row knows where bytes are, not what
+they mean. It may lie in several directories (roots), on several disks: file k of n roots that are
+not full goes into the one of number k mod n, as Apache's ``MultiPathMappedFileQueue`` has it. The
+next file is made ahead of need in a thread, so that a roll does not stall a send.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ _STEPS_AHEAD: Final = 32
 
 
 class MappedFile:
-    """One file: ``start`` and ``end`` are offsets in the row, ``buffer`` is the map. ``dirty`` while written and not yet synced."""
+    """One file: ``start`` and ``end`` are offsets in the row, ``buffer`` is the map. ``dirty``
+    while written and not yet synced."""
 
     __slots__ = ("buffer", "dirty", "end", "segment", "start")
 
@@ -35,25 +38,31 @@ class MappedFile:
         self.dirty = False
 
     def read_at_start(self, at: int, size: int) -> bytes:
-        """``segment.read_cold``, for a start, which cannot go on without: its OSError says what cannot be read, and what can be done."""
+        """``segment.read_cold``, for a start, which cannot go on without: its OSError says what
+        cannot be read, and what can be done."""
         try:
             return self.segment.read_cold(at, size)
         except OSError as error:
             text = (
-                f"{error.strerror or error} between bytes {at} and {at + size}; stop here: turbopump store set-apart says which messages "
-                "that costs, and puts a copy in its place, or copy it to a good disk, with zeros where it cannot be read (ddrescue, or dd "
+                f"{error.strerror or error} between bytes {at} and {at + size}; stop here: "
+                "turbopump store set-apart says which messages "
+                "that costs, and puts a copy in its place, or copy it to a good disk, with zeros "
+                "where it cannot be read (ddrescue, or dd "
                 "bs=4096 conv=noerror,sync); a start then sets those messages apart as damaged"
             )
             raise OSError(error.errno, text, str(self.segment.path)) from None
 
 
 class MappedFiles:
-    """The row in the directories ``roots``, every file ``file_size`` bytes. In ``read_only`` roots files are found, and none is made.
-    ``ahead``: a spare next file is kept, beside its root (where only whole names are expected), or in it if the root is a file system
-    of its own: then by the name that it will have, as Apache's broker keeps it. ``full`` tells in which roots no file should be made.
-    ``aligned``: the row begins at a multiple of ``file_size``, as Apache's broker reckons (one that already does not goes on).
+    """The row in the directories ``roots``, every file ``file_size`` bytes. In ``read_only`` roots
+    files are found, and none is made. ``ahead``: a spare next file is kept, beside its root (where
+    only whole names are expected), or in it if the root is a file system of its own: then by the
+    name that it will have, as Apache's broker keeps it. ``full`` tells in which roots no file
+    should be made. ``aligned``: the row begins at a multiple of ``file_size``, as Apache's broker
+    reckons (one that already does not goes on).
 
-    Raises StoreDamagedError on ``load`` if a file but the last has another size, or if files do not follow each other.
+    Raises StoreDamagedError on ``load`` if a file but the last has another size, or if files do not
+    follow each other.
     """
 
     def __init__(
@@ -81,12 +90,14 @@ class MappedFiles:
         self._spare: Segment | None = None
         self._spare_in_making = False
         self.on_spare: Callable[[], None] | None = None
-        """Called when a spare file is there, or could not be made. None: whoever needs a file meanwhile makes it on the spot."""
+        """Called when a spare file is there, or could not be made. None: whoever needs a file
+        meanwhile makes it on the spot."""
         self._closed = False
 
     def load(self) -> None:
-        """Map the files that are there. A last file that is too short and blank (a create that was cut short) is removed; a last one
-        of the log that is too short gets zeros behind what it has."""
+        """Map the files that are there. A last file that is too short and blank (a create that was
+        cut short) is removed; a last one of the log that is too short gets zeros behind what it
+        has."""
         starts = self._found()
         for number, (start, path) in enumerate(starts):
             size = self._disk.file_size(path)
@@ -96,7 +107,8 @@ class MappedFiles:
                     continue
                 if self._aligned and start % self.file_size and len(starts) == 1:
                     raise StoreDamagedError(
-                        f"{path} has {size} bytes and begins at {start}, which is no multiple of mappedFileSizeCommitLog={self.file_size}: "
+                        f"{path} has {size} bytes and begins at {start}, which is no multiple of "
+                        f"mappedFileSizeCommitLog={self.file_size}: "
                         "a log goes on with the size that it was begun with, set it to that again"
                     )
                 if number == len(starts) - 1 and self._ahead and (size or 0) < self.file_size:
@@ -104,19 +116,27 @@ class MappedFiles:
                     self.files.append(MappedFile(start, self._disk.open_segment(path)))
                     continue
                 raise StoreDamagedError(
-                    f"{path} has {size} bytes; files here have {self.file_size}: set mappedFileSizeCommitLog or "
-                    "mappedFileSizeConsumeQueue to the size the store was written with, or move the file away"
+                    f"{path} has {size} bytes; files here have {self.file_size}: set "
+                    "mappedFileSizeCommitLog or "
+                    "mappedFileSizeConsumeQueue to the size the store was written with, or move "
+                    "the file away"
                 )
             if self.files and self.files[-1].end != start:
                 raise StoreDamagedError(
-                    f"{path} does not follow {self.files[-1].segment.path}: a file between them is missing; it was looked for in "
+                    f"{path} does not follow {self.files[-1].segment.path}: a file between them "
+                    "is missing; it was looked for in "
                     + ", ".join(map(str, self.roots))
-                    + (": is a directory missing in storePathCommitLog, or a disk not mounted?" if self._ahead else "")
+                    + (
+                        ": is a directory missing in storePathCommitLog, or a disk not mounted?"
+                        if self._ahead
+                        else ""
+                    )
                 )
             self.files.append(MappedFile(start, self._disk.open_segment(path)))
 
     def read_ahead(self, *, enabled: bool) -> None:
-        """Whether the system may read more of these files, and of those to come, than what is asked for; so it does unless told."""
+        """Whether the system may read more of these files, and of those to come, than what is asked
+        for; so it does unless told."""
         self._read_ahead = enabled
         for file in self.files:
             file.segment.read_ahead(enabled=enabled)
@@ -144,7 +164,8 @@ class MappedFiles:
         return files[number] if 0 <= number < len(files) else None
 
     def append_file(self, start: int) -> MappedFile:
-        """Add the file that begins at ``start``: the spare one if it is ready. Raises OSError, for example on a full disk."""
+        """Add the file that begins at ``start``: the spare one if it is ready. Raises OSError, for
+        example on a full disk."""
         assert not self.files or self.files[-1].end == start
         spare = self._spare
         if spare is not None:
@@ -175,7 +196,8 @@ class MappedFiles:
         return self._spare_in_making and self.on_spare is not None
 
     def prepare_next(self) -> None:
-        """Begin to make a spare file beside this thread, if there is none and none is being made."""
+        """Begin to make a spare file beside this thread, if there is none and none is being
+        made."""
         if not self._ahead or self._spare is not None or self._spare_in_making or not self.files:
             return
         self._spare_in_making = True
@@ -200,7 +222,8 @@ class MappedFiles:
         self._disk.start(make, done)
 
     def truncate(self, offset: int) -> None:
-        """Drop every file that begins at or after ``offset`` and zero the rest of the one that holds it."""
+        """Drop every file that begins at or after ``offset`` and zero the rest of the one that
+        holds it."""
         while self.files and self.files[-1].start >= offset and len(self.files) > 1:
             self._drop(self.files.pop())
         if self.files:
@@ -214,7 +237,8 @@ class MappedFiles:
         self.files.pop(0).segment.close()
 
     def dirty_segments(self) -> list[Segment]:
-        """The segments written since they were last asked for here; they count as clean from now on."""
+        """The segments written since they were last asked for here; they count as clean from now
+        on."""
         segments = []
         for file in reversed(self.files):
             if file.dirty:
@@ -247,10 +271,13 @@ class MappedFiles:
 
     def emptied(self) -> MappedFiles:
         """A row like this one with no file in it."""
-        return MappedFiles(self._disk, self.roots, self.file_size, ahead=self._ahead, aligned=self._aligned)
+        return MappedFiles(
+            self._disk, self.roots, self.file_size, ahead=self._ahead, aligned=self._aligned
+        )
 
     def _found(self) -> list[tuple[int, Path]]:
-        """(offset, path) of every file that is there, in order. Raises StoreDamagedError if one is there twice."""
+        """(offset, path) of every file that is there, in order. Raises StoreDamagedError if one is
+        there twice."""
         found: dict[int, Path] = {}
         for root in self.roots:
             for name in self._disk.list_directory(root):
@@ -259,7 +286,8 @@ class MappedFiles:
                     continue
                 if start in found:
                     raise StoreDamagedError(
-                        f"{found[start]} and {root / name} are the same part of the log: move the one that is an old copy away"
+                        f"{found[start]} and {root / name} are the same part of the log: move "
+                        "the one that is an old copy away"
                     )
                 found[start] = root / name
         return sorted(found.items())
@@ -271,7 +299,8 @@ class MappedFiles:
         return roots[start // self.file_size % len(roots)]
 
     def _create(self, start: int) -> Segment:
-        """Make a file in its root, or, where that has no room, in another. Raises OSError, the first of several."""
+        """Make a file in its root, or, where that has no room, in another. Raises OSError, the
+        first of several."""
         first = self._root_for(start)
         if not self._ahead:
             self._disk.make_directory(first)
@@ -285,11 +314,17 @@ class MappedFiles:
         raise failure
 
     def _beside(self, root: Path) -> Path | None:
-        """The place beside a root for files that are not yet, or not yet whole, part of it; None if that is another disk."""
-        return root.with_name(root.name + ".spare") if self._disk.same_file_system(root, root.parent) else None
+        """The place beside a root for files that are not yet, or not yet whole, part of it; None if
+        that is another disk."""
+        return (
+            root.with_name(root.name + ".spare")
+            if self._disk.same_file_system(root, root.parent)
+            else None
+        )
 
     def _is_unfinished(self, path: Path, size: int) -> bool:
-        """Whether a kill has cut short the making of this file: it is shorter than the others, and blank."""
+        """Whether a kill has cut short the making of this file: it is shorter than the others, and
+        blank."""
         if not 0 < size < self.file_size:
             return size == 0
         segment = self._disk.open_segment(path)
@@ -302,7 +337,10 @@ class MappedFiles:
         """Replace a file that lost its end by a copy of full size."""
         spare = self._beside(path.parent) or path.with_name(path.name + ".whole")
         self._disk.remove(spare)
-        whole, short = self._disk.create_segment(spare, self.file_size), self._disk.open_segment(path)
+        whole, short = (
+            self._disk.create_segment(spare, self.file_size),
+            self._disk.open_segment(path),
+        )
         for at in range(0, size, STEP):
             piece = short.read_cold(at, min(STEP, size - at))
             whole.buffer[at : at + len(piece)] = piece
@@ -323,7 +361,8 @@ class MappedFiles:
 
 
 def _zero_rest(file: MappedFile, at: int) -> None:
-    """Zero what is not zero from ``at`` on; holes are not touched (reading a whole segment through its map would fill the memory)."""
+    """Zero what is not zero from ``at`` on; holes are not touched (reading a whole segment through
+    its map would fill the memory)."""
     for start in data_steps(file.segment, at):
         piece = min(STEP, file.segment.size - start)
         zeros = _ZEROS if piece == STEP else bytes(piece)
@@ -334,7 +373,8 @@ def _zero_rest(file: MappedFile, at: int) -> None:
 def data_steps(segment: Segment, at: int) -> Iterator[int]:
     """Where in a file, from ``at`` on, there are ``STEP`` bytes that may not all be zero.
 
-    Asked a good way ahead of what the caller reads: the system reads ahead too, and pages of a hole that are in its cache count as data.
+    Asked a good way ahead of what the caller reads: the system reads ahead too, and pages of a hole
+    that are in its cache count as data.
     """
     ahead: deque[int] = deque()
     following: int | None = at

@@ -1,7 +1,8 @@
-"""Reading a queue for somebody who wants only messages with certain properties: the others are read, looked at and passed over.
+"""Reading a queue for somebody who wants only messages with certain properties: the others are
+read, looked at and passed over.
 
-Goes through at most ``UNITS_MAX`` units; after ``TURN_S``, or ``TURN_UNITS``, others have their turn, so that nobody waits for a filter,
-however slow it is. It must not know what a filter is.
+Goes through at most ``UNITS_MAX`` units; after ``TURN_S``, or ``TURN_UNITS``, others have their
+turn, so that nobody waits for a filter, however slow it is. It must not know what a filter is.
 Source of the window: apache/rocketmq ``DefaultMessageStore.getMessage`` (``maxFilterMessageSize``).
 """
 
@@ -43,11 +44,17 @@ Wanted = Callable[[PropertyText], bool]
 
 
 def read_matching(
-    read: Callable[[int], Steps[GetResult]], offset: int, count_max: int, wanted: Wanted, monotonic: Callable[[], float]
+    read: Callable[[int], Steps[GetResult]],
+    offset: int,
+    count_max: int,
+    wanted: Wanted,
+    monotonic: Callable[[], float],
 ) -> Steps[GetResult]:
-    """Messages from queue offset ``offset`` on that are ``wanted``. ``read`` gives a piece of the queue from an offset on.
+    """Messages from queue offset ``offset`` on that are ``wanted``. ``read`` gives a piece of the
+    queue from an offset on.
 
-    A read that finds none says NO_MATCHED_MESSAGE and where it stopped; damages and gaps on the way are told of.
+    A read that finds none says NO_MATCHED_MESSAGE and where it stopped; damages and gaps on the way
+    are told of.
     """
     whole: GetResult | None = None
     pieces: list[bytes] = []
@@ -93,8 +100,8 @@ def read_matching(
 
 @has_twin
 def property_texts(data: bytes) -> list[tuple[int, int, str]]:
-    """Of each of the good entries that lie back to back in what a read gave: where it begins, where it ends, and its property text. About
-    1.1 µs for each, compiled 0.1."""
+    """Of each of the good entries that lie back to back in what a read gave: where it begins, where
+    it ends, and its property text. About 1.1 µs for each, compiled 0.1."""
     found: list[tuple[int, int, str]] = []
     at = 0
     while at < len(data):

@@ -1,7 +1,8 @@
 """The store's front door: a directory of files on one side, queues of messages on the other.
 
-``open`` recovers, ``put`` and ``put_batch`` append and dispatch in the same breath, ``get`` reads a queue, ``close`` leaves a clean
-directory. Synchronous, one thread, no network; flushing is begun here by whoever owns the clock and finished in threads.
+``open`` recovers, ``put`` and ``put_batch`` append and dispatch in the same breath, ``get`` reads a
+queue, ``close`` leaves a clean directory. Synchronous, one thread, no network; flushing is begun
+here by whoever owns the clock and finished in threads.
 """
 
 from __future__ import annotations
@@ -11,7 +12,14 @@ from pathlib import Path
 
 from turbopump.clock import Clock
 from turbopump.errors import MessageError, StoreClosedError
-from turbopump.message.codec import CRC_NAME, CRC_SUFFIX_SIZE, FIXED_SIZE, TOPIC_SIZE_MAX_V1, without_crc, write_entry
+from turbopump.message.codec import (
+    CRC_NAME,
+    CRC_SUFFIX_SIZE,
+    FIXED_SIZE,
+    TOPIC_SIZE_MAX_V1,
+    without_crc,
+    write_entry,
+)
 from turbopump.message.delay_levels import SCHEDULE_TOPIC
 from turbopump.message.properties import PROPERTIES_SIZE_MAX
 from turbopump.store.append_latency import SLOW_S, AppendLatency
@@ -68,18 +76,34 @@ class MessageStore:
         """Bytes of property text that a message may have: its CRC is one more property."""
         self.on_failure = on_failure
         paths = config.paths
-        self.log = CommitLog(disk, paths.commit_logs, config.segment_size, paths.read_only_commit_logs, config.flushed_only)
-        self.queues = ConsumeQueueTable(disk, config.paths, config.queue_file_size, config.batch_queue_file_size, is_batch)
+        self.log = CommitLog(
+            disk,
+            paths.commit_logs,
+            config.segment_size,
+            paths.read_only_commit_logs,
+            config.flushed_only,
+        )
+        self.queues = ConsumeQueueTable(
+            disk, config.paths, config.queue_file_size, config.batch_queue_file_size, is_batch
+        )
         self.index: KeyIndex | None = None
         if config.index_entries:
-            self.index = KeyIndex(disk, clock, config.paths.index, config.index_slots, config.index_entries)
+            self.index = KeyIndex(
+                disk, clock, config.paths.index, config.index_slots, config.index_entries
+            )
         self.flushed = Watermark()
         self.cold_reads = ColdReads(disk)
         self.latency = AppendLatency(lambda: self.queues.units)
-        self.dispatcher = Dispatcher(self.index, self.flushed if config.flushed_only else None, config.delay_levels)
+        self.dispatcher = Dispatcher(
+            self.index, self.flushed if config.flushed_only else None, config.delay_levels
+        )
         self.unit_repair = UnitRepair(self.log, self.dispatcher.unit_tags, on_failure)
-        self.reader = QueueReader(self.log, self.queues, config.limits, self.cold_reads, self.unit_repair, clock.monotonic)
-        visible_end = (lambda: self.flushed.value) if config.flushed_only else (lambda: self.log.end)
+        self.reader = QueueReader(
+            self.log, self.queues, config.limits, self.cold_reads, self.unit_repair, clock.monotonic
+        )
+        visible_end = (
+            (lambda: self.flushed.value) if config.flushed_only else (lambda: self.log.end)
+        )
         self.lookup = Lookup(self.log, self.queues, self.index, visible_end, self.unit_repair)
         self.provenance = Provenance(disk, config.paths.provenance)
         self.log.requires_crc = self.provenance.requires_crc
@@ -88,16 +112,39 @@ class MessageStore:
         self._deletions = QueueDeletions(self.log, self.queues, self.queue_ends)
         self.checkpoint = Checkpoint(disk, config.paths.checkpoint)
         self.flusher = Flusher(
-            disk, self.log, self.queues, self.index, self.dispatcher, self.checkpoint, self.flushed, on_failure
+            disk,
+            self.log,
+            self.queues,
+            self.index,
+            self.dispatcher,
+            self.checkpoint,
+            self.flushed,
+            on_failure,
         )
         others, forcibly = (paths.consume_queues, paths.index), config.retention.forcibly
-        self.space = SpaceWatch(disk, paths.commit_logs, others, config.space, on_failure, forcibly=forcibly)
+        self.space = SpaceWatch(
+            disk, paths.commit_logs, others, config.space, on_failure, forcibly=forcibly
+        )
         self.log.files.full = lambda: self.space.full_roots
         index_size = index_file_size(config.index_slots, config.index_entries)
-        self.index_notes = IndexNotes(self.index, self.provenance, disk, self.space, paths.index, index_size, on_failure)
-        synced, note = lambda: min(self.flusher.queues_synced, self.flushed.value), self.index_notes.note
+        self.index_notes = IndexNotes(
+            self.index, self.provenance, disk, self.space, paths.index, index_size, on_failure
+        )
+        synced, note = (
+            lambda: min(self.flusher.queues_synced, self.flushed.value),
+            self.index_notes.note,
+        )
         self.retention = Retention(
-            disk, clock, self.log, self.queues, self.index, config.retention, self.space, synced, note, on_failure
+            disk,
+            clock,
+            self.log,
+            self.queues,
+            self.index,
+            config.retention,
+            self.space,
+            synced,
+            note,
+            on_failure,
         )
         self.roots = LogRoots(disk, self.log.files, self.provenance)
         self.retention.before_deleting = self.roots.before_deleting
@@ -114,14 +161,21 @@ class MessageStore:
         on_progress: Callable[[int, int], None] = lambda _offset, _end: None,
         is_batch: Callable[[str], bool | None] = lambda _topic: None,
     ) -> MessageStore:
-        """Lock the directory, recover it, and leave an abort file until ``close``. ``on_progress`` gets what
-        ``Recovery`` says of its progress. ``is_batch`` tells whether a topic has ``queue.type=BatchCQ`` (None: it is not known).
+        """Lock the directory, recover it, and leave an abort file until ``close``. ``on_progress``
+        gets what ``Recovery`` says of its progress. ``is_batch`` tells whether a topic has
+        ``queue.type=BatchCQ`` (None: it is not known).
 
-        Raises StoreLockedError if another store has it, StoreDamagedError for files that are missing or cannot belong together,
-        StoreError for a directory that cannot be used, OSError.
+        Raises StoreLockedError if another store has it, StoreDamagedError for files that are
+        missing or cannot belong together, StoreError for a directory that cannot be used, OSError.
         """
         lock = StoreLock(disk, config.paths)
-        return opened(lambda: cls(config, disk, clock, on_failure, lock, is_batch), config.paths, disk, lock, on_progress)
+        return opened(
+            lambda: cls(config, disk, clock, on_failure, lock, is_batch),
+            config.paths,
+            disk,
+            lock,
+            on_progress,
+        )
 
     def put(
         self,
@@ -141,14 +195,16 @@ class MessageStore:
     ) -> Placed:
         """Append one message, or an inner batch of ``count``, and dispatch it.
 
-        ``own``: the broker delivers what it holds (a delay that is over, a half message to ask about); that goes on where sends are
-        refused for want of room, as long as it fits into the files there are, or new ones leave a reserve (``disk_space.py``).
-        ``as_stored``: its properties were in the store before, perhaps when entries had no CRC; where they leave no room for one, it goes
-        without, which is noted on the disk first.
+        ``own``: the broker delivers what it holds (a delay that is over, a half message to ask
+        about); that goes on where sends are refused for want of room, as long as it fits into the
+        files there are, or new ones leave a reserve (``disk_space.py``). ``as_stored``: its
+        properties were in the store before, perhaps when entries had no CRC; where they leave no
+        room for one, it goes without, which is noted on the disk first.
 
-        Raises StoreClosedError if the store takes no writes (a full disk is one reason), MessageError if no file can hold it, OSError
-        if a new file fails.
-        Hosts as ``codec.encode_host`` makes them. Cost: about 6 µs, of which the CRC takes 1, the key index 2.
+        Raises StoreClosedError if the store takes no writes (a full disk is one reason),
+        MessageError if no file can hold it, OSError if a new file fails. Hosts as
+        ``codec.encode_host`` makes them. Cost: about 6 µs, of which the CRC takes 1, the key index
+        2.
         """
         short_of_room = self.space.refusal is not None
         if self._closed or self.flushed.error is not None or (short_of_room and not own):
@@ -158,7 +214,11 @@ class MessageStore:
         name = topic.encode()
         body, properties = message.body, message.properties
         with_crc, overhead = self.with_crc, self._overhead
-        if CRC_NAME in properties or not properties.endswith(b"\x02") or len(properties) > self.properties_size_max:
+        if (
+            CRC_NAME in properties
+            or not properties.endswith(b"\x02")
+            or len(properties) > self.properties_size_max
+        ):
             properties, with_crc = self._storable(properties, as_stored=as_stored)
             if with_crc != self.with_crc:
                 overhead -= CRC_SUFFIX_SIZE
@@ -167,7 +227,9 @@ class MessageStore:
         if len(name) > TOPIC_SIZE_MAX_V1:
             size += 1
         log = self.log
-        if short_of_room and not self.space.has_room_beside_reserve(log.new_file_for(size), queue.new_file_for(1)):
+        if short_of_room and not self.space.has_room_beside_reserve(
+            log.new_file_for(size), queue.new_file_for(1)
+        ):
             self._refuse()
         try:
             queue.make_room(1)  # what may fail comes before the first byte is written
@@ -197,8 +259,14 @@ class MessageStore:
             with_crc,
         )
         log.written(size)
-        tags = message.tags_code if topic != SCHEDULE_TOPIC else self.dispatcher.delayed_tags(message, now)
-        self.dispatcher.dispatch(queue, index, offset, size, tags, sys_flag, now, message.unique, message.keys, count)
+        tags = (
+            message.tags_code
+            if topic != SCHEDULE_TOPIC
+            else self.dispatcher.delayed_tags(message, now)
+        )
+        self.dispatcher.dispatch(
+            queue, index, offset, size, tags, sys_flag, now, message.unique, message.keys, count
+        )
         if (took := self._monotonic() - began) >= SLOW_S:
             self.latency.slow(took)
         return Placed(index, offset, log.end)
@@ -214,9 +282,11 @@ class MessageStore:
         born_host: bytes,
         store_host: bytes,
     ) -> tuple[Placed, bytes]:
-        """Append messages side by side in one segment, all or none; where the first is, and the unit of each, back to back.
+        """Append messages side by side in one segment, all or none; where the first is, and the
+        unit of each, back to back.
 
-        Raises what ``put`` does. Cost: about 0.9 µs a message of 1 KiB in a batch of 32, with CRC and key index.
+        Raises what ``put`` does. Cost: about 0.9 µs a message of 1 KiB in a batch of 32, with CRC
+        and key index.
         """
         if self._closed or self.flushed.error is not None or self.space.refusal is not None:
             self._refuse()
@@ -225,7 +295,13 @@ class MessageStore:
         name = topic.encode()
         if batch.properties_size_max > self.properties_size_max:
             raise self._too_long(batch.properties_size_max)
-        fixed = self._overhead + len(born_host) + len(store_host) + len(name) + (len(name) > TOPIC_SIZE_MAX_V1)
+        fixed = (
+            self._overhead
+            + len(born_host)
+            + len(store_host)
+            + len(name)
+            + (len(name) > TOPIC_SIZE_MAX_V1)
+        )
         count = batch.count
         size = batch.size + count * fixed
         log = self.log
@@ -270,7 +346,8 @@ class MessageStore:
         count_max: int,
         accept: Callable[[int], bool] | None = None,
     ) -> GetResult:
-        """Messages of a queue from ``offset`` on; ``accept`` judges tag codes. Waits for the disk where they are not in memory."""
+        """Messages of a queue from ``offset`` on; ``accept`` judges tag codes. Waits for the disk
+        where they are not in memory."""
         return self.reader.get(topic, queue_id, offset, count_max, accept)
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
@@ -287,24 +364,28 @@ class MessageStore:
         return queue.min_index if queue is not None else 0
 
     def delete_queues(self, topic: str, then: Told) -> None:
-        """Delete a topic's queues with their files; ``then`` hears how many there were. Messages stay in the log until it is trimmed."""
+        """Delete a topic's queues with their files; ``then`` hears how many there were. Messages
+        stay in the log until it is trimmed."""
         self._deletions.delete(topic, then)
 
     def is_hot(self, topic: str, queue_id: int, index: int) -> bool:
-        """Whether a queue's message would be read from memory; True too where there is no such message."""
+        """Whether a queue's message would be read from memory; True too where there is no such
+        message."""
         queue = self.queues.find(topic, queue_id)
         unit = queue.unit(index) if queue is not None else None
         return unit is None or self.log.end - unit[0] <= self._config.limits.hot_size
 
     def finish_background(self) -> None:
-        """Wait for what runs beside this thread (syncs, saves of tables) and start no more: the first step of closing."""
+        """Wait for what runs beside this thread (syncs, saves of tables) and start no more: the
+        first step of closing."""
         self.cold_reads.close()
         if self.index is not None:
             self.index.settle()  # may need a new file, and have it noted
         self._disk.close()
 
     def close(self) -> None:
-        """Sync everything, mark the stop as clean, release the directory. Raises OSError if something could not be synced."""
+        """Sync everything, mark the stop as clean, release the directory. Raises OSError if
+        something could not be synced."""
         if self._closed:
             return
         self._closed = True
@@ -326,11 +407,15 @@ class MessageStore:
             self._lock.release()
 
     def _storable(self, properties: bytes, *, as_stored: bool) -> tuple[bytes, bool]:
-        """Property text as an entry may hold it, without a CRC that another entry had, and whether one of its own follows: then the text
-        is ended. Raises MessageError if it is too long."""
+        """Property text as an entry may hold it, without a CRC that another entry had, and whether
+        one of its own follows: then the text is ended. Raises MessageError if it is too long."""
         if CRC_NAME in properties:
             properties = without_crc(properties)
-        ended = properties + b"\x02" if self.with_crc and properties and not properties.endswith(b"\x02") else properties
+        ended = (
+            properties + b"\x02"
+            if self.with_crc and properties and not properties.endswith(b"\x02")
+            else properties
+        )
         if len(ended) <= self.properties_size_max:
             return ended, self.with_crc
         if as_stored and len(properties) <= PROPERTIES_SIZE_MAX:
@@ -339,14 +424,20 @@ class MessageStore:
 
     def _too_long(self, size: int) -> MessageError:
         return MessageError(
-            f"the message properties take {size} bytes with those the broker adds; {self.properties_size_max} are allowed"
+            f"the message properties take {size} bytes with those the broker adds; "
+            f"{self.properties_size_max} are allowed"
         )
 
     def _no_room(self, error: OSError) -> Exception:
         """What to raise where a new file cannot be made."""
-        if error.filename is not None and Path(error.filename).parent in self._config.paths.commit_logs:
+        if (
+            error.filename is not None
+            and Path(error.filename).parent in self._config.paths.commit_logs
+        ):
             return self.space.no_room(error, Path(error.filename).parent, self.log.segment_size)
-        return self.space.no_room(error, self._config.paths.consume_queues, self._config.queue_file_size)
+        return self.space.no_room(
+            error, self._config.paths.consume_queues, self._config.queue_file_size
+        )
 
     def _refuse(self) -> None:
         if self.flushed.error is not None:

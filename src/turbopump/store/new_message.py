@@ -6,8 +6,9 @@ import msgspec
 
 
 class NewMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message to append. ``properties`` is UTF-8 property text that ends with its separator, or empty; ``tags_code`` as
-    ``java_hash.tags_code`` makes it; ``unique`` and ``keys`` are what it is indexed by."""
+    """A message to append. ``properties`` is UTF-8 property text that ends with its separator, or
+    empty; ``tags_code`` as ``java_hash.tags_code`` makes it; ``unique`` and ``keys`` are what it is
+    indexed by."""
 
     body: bytes
     properties: bytes

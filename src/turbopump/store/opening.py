@@ -1,7 +1,8 @@
-"""Opening a store's directory: who had it last and how that ended, then recovery, then what says that we have it now.
+"""Opening a store's directory: who had it last and how that ended, then recovery, then what says
+that we have it now.
 
-One rule: nothing is changed before it is certain that the log can be opened; what tells the next start of this one is written last. It must
-not know how the log is read (``recovery.py``).
+One rule: nothing is changed before it is certain that the log can be opened; what tells the next
+start of this one is written last. It must not know how the log is read (``recovery.py``).
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class LastRun:
-    """Who had the directory last: ``ours``, and nobody since, or ``apache``'s broker; ``clean``: it was stopped; ``crashed_here``: it was
-    one of ours that was killed."""
+    """Who had the directory last: ``ours``, and nobody since, or ``apache``'s broker; ``clean``: it
+    was stopped; ``crashed_here``: it was one of ours that was killed."""
 
     ours: bool
     apache: bool
@@ -41,13 +42,23 @@ class LastRun:
         """By what the lock file held and what the abort file holds (None: it is not there)."""
         ours, apache = lock_mark == LOCK_MARK, lock_mark.startswith(APACHE_LOCK_MARK)
         clean = abort is None and (apache or not provenance.unfinished())
-        return cls(ours, apache, clean, not clean and (abort is None or (abort.endswith(ABORT_MARK) and ours)))
+        return cls(
+            ours,
+            apache,
+            clean,
+            not clean and (abort is None or (abort.endswith(ABORT_MARK) and ours)),
+        )
 
 
 def opened(
-    make: Callable[[], MessageStore], paths: StorePaths, disk: Disk, lock: StoreLock, on_progress: Progress
+    make: Callable[[], MessageStore],
+    paths: StorePaths,
+    disk: Disk,
+    lock: StoreLock,
+    on_progress: Progress,
 ) -> MessageStore:
-    """The store that ``make`` makes, open. ``lock`` is let go if that fails. Raises as ``MessageStore.open``."""
+    """The store that ``make`` makes, open. ``lock`` is let go if that fails. Raises as
+    ``MessageStore.open``."""
     try:
         make_directories(disk, paths)
         lock.lock_directories(paths)
@@ -89,7 +100,8 @@ def opened(
 def _recovered(
     store: MessageStore, last: LastRun, known: KnownEnds, known_end: KnownEnd, on_progress: Progress
 ) -> RecoveryReport:
-    """Bring the store to one consistent end, tell what was wrong, and begin to note what the next start is to know."""
+    """Bring the store to one consistent end, tell what was wrong, and begin to note what the next
+    start is to know."""
     complete = store.index_notes.load()
     recovery = Recovery(
         store.log,

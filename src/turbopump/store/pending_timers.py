@@ -1,11 +1,14 @@
-"""Which messages wait for their time: the timer wheel, the timer log and their checkpoint as one thing.
+"""Which messages wait for their time: the timer wheel, the timer log and their checkpoint as one
+thing.
 
-A message is put where its slot is, or, if that is too far ahead, in a slot on the way, from where it goes round again (it *rolls*). Slots
-are delivered in the order of time; ``read_time`` is the first that is not. Nothing is kept per message in memory but a byte per slot.
+A message is put where its slot is, or, if that is too far ahead, in a slot on the way, from where
+it goes round again (it *rolls*). Slots are delivered in the order of time; ``read_time`` is the
+first that is not. Nothing is kept per message in memory but a byte per slot.
 
-What must hold, so that a crash loses nothing: everything is derived from the queue of ``rmq_sys_wheel_timer``; a checkpoint is written
-only when the commit log, the timer log and the wheel are on the disk as far as it says. Opening is ``timer_recovery.py``. It must not know
-who reads the clock, the queue or the messages. Source: apache/rocketmq ``TimerMessageStore``.
+What must hold, so that a crash loses nothing: everything is derived from the queue of
+``rmq_sys_wheel_timer``; a checkpoint is written only when the commit log, the timer log and the
+wheel are on the disk as far as it says. Opening is ``timer_recovery.py``. It must not know who
+reads the clock, the queue or the messages. Source: apache/rocketmq ``TimerMessageStore``.
 """
 
 from __future__ import annotations
@@ -20,7 +23,15 @@ from turbopump.store.disk import Disk, Segment
 from turbopump.store.files import StorePaths
 from turbopump.store.question import Question
 from turbopump.store.timer_checkpoint import TimerCheckpoint
-from turbopump.store.timer_log import LOG_FILE_SIZE, MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, UNIT_SIZE, TimerLog, read_unit
+from turbopump.store.timer_log import (
+    LOG_FILE_SIZE,
+    MAGIC_DEFAULT,
+    MAGIC_DELETE,
+    MAGIC_ROLL,
+    UNIT_SIZE,
+    TimerLog,
+    read_unit,
+)
 from turbopump.store.timer_wheel import SLOTS, TimerWheel, wheel_size
 
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
@@ -28,7 +39,8 @@ BLANK_SLOTS: Final = 60
 """So many slots of a round stay free. RocketMQ: ``TIMER_BLANK_SLOTS``."""
 
 _BLOCK: Final = UNIT_SIZE * 78
-"""Bytes of the log read around a unit: its neighbours in a chain are often its neighbours in the log."""
+"""Bytes of the log read around a unit: its neighbours in a chain are often its neighbours in the
+log."""
 _PAUSE_EVERY: Final = 500
 """Units that are looked at in one go: about 1 ms."""
 
@@ -47,7 +59,9 @@ class TimerConfig:
     def window_ms(self) -> int:
         """RocketMQ: a window of less than two slots, or nearly a whole round, counts as a round."""
         most = self.slots - BLANK_SLOTS
-        return (self.roll_window_slots if 2 <= self.roll_window_slots <= most else most) * self.precision_ms
+        return (
+            self.roll_window_slots if 2 <= self.roll_window_slots <= most else most
+        ) * self.precision_ms
 
     def floor(self, time_ms: int) -> int:
         return time_ms // self.precision_ms * self.precision_ms
@@ -55,7 +69,8 @@ class TimerConfig:
 
 @dataclass(slots=True)
 class Due:
-    """What a slot holds, in the order in which it came: offset and size of each message, when it was put there (ms), and its magic."""
+    """What a slot holds, in the order in which it came: offset and size of each message, when it
+    was put there (ms), and its magic."""
 
     time: int
     offsets: array[int]
@@ -69,8 +84,8 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class OldSlots:
-    """Units of the timer log, from ``start`` to ``end``, in slots of another precision. Those before ``read_time`` are delivered, and of
-    the slot ``read_time`` the first ``delivered``."""
+    """Units of the timer log, from ``start`` to ``end``, in slots of another precision. Those
+    before ``read_time`` are delivered, and of the slot ``read_time`` the first ``delivered``."""
 
     start: int
     end: int
@@ -85,7 +100,11 @@ class PendingTimers:
     """
 
     def __init__(
-        self, config: TimerConfig, disk: Disk, checkpoint: TimerCheckpoint | None, report: Callable[[str], None]
+        self,
+        config: TimerConfig,
+        disk: Disk,
+        checkpoint: TimerCheckpoint | None,
+        report: Callable[[str], None],
     ) -> None:
         self.config = config
         self._disk = disk
@@ -100,14 +119,18 @@ class PendingTimers:
         self.delivered = self.saved.delivered
         """Units of the slot ``read_time`` that are delivered."""
         self.redo_before = 0
-        """Not 0: log and wheel are made anew from the queue. Its messages before this offset had units once: those whose slot is before
-        ``read_time`` are delivered. Until that is over, ``log`` and ``wheel`` are no base for a checkpoint."""
+        """Not 0: log and wheel are made anew from the queue. Its messages before this offset had
+        units once: those whose slot is before ``read_time`` are delivered. Until that is over,
+        ``log`` and ``wheel`` are no base for a checkpoint."""
         self.old_slots: OldSlots | None = None
-        """Not None: these are to be put into slots of ``config.precision_ms``. Until that is over, it is as with ``redo_before``."""
+        """Not None: these are to be put into slots of ``config.precision_ms``. Until that is over,
+        it is as with ``redo_before``."""
         self.log_begin = self.saved.log_begin
-        """What the log has before this position counts no more, and goes with the next checkpoint."""
+        """What the log has before this position counts no more, and goes with the next
+        checkpoint."""
         self.known: set[int] = set()
-        """Offsets, in the commit log, of messages at or behind ``queue_offset`` that have units nevertheless."""
+        """Offsets, in the commit log, of messages at or behind ``queue_offset`` that have units
+        nevertheless."""
         self._oldest_at = 0
 
     @property
@@ -120,20 +143,31 @@ class PendingTimers:
             self._wheel = TimerWheel(self._disk, path, slots, self.config.precision_ms)
         return self._wheel
 
-    # --- messages come -------------------------------------------------------------------------------------------------------
+    # --- messages come
+    # ----------------------------------------------------------------------------------------------
 
     def put(
-        self, due: int, offset: int, size: int, now: int, topic_hash: int, *, recalls: bool, until: int | None = None
+        self,
+        due: int,
+        offset: int,
+        size: int,
+        now: int,
+        topic_hash: int,
+        *,
+        recalls: bool,
+        until: int | None = None,
     ) -> None:
-        """Remember the message at ``offset`` of the commit log for the slot ``due``, which is not before ``read_time``; and for those
-        behind it up to ``until``. Raises OSError, StoreError; nothing has changed then, or a recall is in some.
-        About 3 µs."""
+        """Remember the message at ``offset`` of the commit log for the slot ``due``, which is not
+        before ``read_time``; and for those behind it up to ``until``. Raises OSError, StoreError;
+        nothing has changed then, or a recall is in some. About 3 µs."""
         written = self.config.floor(now)
         for slot in range(due, due + 1 if until is None else until + 1, self.config.precision_ms):
             if self._put(slot, offset, size, written, topic_hash, recalls=recalls):
                 break
 
-    def _put(self, due: int, offset: int, size: int, written: int, topic_hash: int, *, recalls: bool) -> bool:
+    def _put(
+        self, due: int, offset: int, size: int, written: int, topic_hash: int, *, recalls: bool
+    ) -> bool:
         """Put it into one slot; whether it rolls from there."""
         time, rolls = self.place(due, written)
         magic = MAGIC_DEFAULT | (MAGIC_ROLL if rolls else 0) | (MAGIC_DELETE if recalls else 0)
@@ -144,10 +178,12 @@ class PendingTimers:
         return rolls
 
     def place(self, due: int, written: int) -> tuple[int, bool]:
-        """The slot of a message that is due in the slot ``due`` and put there at ``written``; True if it must roll from there.
+        """The slot of a message that is due in the slot ``due`` and put there at ``written``; True
+        if it must roll from there.
 
-        RocketMQ: ``TimerMessageStore.doEnqueue``; the second half of that rule leaves enough time for the last roll. Ours: no slot takes
-        the place of one that is not delivered yet, however long the broker was down.
+        RocketMQ: ``TimerMessageStore.doEnqueue``; the second half of that rule leaves enough time
+        for the last roll. Ours: no slot takes the place of one that is not delivered yet, however
+        long the broker was down.
         """
         window = self.config.window_ms
         time = self.config.floor(due)
@@ -159,7 +195,8 @@ class PendingTimers:
         time = min(time, last)
         return time, time != self.config.floor(due)
 
-    # --- messages go ---------------------------------------------------------------------------------------------------------
+    # --- messages go
+    # ----------------------------------------------------------------------------------------------
 
     def next_time(self) -> int | None:
         """The first slot that holds what is not delivered; None if there is none."""
@@ -167,12 +204,14 @@ class PendingTimers:
 
     @property
     def waiting(self) -> int:
-        """Messages in slots that are not delivered yet, recalls counted against them. RocketMQ: ``TimerWheel.getAllNum``, which walks over
-        all slots; ours is counted as they come and go."""
+        """Messages in slots that are not delivered yet, recalls counted against them. RocketMQ:
+        ``TimerWheel.getAllNum``, which walks over all slots; ours is counted as they come and
+        go."""
         return max(self._wheel.waiting, 0) if self._wheel is not None else 0
 
     def due(self, time: int) -> Question[Due]:
-        """What the slot holds. Raises StoreDamagedError if its chain is not as it was written: then ``begin_anew``."""
+        """What the slot holds. Raises StoreDamagedError if its chain is not as it was written: then
+        ``begin_anew``."""
         found = Due(time, array("q"), array("i"), array("q"), bytearray())
         slot = self._wheel.slot(time) if self._wheel is not None else None
         position = slot.last if slot is not None else -1
@@ -183,7 +222,9 @@ class PendingTimers:
                 block, begin = yield from self._read(position, _BLOCK)
             unit = read_unit(block, position - begin, position) if block else None
             if unit is None or unit.time != time:
-                raise StoreDamagedError(f"position {position} of the timer log holds no unit of the slot {time}")
+                raise StoreDamagedError(
+                    f"position {position} of the timer log holds no unit of the slot {time}"
+                )
             found.offsets.append(unit.offset)
             found.sizes.append(unit.size)
             found.written.append(unit.written)
@@ -192,7 +233,10 @@ class PendingTimers:
             if len(found) % _PAUSE_EVERY == 0:
                 yield None
         if slot is not None and self.log.start <= slot.first < reached:
-            raise StoreDamagedError(f"the slot {time} does not reach its first unit, at position {slot.first} of the timer log")
+            raise StoreDamagedError(
+                f"the slot {time} does not reach its first unit, at position "
+                f"{slot.first} of the timer log"
+            )
         for column in (found.offsets, found.sizes, found.written, found.magics):
             column.reverse()  # the chain has the newest first
         return found
@@ -215,8 +259,8 @@ class PendingTimers:
             self.delivered = 0
 
     def rewind(self, now: int) -> None:
-        """The clock was set back: let slots before ``read_time`` take messages again. What they held is delivered, and must be known to be
-        so on the disk (``saved``), for it is wiped."""
+        """The clock was set back: let slots before ``read_time`` take messages again. What they
+        held is delivered, and must be known to be so on the disk (``saved``), for it is wiped."""
         assert self.saved.read_time >= self.read_time
         first = max(self.config.floor(now), self.read_time - self.wheel.span_ms)
         for time in range(first, self.read_time, self.config.precision_ms):
@@ -225,7 +269,8 @@ class PendingTimers:
         self.read_time = first
         self.delivered = 0
 
-    # --- the disk ------------------------------------------------------------------------------------------------------------
+    # --- the disk
+    # ----------------------------------------------------------------------------------------------
 
     def checkpoint(self, now: int) -> TimerCheckpoint:
         """How far things are; to be written when all of that is on the disk."""
@@ -256,7 +301,10 @@ class PendingTimers:
 
     def dirty_segments(self) -> list[Segment]:
         """What was written since this was last asked."""
-        return [*self.log.dirty_segments(), *(self._wheel.dirty_segments() if self._wheel is not None else ())]
+        return [
+            *self.log.dirty_segments(),
+            *(self._wheel.dirty_segments() if self._wheel is not None else ()),
+        ]
 
     def write_checkpoint(self, checkpoint: TimerCheckpoint) -> None:
         """Put it on the disk; may run in a thread. Raises OSError."""
@@ -268,11 +316,15 @@ class PendingTimers:
         if self._wheel is not None:
             self._wheel.close()
 
-    # --- damage --------------------------------------------------------------------------------------------------------------
+    # --- damage
+    # ----------------------------------------------------------------------------------------------
 
     def begin_anew(self, queue_start: int, why: str) -> None:
-        """The log or the wheel cannot be used: both are made again from the queue, which begins at ``queue_start``."""
-        self.report(f"{why}; the timer log and wheel are made again from the queue of {TIMER_TOPIC}")
+        """The log or the wheel cannot be used: both are made again from the queue, which begins at
+        ``queue_start``."""
+        self.report(
+            f"{why}; the timer log and wheel are made again from the queue of {TIMER_TOPIC}"
+        )
         self.forget()
         self.redo_before = max(self.queue_offset, self.redo_before)
         self.queue_offset = min(queue_start, self.queue_offset)
@@ -294,8 +346,9 @@ class PendingTimers:
         self._disk.remove(self.config.paths.timer_wheel)
 
     def take_out_old_slots(self, end: int, read_time: int) -> None:
-        """The slots of what the log has up to ``end`` are of another precision: they become ``old_slots``, and the log begins anew behind
-        them. The checkpoint on the disk stays true until the next one."""
+        """The slots of what the log has up to ``end`` are of another precision: they become
+        ``old_slots``, and the log begins anew behind them. The checkpoint on the disk stays true
+        until the next one."""
         self.forget_wheel()
         self.old_slots = OldSlots(self.log.start, end, read_time, self.delivered)
         self.log_begin = self.log.go_on_behind(end)
@@ -307,11 +360,13 @@ class PendingTimers:
         if self.log.end == self.log_begin:  # none waits
             self.forget()
 
-    # --- what the commit log must keep ---------------------------------------------------------------------------------------
+    # --- what the commit log must keep
+    # ---------------------------------------------------------------------------------------
 
     def oldest(self) -> Question[int | None]:
-        """The offset in the commit log of the oldest message that waits here, or waited when the checkpoint was written; None if none does.
-        Goes on where it last stopped: all before that is delivered."""
+        """The offset in the commit log of the oldest message that waits here, or waited when the
+        checkpoint was written; None if none does. Goes on where it last stopped: all before that is
+        delivered."""
         position = max(self._oldest_at, self.log.start)
         looked = 0
         while position < self.log.end:
@@ -330,8 +385,11 @@ class PendingTimers:
         return None
 
     def _read(self, position: int, before: int) -> Question[tuple[bytes, int]]:
-        """The unit at ``position`` with those before it, or behind it; and the position of the first byte. Empty if it cannot be read."""
-        place = self.log.piece(position, before) if before else self.log.piece_from(position, _BLOCK)
+        """The unit at ``position`` with those before it, or behind it; and the position of the
+        first byte. Empty if it cannot be read."""
+        place = (
+            self.log.piece(position, before) if before else self.log.piece_from(position, _BLOCK)
+        )
         if place is None:
             return b"", position
         piece, within = place

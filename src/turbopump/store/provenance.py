@@ -1,9 +1,12 @@
-"""Who wrote what: which ranges of the log came from this program, and which index files there should be.
+"""Who wrote what: which ranges of the log came from this program, and which index files there
+should be.
 
-Ours are written with a whole-entry CRC, so that its absence is damage; Apache's usually are not. The file ``turbopump.json`` in the root
-remembers our ranges (an open one has no end until the clean stop), and the abort file tells whether a crashed run was ours: together with
-the lock file, for Apache's 4.9 leaves an abort file as it finds it, but every broker of Apache's writes ``lock`` over the lock file first.
-Where somebody has removed the abort file, ``turbopump.json`` still says that our run has not ended.
+Ours are written with a whole-entry CRC, so that its absence is damage; Apache's usually are not.
+The file ``turbopump.json`` in the root remembers our ranges (an open one has no end until the clean
+stop), and the abort file tells whether a crashed run was ours: together with the lock file, for
+Apache's 4.9 leaves an abort file as it finds it, but every broker of Apache's writes ``lock`` over
+the lock file first. Where somebody has removed the abort file, ``turbopump.json`` still says that
+our run has not ended.
 """
 
 from __future__ import annotations
@@ -18,14 +21,16 @@ import msgspec
 from turbopump.store.disk import Disk
 
 ABORT_MARK: Final = b" turbopump"
-"""What our abort files hold after the process id; those of Apache's 5.x hold the id alone, those of 4.9 nothing."""
+"""What our abort files hold after the process id; those of Apache's 5.x hold the id alone, those of
+4.9 nothing."""
 APACHE_LOCK_MARK: Final = b"lock"
 LOCK_MARK: Final = b"turbopump"
 """What our lock files hold; whatever ran since has begun them with ``lock``."""
 
 
 class Provenance:
-    """The file at ``path``. ``load`` before recovery, ``begin`` after it, ``end`` at a clean stop."""
+    """The file at ``path``. ``load`` before recovery, ``begin`` after it, ``end`` at a clean
+    stop."""
 
     def __init__(self, disk: Disk, path: Path) -> None:
         self._disk = disk
@@ -42,13 +47,15 @@ class Provenance:
         """Whether our last run did not index everything: it was told not to, or could not."""
 
     def unfinished(self) -> bool:
-        """Whether our last run did not stop cleanly, by what it noted; whether another ran since, the lock file tells."""
+        """Whether our last run did not stop cleanly, by what it noted; whether another ran since,
+        the lock file tells."""
         known = self._read()
         written = known.get("written")
         return bool(known.get("running", written and written[-1][1] is None))
 
     def load(self, *, crashed_here: bool, clean: bool) -> None:
-        """Read the file. ``crashed_here``: the last run crashed and was ours; ``clean``: the last run, whosever, stopped cleanly."""
+        """Read the file. ``crashed_here``: the last run crashed and was ours; ``clean``: the last
+        run, whosever, stopped cleanly."""
         self.crashed_here = crashed_here
         known = self._read()
         self._written = known.get("written", [])
@@ -56,7 +63,8 @@ class Provenance:
         self.roots = known.get("roots", {})
         self.index_incomplete = "indexes" in known and self.index_names is None
         if self._written and self._written[-1][1] is None and not crashed_here:
-            self._written.pop()  # another program has written since our crash: where ours ended is not known
+            # another program has written since our crash: where ours ended is not known
+            self._written.pop()
             self.index_names = None
         if not clean and not crashed_here:
             self.index_names = None
@@ -64,11 +72,13 @@ class Provenance:
     def requires_crc(self, offset: int) -> bool:
         """Whether the entry at this offset of the log is ours."""
         return any(
-            start is not None and start <= offset and (end is None or offset < end) for start, end in reversed(self._written)
+            start is not None and start <= offset and (end is None or offset < end)
+            for start, end in reversed(self._written)
         )
 
     def begin(self, log_end: int, index_names: list[str] | None, *, with_crc: bool) -> None:
-        """From ``log_end`` on we write, with or without whole-entry CRCs; ``index_names`` None: without an index. Raises OSError."""
+        """From ``log_end`` on we write, with or without whole-entry CRCs; ``index_names`` None:
+        without an index. Raises OSError."""
         kept: list[list[int | None]] = [
             [start, min(end, log_end) if end is not None else log_end]
             for start, end in self._written
@@ -84,8 +94,9 @@ class Provenance:
         self.note_indexes(index_names)
 
     def note_without_crc(self, flushed: int) -> None:
-        """Remember that we write an entry without a CRC: from ``flushed`` on, which no crash takes back, until the next start entries may
-        have none. Raises OSError; it is not remembered then."""
+        """Remember that we write an entry without a CRC: from ``flushed`` on, which no crash takes
+        back, until the next start entries may have none. Raises OSError; it is not remembered
+        then."""
         before = self._written
         if not before or before[-1][1] is not None:
             return
@@ -97,7 +108,8 @@ class Provenance:
             raise
 
     def note_indexes(self, names: list[str] | None) -> None:
-        """Remember the index files there are now; None: from now on messages are not indexed. Raises OSError."""
+        """Remember the index files there are now; None: from now on messages are not indexed.
+        Raises OSError."""
         self.index_names = list(names) if names is not None else None
         self._save()
 

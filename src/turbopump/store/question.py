@@ -1,8 +1,10 @@
-"""A question to the store, as a generator: it yields the pieces of files it wants, is sent what was found there, and returns the answer.
+"""A question to the store, as a generator: it yields the pieces of files it wants, is sent what was
+found there, and returns the answer.
 
-Unlike the steps of ``cold_reads.py``, which it otherwise equals, it may also yield None: it wants nothing, but has worked for a while
-and lets others have their turn. What it looked at before a yield may be gone after it. Whoever asks decides how pieces are read:
-``answer`` does it on the spot, a broker beside its loop (``broker/questions.py``).
+Unlike the steps of ``cold_reads.py``, which it otherwise equals, it may also yield None: it wants
+nothing, but has worked for a while and lets others have their turn. What it looked at before a
+yield may be gone after it. Whoever asks decides how pieces are read: ``answer`` does it on the
+spot, a broker beside its loop (``broker/questions.py``).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Deleting a topic's queues: first it is noted, then done.
 
-The one rule: what could not be noted is not done: a start after a kill would mix the messages that are deleted with later ones.
+The one rule: what could not be noted is not done: a start after a kill would mix the messages that
+are deleted with later ones.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ Told = Callable[[int | OSError], None]
 
 
 class QueueDeletions:
-    """Deletions of ``queues``, noted in ``ends``. Whoever deletes a topic whose deletion is under way hears of that one."""
+    """Deletions of ``queues``, noted in ``ends``. Whoever deletes a topic whose deletion is under
+    way hears of that one."""
 
     def __init__(self, log: CommitLog, queues: ConsumeQueueTable, ends: QueueEnds) -> None:
         self._log = log

@@ -1,4 +1,5 @@
-"""Where each queue ended at some places of the log: what a recovery that does not read all of the log cannot know otherwise.
+"""Where each queue ended at some places of the log: what a recovery that does not read all of the
+log cannot know otherwise.
 
 ::
 
@@ -7,14 +8,17 @@
         "firsts": {"T": {"0": 3}},
         "deleted": {"U": 900}}}
 
-A place says at which index each queue went on when all of the log before ``at`` had been dispatched, and nothing behind it; queues that it
-does not name were empty. One is noted when a segment of the log begins, after each recovery, and at a clean stop. ``firsts`` says at which
-index queues begin (0 if it does not say): it is raised before files go, so that a queue never begins behind it. ``deleted`` says up to
-which offset of the log the messages of a topic have no queue any more; it is noted before the queues go.
+A place says at which index each queue went on when all of the log before ``at`` had been
+dispatched, and nothing behind it; queues that it does not name were empty. One is noted when a
+segment of the log begins, after each recovery, and at a clean stop. ``firsts`` says at which index
+queues begin (0 if it does not say): it is raised before files go, so that a queue never begins
+behind it. ``deleted`` says up to which offset of the log the messages of a topic have no queue any
+more; it is noted before the queues go.
 
-The rule: derived data. What does not agree with it makes recovery read more of the log; only segments that are missing before a place
-are a reason to refuse a start (``lost_end.py``). A save that fails is repeated. It must not know how queues are rebuilt. Apache's broker
-leaves the file alone; one that has had the store since makes it stale, and it counts as absent.
+The rule: derived data. What does not agree with it makes recovery read more of the log; only
+segments that are missing before a place are a reason to refuse a start (``lost_end.py``). A save
+that fails is repeated. It must not know how queues are rebuilt. Apache's broker leaves the file
+alone; one that has had the store since makes it stale, and it counts as absent.
 """
 
 from __future__ import annotations
@@ -60,10 +64,15 @@ class KnownEnds(msgspec.Struct, frozen=True):
 
     def ends_at(self, place: Place) -> dict[tuple[str, int], int]:
         """The next index of each queue at a place, without those that were deleted since."""
-        return {(topic, queue_id): end for topic, queues in self._alive(place).items() for queue_id, end in queues.items()}
+        return {
+            (topic, queue_id): end
+            for topic, queues in self._alive(place).items()
+            for queue_id, end in queues.items()
+        }
 
     def least_ends(self, place: Place) -> dict[tuple[str, int], int]:
-        """Before which index no queue ends: the one at a place, or the one at which it was noted to begin, which may be newer than that."""
+        """Before which index no queue ends: the one at a place, or the one at which it was noted to
+        begin, which may be newer than that."""
         ends = self.ends_at(place)
         for topic, firsts in self.firsts.items():
             for queue_id, first in firsts.items() if topic not in self.deleted else ():
@@ -71,7 +80,8 @@ class KnownEnds(msgspec.Struct, frozen=True):
         return ends
 
     def misfit(self, place: Place, queues: Iterable[ConsumeQueue]) -> str | None:
-        """Which queue, of queues that were cut at a place, does not end where it did; None if all do."""
+        """Which queue, of queues that were cut at a place, does not end where it did; None if all
+        do."""
         ends = self.ends_at(place)
         for queue in queues:
             end = ends.pop((queue.topic, queue.queue_id), 0)
@@ -80,27 +90,38 @@ class KnownEnds(msgspec.Struct, frozen=True):
         return next((wrong_end(*key, 0, end, place.at) for key, end in ends.items() if end), None)
 
     def lost_front(self, queues: Iterable[ConsumeQueue]) -> str | None:
-        """Which of the queues, as they were found, begins behind the first unit that it should have; None if none does."""
+        """Which of the queues, as they were found, begins behind the first unit that it should
+        have; None if none does."""
         for queue in queues if self.places else ():
             first = self.firsts.get(queue.topic, {}).get(queue.queue_id, 0)
             if queue.min_index > first:
-                return f"topic={queue.topic} queue={queue.queue_id}: its units begin at {queue.min_index}, and began at {first}"
+                return (
+                    f"topic={queue.topic} queue={queue.queue_id}: its units begin at "
+                    f"{queue.min_index}, and began at {first}"
+                )
         return None
 
     def since(self, log_start: int) -> KnownEnds:
-        """The same without deletions that no message of the log tells of, and without the queues that were deleted."""
+        """The same without deletions that no message of the log tells of, and without the queues
+        that were deleted."""
         places = [Place(place.at, self._alive(place)) for place in self.places]
         return KnownEnds(places, self.firsts, deletions_since(log_start, self.deleted))
 
     def _alive(self, place: Place) -> ByTopic:
-        return {topic: ends for topic, ends in place.ends.items() if self.deleted.get(topic, -1) < place.at}
+        return {
+            topic: ends
+            for topic, ends in place.ends.items()
+            if self.deleted.get(topic, -1) < place.at
+        }
 
 
 class QueueEnds:
-    """The file at ``path``, about ``queues``. ``load`` before recovery, ``begin`` behind it, ``end`` at a clean stop. ``report`` gets a
-    sentence when it cannot be read or saved."""
+    """The file at ``path``, about ``queues``. ``load`` before recovery, ``begin`` behind it,
+    ``end`` at a clean stop. ``report`` gets a sentence when it cannot be read or saved."""
 
-    def __init__(self, disk: Disk, path: Path, queues: Iterable[ConsumeQueue], report: Callable[[str], None]) -> None:
+    def __init__(
+        self, disk: Disk, path: Path, queues: Iterable[ConsumeQueue], report: Callable[[str], None]
+    ) -> None:
         self._queues = queues
         self._report = report
         self.file = JsonTable(disk, path, report)
@@ -113,11 +134,15 @@ class QueueEnds:
         self._stale = False
 
     def load(self, *, trusted: bool) -> KnownEnds:
-        """What is known of the last run. Nothing, if not ``trusted``: another program has had the store since."""
+        """What is known of the last run. Nothing, if not ``trusted``: another program has had the
+        store since."""
         try:
             known = self.file.load(decode_known, KnownEnds)
         except OSError as error:
-            self._report(f"where the queues ended cannot be read ({error.strerror or error}): the next start will know")
+            self._report(
+                f"where the queues ended cannot be read ({error.strerror or error}): "
+                "the next start will know"
+            )
             known = KnownEnds()
         self._stale = not trusted and known != KnownEnds()
         known = known if trusted else KnownEnds()
@@ -125,18 +150,24 @@ class QueueEnds:
         self._deleted = dict(known.deleted)
         return known
 
-    def begin(self, log_start: int, log_end: int, deleted: dict[str, int], *, agreed: bool, all_read: bool) -> None:
-        """Recovery has ended; ``deleted`` is what it knows of that. ``agreed``: it found no queue that contradicts what was known.
-        ``all_read``: a start after a kill will read all of the log, from 0 on, so that nothing need be known.
+    def begin(
+        self, log_start: int, log_end: int, deleted: dict[str, int], *, agreed: bool, all_read: bool
+    ) -> None:
+        """Recovery has ended; ``deleted`` is what it knows of that. ``agreed``: it found no queue
+        that contradicts what was known. ``all_read``: a start after a kill will read all of the
+        log, from 0 on, so that nothing need be known.
 
-        Raises OSError if the log has become shorter than it was when a topic was deleted, and that cannot be noted: what now comes to
-        these places is not deleted.
+        Raises OSError if the log has become shorter than it was when a topic was deleted, and that
+        cannot be noted: what now comes to these places is not deleted.
         """
         shorter = any(at > log_end for at in deleted.values())
         places = [noted for noted in self._places if agreed and log_start <= noted.at <= log_end]
         true = agreed and not self._stale and len(places) == len(self._places)
         true = true and deletions_since(log_start, self._deleted) == deleted
-        self._places, self._deleted = places, {topic: min(at, log_end) for topic, at in deleted.items()}
+        self._places, self._deleted = (
+            places,
+            {topic: min(at, log_end) for topic, at in deleted.items()},
+        )
         if true and not shorter and (places or all_read):
             return
         self._add(log_end)
@@ -149,7 +180,8 @@ class QueueEnds:
             self._save()  # reported, and repeated
 
     def note(self, at: int) -> None:
-        """Note the queues' ends at this place: all of the log before it has been dispatched, and nothing behind it. Saved in a thread.
+        """Note the queues' ends at this place: all of the log before it has been dispatched, and
+        nothing behind it. Saved in a thread.
 
         Cost: some 50 ns a queue here, the rest in the thread.
         """
@@ -161,8 +193,9 @@ class QueueEnds:
         self._save(then)
 
     def forget_topic(self, topic: str, at: int, then: Callable[[bool], None]) -> None:
-        """Save that a topic's queues are deleted, where the log ends at ``at``; ``then`` hears whether that is on the disk. If not, they
-        must stay. It is saved twice, so that the backup has it too; where only the second save fails, it is on the disk, and that save is
+        """Save that a topic's queues are deleted, where the log ends at ``at``; ``then`` hears
+        whether that is on the disk. If not, they must stay. It is saved twice, so that the backup
+        has it too; where only the second save fails, it is on the disk, and that save is
         repeated."""
         before = self._deleted.get(topic)
         self._deleted[topic] = at
@@ -183,7 +216,8 @@ class QueueEnds:
         self._save(settled)
 
     def deleted_now(self, topic: str, at: int) -> None:
-        """The queues went only now: messages of the topic that came since ``forget_topic`` went with them."""
+        """The queues went only now: messages of the topic that came since ``forget_topic`` went
+        with them."""
         self._leaving.discard(topic)
         if self._deleted.get(topic) != at:
             self._deleted[topic] = at
@@ -223,7 +257,11 @@ class QueueEnds:
         firsts = [queue.min_index for queue in queues]
 
         def encode() -> bytes:
-            known = {"places": [noted.encoded() for noted in places], "firsts": _by_topic(queues, firsts), "deleted": deleted}
+            known = {
+                "places": [noted.encoded() for noted in places],
+                "firsts": _by_topic(queues, firsts),
+                "deleted": deleted,
+            }
             data = msgspec.json.encode(known)
             return b'{"crc":%d,"ends":%s}' % (crc32(data), data)
 
@@ -235,7 +273,12 @@ class _Noted:
 
     __slots__ = ("_ends", "_queues", "_raw", "at")
 
-    def __init__(self, place: Place | int, queues: list[ConsumeQueue] | None = None, ends: list[int] | None = None) -> None:
+    def __init__(
+        self,
+        place: Place | int,
+        queues: list[ConsumeQueue] | None = None,
+        ends: list[int] | None = None,
+    ) -> None:
         self._queues = queues or []
         self._ends = ends or []
         self._raw = msgspec.Raw(msgspec.json.encode(place)) if isinstance(place, Place) else None
@@ -243,7 +286,9 @@ class _Noted:
 
     def encoded(self) -> msgspec.Raw:
         if self._raw is None:
-            self._raw = msgspec.Raw(msgspec.json.encode(Place(self.at, _by_topic(self._queues, self._ends))))
+            self._raw = msgspec.Raw(
+                msgspec.json.encode(Place(self.at, _by_topic(self._queues, self._ends)))
+            )
             self._queues, self._ends = [], []
         return self._raw
 
@@ -268,7 +313,10 @@ def deletions_since(log_start: int, deleted: dict[str, int]) -> dict[str, int]:
 
 def wrong_end(topic: str, queue_id: int, found: int, expected: int, at: int) -> str:
     """How it is told that a queue has another end than it had at a place of the log."""
-    return f"topic={topic} queue={queue_id}: its units end at {found}, and ended at {expected} when the log was at {at}"
+    return (
+        f"topic={topic} queue={queue_id}: its units end at {found}, and ended at {expected} "
+        f"when the log was at {at}"
+    )
 
 
 def _by_topic(queues: list[ConsumeQueue], numbers: list[int]) -> ByTopic:

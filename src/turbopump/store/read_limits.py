@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """How much one read may give: messages and bytes, while data is hot and when it is cold (more than ``hot_size`` bytes back)."""
+    """How much one read may give: messages and bytes, while data is hot and when it is cold (more
+    than ``hot_size`` bytes back)."""
 
     count_hot: int = 32
     bytes_hot: int = 256 * 1024

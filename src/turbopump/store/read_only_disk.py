@@ -1,8 +1,10 @@
-"""The disk of tools that look at a store and must not change it: every file is opened for reading only.
+"""The disk of tools that look at a store and must not change it: every file is opened for reading
+only.
 
-The rule: no call here can create, change, lock or remove anything, in the file system or in another process. Files are read with
-``pread``, not mapped: a bad sector is then an OSError that names the place, where a map would end the process by SIGBUS, and a store of
-any size needs no more memory than the pieces asked for. It must not know what the files mean.
+The rule: no call here can create, change, lock or remove anything, in the file system or in another
+process. Files are read with ``pread``, not mapped: a bad sector is then an OSError that names the
+place, where a map would end the process by SIGBUS, and a store of any size needs no more memory
+than the pieces asked for. It must not know what the files mean.
 """
 
 from __future__ import annotations
@@ -37,13 +39,16 @@ class ReadOnlyFile:
         self.size = os.fstat(self._fd).st_size
 
     def read(self, at: int, size: int) -> bytes:
-        """Up to ``size`` bytes at ``at``, fewer only at the end of the file. Raises OSError, with the path and the byte."""
+        """Up to ``size`` bytes at ``at``, fewer only at the end of the file. Raises OSError, with
+        the path and the byte."""
         parts = []
         while size > 0:
             try:
                 part = os.pread(self._fd, size, at)
             except OSError as error:
-                raise OSError(error.errno, f"{error.strerror} at byte {at}", str(self.path)) from None
+                raise OSError(
+                    error.errno, f"{error.strerror} at byte {at}", str(self.path)
+                ) from None
             if not part:
                 break
             parts.append(part)
@@ -52,7 +57,8 @@ class ReadOnlyFile:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def data_from(self, at: int) -> int | None:
-        """The first offset at or after ``at`` where bytes may not be zero; None: the rest is a hole."""
+        """The first offset at or after ``at`` where bytes may not be zero; None: the rest is a
+        hole."""
         if at >= self.size:
             return None
         if not hasattr(os, "SEEK_DATA"):
@@ -60,7 +66,8 @@ class ReadOnlyFile:
         try:
             return os.lseek(self._fd, at, os.SEEK_DATA)
         except OSError as error:
-            return None if error.errno == errno.ENXIO else at  # else: a file system that cannot tell
+            # else: a file system that cannot tell
+            return None if error.errno == errno.ENXIO else at
 
     def close(self) -> None:
         os.close(self._fd)
@@ -68,7 +75,12 @@ class ReadOnlyFile:
     def __enter__(self) -> ReadOnlyFile:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
@@ -103,9 +115,11 @@ class ReadOnlyDisk:
             return None
 
     def lock_state(self, path: Path) -> LockState:
-        """Whether another process holds the lock that a broker takes on ``path``. Asks, and takes nothing.
+        """Whether another process holds the lock that a broker takes on ``path``. Asks, and takes
+        nothing.
 
-        Must not be called by a process that itself holds the lock: closing any descriptor of the file would release it.
+        Must not be called by a process that itself holds the lock: closing any descriptor of the
+        file would release it.
         """
         import fcntl
 
@@ -115,7 +129,11 @@ class ReadOnlyDisk:
             return LockState(False)
         try:
             linux = sys.platform.startswith("linux")
-            question = _LINUX_FLOCK.pack(fcntl.F_WRLCK, 0, 0, 1, 0) if linux else _BSD_FLOCK.pack(0, 1, 0, fcntl.F_WRLCK, 0)
+            question = (
+                _LINUX_FLOCK.pack(fcntl.F_WRLCK, 0, 0, 1, 0)
+                if linux
+                else _BSD_FLOCK.pack(0, 1, 0, fcntl.F_WRLCK, 0)
+            )
             answer = fcntl.fcntl(fd, fcntl.F_GETLK, question)
             if linux:
                 kind, _, _, _, pid = _LINUX_FLOCK.unpack(answer)

@@ -1,26 +1,35 @@
-"""Opening a store: where the log ends, what of it is damaged, and queues and indexes that agree with it.
+"""Opening a store: where the log ends, what of it is damaged, and queues and indexes that agree
+with it.
 
 1. Queues and indexes are loaded and their last entries found.
-2. Where to begin reading the log: after a clean stop behind the last entry a queue points to; after a crash at the newest segment whose
-   first message is older than the checkpoint (it was on the disk, in the log, the queues and the indexes), and not behind the offset
-   that our own part of the checkpoint vouches for (store times go back when the wall clock does); at the start of the log if derived
-   files are missing.
-3. Queues and indexes are cut there: what they say of messages behind it may never have reached the disk. Every entry from there on is
-   checked and handed to the dispatcher, which writes it to them again.
-4. A bad entry with a good one somewhere behind it is damage: the range is set apart, its queues get gaps, and reading goes on behind
-   it (``good_entries.py``). A bad entry with nothing good behind it is a torn tail: the log ends there, and everything is cut to it.
-5. What was recovered after a crash may be in the page cache only (the process was killed, the machine was not), and what was cut off
-   is still on the disk: both count as dirty, so that the store syncs them before it says what is flushed.
-6. Derived files are disposable. Where queues ended, and which begin where, was noted at some places of the log (``queue_ends.py``): reading
-   begins at the newest such place, not behind that of 2, at which every queue, once cut there, ends as it did; and having read, no queue
-   may end before the newest place that the log reaches. A queue that lacks units, or whose files do not belong together, or a count of
-   units that is not the one noted at the clean stop, makes recovery begin anew, with empty queues and indexes, at the start of the log.
-   An entry that fits into no queue even then is damage (``entry_placement.py``). A queue of which the log has no message goes on
-   where it ended. Where nothing is known after a crash (what was noted is lost, or another program had the store), the log before 2 is
-   read as well, and no queue may end before its last message there, or begin behind its first (``queue_comparison.py``). So it is after
-   a clean stop of ours if the checkpoint is lost.
+2. Where to begin reading the log: after a clean stop behind the last entry a queue points to; after
+   a crash at the newest segment whose first message is older than the checkpoint (it was on the
+   disk, in the log, the queues and the indexes), and not behind the offset that our own part of the
+   checkpoint vouches for (store times go back when the wall clock does); at the start of the log if
+   derived files are missing.
+3. Queues and indexes are cut there: what they say of messages behind it may never have reached the
+   disk. Every entry from there on is checked and handed to the dispatcher, which writes it to them
+   again.
+4. A bad entry with a good one somewhere behind it is damage: the range is set apart, its queues get
+   gaps, and reading goes on behind it (``good_entries.py``). A bad entry with nothing good behind
+   it is a torn tail: the log ends there, and everything is cut to it.
+5. What was recovered after a crash may be in the page cache only (the process was killed, the
+   machine was not), and what was cut off is still on the disk: both count as dirty, so that the
+   store syncs them before it says what is flushed.
+6. Derived files are disposable. Where queues ended, and which begin where, was noted at some places
+   of the log (``queue_ends.py``): reading begins at the newest such place, not behind that of 2, at
+   which every queue, once cut there, ends as it did; and having read, no queue may end before the
+   newest place that the log reaches. A queue that lacks units, or whose files do not belong
+   together, or a count of units that is not the one noted at the clean stop, makes recovery begin
+   anew, with empty queues and indexes, at the start of the log. An entry that fits into no queue
+   even then is damage (``entry_placement.py``). A queue of which the log has no message goes on
+   where it ended. Where nothing is known after a crash (what was noted is lost, or another program
+   had the store), the log before 2 is read as well, and no queue may end before its last message
+   there, or begin behind its first (``queue_comparison.py``). So it is after a clean stop of ours
+   if the checkpoint is lost.
 
-Source of the file rules: apache/rocketmq ``CommitLog.recoverNormally`` / ``recoverAbnormally``; Apache ends the log at the first bad entry.
+Source of the file rules: apache/rocketmq ``CommitLog.recoverNormally`` / ``recoverAbnormally``;
+Apache ends the log at the first bad entry.
 """
 
 from __future__ import annotations
@@ -44,9 +53,10 @@ from turbopump.store.queue_ends import KnownEnds, deletions_since, wrong_end
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What recovery found. Offsets in bytes of the log; ``torn`` says what was wrong where the log now ends, None if nothing was;
-    ``misfit`` which queue was not as it should have been, so that more was read again; ``compared`` up to where the log was read only to be
-    compared with the queues, None if it was not."""
+    """What recovery found. Offsets in bytes of the log; ``torn`` says what was wrong where the log
+    now ends, None if nothing was; ``misfit`` which queue was not as it should have been, so that
+    more was read again; ``compared`` up to where the log was read only to be compared with the
+    queues, None if it was not."""
 
     clean: bool
     begun_at: int
@@ -61,12 +71,14 @@ class RecoveryReport:
 
 @dataclass(slots=True)
 class Recovery:
-    """The parts of a loaded store that recovery brings together. ``index`` None: nothing is indexed.
+    """The parts of a loaded store that recovery brings together. ``index`` None: nothing is
+    indexed.
 
-    ``derived_complete`` False: index files are known to be missing, so that the whole log must be read. ``index_synced`` False: the
-    crashed program does not sync its index with the checkpoint (Apache's only syncs full files). ``on_progress`` gets (offset reached,
-    about where the log ends) when reading begins, every few MiB, and when it has ended. ``known``: where queues ended. ``stopped_here``:
-    the clean stop was ours.
+    ``derived_complete`` False: index files are known to be missing, so that the whole log must be
+    read. ``index_synced`` False: the crashed program does not sync its index with the checkpoint
+    (Apache's only syncs full files). ``on_progress`` gets (offset reached, about where the log
+    ends) when reading begins, every few MiB, and when it has ended. ``known``: where queues ended.
+    ``stopped_here``: the clean stop was ours.
     """
 
     log: CommitLog
@@ -82,17 +94,23 @@ class Recovery:
     known: KnownEnds = field(default_factory=KnownEnds)
     misfit: str | None = None
     fitted: bool = False
-    """Whether all queues were found to end, where reading begins, as they did when the log was there."""
+    """Whether all queues were found to end, where reading begins, as they did when the log was
+    there."""
     compared: int | None = None
     first_units: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
-    """Offset and size of the first messages of the queues that had theirs, as their files said before they were cut."""
+    """Offset and size of the first messages of the queues that had theirs, as their files said
+    before they were cut."""
 
     def run(self) -> RecoveryReport:
-        """Bring log, queues and indexes to one consistent end. Raises OSError and StoreDamagedError."""
+        """Bring log, queues and indexes to one consistent end. Raises OSError and
+        StoreDamagedError."""
         log, index = self.log, self.index
-        if index is not None and self.clean:  # else its newest file may well be odd, and is rewound first
+        # else its newest file may well be odd, and is rewound first
+        if index is not None and self.clean:
             index.check_headers()
-        self.known.deleted.update(self.queues.finish_deletions(deletions_since(log.start, self.known.deleted)))
+        self.known.deleted.update(
+            self.queues.finish_deletions(deletions_since(log.start, self.known.deleted))
+        )
         self.known = self.known.since(log.start)
         if not self.clean:
             self.first_units = {
@@ -135,12 +153,21 @@ class Recovery:
         if index is not None:
             index.check_headers()
         return RecoveryReport(
-            self.clean, begin, end, entries, rebuilt, tuple(reading.damages), torn, self.misfit, self.compared
+            self.clean,
+            begin,
+            end,
+            entries,
+            rebuilt,
+            tuple(reading.damages),
+            torn,
+            self.misfit,
+            self.compared,
         )
 
     def _where_queues_fit(self, begin: int) -> int:
-        """``begin``, or the place before it from which on the queues must be written again, so that each goes on where it did; they are cut
-        there. Raises QueueHoleError if no place is known at which they fit, although some are."""
+        """``begin``, or the place before it from which on the queues must be written again, so that
+        each goes on where it did; they are cut there. Raises QueueHoleError if no place is known at
+        which they fit, although some are."""
         if self.queues.damaged:
             raise QueueHoleError("the files of a queue do not belong together")
         fault = self.known.lost_front(self.queues)
@@ -166,9 +193,10 @@ class Recovery:
         return begin
 
     def _settle_ends(self, reading: EntryPlacement, emptied: dict[tuple[str, int], int]) -> None:
-        """No queue ends before it did when the log was at the newest place known: what is missing was damaged in the log, or is no longer
-        in it. ``emptied`` is where queues ended that the log had no message of. Raises QueueHoleError, but not where the queues are
-        rebuilt: then the log is right.
+        """No queue ends before it did when the log was at the newest place known: what is missing
+        was damaged in the log, or is no longer in it. ``emptied`` is where queues ended that the
+        log had no message of. Raises QueueHoleError, but not where the queues are rebuilt: then the
+        log is right.
         """
         log, clean_end = self.log, self.checkpoint.log_end
         place = self.known.newest(log.walked_to)
@@ -184,7 +212,11 @@ class Recovery:
             if reading.damages and reading.explained(queue, end - found):
                 queue.fill_gap(end, reading.gap_offset(topic))
             elif not reading.rebuilding:
-                raise QueueHoleError(wrong_end(topic, queue_id, found, end, place.at if place is not None else log.start))
+                raise QueueHoleError(
+                    wrong_end(
+                        topic, queue_id, found, end, place.at if place is not None else log.start
+                    )
+                )
             elif found and reading.made_anew.get((topic, queue_id), 0) >= end:
                 queue.fill_gap(end, (queue.unit(found - 1) or (log.start,))[0])
             elif not found and log.start and queue.is_batch:
@@ -197,22 +229,31 @@ class Recovery:
             and log.walked_to == clean_end
             and self.queues.units != self.checkpoint.queue_units
         ):
-            text = f"queues have {self.queues.units} units, and had {self.checkpoint.queue_units} at the clean stop"
+            text = (
+                f"queues have {self.queues.units} units, and had "
+                f"{self.checkpoint.queue_units} at the clean stop"
+            )
             raise QueueHoleError(text)
 
     def _compare_queues(self, reading: EntryPlacement) -> None:
-        """Where no place is known after a crash, or after a clean stop of ours whose checkpoint is lost, see that no queue ends before its
-        last message in the log before where that was read, or begins behind its first. Raises QueueHoleError.
+        """Where no place is known after a crash, or after a clean stop of ours whose checkpoint is
+        lost, see that no queue ends before its last message in the log before where that was read,
+        or begins behind its first. Raises QueueHoleError.
 
-        It costs reading that part of the log (RocketMQ does not look there), once: then a place is noted. To begin at the log's start
-        instead would write messages of deleted topics again, whose deletion is not known either.
+        It costs reading that part of the log (RocketMQ does not look there), once: then a place is
+        noted. To begin at the log's start instead would write messages of deleted topics again,
+        whose deletion is not known either.
         """
         begin = reading.begin
-        told = self.clean and not (self.stopped_here and self.checkpoint.log_end != self.log.walked_to)
+        told = self.clean and not (
+            self.stopped_here and self.checkpoint.log_end != self.log.walked_to
+        )
         if told or begin <= self.log.start or self.known.newest(self.log.walked_to) is not None:
             return
         self.compared = begin
-        first, last, old = outermost_messages(self.log, begin, self.known.deleted, self.first_units, self.on_progress)
+        first, last, old = outermost_messages(
+            self.log, begin, self.known.deleted, self.first_units, self.on_progress
+        )
         deleted: dict[str, int] = {}
         for mark in old.values():
             queue = self.queues.find(mark.topic, mark.queue_id)
@@ -241,7 +282,10 @@ class Recovery:
         index = self.index
         if index is None or self.clean:
             return begin
-        begin = max(index.rewind(begin if self.index_synced else max(min(begin, index.end_offset), 0)), self.log.start)
+        begin = max(
+            index.rewind(begin if self.index_synced else max(min(begin, index.end_offset), 0)),
+            self.log.start,
+        )
         if self.derived_complete:  # else all is written again
             begin = begin_for_index(self.log, self.queues, index, begin)
         self._lower_index_time(index)
@@ -249,11 +293,19 @@ class Recovery:
 
     def _reading(self, begin: int, *, rebuilding: bool) -> EntryPlacement:
         return EntryPlacement(
-            self.log, self.queues, self.dispatcher, self.known, self.first_units, begin, rebuilding, self.fitted
+            self.log,
+            self.queues,
+            self.dispatcher,
+            self.known,
+            self.first_units,
+            begin,
+            rebuilding,
+            self.fitted,
         )
 
     def _redispatch(self, reading: EntryPlacement) -> tuple[int, str | None]:
-        """Dispatch every good entry: (how many, what is wrong behind the last). Raises QueueHoleError."""
+        """Dispatch every good entry: (how many, what is wrong behind the last). Raises
+        QueueHoleError."""
         log, damages, entries = self.log, reading.damages, 0
         for mark in good_entries(log, reading.begin, self.on_progress, damages.append):
             fault = reading.dispatch(mark)
@@ -271,25 +323,31 @@ class Recovery:
         return self.log.start
 
     def _lower_index_time(self, index: KeyIndex) -> None:
-        """Files are written anew, and may end elsewhere. RocketMQ: after a kill ``IndexService.load`` removes each that ends later than
-        this, and fills it again from the segment that was begun before it on; keys of earlier messages in such a file would be lost.
+        """Files are written anew, and may end elsewhere. RocketMQ: after a kill
+        ``IndexService.load`` removes each that ends later than this, and fills it again from the
+        segment that was begun before it on; keys of earlier messages in such a file would be lost.
         """
         if index.full_timestamp < self.checkpoint.index_timestamp:
             self.checkpoint.index_timestamp = index.full_timestamp
             self.checkpoint.write()
 
     def _derived_reach(self, begin: int) -> bool:
-        """Whether queues and indexes have what is in the log before the place where reading begins."""
+        """Whether queues and indexes have what is in the log before the place where reading
+        begins."""
         if self.log.start == 0 and any(queue.min_index for queue in self.queues):
             return False
         if begin <= self.log.start:
             return True
-        return self.derived_complete and (bool(self.known.places) or any(queue.max_index for queue in self.queues))
+        return self.derived_complete and (
+            bool(self.known.places) or any(queue.max_index for queue in self.queues)
+        )
 
     def _begin_after_clean_stop(self) -> int:
-        """The end of the last entry that a queue points to, if that entry is there and whole; else the start of its segment, or of the
-        newest before it that has a first entry."""
-        last = max((unit for queue in self.queues if (unit := queue.last_unit) is not None), default=None)
+        """The end of the last entry that a queue points to, if that entry is there and whole; else
+        the start of its segment, or of the newest before it that has a first entry."""
+        last = max(
+            (unit for queue in self.queues if (unit := queue.last_unit) is not None), default=None
+        )
         if last is None:
             return self.log.start
         offset, size, _ = last
@@ -297,7 +355,10 @@ class Recovery:
         if mark is not None and mark.size == size:
             return offset + size
         starts = [file.start for file in self.log.files if file.start <= offset]
-        return next((start for start in reversed(starts) if self.log.entry_at(start) is not None), self.log.start)
+        return next(
+            (start for start in reversed(starts) if self.log.entry_at(start) is not None),
+            self.log.start,
+        )
 
     def _begin_after_crash(self) -> int:
         for file in reversed(self.log.files.files):

@@ -1,17 +1,22 @@
-"""What is deleted, and when: whole segments from the front of the log, then the queue and index files that only point into them.
+"""What is deleted, and when: whole segments from the front of the log, then the queue and index
+files that only point into them.
 
-1. It is time if the hour is one of ``deleteWhen``, if space is short (``disk_space.py``), or if it was asked for. Then segments last
-   written ``fileReservedTime`` ago go; where space is so short that it forces, the oldest go whatever their age.
-2. One segment at a time, in order, each removal made durable before the next begins, so that whatever a crash leaves is a log without
-   its front, never one with a hole. Never the last one, and never one whose queue units are not known to be on the disk: a queue whose
-   messages are all gone still knows at which offset it goes on. Nor one that somebody still has to deliver from (``needed_from``), however
-   short space is.
-3. Then queues begin at their first unit that the log still has; files whose units all lie before go, never a queue's last. Index files
-   likewise; where queues begin, and which index files there are, is noted before any are removed, so that their absence is no damage.
+1. It is time if the hour is one of ``deleteWhen``, if space is short (``disk_space.py``), or if it
+   was asked for. Then segments last written ``fileReservedTime`` ago go; where space is so short
+   that it forces, the oldest go whatever their age.
+2. One segment at a time, in order, each removal made durable before the next begins, so that
+   whatever a crash leaves is a log without its front, never one with a hole. Never the last one,
+   and never one whose queue units are not known to be on the disk: a queue whose messages are all
+   gone still knows at which offset it goes on. Nor one that somebody still has to deliver from
+   (``needed_from``), however short space is.
+3. Then queues begin at their first unit that the log still has; files whose units all lie before
+   go, never a queue's last. Index files likewise; where queues begin, and which index files there
+   are, is noted before any are removed, so that their absence is no damage.
 
-Whatever is being read in a thread stays open until that read ends (``Segment.hold``): its name goes, its bytes do not. Each step runs
-beside the owner's thread and then calls ``then``; pausing between them is for whoever owns the clock. Source: apache/rocketmq
-``CleanCommitLogService``, ``CleanConsumeQueueService``.
+Whatever is being read in a thread stays open until that read ends (``Segment.hold``): its name
+goes, its bytes do not. Each step runs beside the owner's thread and then calls ``then``; pausing
+between them is for whoever owns the clock. Source: apache/rocketmq ``CleanCommitLogService``,
+``CleanConsumeQueueService``.
 """
 
 from __future__ import annotations
@@ -32,9 +37,11 @@ from turbopump.store.key_index import KeyIndex
 from turbopump.store.mapped_file import MappedFile
 
 MANUAL_ROUNDS: Final = 20
-"""Rounds in which expired files go after that was asked for. RocketMQ: ``MAX_MANUAL_DELETE_FILE_TIMES``."""
+"""Rounds in which expired files go after that was asked for. RocketMQ:
+``MAX_MANUAL_DELETE_FILE_TIMES``."""
 QUEUES_AT_ONCE: Final = 32
-"""Queues that are trimmed in one go: under 1 ms, or some 10 ms if their first units must come from the disk."""
+"""Queues that are trimmed in one go: under 1 ms, or some 10 ms if their first units must come from
+the disk."""
 QUEUE_FILES_AT_ONCE: Final = 50
 """Queue files that are removed in one go."""
 
@@ -52,7 +59,8 @@ Then = Callable[[Next], None]
 
 @dataclass(frozen=True, slots=True)
 class RetentionRules:
-    """``hours``: of the local day. ``forcibly``: the oldest may go before their time if space is short. ``batch_max``: segments a round."""
+    """``hours``: of the local day. ``forcibly``: the oldest may go before their time if space is
+    short. ``batch_max``: segments a round."""
 
     reserved_ms: int = 72 * 3_600_000
     hours: frozenset[int] = frozenset({4})
@@ -61,9 +69,9 @@ class RetentionRules:
 
 
 class Retention:
-    """Deletes what is old. ``synced`` tells up to which offset of the log everything derived from it is on the disk; ``note_indexes``
-    writes down which index files there are, in a thread; ``report`` gets a line for what cannot be deleted, ``on_deleted`` for each
-    segment that was."""
+    """Deletes what is old. ``synced`` tells up to which offset of the log everything derived from
+    it is on the disk; ``note_indexes`` writes down which index files there are, in a thread;
+    ``report`` gets a line for what cannot be deleted, ``on_deleted`` for each segment that was."""
 
     def __init__(
         self,
@@ -92,12 +100,14 @@ class Retention:
         self.before_deleting: Callable[[MappedFile], None] = lambda _file: None
         """Called in a thread before a segment goes; an OSError keeps it."""
         self.needed_from: list[Callable[[], int | None]] = []
-        """Each tells from which offset of the log on messages wait that it has still to deliver (delays, timers); None: there are none."""
+        """Each tells from which offset of the log on messages wait that it has still to deliver
+        (delays, timers); None: there are none."""
         self._manual_rounds = 0
         self._deleted = 0
         self._forced = False
         self.before_trimming: Callable[[Callable[[bool], None]], None] = lambda then: then(True)
-        """Called before queue files go, when the queues begin behind them: it tells whether they may."""
+        """Called before queue files go, when the queues begin behind them: it tells whether they
+        may."""
         self._to_trim: Iterator[ConsumeQueue] = iter(())
         self._doomed: list[tuple[ConsumeQueue, MappedFile]] = []
         self._may_go = False
@@ -105,7 +115,8 @@ class Retention:
         self._trim_again = False
 
     def ask(self) -> None:
-        """Let expired files go in the next rounds, whatever the hour. RocketMQ: ``executeDeleteFilesManually``."""
+        """Let expired files go in the next rounds, whatever the hour. RocketMQ:
+        ``executeDeleteFilesManually``."""
         self._manual_rounds = MANUAL_ROUNDS
 
     def begin_round(self) -> bool:
@@ -122,7 +133,11 @@ class Retention:
         """Delete the first segment of the log if it is its turn."""
         files = self._log.files.files
         self._forced = self.rules.forcibly and self._space.level >= Level.CRAMPED
-        if len(files) < 2 or self._deleted >= self.rules.batch_max or files[0].end > min(self._synced(), self._needed()):
+        if (
+            len(files) < 2
+            or self._deleted >= self.rules.batch_max
+            or files[0].end > min(self._synced(), self._needed())
+        ):
             then(Next.NOTHING)
             return
         first, due = files[0], self._clock.now_ms() - self.rules.reserved_ms
@@ -144,22 +159,29 @@ class Retention:
         def removed(gone: int, error: OSError | None) -> None:
             if error is not None:
                 self._report(
-                    f"{first.segment.path} cannot be deleted ({error.strerror or error}): trying again with the next round"
+                    f"{first.segment.path} cannot be deleted ({error.strerror or error}): trying "
+                    "again with the next round"
                 )
             if gone and files[:1] == [first]:
                 self._log.files.forget_first()
                 self._deleted += 1
                 why = "space is short" if self._forced else "it is older than fileReservedTime"
-                self.on_deleted(f"deleted {first.segment.path}, {why}; the log begins at {self._log.start}")
+                self.on_deleted(
+                    f"deleted {first.segment.path}, {why}; the log begins at {self._log.start}"
+                )
             then(Next.AFTER_A_PAUSE if gone and error is None else Next.NOTHING)
 
         self._disk.start(look, looked)
 
     def _needed(self) -> int:
-        return min((offset for ask in self.needed_from if (offset := ask()) is not None), default=self._log.end)
+        return min(
+            (offset for ask in self.needed_from if (offset := ask()) is not None),
+            default=self._log.end,
+        )
 
     def trim_next(self, then: Then) -> None:
-        """Let a number of queues begin where the log does, or remove a number of their files, and at the end trim the indexes."""
+        """Let a number of queues begin where the log does, or remove a number of their files, and
+        at the end trim the indexes."""
         if self._log.start > self._trimmed_to:
             self._trimmed_to = self._log.start
             self._to_trim, self._doomed, self._may_go = iter(list(self._queues)), [], False
@@ -189,7 +211,11 @@ class Retention:
     def _remove_queue_files(self, then: Then) -> None:
         taken, self._doomed = self._doomed[:QUEUE_FILES_AT_ONCE], self._doomed[QUEUE_FILES_AT_ONCE:]
         # a queue deleted meanwhile has none, and one made anew has others of the same names
-        batch = [(queue, file) for queue, file in taken if self._queues.find(queue.topic, queue.queue_id) is queue]
+        batch = [
+            (queue, file)
+            for queue, file in taken
+            if self._queues.find(queue.topic, queue.queue_id) is queue
+        ]
 
         def removed(gone: int, error: OSError | None) -> None:
             for queue, file in batch[:gone]:
@@ -216,7 +242,10 @@ class Retention:
 
         def noted(error: OSError | None) -> None:
             if error is not None:
-                self._report(f"which index files there are cannot be noted, the next start fills them again: {error}")
+                self._report(
+                    "which index files there are cannot be noted, the next start fills "
+                    f"them again: {error}"
+                )
             self._disk.start_remove([file.segment for file in dropped], removed)
 
         self._disk.start(self._note_indexes, noted)

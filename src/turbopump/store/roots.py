@@ -1,8 +1,9 @@
 """The directories of a store: made, checked, and, as far as its log lies in them, remembered.
 
-The rule: a log of which a root is not there (a disk that is not mounted, a root that the configuration no longer names) is refused, not
-cut to what is left. A hole shows by itself. For the rest ``turbopump.json`` names a segment of each root, the newest when that was
-written down: it must be somewhere, or its root have others (another broker deletes old segments, too).
+The rule: a log of which a root is not there (a disk that is not mounted, a root that the
+configuration no longer names) is refused, not cut to what is left. A hole shows by itself. For the
+rest ``turbopump.json`` names a segment of each root, the newest when that was written down: it must
+be somewhere, or its root have others (another broker deletes old segments, too).
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from turbopump.store.provenance import Provenance
 
 
 class StoreLock:
-    """What a store holds: its lock file, as Apache's broker does, and each of its directories, so that no other broker of ours writes to
-    one of them, whatever root it has, and even if the lock file has been removed."""
+    """What a store holds: its lock file, as Apache's broker does, and each of its directories, so
+    that no other broker of ours writes to one of them, whatever root it has, and even if the lock
+    file has been removed."""
 
     def __init__(self, disk: Disk, paths: StorePaths) -> None:
-        """Make the store's directory if need be, and lock it. Raises StoreLockedError, StoreError."""
+        """Make the store's directory if need be, and lock it. Raises StoreLockedError,
+        StoreError."""
         self._disk = disk
         self._release: Callable[[], None] = lambda: None
         try:
@@ -31,7 +34,8 @@ class StoreLock:
         except OSError as error:
             why = error.strerror or str(error)
             raise StoreError(
-                f"{paths.root} cannot be a store directory ({why}): give one that can be made and written"
+                f"{paths.root} cannot be a store directory ({why}): give one that can be made "
+                "and written"
             ) from None
 
     @property
@@ -55,15 +59,21 @@ class StoreLock:
 
 
 def make_directories(disk: Disk, paths: StorePaths) -> None:
-    """Make the directories that are missing. Raises StoreError for one that cannot be used, or must not be missing."""
+    """Make the directories that are missing. Raises StoreError for one that cannot be used, or must
+    not be missing."""
     _refuse_left_behind(disk, paths)
     known = Provenance(disk, paths.provenance).read_roots()
     for root in paths.read_only_commit_logs:
         if not disk.is_directory(root):
-            raise StoreError(f"{root} is no directory: readOnlyCommitLogStorePaths names it, mount its disk or leave it out")
+            raise StoreError(
+                f"{root} is no directory: readOnlyCommitLogStorePaths names it, "
+                "mount its disk or leave it out"
+            )
     for root in paths.commit_logs:
         if str(root) in known and not disk.is_directory(root):
-            raise StoreDamagedError(f"{root} is not there, but the log has segments in it: is its disk mounted?")
+            raise StoreDamagedError(
+                f"{root} is not there, but the log has segments in it: is its disk mounted?"
+            )
         _make(disk, root, "storePathCommitLog")
     _make(disk, paths.config, "storePathRootDir")
     _make(disk, paths.consume_queues, "storePathConsumeQueue")
@@ -75,13 +85,19 @@ def _make(disk: Disk, directory: Path, key: str) -> None:
     try:
         disk.make_directory(directory)
     except OSError as error:
-        raise StoreError(f"{directory} cannot be made ({error.strerror or error}): see {key}") from None
+        raise StoreError(
+            f"{directory} cannot be made ({error.strerror or error}): see {key}"
+        ) from None
     if not disk.is_writable(directory):
-        raise StoreError(f"{directory} cannot be written by this user, or lies on a read-only file system: see {key}")
+        raise StoreError(
+            f"{directory} cannot be written by this user, or lies on a read-only "
+            f"file system: see {key}"
+        )
 
 
 def _refuse_left_behind(disk: Disk, paths: StorePaths) -> None:
-    """Files at Apache's usual place are not passed over because the configuration now names another: what they say still counts."""
+    """Files at Apache's usual place are not passed over because the configuration now names
+    another: what they say still counts."""
     usual = StorePaths(paths.root)
     for key, given, before in (
         ("storePathConsumeQueue", paths.consume_queues, usual.consume_queues),
@@ -90,16 +106,31 @@ def _refuse_left_behind(disk: Disk, paths: StorePaths) -> None:
         ("abortFile", paths.abort, usual.abort),
     ):
         if given != before and not _is_there(disk, given) and _is_there(disk, before):
-            raise StoreError(f"{key} names {given}, but the store has {before}: move it there, or leave {key} out")
-    there = {name for root in (*paths.commit_logs, *paths.read_only_commit_logs) for name in disk.list_directory(root)}
-    if any(segment_offset(name) is not None and name not in there for name in disk.list_directory(usual.commit_log)):
+            raise StoreError(
+                f"{key} names {given}, but the store has {before}: move it there, "
+                f"or leave {key} out"
+            )
+    there = {
+        name
+        for root in (*paths.commit_logs, *paths.read_only_commit_logs)
+        for name in disk.list_directory(root)
+    }
+    if any(
+        segment_offset(name) is not None and name not in there
+        for name in disk.list_directory(usual.commit_log)
+    ):
         raise StoreError(
-            f"{usual.commit_log} has segments, but storePathCommitLog leaves it out: name it there too, or move them"
+            f"{usual.commit_log} has segments, but storePathCommitLog leaves it out: name it "
+            "there too, or move them"
         )
 
 
 def _is_there(disk: Disk, path: Path) -> bool:
-    return bool(disk.list_directory(path)) if disk.is_directory(path) else disk.file_size(path) is not None
+    return (
+        bool(disk.list_directory(path))
+        if disk.is_directory(path)
+        else disk.file_size(path) is not None
+    )
 
 
 class LogRoots:
@@ -117,8 +148,10 @@ class LogRoots:
         for root, start in self._provenance.roots.items():
             if root not in there and all(file.start != start for file in self._files):
                 raise StoreDamagedError(
-                    f"segment {segment_name(start)} of the log, which was in {root}, is not in {', '.join(map(str, self._files.roots))}: "
-                    "is a directory missing in storePathCommitLog, or a disk not mounted? If it is meant to be gone, remove "
+                    f"segment {segment_name(start)} of the log, which was in {root}, is not in "
+                    f"{', '.join(map(str, self._files.roots))}: "
+                    "is a directory missing in storePathCommitLog, or a disk not mounted? If it "
+                    "is meant to be gone, remove "
                     f"{self._provenance.path}"
                 )
 
@@ -127,7 +160,8 @@ class LogRoots:
         there = self._segments(without)
         if there != self._provenance.roots:
             for root in self._files.roots:
-                self._disk.sync_directory(root)  # what is vouched for must be there after a power cut, too
+                # what is vouched for must be there after a power cut, too
+                self._disk.sync_directory(root)
             self._provenance.note_roots(there)
 
     def before_deleting(self, file: MappedFile) -> None:
@@ -137,4 +171,8 @@ class LogRoots:
 
     def _segments(self, without: MappedFile | None = None) -> dict[str, int]:
         """The newest segment of each root that has one."""
-        return {str(file.segment.path.parent): file.start for file in list(self._files.files) if file is not without}
+        return {
+            str(file.segment.path.parent): file.start
+            for file in list(self._files.files)
+            if file is not without
+        }

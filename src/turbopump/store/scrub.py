@@ -1,8 +1,10 @@
-"""Reading the whole log again and again, slowly, so that damage is found while there may still be a copy of what it took.
+"""Reading the whole log again and again, slowly, so that damage is found while there may still be a
+copy of what it took.
 
-Every entry gets the check that recovery and cold reads use, and its unit in the consume queue is compared with it: one that is wrong is
-written again. The log is left as it is. The rule: it holds nobody up. ``step`` looks at a slice of what is in its hands, or asks a thread
-for more, and says when it wants to be called again; what was not in memory before it came is let go again.
+Every entry gets the check that recovery and cold reads use, and its unit in the consume queue is
+compared with it: one that is wrong is written again. The log is left as it is. The rule: it holds
+nobody up. ``step`` looks at a slice of what is in its hands, or asks a thread for more, and says
+when it wants to be called again; what was not in memory before it came is let go again.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ READ_SIZE: Final = 1 << 20
 REST_S: Final = 24 * 3600.0
 """A pass begins no sooner than this after the one before."""
 FINDINGS_MAX: Final = 1000
-"""Findings that are told and counted; what else there may be is found by ``turbopump store verify``."""
+"""Findings that are told and counted; what else there may be is found by ``turbopump store
+verify``."""
 FIRST_REST_S: Final = 60.0
 """How long after a start the first pass begins."""
 
@@ -53,8 +56,9 @@ Work = Generator[list[Piece] | None, list[Found]]
 
 @dataclass(slots=True)
 class ScrubNumbers:
-    """Since the start: what was checked (bytes of the log, entries), whole passes, and what was found. ``position`` is where in the log
-    the pass under way is; ``damaged_bytes`` of the ranges found, each counted once; ``wrong_units`` are repaired, if they can be read."""
+    """Since the start: what was checked (bytes of the log, entries), whole passes, and what was
+    found. ``position`` is where in the log the pass under way is; ``damaged_bytes`` of the ranges
+    found, each counted once; ``wrong_units`` are repaired, if they can be read."""
 
     bytes_checked: int = 0
     entries_checked: int = 0
@@ -67,8 +71,8 @@ class ScrubNumbers:
 
 
 class Scrub:
-    """Walks ``log`` at ``bytes_per_second`` (more than 0). ``on_finding`` is told of each finding once. ``settled`` is the offset before
-    which the log does not change any more."""
+    """Walks ``log`` at ``bytes_per_second`` (more than 0). ``on_finding`` is told of each finding
+    once. ``settled`` is the offset before which the log does not change any more."""
 
     def __init__(
         self,
@@ -96,7 +100,11 @@ class Scrub:
         self._window: tuple[MappedFile | None, int, bytes] = (None, 0, b"")
         self._units: dict[tuple[str, int], tuple[int, bytes]] = {}
         self.numbers = ScrubNumbers()
-        self.indexes = IndexScrub(disk, log, index, self._good_entries, on_finding) if index is not None else None
+        self.indexes = (
+            IndexScrub(disk, log, index, self._good_entries, on_finding)
+            if index is not None
+            else None
+        )
 
     def step(self, now: float) -> float:
         """Check a slice; after how many seconds to come again. ``now`` in monotonic seconds."""
@@ -131,11 +139,13 @@ class Scrub:
         def done(found: list[Found]) -> None:
             self._found = found
             for piece in pieces:
-                piece.segment.evict(piece.at, piece.size)  # it was not in memory, and is not wanted there
+                # it was not in memory, and is not wanted there
+                piece.segment.evict(piece.at, piece.size)
 
         self._disk.start_read(pieces, done)
 
-    # --- one pass ------------------------------------------------------------------------------------------------------------
+    # --- one pass
+    # ----------------------------------------------------------------------------------------------
 
     def _whole_pass(self, end: int) -> Work:
         index = self.indexes
@@ -201,26 +211,42 @@ class Scrub:
     def _entry(
         self, file: MappedFile, position: int
     ) -> Generator[list[Piece] | None, list[Found], tuple[int, bytes | None, str | None]]:
-        """(Where to go on, the good entry at ``position``, what is wrong there); neither entry nor fault: a blank."""
+        """(Where to go on, the good entry at ``position``, what is wrong there); neither entry nor
+        fault: a blank."""
         at, left = position - file.start, file.end - position
         if left < BLANK_SIZE_MIN:
             return file.end, None, f"{left} bytes at the end of a segment are too few for a blank"
         head = yield from self._bytes(file, at, 8)
         if isinstance(head, OSError):
-            return position - position % _SECTOR + _SECTOR, None, f"it cannot be read ({head.strerror or head})"
+            return (
+                position - position % _SECTOR + _SECTOR,
+                None,
+                (f"it cannot be read ({head.strerror or head})"),
+            )
         size, magic = int.from_bytes(head[:4]), int.from_bytes(head[4:8])
         if magic == MAGIC_BLANK and size == left:
             return file.end, None, None
         if not FIXED_SIZE <= size <= min(left - BLANK_SIZE_MIN, ENTRY_SIZE_MAX):
-            return position + 1, None, f"totalSize {size} cannot be: {left} bytes are left in the segment"
+            return (
+                position + 1,
+                None,
+                (f"totalSize {size} cannot be: {left} bytes are left in the segment"),
+            )
         entry = yield from self._bytes(file, at, size)
         if isinstance(entry, OSError):
-            return position - position % _SECTOR + _SECTOR, None, f"it cannot be read ({entry.strerror or entry})"
+            return (
+                position - position % _SECTOR + _SECTOR,
+                None,
+                (f"it cannot be read ({entry.strerror or entry})"),
+            )
         fault = entry_fault(entry, position, crc_required=self._log.requires_crc(position))
         return (position + size, entry, None) if fault is None else (position + 1, None, fault)
 
-    def _next_good(self, file: MappedFile, position: int) -> Generator[list[Piece] | None, list[Found], int]:
-        """Where the next good entry of the file begins, at ``position`` or later; the file's end if there is none."""
+    def _next_good(
+        self, file: MappedFile, position: int
+    ) -> Generator[list[Piece] | None, list[Found], int]:
+        """Where the next good entry of the file begins, at ``position`` or later; the file's end if
+        there is none."""
         while position < file.end:
             at = position - file.start
             size = min(SLICE, file.end - position)
@@ -242,7 +268,9 @@ class Scrub:
             position += size - 8  # a magic may lie across two pieces
         return file.end
 
-    def _bytes(self, file: MappedFile, at: int, size: int) -> Generator[list[Piece] | None, list[Found], Found]:
+    def _bytes(
+        self, file: MappedFile, at: int, size: int
+    ) -> Generator[list[Piece] | None, list[Found], Found]:
         """``size`` bytes of a file, read ahead."""
         window_file, begin, data = self._window
         start = at - begin
@@ -286,7 +314,9 @@ class Scrub:
             if isinstance(found, OSError) and index < queue.min_index:
                 return  # trimmed meanwhile
             if isinstance(found, OSError):
-                self._tell_of_unit(topic, queue_id, index, f"cannot be read ({found.strerror or found})", position)
+                self._tell_of_unit(
+                    topic, queue_id, index, f"cannot be read ({found.strerror or found})", position
+                )
                 return
             if len(self._units) >= _QUEUES_MAX:
                 self._units.clear()
@@ -294,7 +324,11 @@ class Scrub:
             units, at = found, 0
         offset, size, tags = unit = _UNIT.unpack_from(units, at)
         if (offset, size) == (position, len(entry)):
-            if (tags == 0 and _TAGS not in entry) or tags <= EXTENDED_TAGS_MAX or topic == SCHEDULE_TOPIC:
+            if (
+                (tags == 0 and _TAGS not in entry)
+                or tags <= EXTENDED_TAGS_MAX
+                or topic == SCHEDULE_TOPIC
+            ):
                 return
         elif (yield from self._is_namesake(offset, (topic, queue_id, index))):
             return
@@ -304,28 +338,54 @@ class Scrub:
         queue.rewrite(index, *right)
         self.numbers.wrong_units += 1
         if self._is_new(topic, queue_id, index):
-            claim = f"points to {offset}, {size} bytes" if (offset, size) != right[:2] else f"holds the tags code {tags}"
-            truth = f"its message is at {position}" if (offset, size) != right[:2] else f"that of its message is {right[2]}"
-            self._on_finding(f"the scrub found that {_unit_name(topic, queue_id, index)} {claim}, {truth}: it is repaired")
+            claim = (
+                f"points to {offset}, {size} bytes"
+                if (offset, size) != right[:2]
+                else f"holds the tags code {tags}"
+            )
+            truth = (
+                f"its message is at {position}"
+                if (offset, size) != right[:2]
+                else f"that of its message is {right[2]}"
+            )
+            self._on_finding(
+                f"the scrub found that {_unit_name(topic, queue_id, index)} "
+                f"{claim}, {truth}: it is repaired"
+            )
 
-    def _check_batch_unit(self, entry: bytes, position: int, queue: BatchConsumeQueue, index: int) -> Work:
+    def _check_batch_unit(
+        self, entry: bytes, position: int, queue: BatchConsumeQueue, index: int
+    ) -> Work:
         """The same in a queue whose units stand for several messages."""
         first, number = queue.unit_at(queue.first_number), queue.number_of(index)
         unit, right = queue.unit_at(number), self._repair.batch_unit_of(entry, position)
-        if first is None or position < first.offset or not queue.min_index <= index < queue.max_index:
+        if (
+            first is None
+            or position < first.offset
+            or not queue.min_index <= index < queue.max_index
+        ):
             return  # trimmed, or of a topic that was deleted
         if unit == right or right is None:
             return
         place = (queue.topic, queue.queue_id, index)
-        if unit is not None and unit.offset != position and (yield from self._is_namesake(unit.offset, place)):
+        if (
+            unit is not None
+            and unit.offset != position
+            and (yield from self._is_namesake(unit.offset, place))
+        ):
             return
         repaired = yield from self._repair.mend(queue, number=max(number, queue.first_number))
         self.numbers.wrong_units += repaired
         if repaired and self._is_new(queue.topic, queue.queue_id, index):
             name = _unit_name(queue.topic, queue.queue_id, index)
-            self._on_finding(f"the scrub found that {name} is damaged, its message is at {position}: it is repaired")
+            self._on_finding(
+                f"the scrub found that {name} is damaged, its message is at "
+                f"{position}: it is repaired"
+            )
 
-    def _is_namesake(self, offset: int, place: tuple[str, int, int]) -> Generator[list[Piece] | None, list[Found], bool]:
+    def _is_namesake(
+        self, offset: int, place: tuple[str, int, int]
+    ) -> Generator[list[Piece] | None, list[Found], bool]:
         """Whether the entry there has the same place: the topic was deleted and made again."""
         file = self._log.files.at(offset) if offset >= 0 else None
         if file is None:
@@ -335,19 +395,25 @@ class Scrub:
         self._window = window
         return entry is not None and entry_place(entry) == place
 
-    # --- findings ------------------------------------------------------------------------------------------------------------
+    # --- findings
+    # ----------------------------------------------------------------------------------------------
 
     def _tell_of_range(self, start: int, end: int, fault: str) -> None:
         if self._is_new("", 0, start):
             self.numbers.damaged_ranges += 1
             self.numbers.damaged_bytes += end - start
-            self._on_finding(f"the scrub found bytes {start} to {end} of the commit log damaged: {fault}")
+            self._on_finding(
+                f"the scrub found bytes {start} to {end} of the commit log damaged: {fault}"
+            )
 
-    def _tell_of_unit(self, topic: str, queue_id: int, index: int, what: str, position: int) -> None:
+    def _tell_of_unit(
+        self, topic: str, queue_id: int, index: int, what: str, position: int
+    ) -> None:
         if self._is_new(topic, queue_id, index):
             self.numbers.wrong_units += 1
             self._on_finding(
-                f"the scrub found that {_unit_name(topic, queue_id, index)} {what}, its message is at {position}: consumers do not get it; "
+                f"the scrub found that {_unit_name(topic, queue_id, index)} {what}, its message "
+                f"is at {position}: consumers do not get it; "
                 "stop the broker and remove that queue's directory, the next start writes it again"
             )
 

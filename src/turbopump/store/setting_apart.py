@@ -1,12 +1,17 @@
-"""Setting apart what the system cannot read of the log, so that the store starts again: an operator's step, never a start's.
+"""Setting apart what the system cannot read of the log, so that the store starts again: an
+operator's step, never a start's.
 
-1. Every segment is read. A piece that cannot be read is read again sector by sector, each a few times: what answers in the end is no loss.
-2. Each segment with sectors that do not is copied, beside its directory, with zeros in their place, and the copy is synced.
+1. Every segment is read. A piece that cannot be read is read again sector by sector, each a few
+   times: what answers in the end is no loss.
+2. Each segment with sectors that do not is copied, beside its directory, with zeros in their place,
+   and the copy is synced.
 3. Which messages lay there is found out (``lost_messages.py``).
-4. The original gets a second name beside the directory, and then its own name goes to the copy in one step: a kill leaves one or the other.
+4. The original gets a second name beside the directory, and then its own name goes to the copy in
+   one step: a kill leaves one or the other.
 
-The rule: nothing is lost by this that could be read before. Originals stay, and until every copy is whole nothing in the store has changed.
-Sectors are zeroed, not messages: which entries are good any more is judged by the next start. It must not know what an entry looks like.
+The rule: nothing is lost by this that could be read before. Originals stay, and until every copy is
+whole nothing in the store has changed. Sectors are zeroed, not messages: which entries are good any
+more is judged by the next start. It must not know what an entry looks like.
 """
 
 from __future__ import annotations
@@ -31,8 +36,9 @@ Progress = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class SettingApart:
-    """What was found, and done. ``readable_end``: where the last message ends that can be read. ``unread_queues``: files of queues that
-    cannot be read whole: more may be lost than ``lost`` says. ``kept``: where the original of each replaced segment is."""
+    """What was found, and done. ``readable_end``: where the last message ends that can be read.
+    ``unread_queues``: files of queues that cannot be read whole: more may be lost than ``lost``
+    says. ``kept``: where the original of each replaced segment is."""
 
     log_size: int = 0
     ranges: list[Unreadable] = field(default_factory=list)
@@ -43,7 +49,8 @@ class SettingApart:
 
     @property
     def at_the_end(self) -> bool:
-        """Whether no message follows something that cannot be read: the next start ends the log before it."""
+        """Whether no message follows something that cannot be read: the next start ends the log
+        before it."""
         return any(self.readable_end <= found.start for found in self.ranges)
 
     def as_json(self) -> dict[str, Any]:
@@ -51,31 +58,50 @@ class SettingApart:
         return {
             "log_size": self.log_size,
             "unreadable": [
-                {"file": str(one.path), "offset": one.start, "end": one.end, "cause": one.cause} for one in self.ranges
+                {"file": str(one.path), "offset": one.start, "end": one.end, "cause": one.cause}
+                for one in self.ranges
             ],
             "lost": [
-                {"topic": one.topic, "queue": one.queue_id, "queue_offset": one.first, "end": one.end} for one in self.lost
+                {
+                    "topic": one.topic,
+                    "queue": one.queue_id,
+                    "queue_offset": one.first,
+                    "end": one.end,
+                }
+                for one in self.lost
             ],
             "readable_end": self.readable_end,
             "at_the_end": self.at_the_end,
             "unread_queues": [str(path) for path in self.unread_queues],
-            "kept": [{"file": str(path), "original": str(original)} for path, original in self.kept.items()],
+            "kept": [
+                {"file": str(path), "original": str(original)}
+                for path, original in self.kept.items()
+            ],
         }
 
 
 def set_apart(
-    paths: StorePaths, disk: Disk, *, dry_run: bool = False, on_progress: Progress = lambda _done, _size: None
+    paths: StorePaths,
+    disk: Disk,
+    *,
+    dry_run: bool = False,
+    on_progress: Progress = lambda _done, _size: None,
 ) -> SettingApart:
-    """Replace each segment of the store at ``paths`` that cannot be read whole by a copy with zeros. ``dry_run``: only say what is lost.
-    ``on_progress`` hears bytes of segments read, of how many, a segment at a time.
+    """Replace each segment of the store at ``paths`` that cannot be read whole by a copy with
+    zeros. ``dry_run``: only say what is lost. ``on_progress`` hears bytes of segments read, of how
+    many, a segment at a time.
 
-    Raises StoreLockedError if a broker has the store, StoreError for a directory without segments or without room for the copies, OSError
-    if a copy cannot be written. Nothing has changed then, or, if names could not be changed or synced, each segment is either what it was
-    or its copy: run it again.
+    Raises StoreLockedError if a broker has the store, StoreError for a directory without segments
+    or without room for the copies, OSError if a copy cannot be written. Nothing has changed then,
+    or, if names could not be changed or synced, each segment is either what it was or its copy: run
+    it again.
     """
     directories = (*paths.commit_logs, *paths.read_only_commit_logs)
     if not row_files(disk, directories):
-        raise StoreError(f"{paths.root} has no segments in {', '.join(map(str, directories))}: is it a store directory?")
+        raise StoreError(
+            f"{paths.root} has no segments in {', '.join(map(str, directories))}: "
+            "is it a store directory?"
+        )
     with _held(paths, disk):
         found = SettingApart()
         segments = row_files(disk, directories)
@@ -102,12 +128,18 @@ def _held(paths: StorePaths, disk: Disk) -> Iterator[None]:
         lock.release()
 
 
-def _tell_lost(disk: Disk, paths: StorePaths, segments: Sequence[StoreFile], found: SettingApart) -> None:
+def _tell_lost(
+    disk: Disk, paths: StorePaths, segments: Sequence[StoreFile], found: SettingApart
+) -> None:
     if found.ranges:
-        found.lost, found.readable_end, found.unread_queues = lost_messages(disk, paths, segments, found.ranges)
+        found.lost, found.readable_end, found.unread_queues = lost_messages(
+            disk, paths, segments, found.ranges
+        )
 
 
-def _scan(disk: Disk, segments: Sequence[StoreFile], found: SettingApart, on_progress: Progress) -> list[StoreFile]:
+def _scan(
+    disk: Disk, segments: Sequence[StoreFile], found: SettingApart, on_progress: Progress
+) -> list[StoreFile]:
     """The segments that cannot be read whole; what of them cannot is added to ``found``."""
     found.log_size, done, bad = sum(file.size for file in segments), 0, []
     for file in segments:
@@ -127,8 +159,11 @@ def _scan(disk: Disk, segments: Sequence[StoreFile], found: SettingApart, on_pro
 
 
 @contextmanager
-def _copies(disk: Disk, segments: Iterable[StoreFile], found: list[Unreadable]) -> Iterator[list[tuple[Path, Segment]]]:
-    """Each segment with a synced copy of it; those that have not got its name at the end of the block are removed."""
+def _copies(
+    disk: Disk, segments: Iterable[StoreFile], found: list[Unreadable]
+) -> Iterator[list[tuple[Path, Segment]]]:
+    """Each segment with a synced copy of it; those that have not got its name at the end of the
+    block are removed."""
     copies: list[tuple[Path, Segment]] = []
     made: list[Path] = []
     try:
@@ -141,12 +176,16 @@ def _copies(disk: Disk, segments: Iterable[StoreFile], found: list[Unreadable]) 
     finally:
         for _, copy in copies:
             copy.close()
-        for path in made:  # by the name that they were made with: one that was renamed is the segment now
+        # by the name that they were made with: one that was renamed is the segment now
+        for path in made:
             disk.remove(path)
 
 
-def _copied(disk: Disk, start: int, path: Path, directory: Path) -> tuple[list[Unreadable], Segment]:
-    """What of a segment cannot be read, and a synced copy of it in ``directory`` with zeros there."""
+def _copied(
+    disk: Disk, start: int, path: Path, directory: Path
+) -> tuple[list[Unreadable], Segment]:
+    """What of a segment cannot be read, and a synced copy of it in ``directory`` with zeros
+    there."""
     disk.make_directory(directory)
     target = directory / f"{path.name}.copy"
     disk.remove(target)  # of an attempt that was killed
@@ -157,7 +196,9 @@ def _copied(disk: Disk, start: int, path: Path, directory: Path) -> tuple[list[U
             copy = disk.create_segment(target, segment.size)
         except OSError as error:
             text = f"{target} cannot be made ({error.strerror or error})"
-            raise StoreError(f"{text}: a copy of {path} takes {segment.size} bytes there; nothing was changed") from None
+            raise StoreError(
+                f"{text}: a copy of {path} takes {segment.size} bytes there; nothing was changed"
+            ) from None
         try:
             for at in data_steps(segment, 0):
                 size = min(STEP, segment.size - at)
@@ -173,7 +214,8 @@ def _copied(disk: Disk, start: int, path: Path, directory: Path) -> tuple[list[U
 
 
 def _beside(disk: Disk, directory: Path) -> Path:
-    """Where originals are kept: beside the directory of the log, or in it if that is a file system of its own."""
+    """Where originals are kept: beside the directory of the log, or in it if that is a file system
+    of its own."""
     if disk.same_file_system(directory, directory.parent):
         return directory.with_name(directory.name + ".unreadable")
     return directory / "unreadable"

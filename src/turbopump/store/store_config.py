@@ -1,4 +1,5 @@
-"""What a store is told when it is opened: where its files are, how large, and how it treats them."""
+"""What a store is told when it is opened: where its files are, how large, and how it treats
+them."""
 
 from __future__ import annotations
 
@@ -18,9 +19,10 @@ BATCH_QUEUE_FILE_SIZE: Final = 13_800_000
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
-    """Sizes in bytes. ``flushed_only``: readers see a message only once it is on the disk (SYNC_FLUSH). ``index_entries`` 0: messages
-    are not indexed by key. ``with_crc``: entries are written with a CRC over all of them. ``delay_levels``: when messages of the schedule
-    topic are due, which their units hold."""
+    """Sizes in bytes. ``flushed_only``: readers see a message only once it is on the disk
+    (SYNC_FLUSH). ``index_entries`` 0: messages are not indexed by key. ``with_crc``: entries are
+    written with a CRC over all of them. ``delay_levels``: when messages of the schedule topic are
+    due, which their units hold."""
 
     paths: StorePaths
     segment_size: int = SEGMENT_SIZE

@@ -1,4 +1,5 @@
-"""The timers' checkpoint: up to where the timer log, the queue of timer messages and the wheel are dealt with, all of that on the disk.
+"""The timers' checkpoint: up to where the timer log, the queue of timer messages and the wheel are
+dealt with, all of that on the disk.
 
 ::
 
@@ -10,8 +11,9 @@
     at 104, ours: 8 precision of the wheel in ms, 0: slots are to be given anew   8 position before which the timer log counts no more
                  4 CRC-32 of bytes 0–119; beside Apache's longs, too, while log and wheel of its broker get other slots
 
-Apache's broker writes the longs only: then the CRC does not fit, and what it means by them counts: its log and wheel were synced after
-lastTimerLogFlushPos was taken, so the log may be longer. Source: apache/rocketmq ``TimerCheckpoint``. The file is replaced in one step.
+Apache's broker writes the longs only: then the CRC does not fit, and what it means by them counts:
+its log and wheel were synced after lastTimerLogFlushPos was taken, so the log may be longer.
+Source: apache/rocketmq ``TimerCheckpoint``. The file is replaced in one step.
 """
 
 from __future__ import annotations
@@ -37,10 +39,12 @@ _MAGIC: Final = b"TPTIMERS"
 
 @dataclass(frozen=True, slots=True)
 class TimerCheckpoint:
-    """``read_time`` (ms): every slot before it is delivered, and of the slot itself the first ``delivered`` units. ``log_end``: position
-    in the timer log. ``queue_offset``: every message before it in the queue has its unit. ``redo_before``: not 0, log and wheel are being
-    made anew from the queue, up to there. ``ours``: this program wrote it. ``wheel_sum`` of the wheel as it was then; None: not known.
-    ``precision_ms`` of log and wheel; None: not known, 0: another than any. ``log_begin``: before that position the log counts no more."""
+    """``read_time`` (ms): every slot before it is delivered, and of the slot itself the first
+    ``delivered`` units. ``log_end``: position in the timer log. ``queue_offset``: every message
+    before it in the queue has its unit. ``redo_before``: not 0, log and wheel are being made anew
+    from the queue, up to there. ``ours``: this program wrote it. ``wheel_sum`` of the wheel as it
+    was then; None: not known. ``precision_ms`` of log and wheel; None: not known, 0: another than
+    any. ``log_begin``: before that position the log counts no more."""
 
     read_time: int = 0
     log_end: int = 0
@@ -55,7 +59,15 @@ class TimerCheckpoint:
     log_begin: int = 0
 
     def encode(self) -> bytes:
-        longs = _LONGS.pack(self.read_time, self.log_end, self.queue_offset, self.queue_offset, 0, self.timestamp, self.counter)
+        longs = _LONGS.pack(
+            self.read_time,
+            self.log_end,
+            self.queue_offset,
+            self.queue_offset,
+            0,
+            self.timestamp,
+            self.counter,
+        )
         own = _OWN.pack(_MAGIC, self.delivered, self.redo_before)
         data = bytearray(FILE_SIZE)
         data[: len(longs)] = longs
@@ -76,11 +88,15 @@ class TimerCheckpoint:
         if len(data) != FILE_SIZE:
             return None
         longs = data[: _LONGS.size]
-        read_time, log_end, queue_offset, master_offset, _, timestamp, counter = _LONGS.unpack(longs)
+        read_time, log_end, queue_offset, master_offset, _, timestamp, counter = _LONGS.unpack(
+            longs
+        )
         if min(read_time, log_end, queue_offset, master_offset) < 0:
             return None
         own = data[_OWN_AT : _OWN_AT + _OWN.size]
-        ours = data[_OWN_AT + _OWN.size : _OWN_AT + _OWN.size + 4] == zlib.crc32(longs + own).to_bytes(4)
+        ours = data[_OWN_AT + _OWN.size : _OWN_AT + _OWN.size + 4] == zlib.crc32(
+            longs + own
+        ).to_bytes(4)
         precision, log_begin, check = _SLOTS.unpack_from(data, _SLOTS_AT)
         slots = (precision, log_begin) if check == zlib.crc32(data[: _SLOTS_AT + 16]) else (None, 0)
         if ours:
@@ -99,7 +115,18 @@ class TimerCheckpoint:
                 wheel_sum if known else None,
                 *slots,
             )
-        return cls(read_time, log_end, min(queue_offset, master_offset), 0, 0, timestamp, counter, False, None, *slots)
+        return cls(
+            read_time,
+            log_end,
+            min(queue_offset, master_offset),
+            0,
+            0,
+            timestamp,
+            counter,
+            False,
+            None,
+            *slots,
+        )
 
 
 def load_timer_checkpoint(disk: Disk, path: Path) -> TimerCheckpoint | None:

@@ -1,4 +1,5 @@
-"""The timer log: one unit for each message that waits for its time, in the order in which they came.
+"""The timer log: one unit for each message that waits for its time, in the order in which they
+came.
 
 ::
 
@@ -7,8 +8,9 @@
                       log   4 its size   4 hash of its real topic   8 reserved (0)
     end of a file:    4 bytes that are left   8 zeros   4 bytes CBD43194, where no unit and these 16 bytes fit; 100 MiB files
 
-Units of one slot form a chain, newest first, which the timer wheel begins. Source: apache/rocketmq ``TimerLog``, ``TimerMessageStore``.
-Derived data: it can be made again from the queue of ``rmq_sys_wheel_timer``.
+Units of one slot form a chain, newest first, which the timer wheel begins. Source: apache/rocketmq
+``TimerLog``, ``TimerMessageStore``. Derived data: it can be made again from the queue of
+``rmq_sys_wheel_timer``.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ _OFFSET_MAX: Final = 1 << 60
 
 
 class TimerUnit(NamedTuple):
-    """One unit at ``position``. ``time`` is its slot's, ``written`` when it was put there (ms); ``offset`` and ``size`` of its message."""
+    """One unit at ``position``. ``time`` is its slot's, ``written`` when it was put there (ms);
+    ``offset`` and ``size`` of its message."""
 
     position: int
     previous: int
@@ -61,17 +64,28 @@ class TimerUnit(NamedTuple):
 
 
 def read_unit(data: bytes, at: int, position: int) -> TimerUnit | None:
-    """The unit in ``data`` at ``at``; None if that is none that could have been written at ``position``."""
-    size, previous, magic, written, delay, offset, message_size, topic_hash, _ = _UNIT.unpack_from(data, at)
-    if size != UNIT_SIZE or not 1 <= magic <= 0xF or not -1 <= previous < position or message_size < FIXED_SIZE:
+    """The unit in ``data`` at ``at``; None if that is none that could have been written at
+    ``position``."""
+    size, previous, magic, written, delay, offset, message_size, topic_hash, _ = _UNIT.unpack_from(
+        data, at
+    )
+    if (
+        size != UNIT_SIZE
+        or not 1 <= magic <= 0xF
+        or not -1 <= previous < position
+        or message_size < FIXED_SIZE
+    ):
         return None
     if not 0 <= offset < _OFFSET_MAX or not 0 <= written < _OFFSET_MAX:
         return None
-    return TimerUnit(position, previous, magic, written, written + delay, offset, message_size, topic_hash)
+    return TimerUnit(
+        position, previous, magic, written, written + delay, offset, message_size, topic_hash
+    )
 
 
 class TimerLog:
-    """The log in ``directory``; ``end`` is the position of the next unit. Made with its first unit."""
+    """The log in ``directory``; ``end`` is the position of the next unit. Made with its first
+    unit."""
 
     def __init__(self, disk: Disk, directory: Path, file_size: int) -> None:
         self._disk = disk
@@ -81,7 +95,8 @@ class TimerLog:
         self._current: MappedFile | None = None
 
     def load(self) -> None:
-        """Map the files. ``end`` is unknown until ``cut_at``. Raises StoreDamagedError if they do not belong together, OSError."""
+        """Map the files. ``end`` is unknown until ``cut_at``. Raises StoreDamagedError if they do
+        not belong together, OSError."""
         self._files.load()
 
     @property
@@ -101,8 +116,18 @@ class TimerLog:
         """Where the file that holds ``position`` begins."""
         return position - (position - self.start) % self.file_size
 
-    def append(self, previous: int, magic: int, written: int, time: int, offset: int, size: int, topic_hash: int) -> int:
-        """Add a unit; its position. Raises OSError if a new file cannot be made; nothing has changed then. About 1 µs."""
+    def append(
+        self,
+        previous: int,
+        magic: int,
+        written: int,
+        time: int,
+        offset: int,
+        size: int,
+        topic_hash: int,
+    ) -> int:
+        """Add a unit; its position. Raises OSError if a new file cannot be made; nothing has
+        changed then. About 1 µs."""
         current, position = self._current, self.end
         if current is None or current.end - position < UNIT_SIZE + _BLANK.size:
             current = self._roll()
@@ -125,26 +150,35 @@ class TimerLog:
         return position
 
     def piece(self, position: int, before: int = 0) -> tuple[Piece, int] | None:
-        """Where to read the unit at ``position``, with up to ``before`` bytes of those before it; and its place in that piece. None: it is
-        not there (any more)."""
+        """Where to read the unit at ``position``, with up to ``before`` bytes of those before it;
+        and its place in that piece. None: it is not there (any more)."""
         file = self._files.at(position)
         if file is None or position + UNIT_SIZE > min(self.end, file.end):
             return None
         begin = max(position - before, file.start)
-        return Piece(file.segment, begin - file.start, position + UNIT_SIZE - begin), position - begin
+        return Piece(
+            file.segment, begin - file.start, position + UNIT_SIZE - begin
+        ), position - begin
 
     def unit(self, position: int) -> TimerUnit | None:
         """The unit at ``position``, read here and now; None if there is none."""
         place = self.piece(position)
-        return read_unit(place[0].segment.read_cold(place[0].at, UNIT_SIZE), 0, position) if place is not None else None
+        return (
+            read_unit(place[0].segment.read_cold(place[0].at, UNIT_SIZE), 0, position)
+            if place is not None
+            else None
+        )
 
     def piece_from(self, position: int, size: int) -> tuple[Piece, int] | None:
-        """Where to read the unit at ``position`` and those behind it, ``size`` bytes or as many as one file has."""
+        """Where to read the unit at ``position`` and those behind it, ``size`` bytes or as many as
+        one file has."""
         file = self._files.at(position)
         if file is None or position + UNIT_SIZE > min(self.end, file.end):
             return None
         whole = (min(self.end, file.end - _BLANK.size) - position) // UNIT_SIZE * UNIT_SIZE
-        return (Piece(file.segment, position - file.start, min(size, whole)), 0) if whole > 0 else None
+        return (
+            (Piece(file.segment, position - file.start, min(size, whole)), 0) if whole > 0 else None
+        )
 
     def next_place(self, position: int) -> int:
         """``position``, or the start of the next file if no unit fits there."""
@@ -154,8 +188,8 @@ class TimerLog:
         return file.end
 
     def scan(self, start: int, end: int | None = None) -> Iterator[TimerUnit]:
-        """The units from ``start`` on, up to ``end`` or to the first that is none. ``scanned_to`` tells how far it came. Reads beside the
-        map; about 1 µs a unit."""
+        """The units from ``start`` on, up to ``end`` or to the first that is none. ``scanned_to``
+        tells how far it came. Reads beside the map; about 1 µs a unit."""
         self.scanned_to = start
         limit = self.capacity if end is None else end
         while self.scanned_to < limit:
@@ -185,10 +219,13 @@ class TimerLog:
         self.end = end
         self._current = self._files.at(end)
         if self._current is None and self._files and self._files.files[-1].end > end:
-            raise StoreError(f"the timer log has no position {end}")  # pragma: no cover - the assertion says so too
+            raise StoreError(
+                f"the timer log has no position {end}"
+            )  # pragma: no cover - the assertion says so too
 
     def go_on_behind(self, end: int) -> int:
-        """As ``cut_at``; but what is added goes into another file than what is there. The position where that begins."""
+        """As ``cut_at``; but what is added goes into another file than what is there. The position
+        where that begins."""
         self.cut_at(end)
         if self._current is not None:
             self.end = self._current.end
@@ -206,13 +243,14 @@ class TimerLog:
             self._files.forget_first()
 
     def prepare(self) -> None:
-        """Begin to make the next file in a thread, if this one is nearly full; to be called now and then."""
+        """Begin to make the next file in a thread, if this one is nearly full; to be called now and
+        then."""
         if self._current is not None and self._current.end - self.end < self._files.file_size // 4:
             self._files.prepare_next()
 
     def drop_before(self, log_start: int) -> list[MappedFile]:
-        """The files from the front on whose messages are no longer in the commit log, which begins at ``log_start``; never the last. To be
-        removed, and each then forgotten."""
+        """The files from the front on whose messages are no longer in the commit log, which begins
+        at ``log_start``; never the last. To be removed, and each then forgotten."""
         found = []
         for file in self._files.files[:-1]:
             last = (file.segment.size - _BLANK.size) // UNIT_SIZE * UNIT_SIZE - UNIT_SIZE

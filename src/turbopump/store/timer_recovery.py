@@ -1,17 +1,23 @@
-"""Opening the timers of a store: log, wheel and queue offset brought to one state, from which nothing is lost.
+"""Opening the timers of a store: log, wheel and queue offset brought to one state, from which
+nothing is lost.
 
-1. The checkpoint is ours: the log up to its end is on the disk, and so is the wheel as it was then or later. The log is cut there, slots
-   that point behind it are led back along their chains, and the messages behind its queue offset are read again. The wheel must then
-   have the sum that the checkpoint says; else it is damaged.
-2. Apache's broker wrote it: its log may be longer, and its wheel older. The log is read from one file before the checkpoint on, every good
-   unit becomes the last of its slot, and it ends at the first that is not good. Messages that have units already are known.
-   RocketMQ: ``TimerMessageStore.recover``.
-3. The wheel is missing or damaged, or a chain behind the checkpoint is torn: the wheel is made from the whole log.
-4. Both were written with another precision: the slots are given anew, message by message, once the broker runs. Whether they were, our
-   checkpoint says; where it does not, or Apache's, the wheel does, and of less than a second the slots are given anew in any case:
-   a message of Apache's does not always tell within which of them it is due.
-5. The log is missing or damaged: both are made again from the queue, message by message, once the broker runs. Without a checkpoint too,
-   nobody knows what is delivered: all that the queue still has is delivered (again), but for what it recalls.
+1. The checkpoint is ours: the log up to its end is on the disk, and so is the wheel as it was then
+   or later. The log is cut there, slots that point behind it are led back along their chains, and
+   the messages behind its queue offset are read again. The wheel must then have the sum that the
+   checkpoint says; else it is damaged.
+2. Apache's broker wrote it: its log may be longer, and its wheel older. The log is read from one
+   file before the checkpoint on, every good unit becomes the last of its slot, and it ends at the
+   first that is not good. Messages that have units already are known. RocketMQ:
+   ``TimerMessageStore.recover``.
+3. The wheel is missing or damaged, or a chain behind the checkpoint is torn: the wheel is made from
+   the whole log.
+4. Both were written with another precision: the slots are given anew, message by message, once the
+   broker runs. Whether they were, our checkpoint says; where it does not, or Apache's, the wheel
+   does, and of less than a second the slots are given anew in any case: a message of Apache's does
+   not always tell within which of them it is due.
+5. The log is missing or damaged: both are made again from the queue, message by message, once the
+   broker runs. Without a checkpoint too, nobody knows what is delivered: all that the queue still
+   has is delivered (again), but for what it recalls.
 """
 
 from __future__ import annotations
@@ -29,9 +35,14 @@ from turbopump.store.timer_wheel import Slot, TimerWheel, wheel_size
 
 
 def open_timers(
-    config: TimerConfig, disk: Disk, queue: ConsumeQueue | None, now: int, report: Callable[[str], None]
+    config: TimerConfig,
+    disk: Disk,
+    queue: ConsumeQueue | None,
+    now: int,
+    report: Callable[[str], None],
 ) -> PendingTimers:
-    """The timers of a store whose commit log and queues are recovered. ``queue`` is that of ``TIMER_TOPIC``, None if there is none.
+    """The timers of a store whose commit log and queues are recovered. ``queue`` is that of
+    ``TIMER_TOPIC``, None if there is none.
 
     Raises OSError; damage is reported and repaired.
     """
@@ -43,11 +54,15 @@ def open_timers(
         timers.forget()
         timers.queue_offset = first
         if end > first:
-            report(f"{config.paths.timer_checkpoint} is missing or damaged: timer messages delivered already will be so again")
+            report(
+                f"{config.paths.timer_checkpoint} is missing or damaged: timer messages "
+                "delivered already will be so again"
+            )
         return timers
     if checkpoint.queue_offset > end:
         fault: str | None = (
-            f"the queue of timer messages ends at {end}, before the {checkpoint.queue_offset} that the timers had reached"
+            f"the queue of timer messages ends at {end}, before the {checkpoint.queue_offset} "
+            "that the timers had reached"
         )
     else:
         fault = _load(timers, config, disk, checkpoint, queue, now)
@@ -59,9 +74,15 @@ def open_timers(
 
 
 def _load(
-    timers: PendingTimers, config: TimerConfig, disk: Disk, checkpoint: TimerCheckpoint, queue: ConsumeQueue | None, now: int
+    timers: PendingTimers,
+    config: TimerConfig,
+    disk: Disk,
+    checkpoint: TimerCheckpoint,
+    queue: ConsumeQueue | None,
+    now: int,
 ) -> str | None:
-    """Bring log and wheel to where the checkpoint says; what is wrong with them, if that cannot be."""
+    """Bring log and wheel to where the checkpoint says; what is wrong with them, if that cannot
+    be."""
     log = timers.log
     if checkpoint.redo_before:
         timers.redo_before = checkpoint.redo_before
@@ -91,7 +112,9 @@ def _load(
         if not fill_wheel(timers, checkpoint.log_end):
             return f"the timer log is damaged at position {log.scanned_to}"
         if checkpoint.log_end > log.start:
-            timers.report("the timer wheel was missing or damaged; it is made again from the timer log")
+            timers.report(
+                "the timer wheel was missing or damaged; it is made again from the timer log"
+            )
     log.cut_at(checkpoint.log_end)
     return None
 
@@ -103,11 +126,15 @@ def _precision(timers: PendingTimers, now: int, *, whole: bool) -> int:
         return 0
     if whole:
         return 0 if timers.wheel.is_of_another_precision(now) else precision
-    strange = any(unit.time % precision and unit.time >= timers.read_time for unit in log.scan(log.start))
+    strange = any(
+        unit.time % precision and unit.time >= timers.read_time for unit in log.scan(log.start)
+    )
     return 0 if strange else precision
 
 
-def _take_out(timers: PendingTimers, checkpoint: TimerCheckpoint, queue: ConsumeQueue | None) -> str | None:
+def _take_out(
+    timers: PendingTimers, checkpoint: TimerCheckpoint, queue: ConsumeQueue | None
+) -> str | None:
     """All slots are to be given anew: see 4."""
     end = checkpoint.log_end
     if not checkpoint.ours:
@@ -117,7 +144,10 @@ def _take_out(timers: PendingTimers, checkpoint: TimerCheckpoint, queue: Consume
                 timers.known.add(unit.offset)
         end = timers.log.scanned_to
         if end < checkpoint.log_end:
-            return f"the timer log ends at position {end}, before {checkpoint.log_end}, which was on the disk"
+            return (
+                f"the timer log ends at position {end}, before {checkpoint.log_end}, which "
+                "was on the disk"
+            )
     timers.take_out_old_slots(end, checkpoint.read_time)
     return None
 
@@ -129,7 +159,8 @@ def _first_new(timers: PendingTimers, queue: ConsumeQueue | None) -> int | None:
 
 
 def fill_wheel(timers: PendingTimers, end: int) -> bool:
-    """Make the wheel from the log up to ``end``; False if the log is damaged before it. About 1.5 µs a unit."""
+    """Make the wheel from the log up to ``end``; False if the log is damaged before it. About 1.5
+    µs a unit."""
     wheel, log = timers.wheel, timers.log
     wheel.clear()
     first, until = timers.read_time, timers.read_time + wheel.span_ms
@@ -140,7 +171,8 @@ def fill_wheel(timers: PendingTimers, end: int) -> bool:
 
 
 def _lead_back(timers: PendingTimers, checkpoint: TimerCheckpoint) -> bool:
-    """Let every pending slot end where the log did at the checkpoint; False if a chain is torn, or the wheel is not what it was then."""
+    """Let every pending slot end where the log did at the checkpoint; False if a chain is torn, or
+    the wheel is not what it was then."""
     wheel, end = timers.wheel, checkpoint.log_end
     timers.log.end = timers.log.capacity
     for slot in wheel.mark_pending(timers.read_time):
@@ -154,7 +186,8 @@ def _lead_back(timers: PendingTimers, checkpoint: TimerCheckpoint) -> bool:
 
 
 def _before(timers: PendingTimers, slot: Slot, end: int) -> tuple[int, int] | None:
-    """The last unit of a slot before ``end``, and how many the slot has then; None if its chain is torn."""
+    """The last unit of a slot before ``end``, and how many the slot has then; None if its chain is
+    torn."""
     position, count = slot.last, slot.units
     while position >= end:
         unit = timers.log.unit(position)
@@ -165,7 +198,9 @@ def _before(timers: PendingTimers, slot: Slot, end: int) -> tuple[int, int] | No
     return position, count
 
 
-def _follow(timers: PendingTimers, checkpoint: TimerCheckpoint, queue: ConsumeQueue | None, *, whole: bool) -> str | None:
+def _follow(
+    timers: PendingTimers, checkpoint: TimerCheckpoint, queue: ConsumeQueue | None, *, whole: bool
+) -> str | None:
     """Apache's log and wheel: see 2."""
     log, wheel = timers.log, timers.wheel
     begin = log.file_start(max(checkpoint.log_end - log.file_size, log.start))
@@ -176,7 +211,10 @@ def _follow(timers: PendingTimers, checkpoint: TimerCheckpoint, queue: ConsumeQu
         _revise(wheel, found)
     end = log.scanned_to
     if end < checkpoint.log_end:
-        return f"the timer log ends at position {end}, before {checkpoint.log_end}, which was on the disk"
+        return (
+            f"the timer log ends at position {end}, before {checkpoint.log_end}, which was on "
+            "the disk"
+        )
     pending = wheel.mark_pending(timers.read_time)
     if not whole or any(slot.last > end - UNIT_SIZE for slot in pending):
         fill_wheel(timers, end)

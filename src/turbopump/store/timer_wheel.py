@@ -5,9 +5,9 @@
     slot, 32 bytes:   8 time / precision   8 position of its first unit   8 position of its last unit   4 units   4 magic (0)
     file:             slots × 2 of them, 7 × 86,400 × 2 by default: 38,707,200 bytes; slot of a time = time / precision mod their number
 
-A slot is written over when its time comes round again, not when its units have been delivered: which of them still matter is for whoever
-knows up to which time all is delivered. Derived data: it can be made again from the timer log. Source: apache/rocketmq ``TimerWheel``,
-``Slot``.
+A slot is written over when its time comes round again, not when its units have been delivered:
+which of them still matter is for whoever knows up to which time all is delivered. Derived data: it
+can be made again from the timer log. Source: apache/rocketmq ``TimerWheel``, ``Slot``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from turbopump.store.mapped_file import STEP, data_steps
 
 SLOT_SIZE: Final = 32
 SLOTS: Final = 7 * 86_400
-"""The slots of one round, whatever the precision; the file has two rounds. RocketMQ: ``TIMER_WHEEL_TTL_DAY``."""
+"""The slots of one round, whatever the precision; the file has two rounds. RocketMQ:
+``TIMER_WHEEL_TTL_DAY``."""
 
 _SLOT: Final = struct.Struct(">qqqii")
 _COUNT_MAX: Final = 0x7FFFFFFF
@@ -30,7 +31,8 @@ _OCCUPIED: Final = b"\x01"
 
 
 class Slot(NamedTuple):
-    """``time`` in ms; ``first`` and ``last`` are positions in the timer log; ``units`` of them, recalls counted against it."""
+    """``time`` in ms; ``first`` and ``last`` are positions in the timer log; ``units`` of them,
+    recalls counted against it."""
 
     time: int
     first: int
@@ -46,8 +48,8 @@ def wheel_size(slots: int) -> int:
 class TimerWheel:
     """The file at ``path``, made if it is not there. Times in ms, multiples of ``precision_ms``.
 
-    Which slots hold units that are not delivered yet is known beside the file, one byte a slot, so that the next one is found at once.
-    Raises OSError, StoreError.
+    Which slots hold units that are not delivered yet is known beside the file, one byte a slot, so
+    that the next one is found at once. Raises OSError, StoreError.
     """
 
     def __init__(self, disk: Disk, path: Path, slots: int, precision_ms: int) -> None:
@@ -62,7 +64,8 @@ class TimerWheel:
         self._buffer = self.segment.buffer
         self._occupied = bytearray(self.total)
         self.sum = 0
-        """Of the CRC-32 of every slot that is not delivered: what tells whether the file is still as it was written."""
+        """Of the CRC-32 of every slot that is not delivered: what tells whether the file is still
+        as it was written."""
         self.waiting = 0
         """Of the units of every slot that is not delivered, recalls counted against it."""
         self.dirty = False
@@ -75,7 +78,9 @@ class TimerWheel:
     def slot(self, time: int) -> Slot | None:
         """The slot of a time; None if nothing was ever put there, or only for another time."""
         number = time // self.precision_ms
-        found, first, last, count, _ = _SLOT.unpack_from(self._buffer, number % self.total * SLOT_SIZE)
+        found, first, last, count, _ = _SLOT.unpack_from(
+            self._buffer, number % self.total * SLOT_SIZE
+        )
         return Slot(time, first, last, count) if found == number and last >= 0 else None
 
     def last(self, time: int) -> int:
@@ -85,7 +90,8 @@ class TimerWheel:
         return int(last) if found == number else -1
 
     def put(self, time: int, position: int, change: int) -> None:
-        """The unit at ``position`` is now the newest of a time; ``change`` is what it does to the count."""
+        """The unit at ``position`` is now the newest of a time; ``change`` is what it does to the
+        count."""
         number = time // self.precision_ms
         index = number % self.total
         found, first, _, before, magic = _SLOT.unpack_from(self._buffer, index * SLOT_SIZE)
@@ -113,7 +119,8 @@ class TimerWheel:
             self._occupied[index] = 0
 
     def next_pending(self, time: int) -> int | None:
-        """The first slot from ``time`` on that holds what is not delivered. Some 0.1 ms if none does."""
+        """The first slot from ``time`` on that holds what is not delivered. Some 0.1 ms if none
+        does."""
         number = time // self.precision_ms
         index = number % self.total
         found = self._occupied.find(_OCCUPIED, index)
@@ -125,8 +132,8 @@ class TimerWheel:
         return (number + found - index) * self.precision_ms
 
     def mark_pending(self, time: int) -> list[Slot]:
-        """Take every slot from ``time`` on, for one span, as not delivered; those are the answer. Reads the whole file; about 0.3 s if
-        it is full."""
+        """Take every slot from ``time`` on, for one span, as not delivered; those are the answer.
+        Reads the whole file; about 0.3 s if it is full."""
         pending = []
         number, total = time // self.precision_ms, self.total
         self._occupied = bytearray(total)
@@ -145,7 +152,8 @@ class TimerWheel:
         return pending
 
     def is_of_another_precision(self, now: int) -> bool:
-        """Whether there are slots that no time around ``now`` has: then they are counted in other units. Reads the whole file."""
+        """Whether there are slots that no time around ``now`` has: then they are counted in other
+        units. Reads the whole file."""
         low, high = (int(now * share) // self.precision_ms for share in (0.7, 1.4))
         for start in data_steps(self.segment, 0):
             size = min(STEP, self.segment.size - start)

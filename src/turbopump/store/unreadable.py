@@ -1,7 +1,7 @@
 """What a disk cannot read of a file, sector by sector.
 
-The rule: a sector is given up only when it has failed a few times; what is given up is zeros, and named. It must not know what the
-bytes mean.
+The rule: a sector is given up only when it has failed a few times; what is given up is zeros, and
+named. It must not know what the bytes mean.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ _TRIES: Final = 3
 
 
 class Unreadable(NamedTuple):
-    """Bytes ``start`` to ``end`` of a row of files, in the file ``path``, which the system cannot read: ``cause``."""
+    """Bytes ``start`` to ``end`` of a row of files, in the file ``path``, which the system cannot
+    read: ``cause``."""
 
     start: int
     end: int
@@ -26,8 +27,8 @@ class Unreadable(NamedTuple):
 
 
 def read_round(segment: Segment, at: int, size: int, start: int, found: list[Unreadable]) -> bytes:
-    """Bytes of a segment; what cannot be read is zeros, and added to ``found``, as one with what lies right before it. ``start`` is
-    the offset of the segment's first byte."""
+    """Bytes of a segment; what cannot be read is zeros, and added to ``found``, as one with what
+    lies right before it. ``start`` is the offset of the segment's first byte."""
     try:
         return segment.read_cold(at, size)
     except OSError:
@@ -40,7 +41,9 @@ def read_round(segment: Segment, at: int, size: int, start: int, found: list[Unr
             parts.append(bytes(sector_end - at))
             joined = found and (found[-1].end, found[-1].path) == (start + at, segment.path)
             before = found.pop() if joined else None
-            begin, cause = (before.start, before.cause) if before else (start + at, read.strerror or str(read))
+            begin, cause = (
+                (before.start, before.cause) if before else (start + at, read.strerror or str(read))
+            )
             found.append(Unreadable(begin, start + sector_end, segment.path, cause))
         else:
             parts.append(read)

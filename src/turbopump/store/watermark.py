@@ -1,7 +1,8 @@
 """An offset that only grows, and who waits for it.
 
-Flushed, dispatched, end of a queue: whoever waits, waits for "it reaches x". A plain value with registered wake-ups; no loop, no
-lock, no clock: deadlines and awaiting belong to the broker. Wake-ups run inside ``advance`` and must be short.
+Flushed, dispatched, end of a queue: whoever waits, waits for "it reaches x". A plain value with
+registered wake-ups; no loop, no lock, no clock: deadlines and awaiting belong to the broker.
+Wake-ups run inside ``advance`` and must be short.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ class Waiter:
 
     __slots__ = ("_watermark", "order", "threshold", "wake")
 
-    def __init__(self, watermark: Watermark, threshold: int, order: int, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, watermark: Watermark, threshold: int, order: int, wake: Callable[[], None]
+    ) -> None:
         self._watermark = watermark
         self.threshold = threshold
         self.order = order
@@ -47,7 +50,8 @@ class Watermark:
         self._cancelled = 0
 
     def when(self, threshold: int, wake: Callable[[], None]) -> Waiter:
-        """Call ``wake`` once ``value >= threshold``, or once this has failed (look at ``error``). Not called at once."""
+        """Call ``wake`` once ``value >= threshold``, or once this has failed (look at ``error``).
+        Not called at once."""
         self._order += 1
         waiter = Waiter(self, threshold, self._order, wake)
         heapq.heappush(self._waiters, waiter)
@@ -70,11 +74,13 @@ class Watermark:
 
     @property
     def waiting(self) -> int:
-        """Waiters registered; some cancelled ones are among them until they are passed or become too many."""
+        """Waiters registered; some cancelled ones are among them until they are passed or become
+        too many."""
         return len(self._waiters)
 
     def _one_cancelled(self) -> None:
-        """Drop cancelled waiters once they are the greater part: polls on a queue that never grows come and go for ever."""
+        """Drop cancelled waiters once they are the greater part: polls on a queue that never grows
+        come and go for ever."""
         self._cancelled += 1
         if self._cancelled > CANCELLED_KEPT and self._cancelled > len(self._waiters) // 2:
             self._waiters[:] = [waiter for waiter in self._waiters if waiter.wake is not None]

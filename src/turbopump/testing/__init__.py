@@ -1,8 +1,8 @@
-"""What tests use: a broker in a moment (`running_broker`, the fixture `rocketmq`), and simulations that
-replay from a seed.
+"""What tests use: a broker in a moment (`running_broker`, the fixture `rocketmq`), and simulations
+that replay from a seed.
 
-The public names are imported on first use: the pytest plugin lives here and must cost nothing until it is
-used.
+The public names are imported on first use: the pytest plugin lives here and must cost nothing until
+it is used.
 """
 
 from typing import TYPE_CHECKING

@@ -25,7 +25,8 @@ SMALL_FILES: dict[str, Any] = {
     "max_index_num": 4_000,
     "disk_free_space_min": 64 * 1024 * 1024,
 }
-"""Fields of BrokerConfig: a production broker allocates 1 GiB for its first message, and refuses sends on a disk over 90 % full."""
+"""Fields of BrokerConfig: a production broker allocates 1 GiB for its first message, and refuses
+sends on a disk over 90 % full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,10 @@ class RunningBroker:
         """
         client = RemotingClient()
         try:
-            await client.call(self.broker_address, CreateTopic(topic=topic, read_queue_nums=queues, write_queue_nums=queues))
+            await client.call(
+                self.broker_address,
+                CreateTopic(topic=topic, read_queue_nums=queues, write_queue_nums=queues),
+            )
         finally:
             await client.close()
 
@@ -58,10 +62,11 @@ async def running_broker(
 ) -> AsyncIterator[RunningBroker]:
     """Run a name server and a broker until the block ends.
 
-    Both listen on free ports of `host`. The store is in `directory`, which is kept, or in a temporary one,
-    which is not. `config` are fields of `turbopump.config.broker_config.BrokerConfig`
-    (`flush_disk_type=...`); files are small unless they say otherwise. Ready in some tens of milliseconds.
-    Raises ConfigError for a value that cannot be used.
+    Both listen on free ports of `host`. The store is in `directory`, which is kept, or in a
+    temporary one, which is not. `config` are fields of
+    `turbopump.config.broker_config.BrokerConfig` (`flush_disk_type=...`); files are small unless
+    they say otherwise. Ready in some tens of milliseconds. Raises ConfigError for a value that
+    cannot be used.
     """
     async with AsyncExitStack() as stack:
         if directory is None:
@@ -77,7 +82,9 @@ async def running_broker(
             **SMALL_FILES,
             **config,
         }
-        broker = Broker(BrokerConfig(namesrv_addr=namesrv, store_path_root_dir=str(directory), **fields))
+        broker = Broker(
+            BrokerConfig(namesrv_addr=namesrv, store_path_root_dir=str(directory), **fields)
+        )
         stack.push_async_callback(broker.close)
         await broker.start()
         yield RunningBroker(namesrv, broker.address, Path(directory), broker, name_server)

@@ -1,7 +1,8 @@
-"""A running broker for code without an event loop: it lives on a loop of its own, in a thread of its own.
+"""A running broker for code without an event loop: it lives on a loop of its own, in a thread of
+its own.
 
-Its one rule: `start` returns when clients can be served, `stop` when nothing is left; a failure of either
-comes out there. It must not know pytest.
+Its one rule: `start` returns when clients can be served, `stop` when nothing is left; a failure of
+either comes out there. It must not know pytest.
 """
 
 import asyncio
@@ -108,5 +109,10 @@ class BrokerThread:
     def __enter__(self) -> "BrokerThread":
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.stop()

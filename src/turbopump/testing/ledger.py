@@ -1,9 +1,10 @@
-"""What was sent, acknowledged, delivered and committed in a test, and whether that history is allowed.
+"""What was sent, acknowledged, delivered and committed in a test, and whether that history is
+allowed.
 
-Bodies are unique and the broker assigns (queue, offset), so no search is needed: every rule is one pass over
-sorted records. Its one rule: only a positive acknowledgement counts as stored; a time-out or a status such as
-FLUSH_DISK_TIMEOUT is "maybe". It must not know brokers, clients or loops: whoever runs a test writes down
-what it saw.
+Bodies are unique and the broker assigns (queue, offset), so no search is needed: every rule is one
+pass over sorted records. Its one rule: only a positive acknowledgement counts as stored; a time-out
+or a status such as FLUSH_DISK_TIMEOUT is "maybe". It must not know brokers, clients or loops:
+whoever runs a test writes down what it saw.
 """
 
 import enum
@@ -78,7 +79,8 @@ class Send:
         self.outcome, self.ended = Outcome.MAYBE, at
 
     def refused(self, at: float) -> None:
-        """The producer was told that nothing was stored, and no earlier try of this send may have been."""
+        """The producer was told that nothing was stored, and no earlier try of this send may have
+        been."""
         self.outcome, self.ended = Outcome.REFUSED, at
 
     def __str__(self) -> str:
@@ -88,8 +90,8 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One body handed to a consumer. `life` tells one start of a consumer (or one holding of a queue) from
-    the next.
+    """One body handed to a consumer. `life` tells one start of a consumer (or one holding of a
+    queue) from the next.
     """
 
     group: str
@@ -113,8 +115,9 @@ class Commit:
 class Ledger:
     """Write down a history, then ask `violations`.
 
-    `in_flight_max` is how many messages of one queue a consumer may have taken and not yet committed when it
-    stops: so many may come again after each `disturbance` (crash, rebalance, lost connection).
+    `in_flight_max` is how many messages of one queue a consumer may have taken and not yet
+    committed when it stops: so many may come again after each `disturbance` (crash, rebalance, lost
+    connection).
     """
 
     in_flight_max: int = 0
@@ -123,14 +126,16 @@ class Ledger:
     _consumed: list[Delivery | Commit] = field(default_factory=list)  # in the order it happened
 
     def send(self, producer: str, topic: str, body: bytes, at: float) -> Send:
-        """A producer begins to send `body`, which no other send of this ledger has; report the outcome on
-        the result.
+        """A producer begins to send `body`, which no other send of this ledger has; report the
+        outcome on the result.
         """
         send = Send(producer, topic, body, at)
         self.sends.append(send)
         return send
 
-    def delivered(self, group: str, consumer: str, queue: Queue, offset: int, body: bytes, life: int = 0) -> None:
+    def delivered(
+        self, group: str, consumer: str, queue: Queue, offset: int, body: bytes, life: int = 0
+    ) -> None:
         self._consumed.append(Delivery(group, consumer, queue, offset, body, life))
 
     def committed(self, group: str, queue: Queue, offset: int) -> None:
@@ -149,19 +154,21 @@ class Ledger:
         return [send for send in self.sends if send.outcome is Outcome.ACKNOWLEDGED]
 
     def missing(self, group: str) -> list[Send]:
-        """Acknowledged sends of topics the group has consumed that it was not given yet; empty means caught
-        up.
+        """Acknowledged sends of topics the group has consumed that it was not given yet; empty
+        means caught up.
         """
         seen = {delivery.body for delivery in self.deliveries if delivery.group == group}
         return [send for send in self.acknowledged if send.body not in seen]
 
-    def violations(self, groups: Iterable[str] = (), *, ordered: Iterable[str] = (), drained: bool = True) -> list[Violation]:
+    def violations(
+        self, groups: Iterable[str] = (), *, ordered: Iterable[str] = (), drained: bool = True
+    ) -> list[Violation]:
         """Everything that must not have happened.
 
-        `groups` are the consumer groups that subscribe to all that was sent. `ordered` are those that take
-        one message of a queue at a time, for which skips are judged. `drained`: the groups have had time to
-        consume everything; if not, a message counts as lost only when the group was given a later one of the
-        same queue.
+        `groups` are the consumer groups that subscribe to all that was sent. `ordered` are those
+        that take one message of a queue at a time, for which skips are judged. `drained`: the
+        groups have had time to consume everything; if not, a message counts as lost only when the
+        group was given a later one of the same queue.
         """
         subscribed = sorted({*groups, *ordered})
         found = [*self._bodies(), *self._places(), *self._producer_order(), *self._real_time()]
@@ -178,7 +185,10 @@ class Ledger:
         assert len(sent) == len(self.sends), "bodies of a ledger must be unique"
         for delivery in self.deliveries:
             send = sent.get(delivery.body)
-            where = f"{_short(delivery.body)} to {delivery.consumer} from {delivery.queue} offset {delivery.offset}"
+            where = (
+                f"{_short(delivery.body)} to {delivery.consumer} from {delivery.queue} "
+                f"offset {delivery.offset}"
+            )
             if send is None or send.topic != delivery.queue.topic:
                 yield Violation(Rule.PHANTOM, where)
             elif send.outcome is Outcome.REFUSED:
@@ -189,12 +199,19 @@ class Ledger:
         restarts.
         """
         at_place: dict[tuple[Queue, int], bytes] = {}
-        claims = [(send.queue, send.offset, send.body) for send in self.acknowledged if send.queue is not None]
+        claims = [
+            (send.queue, send.offset, send.body)
+            for send in self.acknowledged
+            if send.queue is not None
+        ]
         claims += [(delivery.queue, delivery.offset, delivery.body) for delivery in self.deliveries]
         for queue, offset, body in claims:
             first = at_place.setdefault((queue, offset), body)
             if first != body:
-                yield Violation(Rule.TWO_AT_ONE_OFFSET, f"{queue} offset {offset}: {_short(first)} and {_short(body)}")
+                yield Violation(
+                    Rule.TWO_AT_ONE_OFFSET,
+                    f"{queue} offset {offset}: {_short(first)} and {_short(body)}",
+                )
 
     def _producer_order(self) -> Iterator[Violation]:
         """Sends of one producer that did not overlap stand in its queue as it sent them."""
@@ -202,7 +219,11 @@ class Ledger:
             latest: dict[str, Send] = {}
             for send in sorted(sends, key=lambda each: each.begun):
                 before = latest.get(send.producer)
-                if before is not None and before.ended <= send.begun and before.offset >= send.offset:
+                if (
+                    before is not None
+                    and before.ended <= send.begun
+                    and before.offset >= send.offset
+                ):
                     yield Violation(Rule.ORDER, f"{before} was sent before {send}")
                 if before is None or send.offset > before.offset:
                     latest[send.producer] = send
@@ -216,7 +237,9 @@ class Ledger:
                     and ended_first.ended < send.begun
                     and ended_first.producer != send.producer  # one producer's own order is ORDER
                 ):
-                    yield Violation(Rule.REAL_TIME, f"{ended_first} was acknowledged before {send} was begun")
+                    yield Violation(
+                        Rule.REAL_TIME, f"{ended_first} was acknowledged before {send} was begun"
+                    )
                 if ended_first is None or send.ended < ended_first.ended:
                     ended_first = send
 
@@ -238,13 +261,19 @@ class Ledger:
             done = committed.get(event.queue, 0)
             if isinstance(event, Commit):
                 if event.offset < done:
-                    yield Violation(Rule.REGRESS, f"{group} committed {event.queue} {event.offset} after {done}")
+                    yield Violation(
+                        Rule.REGRESS, f"{group} committed {event.queue} {event.offset} after {done}"
+                    )
                 committed[event.queue] = max(done, event.offset)
             elif event.offset < done:
-                yield Violation(Rule.REGRESS, f"{group} was given {event.queue} offset {event.offset}, committed to {done}")
+                yield Violation(
+                    Rule.REGRESS,
+                    f"{group} was given {event.queue} offset {event.offset}, committed to {done}",
+                )
 
     def _duplicates(self, group: str) -> Iterator[Violation]:
-        seen: set[tuple[Queue, int, bytes]] = set()  # not bodies alone: a producer's retry may store one body at two offsets
+        # not bodies alone: a producer's retry may store one body at two offsets
+        seen: set[tuple[Queue, int, bytes]] = set()
         again: dict[Queue, int] = defaultdict(int)
         for delivery in self.deliveries:
             if delivery.group == group:
@@ -256,12 +285,13 @@ class Ledger:
             if count > allowed:
                 yield Violation(
                     Rule.DUPLICATES,
-                    f"{group} was given {count} of {queue} again; {self.disturbances} disturbances allow {allowed}",
+                    f"{group} was given {count} of {queue} again; {self.disturbances} "
+                    f"disturbances allow {allowed}",
                 )
 
     def _skips(self, group: str) -> Iterator[Violation]:
-        """Within one life of a consumer, the next offset of a queue is the next that exists or one it was
-        given before.
+        """Within one life of a consumer, the next offset of a queue is the next that exists or one
+        it was given before.
         """
         existing: dict[Queue, list[int]] = defaultdict(list)
         for queue, sends in self._by_queue().items():
@@ -278,7 +308,8 @@ class Ledger:
                     if offset not in given[delivery.queue]:
                         yield Violation(
                             Rule.SKIP,
-                            f"{delivery.consumer} went from {delivery.queue} offset {last} to {delivery.offset} "
+                            f"{delivery.consumer} went from {delivery.queue} offset {last} to "
+                            f"{delivery.offset} "
                             f"without {offset}",
                         )
             position[life] = delivery.offset

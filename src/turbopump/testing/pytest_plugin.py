@@ -1,7 +1,8 @@
-"""The pytest plugin that comes with the package: the fixture `rocketmq`, a running name server and broker.
+"""The pytest plugin that comes with the package: the fixture `rocketmq`, a running name server and
+broker.
 
-Its one rule: it is loaded into every test run of everyone who has Turbopump installed, so it imports nothing
-of Turbopump until the fixture is asked for.
+Its one rule: it is loaded into every test run of everyone who has Turbopump installed, so it
+imports nothing of Turbopump until the fixture is asked for.
 """
 
 from collections.abc import Iterator
@@ -26,7 +27,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def _scope(fixture_name: str, config: pytest.Config) -> Any:
     scope = str(config.getini("rocketmq_scope"))
     if scope not in _SCOPES:
-        raise pytest.UsageError(f"rocketmq_scope is {scope!r}; expected one of {', '.join(_SCOPES)}")
+        raise pytest.UsageError(
+            f"rocketmq_scope is {scope!r}; expected one of {', '.join(_SCOPES)}"
+        )
     return scope
 
 
@@ -34,9 +37,9 @@ def _scope(fixture_name: str, config: pytest.Config) -> Any:
 def rocketmq() -> "Iterator[BrokerThread]":
     """A RocketMQ name server and broker on free ports of 127.0.0.1, empty, gone after the test.
 
-    `rocketmq.namesrv` is the address for producers and consumers; `rocketmq.create_topic(name, queues)`,
-    `rocketmq.broker_address`, `rocketmq.directory`. It runs in a thread: synchronous and asyncio tests can
-    use it.
+    `rocketmq.namesrv` is the address for producers and consumers; `rocketmq.create_topic(name,
+    queues)`, `rocketmq.broker_address`, `rocketmq.directory`. It runs in a thread: synchronous and
+    asyncio tests can use it.
     """
     from turbopump.testing.broker_thread import BrokerThread
 

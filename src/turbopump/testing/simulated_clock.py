@@ -1,7 +1,8 @@
-"""A `turbopump.clock.Clock` for simulations: wall time that starts on a fixed day, runs with the loop and can
-be made to jump.
+"""A `turbopump.clock.Clock` for simulations: wall time that starts on a fixed day, runs with the
+loop and can be made to jump.
 
-Its one rule: `monotonic` is the loop's virtual time whatever happens to `now_ms`, as on a real machine.
+Its one rule: `monotonic` is the loop's virtual time whatever happens to `now_ms`, as on a real
+machine.
 """
 
 import asyncio
@@ -11,7 +12,8 @@ START_MS = 1_700_000_000_000
 
 
 class SimulatedClock:
-    """The clocks of one host. `start_ms` is wall time, in epoch milliseconds, when the loop's time is 0."""
+    """The clocks of one host. `start_ms` is wall time, in epoch milliseconds, when the loop's time
+    is 0."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, start_ms: int = START_MS) -> None:
         self._loop = loop

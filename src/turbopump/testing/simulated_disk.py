@@ -1,18 +1,19 @@
-"""A disk in memory for simulations: it outlives the processes that use it, and can lose power, fail and be
-slow.
+"""A disk in memory for simulations: it outlives the processes that use it, and can lose power, fail
+and be slow.
 
-`SimulatedDisk` is the hardware; a process gets the `turbopump.store.disk.Disk` seam of it from `mount()`. Its
-one rule: every choice (what a power cut keeps, how long a sync takes) comes from the random source it was
-given.
+`SimulatedDisk` is the hardware; a process gets the `turbopump.store.disk.Disk` seam of it from
+`mount()`. Its one rule: every choice (what a power cut keeps, how long a sync takes) comes from the
+random source it was given.
 
-After `power_cut`: what was synced is there; of the rest any subset of 512-byte sectors is, one of them
-perhaps torn. New names, renames and removals not synced are there up to some point in the order in which they
-were made, as a journal keeps them; any sync settles what the journal had before. With `strict_directories`
-(all that POSIX promises) only a sync of the directory makes a name durable, and each directory loses on its
-own. After `kill` (kill -9) everything written is there. Either way the mount is dead: whoever still holds it
-gets PowerCut from every call.
+After `power_cut`: what was synced is there; of the rest any subset of 512-byte sectors is, one of
+them perhaps torn. New names, renames and removals not synced are there up to some point in the
+order in which they were made, as a journal keeps them; any sync settles what the journal had
+before. With `strict_directories` (all that POSIX promises) only a sync of the directory makes a
+name durable, and each directory loses on its own. After `kill` (kill -9) everything written is
+there. Either way the mount is dead: whoever still holds it gets PowerCut from every call.
 
-Simplified: directories themselves are durable at once; one that was removed is back if a file in it is.
+Simplified: directories themselves are durable at once; one that was removed is back if a file in it
+is.
 """
 
 import errno
@@ -30,7 +31,8 @@ from turbopump.testing.simulated_mount import PowerCut, SimulatedMount
 
 ANY = "any"
 Change = list[tuple[Path, SimulatedFile | None]]
-"""One step of a directory: the names it sets or removes, all or none of which survive a power cut."""
+"""One step of a directory: the names it sets or removes, all or none of which survive a power
+cut."""
 
 
 @dataclass(slots=True)
@@ -44,8 +46,8 @@ class _Fault:
 class SimulatedDisk:
     """See the module. `capacity` is bytes; `clock` dates files.
 
-    Operations have the names ``create open read write sync rename directory_sync remove space``; `fail` and
-    `cut_power_at` take one of them, or ANY.
+    Operations have the names ``create open read write sync rename directory_sync remove space``;
+    `fail` and `cut_power_at` take one of them, or ANY.
     """
 
     def __init__(
@@ -66,8 +68,8 @@ class SimulatedDisk:
         self.operations = 0
         """How many operations there were: the range for `cut_power_at`."""
         self.failed = False
-        """Whether an operation has failed since the last power cut: then the cache may show what the disk
-        lost.
+        """Whether an operation has failed since the last power cut: then the cache may show what
+        the disk lost.
         """
         self.on_power_cut: Callable[[], None] | None = None
         """Called when `cut_power_at` strikes, for the process to be killed with its disk."""
@@ -88,21 +90,30 @@ class SimulatedDisk:
         assert self.mounted is None or self.mounted.closed, (
             "kill the process before, or cut its power, with the disk's kill() or power_cut()"
         )
-        while self._dead:  # not before: what was cut down in the middle of an operation may still have had a look at them
+        # not before: what was cut down in the middle of an operation may still have had a look at
+        # them
+        while self._dead:
             self._dead.pop().free()
         self.mounted = SimulatedMount(self)
         return self.mounted
 
     def kill(self) -> None:
-        """The process is gone (kill -9), the machine is not: what was written stays, synced or not."""
+        """The process is gone (kill -9), the machine is not: what was written stays, synced or
+        not."""
         self._dismount()
         self._dead += self.files.values()
-        survivors = {file: file.survivor() for file in (*self._durable_files.values(), *self.files.values())}
+        survivors = {
+            file: file.survivor() for file in (*self._durable_files.values(), *self.files.values())
+        }
         for change in self._pending:
-            survivors.update((file, file.survivor()) for _, file in change if file and file not in survivors)
+            survivors.update(
+                (file, file.survivor()) for _, file in change if file and file not in survivors
+            )
         self.files = {path: survivors[file] for path, file in self.files.items()}
         self._durable_files = {path: survivors[file] for path, file in self._durable_files.items()}
-        self._pending = [[(path, file and survivors[file]) for path, file in change] for change in self._pending]
+        self._pending = [
+            [(path, file and survivors[file]) for path, file in change] for change in self._pending
+        ]
 
     def power_cut(self) -> None:
         """The machine loses power; `files` are what the next start finds."""
@@ -135,17 +146,22 @@ class SimulatedDisk:
         self._faults.clear()
 
     def _lose_unsynced_names(self) -> set[SimulatedFile]:
-        """Keep the pending changes up to some point; returns the files whose allocation may be missing."""
+        """Keep the pending changes up to some point; returns the files whose allocation may be
+        missing."""
         journals = [self._pending]
         if self.strict_directories:
             directories = sorted({_directory(change) for change in self._pending})
-            journals = [[change for change in self._pending if _directory(change) == directory] for directory in directories]
+            journals = [
+                [change for change in self._pending if _directory(change) == directory]
+                for directory in directories
+            ]
         half_made: set[SimulatedFile] = set()
         for journal in journals:
             kept = journal[: self.rng.randint(0, len(journal))]
             for change in kept:
                 _apply(change, self._durable_files)
-            # A journal is written in order: what was made before the last thing that is there, was made entirely.
+            # A journal is written in order: what was made before the last thing that is there, was
+            # made entirely.
             half_made.update(file for change in kept[-1:] for _, file in change if file is not None)
         if self.strict_directories:
             half_made.update(self._durable_files.values())
@@ -159,7 +175,9 @@ class SimulatedDisk:
     def space(self, path: Path) -> Space:
         """Room on the file system of a path."""
         if not self.capacities:
-            return Space(self.capacity, self.capacity - sum(file.size for file in self.files.values()))
+            return Space(
+                self.capacity, self.capacity - sum(file.size for file in self.files.values())
+            )
         root = self.file_system(path)
         used = sum(file.size for each, file in self.files.items() if self.file_system(each) == root)
         capacity = self.capacities.get(root, self.capacity)
@@ -196,15 +214,17 @@ class SimulatedDisk:
             self._settle(lambda change: any(named is file for _, named in change))
 
     def _settle(self, wanted: Callable[[Change], bool]) -> None:
-        """Make durable the changes that are wanted; if there is one journal, whatever was changed before
-        too.
+        """Make durable the changes that are wanted; if there is one journal, whatever was changed
+        before too.
         """
         chosen = [number for number, change in enumerate(self._pending) if wanted(change)]
         if not self.strict_directories and chosen:
             chosen = list(range(chosen[-1] + 1))
         for number in chosen:
             _apply(self._pending[number], self._durable_files)
-        self._pending = [change for number, change in enumerate(self._pending) if number not in set(chosen)]
+        self._pending = [
+            change for number, change in enumerate(self._pending) if number not in set(chosen)
+        ]
 
     def _died(self) -> PowerCut:
         self.power_cut()

@@ -1,11 +1,11 @@
 """One file of a simulated disk: what the program sees, and what would be there after a power cut.
 
-`content` is the page cache, the platter the disk under it; they differ in whole sectors of 512 bytes. Its one
-rule: only `sync` promises anything; before it, any subset of the changed sectors may have reached the
-platter, one of them torn. It must not know names and directories.
+`content` is the page cache, the platter the disk under it; they differ in whole sectors of 512
+bytes. Its one rule: only `sync` promises anything; before it, any subset of the changed sectors may
+have reached the platter, one of them torn. It must not know names and directories.
 
-Both are kept as strides of 32 KiB, those of zeros not at all: a timer wheel of 38 MB of which little was ever
-written costs as much as what was written.
+Both are kept as strides of 32 KiB, those of zeros not at all: a timer wheel of 38 MB of which
+little was ever written costs as much as what was written.
 """
 
 import contextlib
@@ -62,7 +62,8 @@ class SimulatedFile:
         return self._map
 
     def unmap(self) -> None:
-        """The program closed its map. Raises BufferError as mmap does, if views of it are still held."""
+        """The program closed its map. Raises BufferError as mmap does, if views of it are still
+        held."""
         if self._map is not None:
             strides = _in_strides(self._map)
             self._map.close()
@@ -81,13 +82,14 @@ class SimulatedFile:
         self._strides, self._size = _in_strides(data), len(data)
 
     def changed(self) -> Sectors:
-        """What a sync would have to write: the sectors that differ from the platter and that the kernel
-        holds dirty.
+        """What a sync would have to write: the sectors that differ from the platter and that the
+        kernel holds dirty.
         """
         return {
             number: sector
             for number, sector in self._differing()
-            # After a failed write-back the kernel calls the page clean and never writes it again, unless it changes.
+            # After a failed write-back the kernel calls the page clean and never writes it again,
+            # unless it changes.
             if self._given_up.get(number) != sector
         }
 
@@ -110,7 +112,8 @@ class SimulatedFile:
         self._given_up.update(sectors)
 
     def survivor(self) -> "SimulatedFile":
-        """The same file for the next process, when this one was killed: its map goes, the cache stays."""
+        """The same file for the next process, when this one was killed: its map goes, the cache
+        stays."""
         file = SimulatedFile.of_zeros(self._size, modified_ms=self.modified_ms)
         file._strides = self._strides if self._map is None else _in_strides(self._map)
         file._platter = None if self._platter is None else dict(self._platter)
@@ -119,11 +122,13 @@ class SimulatedFile:
         return file
 
     def after_power_cut(self, rng: random.Random, *, may_be_empty: bool) -> "SimulatedFile":
-        """What is found at the next start; empty if the name was written and the allocation was not."""
+        """What is found at the next start; empty if the name was written and the allocation was
+        not."""
         if self._platter is None and may_be_empty and rng.random() < 0.5:
             return SimulatedFile(b"", synced=True, modified_ms=self.modified_ms)
         survivors = dict(self._differing())
-        keep = rng.choice((0.0, 1.0, rng.random()))  # nothing, everything, or some: the extremes find bugs too
+        # nothing, everything, or some: the extremes find bugs too
+        keep = rng.choice((0.0, 1.0, rng.random()))
         found = {number: sector for number, sector in survivors.items() if rng.random() < keep}
         if survivors and rng.random() < 0.5:
             torn = rng.choice(list(survivors))
@@ -147,7 +152,9 @@ class SimulatedFile:
             return {}
         if self._platter_size == self._size:
             return self._platter
-        return _in_strides(_joined(self._platter, self._platter_size)[: self._size].ljust(self._size, b"\0"))
+        return _in_strides(
+            _joined(self._platter, self._platter_size)[: self._size].ljust(self._size, b"\0")
+        )
 
     def _under(self, strides: Strides, start: int) -> bytes:
         """The stride that begins at ``start``."""
@@ -157,7 +164,11 @@ class SimulatedFile:
     def _differing(self) -> Iterator[tuple[int, bytes]]:
         live, under = self._map, self._sized_platter()
         for stride in range(0, self._size, STRIDE):
-            piece = live[stride : stride + STRIDE] if live is not None else self._under(self._strides, stride)
+            piece = (
+                live[stride : stride + STRIDE]
+                if live is not None
+                else self._under(self._strides, stride)
+            )
             old = self._under(under, stride)
             if piece == old:
                 continue

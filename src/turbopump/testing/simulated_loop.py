@@ -1,20 +1,23 @@
-"""An asyncio event loop in virtual time, in which one seed decides every order that real life leaves open.
+"""An asyncio event loop in virtual time, in which one seed decides every order that real life
+leaves open.
 
-When nothing is ready it jumps to the next timer; what is ready runs in an order drawn from the seed; nothing
-ready and no timer left is a deadlock, and said so. Threads, executors, real sockets, signals and child
-processes are refused. Its one rule: the same program and seed make the same run, on every Python it supports
-(`trace_hash` tells). It knows nothing of the network but two methods (`create_connection`, `create_server`
-are passed on), and touches these private hooks of asyncio, pinned by
-tests/unit/testing/test_asyncio_hooks.py:
+When nothing is ready it jumps to the next timer; what is ready runs in an order drawn from the
+seed; nothing ready and no timer left is a deadlock, and said so. Threads, executors, real sockets,
+signals and child processes are refused. Its one rule: the same program and seed make the same run,
+on every Python it supports (`trace_hash` tells). It knows nothing of the network but two methods
+(`create_connection`, `create_server` are passed on), and touches these private hooks of asyncio,
+pinned by tests/unit/testing/test_asyncio_hooks.py:
 `BaseEventLoop._run_once/_ready/_scheduled/_stopping/_timer_handle_cancelled`,
 `Handle._run/_cancelled/_context/ _callback/_args`, `TimerHandle._when/_scheduled`.
 
-Which orders are open? asyncio promises that what *one* callback schedules runs in the order it was scheduled,
-so siblings keep their order here; handles of different parents, and timers, are interleaved at random.
+Which orders are open? asyncio promises that what *one* callback schedules runs in the order it was
+scheduled, so siblings keep their order here; handles of different parents, and timers, are
+interleaved at random.
 
-Two things outside the loop still make runs differ: doing things in the order of a set of strings (sort it),
-and `asyncio.wait_for`, which takes more turns on 3.11 than later (`asyncio.timeout` is the same everywhere).
-Tasks and futures hash by serial number here, so sets of them iterate alike in every run.
+Two things outside the loop still make runs differ: doing things in the order of a set of strings
+(sort it), and `asyncio.wait_for`, which takes more turns on 3.11 than later (`asyncio.timeout` is
+the same everywhere). Tasks and futures hash by serial number here, so sets of them iterate alike in
+every run.
 """
 
 import asyncio
@@ -46,7 +49,8 @@ _CANCELLED_TIMERS_MIN = 100
 
 
 class DeadlockError(RuntimeError):
-    """Nothing is ready, no timer is set, and the run has not ended: nobody will ever wake anybody."""
+    """Nothing is ready, no timer is set, and the run has not ended: nobody will ever wake
+    anybody."""
 
 
 class LivelockError(RuntimeError):
@@ -54,7 +58,8 @@ class LivelockError(RuntimeError):
 
 
 class ForbiddenInSimulationError(RuntimeError):
-    """The program asked for something whose outcome a seed cannot decide: a thread, a socket, a signal."""
+    """The program asked for something whose outcome a seed cannot decide: a thread, a socket, a
+    signal."""
 
 
 class Network(Protocol):
@@ -89,8 +94,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.processes: list[SimulatedProcess] = []
         self.turns = 0
         self.trace_to: TextIO | None = None
-        """Where to write the trace as text, a line for each entry: compare two runs that should be equal
-        and are not.
+        """Where to write the trace as text, a line for each entry: compare two runs that should be
+        equal and are not.
         """
         self._order = random.Random(f"{seed}/loop")
         self._now = 0.0
@@ -109,7 +114,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     @property
     def trace_hash(self) -> str:
-        """Hex digest over every callback run so far, its time and its name: equal runs have equal hashes."""
+        """Hex digest over every callback run so far, its time and its name: equal runs have equal
+        hashes."""
         return self._trace.hexdigest()
 
     def trace(self, label: str) -> None:
@@ -199,8 +205,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 self._ready.append(timer)
 
     def _shuffled(self) -> list[asyncio.Handle]:
-        """The ready handles in a random order that keeps siblings in theirs; every such order is equally
-        likely.
+        """The ready handles in a random order that keeps siblings in theirs; every such order is
+        equally likely.
         """
         ready = list(self._ready)
         self._ready.clear()
@@ -209,7 +215,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         families: dict[int, deque[asyncio.Handle]] = {}
         order: list[int] = []
         for position, handle in enumerate(ready):
-            # A timer has no siblings: it is a family of its own (negative, so that it meets no serial).
+            # A timer has no siblings: it is a family of its own (negative, so that it meets no
+            # serial).
             family = handle.parent if isinstance(handle, _SiblingHandle) else -1 - position
             families.setdefault(family, deque()).append(handle)
             order.append(family)
@@ -219,7 +226,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return [families[family].popleft() for family in order]
 
     def _describe_deadlock(self) -> str:
-        lines = [f"deadlock at virtual second {self._now:.6f}: nothing is ready and no timer is set"]
+        lines = [
+            f"deadlock at virtual second {self._now:.6f}: nothing is ready and no timer is set"
+        ]
         paused = [process.name for process in self.processes if process.paused and process.held]
         if paused:
             lines.append("paused with work waiting: " + ", ".join(paused))
@@ -253,7 +262,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def living_tasks(self) -> "set[asyncio.Task[Any]]":
         """The tasks that can still run: all but those of killed processes."""
-        return asyncio.all_tasks(self).difference(*(process.tasks for process in self.processes if not process.alive))
+        return asyncio.all_tasks(self).difference(
+            *(process.tasks for process in self.processes if not process.alive)
+        )
 
     def close(self) -> None:
         if not self.is_closed():
@@ -338,12 +349,14 @@ class _SiblingHandle(asyncio.Handle):
 
 
 def _forbid(what: str) -> NoReturn:
-    raise ForbiddenInSimulationError(f"a simulation has no {what.removeprefix('a ').removeprefix('an ')}")
+    raise ForbiddenInSimulationError(
+        f"a simulation has no {what.removeprefix('a ').removeprefix('an ')}"
+    )
 
 
 def run_in(loop: SimulatedLoop, main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` to its end on `loop`, cancel what it left behind (in order of creation) and close the
-    loop.
+    """Run `main` to its end on `loop`, cancel what it left behind (in order of creation) and close
+    the loop.
     """
     threads_before = threading.active_count()
     try:

@@ -1,7 +1,8 @@
-"""What one process has of a simulated disk: `turbopump.store.disk.Disk`, its segments and its locks.
+"""What one process has of a simulated disk: `turbopump.store.disk.Disk`, its segments and its
+locks.
 
-Its one rule: every operation asks the disk first (`perform`), which may fail it or cut the power there; a
-mount whose process is dead reaches nothing. What survives what is simulated_disk.py's.
+Its one rule: every operation asks the disk first (`perform`), which may fail it or cut the power
+there; a mount whose process is dead reaches nothing. What survives what is simulated_disk.py's.
 """
 
 import asyncio
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
 
 class PowerCut(BaseException):
-    """Raised by every call on the mount of a process that is dead, and in the middle of the operation it
-    died in.
+    """Raised by every call on the mount of a process that is dead, and in the middle of the
+    operation it died in.
     """
 
 
@@ -43,7 +44,9 @@ class SimulatedMount:
     def list_directory(self, path: Path) -> list[str]:
         self._check_alive()
         names = {each.name for each in self._disk.files if each.parent == path}
-        names |= {each.name for each in self._disk.directories if each.parent == path and each != path}
+        names |= {
+            each.name for each in self._disk.directories if each.parent == path and each != path
+        }
         return sorted(names)
 
     def is_directory(self, path: Path) -> bool:
@@ -175,8 +178,8 @@ class SimulatedMount:
         self._beside(effect, done)
 
     def start_sync(self, segments: Iterable[Segment], done: Done) -> None:
-        """What was written before this call is durable when `done(None)` is called; nothing is promised of
-        later writes.
+        """What was written before this call is durable when `done(None)` is called; nothing is
+        promised of later writes.
         """
         self._check_alive()
         batch: list[tuple[SimulatedSegment, Sectors]] = []
@@ -195,8 +198,11 @@ class SimulatedMount:
 
         self._beside(effect, done)
 
-    def start_remove(self, segments: Sequence[Segment], done: Callable[[int, OSError | None], None]) -> None:
-        """All of it at one moment before `done` is called, unless the process dies in the middle."""
+    def start_remove(
+        self, segments: Sequence[Segment], done: Callable[[int, OSError | None], None]
+    ) -> None:
+        """All of it at one moment before `done` is called, unless the process dies in the
+        middle."""
         gone = 0
 
         def effect() -> OSError | None:
@@ -238,7 +244,8 @@ class SimulatedMount:
         self._beside(effect, tell)
 
     def close(self) -> None:
-        """Finish at once what is under way (a real disk is waited for) and tell of it; then refuse more."""
+        """Finish at once what is under way (a real disk is waited for) and tell of it; then refuse
+        more."""
         self._closing = True
         under_way, self._under_way = self._under_way, {}
         for timer, finish in under_way.values():
@@ -254,7 +261,9 @@ class SimulatedMount:
             done(effect())
             return
         loop = self._disk.loop
-        until_effect, until_done = (self._disk.rng.uniform(*self._disk.sync_seconds) / 2 for _ in range(2))
+        until_effect, until_done = (
+            self._disk.rng.uniform(*self._disk.sync_seconds) / 2 for _ in range(2)
+        )
         self._started = number = (
             self._started + 1
         )  # closures that knew their timers would be cycles, and nobody collects in a simulation
@@ -276,7 +285,8 @@ class SimulatedMount:
         self._under_way[number] = loop.call_later(until_effect, finish), finish
 
     def sync_file(self, path: Path, file: SimulatedFile, sectors: Sectors | None = None) -> None:
-        """Write back the file, or just these of its sectors; on an injected error the kernel forgets them."""
+        """Write back the file, or just these of its sectors; on an injected error the kernel
+        forgets them."""
         dirty = file.changed() if sectors is None else sectors
         try:
             self._perform("sync", path)

@@ -1,14 +1,15 @@
-"""A network in memory for SimulatedLoop: hosts by name, ports, and between each pair of hosts two one-way
-links.
+"""A network in memory for SimulatedLoop: hosts by name, ports, and between each pair of hosts two
+one-way links.
 
-`loop.create_connection` and `loop.create_server` come here. Which host a caller is on follows from its
-process (`SimulatedProcess.host`); a caller outside every process is on 127.0.0.1. A link can be slow, cut in
-one direction, and break bytes into pieces; connections can be reset; a host can go silent. Its one rule:
-every choice comes from the random source it was given, in the order in which the program asks.
+`loop.create_connection` and `loop.create_server` come here. Which host a caller is on follows from
+its process (`SimulatedProcess.host`); a caller outside every process is on 127.0.0.1. A link can be
+slow, cut in one direction, and break bytes into pieces; connections can be reset; a host can go
+silent. Its one rule: every choice comes from the random source it was given, in the order in which
+the program asks.
 
-Simplified: a cut link holds bytes as TCP's retransmission would and both data and connection attempts go on
-when it heals, but acknowledgements are not modelled, so a cut against the flow of the bytes does not stop
-them.
+Simplified: a cut link holds bytes as TCP's retransmission would and both data and connection
+attempts go on when it heals, but acknowledgements are not modelled, so a cut against the flow of
+the bytes does not stop them.
 """
 
 import asyncio
@@ -39,13 +40,16 @@ ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 class SimulatedNetwork:
     """See the module. Building one makes it the network of `loop`."""
 
-    def __init__(self, loop: SimulatedLoop, rng: random.Random, default_link: Link | None = None) -> None:
+    def __init__(
+        self, loop: SimulatedLoop, rng: random.Random, default_link: Link | None = None
+    ) -> None:
         self.default_link = default_link or Link()
         self._loop = loop
         self._rng = rng
         self._links: dict[tuple[str, str], Link] = {}
         self._listeners: dict[Address, SimulatedServer] = {}
-        self._connections: dict[SimulatedTransport, tuple[str, str]] = {}  # each end -> (own host, peer's host)
+        # each end -> (own host, peer's host)
+        self._connections: dict[SimulatedTransport, tuple[str, str]] = {}
         self._silent: set[str] = set()
         self._next_port: dict[str, int] = {}
         self._changed = asyncio.Event()
@@ -61,7 +65,8 @@ class SimulatedNetwork:
         return link
 
     def cut(self, source: str, target: str) -> None:
-        """Hold everything from `source` to `target`; the other direction stays. Silent: nobody is told."""
+        """Hold everything from `source` to `target`; the other direction stays. Silent: nobody is
+        told."""
         self._set_cut(source, target, True)
 
     def heal(self, source: str, target: str) -> None:
@@ -80,8 +85,11 @@ class SimulatedNetwork:
         self._set_cut_around(host, False)
 
     def reset(self, host: str, other: str) -> int:
-        """Break every connection between two hosts; both ends see ConnectionResetError. Returns how many."""
-        ends = [end for end, (own, peer) in self._connections.items() if {own, peer} == {host, other}]
+        """Break every connection between two hosts; both ends see ConnectionResetError. Returns how
+        many."""
+        ends = [
+            end for end, (own, peer) in self._connections.items() if {own, peer} == {host, other}
+        ]
         for end in ends:
             self._loop.trace(f"reset {host} {other}")
             end.fail(ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)))
@@ -101,7 +109,9 @@ class SimulatedNetwork:
         server = self._listeners.get((target, port))
         if server is None or not server.admits(host):
             await self._travel(target, source, (host, port))
-            raise ConnectionRefusedError(errno.ECONNREFUSED, f"Connect call failed {(host, port)!r}")
+            raise ConnectionRefusedError(
+                errno.ECONNREFUSED, f"Connect call failed {(host, port)!r}"
+            )
         loopback = host in _LOOPBACK_NAMES
         near = self._connect_ends(source, target, server, port, loopback, process)
         try:
@@ -123,8 +133,12 @@ class SimulatedNetwork:
             raise OSError(errno.EADDRNOTAVAIL, f"{host} is not an address of this host, {own}")
         port = port or self._ephemeral_port(own)
         if (own, port) in self._listeners:
-            raise OSError(errno.EADDRINUSE, f"error while attempting to bind on address {(host, port)!r}")
-        server = SimulatedServer(self._loop, protocol_factory, bound, port, self._listeners, (own, port))
+            raise OSError(
+                errno.EADDRINUSE, f"error while attempting to bind on address {(host, port)!r}"
+            )
+        server = SimulatedServer(
+            self._loop, protocol_factory, bound, port, self._listeners, (own, port)
+        )
         if process is not None:
             process.at_kill[server] = server.forget
         if start_serving:
@@ -140,7 +154,8 @@ class SimulatedNetwork:
         loopback: bool,
         process: SimulatedProcess | None,
     ) -> SimulatedTransport:
-        """Both ends of a new connection; the far one is handed to the server, the near one is returned."""
+        """Both ends of a new connection; the far one is handed to the server, the near one is
+        returned."""
         there = Pipe(self._loop, self._rng, self.link(source, target), f"{source}->{target}")
         back = Pipe(self._loop, self._rng, self.link(target, source), f"{target}->{source}")
         near_name = (_LOOPBACK if loopback else source, self._ephemeral_port(source))
@@ -166,7 +181,9 @@ class SimulatedNetwork:
         server.accept(far)
         return near
 
-    def _register(self, end: SimulatedTransport, own: str, peer: str, process: SimulatedProcess | None) -> None:
+    def _register(
+        self, end: SimulatedTransport, own: str, peer: str, process: SimulatedProcess | None
+    ) -> None:
         self._connections[end] = (own, peer)
         end.when_closed(lambda: self._connections.pop(end, None))
         if process is not None:
@@ -210,7 +227,8 @@ class SimulatedNetwork:
 
 
 class SimulatedServer(asyncio.AbstractServer):
-    """What `loop.create_server` returns; `wait_closed` waits for its connections too, as Python 3.12 does."""
+    """What `loop.create_server` returns; `wait_closed` waits for its connections too, as Python
+    3.12 does."""
 
     def __init__(
         self,
@@ -222,7 +240,9 @@ class SimulatedServer(asyncio.AbstractServer):
         key: Address,
     ) -> None:
         self.context = contextvars.copy_context()
-        self.sockets: tuple[SimulatedSocket, ...] = (SimulatedSocket((bound or "0.0.0.0", port), None),)
+        self.sockets: tuple[SimulatedSocket, ...] = (
+            SimulatedSocket((bound or "0.0.0.0", port), None),
+        )
         self._loop = loop
         self._protocol_factory = protocol_factory
         self._bound = bound
@@ -233,10 +253,12 @@ class SimulatedServer(asyncio.AbstractServer):
         self._all_gone = asyncio.Event()
 
     def admits(self, host: str) -> bool:
-        """Whether a connection to `host` reaches it: one bound to loopback is not reachable by the host's
-        name.
+        """Whether a connection to `host` reaches it: one bound to loopback is not reachable by the
+        host's name.
         """
-        return self._bound in _ANY_NAMES or (self._bound in _LOOPBACK_NAMES) == (host in _LOOPBACK_NAMES)
+        return self._bound in _ANY_NAMES or (self._bound in _LOOPBACK_NAMES) == (
+            host in _LOOPBACK_NAMES
+        )
 
     def accept(self, end: SimulatedTransport) -> None:
         self._open += 1

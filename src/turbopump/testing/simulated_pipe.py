@@ -1,8 +1,8 @@
-"""The one-way pipe of bytes between two ends of a simulated connection, and the link between hosts it runs
-over.
+"""The one-way pipe of bytes between two ends of a simulated connection, and the link between hosts
+it runs over.
 
-A pipe is the kernel's part: a send window, a latency for each piece, order kept, bytes held while the link is
-cut. It must not know names, ports or protocols.
+A pipe is the kernel's part: a send window, a latency for each piece, order kept, bytes held while
+the link is cut. It must not know names, ports or protocols.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from typing import Protocol
 from turbopump.testing.simulated_loop import SimulatedLoop
 
 RETRANSMISSION_TIMEOUT = 900.0
-"""Seconds that bytes may wait for a cut link before the sender loses the connection (Linux: tcp_retries2,
-about 15 min).
+"""Seconds that bytes may wait for a cut link before the sender loses the connection (Linux:
+tcp_retries2, about 15 min).
 """
 
 EOF = "eof"
@@ -29,7 +29,8 @@ _PIECE_GAP_MAX = 0.000_1
 
 @dataclass(slots=True)
 class Link:
-    """One direction between two hosts. Change its fields at any time; `cut` by SimulatedNetwork.cut only."""
+    """One direction between two hosts. Change its fields at any time; `cut` by SimulatedNetwork.cut
+    only."""
 
     latency_min: float = 0.000_2
     """Seconds."""
@@ -113,7 +114,9 @@ class Pipe:
         # Never before what was sent earlier: TCP keeps order, whatever the latency of each packet.
         # Pieces keep a gap, or all that were held up by a slow one would arrive as one again.
         gap = self._rng.uniform(0, _PIECE_GAP_MAX) if self.link.chunk_size_max is not None else 0.0
-        self._last_arrival = max(self._last_arrival + gap, self._loop.time() + self.link.latency(self._rng))
+        self._last_arrival = max(
+            self._last_arrival + gap, self._loop.time() + self.link.latency(self._rng)
+        )
         return self._last_arrival
 
     def _schedule(self) -> None:
@@ -121,18 +124,24 @@ class Pipe:
             return
         if self.link.cut:
             if self._given_up is None:
-                self._given_up = self._loop.call_later(RETRANSMISSION_TIMEOUT, self._give_up, context=contextvars.Context())
+                self._given_up = self._loop.call_later(
+                    RETRANSMISSION_TIMEOUT, self._give_up, context=contextvars.Context()
+                )
             return
         if self._given_up is not None:
             self._given_up.cancel()
             self._given_up = None
         if self._timer is None:
             # An empty context: packets travel whether or not the process at either end lives.
-            self._timer = self._loop.call_at(self._on_the_way[0][0], self._deliver, context=contextvars.Context())
+            self._timer = self._loop.call_at(
+                self._on_the_way[0][0], self._deliver, context=contextvars.Context()
+            )
 
     def _deliver(self) -> None:
         self._timer = None
-        while self._on_the_way and not self.link.cut and self._on_the_way[0][0] <= self._loop.time():
+        while (
+            self._on_the_way and not self.link.cut and self._on_the_way[0][0] <= self._loop.time()
+        ):
             _, item = self._on_the_way.popleft()
             self._loop.trace(f"{self._label} {len(item) if isinstance(item, bytes) else item}")
             self.receiver.arrive(item)

@@ -1,9 +1,11 @@
-"""What runs under one roof in a simulation: a process on a named host, which can be killed or paused.
+"""What runs under one roof in a simulation: a process on a named host, which can be killed or
+paused.
 
-A process is a `contextvars.Context` in which `current_process` is set: every task, timer and callback made
-inside inherits it, so the loop can tell whose turn each handle is. Its one rule: after `kill` no line of the
-process's code runs again, not even a `finally`, as after a power cut. It knows nothing of networks and disks:
-those who hold something for a process register in `at_kill`.
+A process is a `contextvars.Context` in which `current_process` is set: every task, timer and
+callback made inside inherits it, so the loop can tell whose turn each handle is. Its one rule:
+after `kill` no line of the process's code runs again, not even a `finally`, as after a power cut.
+It knows nothing of networks and disks: those who hold something for a process register in
+`at_kill`.
 """
 
 import asyncio
@@ -18,7 +20,7 @@ current_process: contextvars.ContextVar["SimulatedProcess | None"] = contextvars
 )
 
 
-class ProcessKilled(Exception):  # noqa: N818 - an event that happened to the process, not an error of it
+class ProcessKilled(Exception):  # noqa: N818
     """Raised in whoever awaits a task of a process that was killed meanwhile."""
 
 
@@ -38,7 +40,9 @@ class SimulatedProcess:
         self._loop = loop
         self._awaited: set[asyncio.Future[Any]] = set()
 
-    def start(self, work: Coroutine[Any, Any, T], *, name: str | None = None) -> "asyncio.Future[T]":
+    def start(
+        self, work: Coroutine[Any, Any, T], *, name: str | None = None
+    ) -> "asyncio.Future[T]":
         """Run `work` inside this process; the future is for someone outside to await.
 
         It ends as the work ends, or with ProcessKilled. Cancelling it cancels the work.
@@ -54,7 +58,8 @@ class SimulatedProcess:
         return outcome
 
     def call(self, function: Callable[..., T], *args: Any) -> T:
-        """Call a plain function as this process would: its tasks and connections belong to the process."""
+        """Call a plain function as this process would: its tasks and connections belong to the
+        process."""
         return self.context.copy().run(function, *args)
 
     def kill(self) -> None:
@@ -70,7 +75,8 @@ class SimulatedProcess:
                 outcome.set_exception(ProcessKilled(f"process {self.name} was killed"))
 
     def pause(self) -> None:
-        """Stop running it, as SIGSTOP does: its kernel still takes bytes, and time goes on without it."""
+        """Stop running it, as SIGSTOP does: its kernel still takes bytes, and time goes on without
+        it."""
         self.paused = True
 
     def resume(self) -> None:

@@ -1,8 +1,9 @@
-"""Tasks and futures of the simulated loop: they hash by serial number, so that sets of them iterate alike in
-every run.
+"""Tasks and futures of the simulated loop: they hash by serial number, so that sets of them iterate
+alike in every run.
 
-asyncio keeps tasks in sets (`TaskGroup`, `all_tasks`, `asyncio.wait`), and the default hash is an address.
-Knows the process a task belongs to, and nothing of the loop but that it hands out serial numbers.
+asyncio keeps tasks in sets (`TaskGroup`, `all_tasks`, `asyncio.wait`), and the default hash is an
+address. Knows the process a task belongs to, and nothing of the loop but that it hands out serial
+numbers.
 """
 
 import asyncio
@@ -34,7 +35,9 @@ class NumberedFuture(asyncio.Future[Any]):
 class NumberedTask(asyncio.Task[Any]):
     """What `SimulatedLoop.create_task` makes."""
 
-    def __init__(self, coro: Any, *, loop: asyncio.AbstractEventLoop, serial: int, **kwargs: Any) -> None:
+    def __init__(
+        self, coro: Any, *, loop: asyncio.AbstractEventLoop, serial: int, **kwargs: Any
+    ) -> None:
         # Before super(): asyncio puts the task into a set while it constructs it.
         self._serial = serial
         super().__init__(coro, loop=loop, **kwargs)
@@ -44,7 +47,8 @@ class NumberedTask(asyncio.Task[Any]):
 
 
 def create_numbered_task(loop: Any, coro: Any, **kwargs: Any) -> "asyncio.Task[Any]":
-    """The task factory: numbers the task and registers it with the process in which it is created."""
+    """The task factory: numbers the task and registers it with the process in which it is
+    created."""
     numbering: _Numbering = loop
     task = NumberedTask(coro, loop=loop, serial=numbering.next_serial(), **kwargs)
     context: contextvars.Context | None = kwargs.get("context")
@@ -58,8 +62,8 @@ def create_numbered_task(loop: Any, coro: Any, **kwargs: Any) -> "asyncio.Task[A
 def bury(tasks: "Iterable[asyncio.Task[Any]]") -> None:
     """Close the coroutines of tasks that will never run again, so that none is reported as lost.
 
-    What they do on their way out (`except BaseException: await self.close()`) finds no running loop; that is
-    not the program's mistake, so no warning of it is let through.
+    What they do on their way out (`except BaseException: await self.close()`) finds no running
+    loop; that is not the program's mistake, so no warning of it is let through.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
@@ -91,7 +95,8 @@ def describe_task(task: "asyncio.Task[Any]") -> str:
 
 
 def describe_handle(handle: asyncio.Handle) -> str:
-    """A name that is the same on every Python: coroutine and number for a task's step, else the callback's."""
+    """A name that is the same on every Python: coroutine and number for a task's step, else the
+    callback's."""
     callback = handle._callback  # type: ignore[attr-defined]
     owner = getattr(callback, "__self__", None)
     if isinstance(owner, asyncio.Task):

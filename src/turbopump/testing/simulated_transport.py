@@ -1,8 +1,8 @@
 """One end of a connection in the simulated network.
 
-The transport keeps asyncio's contract of `_SelectorSocketTransport`: callbacks in order, `pause_writing` from
-within `write`, `connection_lost` exactly once and never from within the call that caused it. It must not know
-names, ports or listeners: simulated_network.py does.
+The transport keeps asyncio's contract of `_SelectorSocketTransport`: callbacks in order,
+`pause_writing` from within `write`, `connection_lost` exactly once and never from within the call
+that caused it. It must not know names, ports or listeners: simulated_network.py does.
 """
 
 import asyncio
@@ -69,7 +69,8 @@ class SimulatedTransport(asyncio.Transport):
         self._when_closed.append(callback)
 
     def start(self, protocol: asyncio.BaseProtocol) -> None:
-        """Hand the connection to its protocol: `connection_made`, then what has arrived meanwhile."""
+        """Hand the connection to its protocol: `connection_made`, then what has arrived
+        meanwhile."""
         self._protocol = protocol
         protocol.connection_made(self)
         self._schedule_read()
@@ -90,7 +91,8 @@ class SimulatedTransport(asyncio.Transport):
             self._loop.call_soon(self._pump, context=self._context)
 
     def fail(self, failure: OSError) -> None:
-        """Lose the connection with `failure`, at both ends' kernels; the peer learns nothing by it."""
+        """Lose the connection with `failure`, at both ends' kernels; the peer learns nothing by
+        it."""
         self.incoming.drop()
         self.outgoing.drop()
         self._force_close(failure, farewell=None)
@@ -132,7 +134,9 @@ class SimulatedTransport(asyncio.Transport):
             return
         item = self._inbox[0]
         if item == RESET:
-            self._force_close(ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)), None)
+            self._force_close(
+                ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)), None
+            )
             return
         try:
             if isinstance(item, bytes):
@@ -181,7 +185,9 @@ class SimulatedTransport(asyncio.Transport):
 
     def write(self, data: Bytes) -> None:
         if not isinstance(data, bytes | bytearray | memoryview):
-            raise TypeError(f"data argument must be a bytes-like object, not {type(data).__name__!r}")
+            raise TypeError(
+                f"data argument must be a bytes-like object, not {type(data).__name__!r}"
+            )
         if self._eof_wanted:
             raise RuntimeError("Cannot call write() after write_eof()")
         if self._lost or self._closing or not data:
@@ -192,7 +198,11 @@ class SimulatedTransport(asyncio.Transport):
         self._buffer.append(bytes(data))
         self._buffer_size += len(data)
         self._pump()
-        if self._buffer_size > self._high and not self._writing_paused and self._protocol is not None:
+        if (
+            self._buffer_size > self._high
+            and not self._writing_paused
+            and self._protocol is not None
+        ):
             self._writing_paused = True
             self._protocol.pause_writing()
 
@@ -221,8 +231,8 @@ class SimulatedTransport(asyncio.Transport):
         return self._buffer_size
 
     def _pump(self) -> None:
-        """Move bytes from the buffer into the pipe as its window allows; then whatever waited for an empty
-        buffer.
+        """Move bytes from the buffer into the pipe as its window allows; then whatever waited for
+        an empty buffer.
         """
         self._pump_scheduled = False
         if self._lost:
@@ -272,7 +282,12 @@ class SimulatedTransport(asyncio.Transport):
 
     def _fatal_error(self, failure: BaseException, message: str) -> None:
         self._loop.call_exception_handler(
-            {"message": message, "exception": failure, "transport": self, "protocol": self._protocol}
+            {
+                "message": message,
+                "exception": failure,
+                "transport": self,
+                "protocol": self._protocol,
+            }
         )
         self._force_close(failure, EOF)
 
@@ -295,7 +310,9 @@ class SimulatedTransport(asyncio.Transport):
     def _call_connection_lost(self, failure: BaseException | None) -> None:
         try:
             if self._protocol is not None:
-                self._protocol.connection_lost(failure if failure is None else _as_exception(failure))
+                self._protocol.connection_lost(
+                    failure if failure is None else _as_exception(failure)
+                )
         finally:
             self._report_closed()
 
@@ -306,7 +323,8 @@ class SimulatedTransport(asyncio.Transport):
 
 
 class SimulatedSocket:
-    """What `get_extra_info("socket")` and `server.sockets` give: names, and options that do nothing."""
+    """What `get_extra_info("socket")` and `server.sockets` give: names, and options that do
+    nothing."""
 
     def __init__(self, sockname: Address, peername: Address | None) -> None:
         self._sockname = sockname

@@ -1,7 +1,8 @@
 """One simulated world from one seed: loop, network, and for each host a clock and a disk.
 
-Its one rule: every random choice of a run descends from `seed`, each part of the world drawing from a source
-of its own, so that a change in one does not reorder the others. It must not know what is run in it.
+Its one rule: every random choice of a run descends from `seed`, each part of the world drawing from
+a source of its own, so that a change in one does not reorder the others. It must not know what is
+run in it.
 """
 
 import contextlib
@@ -35,7 +36,8 @@ class Simulation:
         self.random = self.source("scenario")
         """For the scenario's own choices: when to break what."""
         self.unexpected: list[BaseException] = []
-        """Exceptions that reached the loop because nobody caught them; `simulate` raises the first."""
+        """Exceptions that reached the loop because nobody caught them; `simulate` raises the
+        first."""
         self.loop.set_exception_handler(self._uncaught)
         self._clocks: dict[str, SimulatedClock] = {}
         self._disks: dict[str, SimulatedDisk] = {}
@@ -60,7 +62,8 @@ class Simulation:
         return self._disks[host]
 
     def boot(self, host: str) -> SimulatedProcess:
-        """Start the program of a host: a process to run things in. The one before must have ended."""
+        """Start the program of a host: a process to run things in. The one before must have
+        ended."""
         before = self._processes.get(host)
         assert before is None or not before.alive, f"{host} is up"
         self.network.unsilence(host)
@@ -72,8 +75,8 @@ class Simulation:
         return self._processes[host]
 
     def end(self, host: str, *, power_cut: bool) -> None:
-        """Kill the host's process: by kill -9 (peers are told, the disk keeps all), or by a power cut
-        (neither).
+        """Kill the host's process: by kill -9 (peers are told, the disk keeps all), or by a power
+        cut (neither).
         """
         process = self._processes[host]
         if not process.alive:
@@ -95,19 +98,25 @@ class Simulation:
             self.unexpected.append(failure)
 
 
-def simulate(seed: int, scenario: Callable[[Simulation], Coroutine[Any, Any, T]], link: Link | None = None) -> T:
+def simulate(
+    seed: int, scenario: Callable[[Simulation], Coroutine[Any, Any, T]], link: Link | None = None
+) -> T:
     """Run `scenario` in a world made from `seed`; returns what it returns.
 
-    Raises what it raises; DeadlockError, LivelockError or ForbiddenInSimulationError for what a simulation
-    does not allow.
+    Raises what it raises; DeadlockError, LivelockError or ForbiddenInSimulationError for what a
+    simulation does not allow.
     """
     return run_simulation(Simulation(seed, link), scenario)
 
 
-def run_simulation(simulation: Simulation, scenario: Callable[[Simulation], Coroutine[Any, Any, T]]) -> T:
-    """As `simulate`, for those who want to look at the world afterwards (its trace hash, its disks)."""
+def run_simulation(
+    simulation: Simulation, scenario: Callable[[Simulation], Coroutine[Any, Any, T]]
+) -> T:
+    """As `simulate`, for those who want to look at the world afterwards (its trace hash, its
+    disks)."""
     trace_file = os.environ.get(TRACE_VARIABLE)
-    # The cycle collector runs finalizers at moments that depend on the history of the whole interpreter.
+    # The cycle collector runs finalizers at moments that depend on the history of the whole
+    # interpreter.
     collecting = gc.isenabled()
     gc.disable()
     try:

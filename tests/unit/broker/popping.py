@@ -7,7 +7,14 @@ from tests.unit.broker.talking import Client
 
 from turbopump.message.codec import decode_entries
 from turbopump.message.message import ReceivedMessage
-from turbopump.message.pop_handle import PopHandle, QueueKey, decode_numbers, decode_offsets, kind_of, queue_key
+from turbopump.message.pop_handle import (
+    PopHandle,
+    QueueKey,
+    decode_numbers,
+    decode_offsets,
+    kind_of,
+    queue_key,
+)
 from turbopump.message.properties import POP_CK
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command
@@ -33,7 +40,10 @@ class Popped:
 def popped(answer: Command, topic: str = "T") -> list[Popped]:
     """The messages of an answer. RocketMQ: ``MQClientAPIImpl.processPopResponse``."""
     header = answer.header(PopMessageReply)
-    starts, offsets = decode_numbers(header.start_offset_info), decode_offsets(header.msg_offset_info)
+    starts, offsets = (
+        decode_numbers(header.start_offset_info),
+        decode_offsets(header.msg_offset_info),
+    )
     found = []
     for message in decode_entries(answer.body):
         assert message.topic == topic
@@ -57,9 +67,19 @@ def popped(answer: Command, topic: str = "T") -> list[Popped]:
     return found
 
 
-def pop_request(now_ms: int, *, invisible_ms: int = 10_000, poll_ms: int = 0, **fields: Any) -> PopMessage:
-    values: dict[str, Any] = {"consumer_group": "g", "topic": "T", "queue_id": -1, "max_msg_nums": 32, "init_mode": 0}
-    return PopMessage(**{**values, **fields}, invisible_time=invisible_ms, poll_time=poll_ms, born_time=now_ms)
+def pop_request(
+    now_ms: int, *, invisible_ms: int = 10_000, poll_ms: int = 0, **fields: Any
+) -> PopMessage:
+    values: dict[str, Any] = {
+        "consumer_group": "g",
+        "topic": "T",
+        "queue_id": -1,
+        "max_msg_nums": 32,
+        "init_mode": 0,
+    }
+    return PopMessage(
+        **{**values, **fields}, invisible_time=invisible_ms, poll_time=poll_ms, born_time=now_ms
+    )
 
 
 class Popper:
@@ -76,10 +96,14 @@ class Popper:
         return popped(await self.answer(**fields), self.topic)
 
     async def answer(self, **fields: Any) -> Command:
-        request = pop_request(self.now_ms(), **{"topic": self.topic, "consumer_group": self.group, **fields})
+        request = pop_request(
+            self.now_ms(), **{"topic": self.topic, "consumer_group": self.group, **fields}
+        )
         answer = await self.client.ask(request, timeout=request.poll_time / 1000 + 10)
         nothing = (ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL)
-        assert answer.code == ResponseCode.SUCCESS or (answer.code in nothing and not answer.body), answer
+        assert answer.code == ResponseCode.SUCCESS or (
+            answer.code in nothing and not answer.body
+        ), answer
         return answer
 
     async def ack(self, one: Popped) -> int:

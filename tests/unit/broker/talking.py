@@ -16,7 +16,11 @@ from turbopump.protocol.bodies.consumers import ConsumerIdList
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command
 from turbopump.protocol.request import Request
-from turbopump.protocol.requests.clients import GetConsumerListByGroup, Heartbeat, NotifyConsumerIdsChanged
+from turbopump.protocol.requests.clients import (
+    GetConsumerListByGroup,
+    Heartbeat,
+    NotifyConsumerIdsChanged,
+)
 from turbopump.protocol.requests.pull import PullMessage, PullMessageReply, PullSysFlag
 from turbopump.protocol.requests.send import SendMessageReply, SendMessageV2
 from turbopump.protocol.requests.topics import CreateTopic
@@ -57,7 +61,10 @@ class Client:
         self.address = address
         self.noticed: list[str] = []
         router = Router()
-        router.add(NotifyConsumerIdsChanged, lambda notice, _context: self.noticed.append(notice.consumer_group))
+        router.add(
+            NotifyConsumerIdsChanged,
+            lambda notice, _context: self.noticed.append(notice.consumer_group),
+        )
         self.remoting = RemotingClient(router)
 
     async def ask(self, request: Request[Any], body: bytes = b"", timeout: float = 10) -> Command:
@@ -68,14 +75,18 @@ class Client:
         answer = await self.ask(request, body)
         return answer.code, answer.remark or ""
 
-    async def send(self, body: bytes = b"x", topic: str = "T", queue_id: int = 0, **fields: Any) -> SendMessageReply:
+    async def send(
+        self, body: bytes = b"x", topic: str = "T", queue_id: int = 0, **fields: Any
+    ) -> SendMessageReply:
         """Send, and expect it to be stored."""
         answer = await self.ask(SendMessageV2(topic=topic, queue_id=queue_id, **fields), body)
         assert answer.code == ResponseCode.SUCCESS, answer
         return answer.header(SendMessageReply)
 
     async def create(self, topic: str = "T", queues: int = 1, **fields: Any) -> None:
-        answer = await self.ask(CreateTopic(topic=topic, read_queue_nums=queues, write_queue_nums=queues, **fields))
+        answer = await self.ask(
+            CreateTopic(topic=topic, read_queue_nums=queues, write_queue_nums=queues, **fields)
+        )
         assert answer.code == ResponseCode.SUCCESS, answer
 
     async def pull(self, offset: int = 0, **fields: Any) -> tuple[Command, PullMessageReply]:
@@ -99,29 +110,59 @@ class Client:
             offset = header.next_begin_offset
 
     async def heartbeat(self, body: dict[str, Any] | bytes) -> Command:
-        return await self.ask(Heartbeat(), body if isinstance(body, bytes) else fastjson.encode(body))
+        return await self.ask(
+            Heartbeat(), body if isinstance(body, bytes) else fastjson.encode(body)
+        )
 
-    async def join(self, client_id: str, group: str = "g", *subscriptions: dict[str, Any], **more: Any) -> Command:
+    async def join(
+        self, client_id: str, group: str = "g", *subscriptions: dict[str, Any], **more: Any
+    ) -> Command:
         """A heartbeat of a consumer, as a Java client sends it."""
-        return await self.heartbeat({"clientID": client_id, "consumerDataSet": [consumer(group, *subscriptions, **more)]})
+        return await self.heartbeat(
+            {"clientID": client_id, "consumerDataSet": [consumer(group, *subscriptions, **more)]}
+        )
 
     async def members(self, group: str = "g") -> list[str]:
         answer = await self.ask(GetConsumerListByGroup(consumer_group=group))
-        return list(fastjson.decode(answer.body, ConsumerIdList).consumer_id_list or ()) if answer.code == 0 else []
+        return (
+            list(fastjson.decode(answer.body, ConsumerIdList).consumer_id_list or ())
+            if answer.code == 0
+            else []
+        )
 
     async def close(self) -> None:
         await self.remoting.close()
 
 
-def pull(offset: int = 0, *, suspend_ms: int = 0, tags: str | None = "*", flags: int = 0, **fields: Any) -> PullMessage:
+def pull(
+    offset: int = 0, *, suspend_ms: int = 0, tags: str | None = "*", flags: int = 0, **fields: Any
+) -> PullMessage:
     """A pull that carries its own subscription, unless ``tags`` is None; held if ``suspend_ms``."""
-    flags |= (PullSysFlag.SUSPEND if suspend_ms else 0) | (PullSysFlag.SUBSCRIPTION if tags is not None else 0)
-    values: dict[str, Any] = {"consumer_group": "g", "topic": "T", "queue_id": 0, "subscription": tags, **fields}
-    return PullMessage(queue_offset=offset, sys_flag=flags, suspend_timeout_millis=suspend_ms, **values)
+    flags |= (PullSysFlag.SUSPEND if suspend_ms else 0) | (
+        PullSysFlag.SUBSCRIPTION if tags is not None else 0
+    )
+    values: dict[str, Any] = {
+        "consumer_group": "g",
+        "topic": "T",
+        "queue_id": 0,
+        "subscription": tags,
+        **fields,
+    }
+    return PullMessage(
+        queue_offset=offset, sys_flag=flags, suspend_timeout_millis=suspend_ms, **values
+    )
 
 
-def subscription(topic: str = "T", expression: str = "*", version: int = 1, **more: Any) -> dict[str, Any]:
-    return {"topic": topic, "subString": expression, "subVersion": version, "expressionType": "TAG", **more}
+def subscription(
+    topic: str = "T", expression: str = "*", version: int = 1, **more: Any
+) -> dict[str, Any]:
+    return {
+        "topic": topic,
+        "subString": expression,
+        "subVersion": version,
+        "expressionType": "TAG",
+        **more,
+    }
 
 
 def consumer(group: str, *subscriptions: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -136,8 +177,11 @@ def consumer(group: str, *subscriptions: dict[str, Any], **more: Any) -> dict[st
 
 
 @asynccontextmanager
-async def talking(directory: Path, make: Callable[..., Broker] = Broker, **config: Any) -> AsyncIterator[Talk]:
-    """A started broker on ``directory``; everything is closed after the block. ``make`` puts in another disk or clock."""
+async def talking(
+    directory: Path, make: Callable[..., Broker] = Broker, **config: Any
+) -> AsyncIterator[Talk]:
+    """A started broker on ``directory``; everything is closed after the block. ``make`` puts in
+    another disk or clock."""
     broker = make(BrokerConfig(store_path_root_dir=str(directory), **{**SMALL, **config}))
     await broker.start()
     talk = Talk(broker, directory)
@@ -150,7 +194,8 @@ async def talking(directory: Path, make: Callable[..., Broker] = Broker, **confi
 
 
 def converse(directory: Path, scene: Callable[[Talk], Awaitable[None]], **config: Any) -> None:
-    """Run ``scene`` with a broker on ``directory``; whatever reaches the loop's exception handler fails the test."""
+    """Run ``scene`` with a broker on ``directory``; whatever reaches the loop's exception handler
+    fails the test."""
 
     async def main() -> None:
         async with talking(directory, **config) as talk:
@@ -160,7 +205,8 @@ def converse(directory: Path, scene: Callable[[Talk], Awaitable[None]], **config
 
 
 def take_nothing(broker: Broker, cause: str) -> None:
-    """Sends are refused from now on as by a full disk, whatever room the broker's next look finds, or one that is under way."""
+    """Sends are refused from now on as by a full disk, whatever room the broker's next look finds,
+    or one that is under way."""
     broker.store.space.judge = lambda _figures: None  # type: ignore[method-assign]
     broker.store.space.refusal = cause
 
@@ -170,7 +216,9 @@ def watched(main: Coroutine[Any, Any, None]) -> None:
     uncaught: list[dict[str, Any]] = []
 
     async def run() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: uncaught.append(context))
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _loop, context: uncaught.append(context)
+        )
         await main
         await asyncio.sleep(0)
 
@@ -178,7 +226,9 @@ def watched(main: Coroutine[Any, Any, None]) -> None:
     assert uncaught == []
 
 
-def in_virtual_time(scene: Callable[[Talk, Simulation], Coroutine[Any, Any, None]], **config: Any) -> None:
+def in_virtual_time(
+    scene: Callable[[Talk, Simulation], Coroutine[Any, Any, None]], **config: Any
+) -> None:
     """A broker on a host of a simulated network; ``scene(talk, simulation)`` runs on another."""
 
     async def scenario(simulation: Simulation) -> None:
@@ -188,9 +238,19 @@ def in_virtual_time(scene: Callable[[Talk, Simulation], Coroutine[Any, Any, None
 
         async def serve() -> None:
             def with_disk(*args: Any, **kwargs: Any) -> Broker:
-                return Broker(*args, **kwargs, disk=simulation.disk(host).mount(), clock=simulation.clock(host))
+                return Broker(
+                    *args,
+                    **kwargs,
+                    disk=simulation.disk(host).mount(),
+                    clock=simulation.clock(host),
+                )
 
-            async with talking(Path("/store"), make=with_disk, bind_address=host, **{"listen_port": 10911, **config}) as talk:
+            async with talking(
+                Path("/store"),
+                make=with_disk,
+                bind_address=host,
+                **{"listen_port": 10911, **config},
+            ) as talk:
                 ready.set_result(talk)
                 await over.wait()
 

@@ -28,7 +28,12 @@ def ids(queues: list[MessageQueue]) -> list[int]:
 
 def test_strategies_are_apaches() -> None:
     assert [ids(average(QUEUES, CLIENTS, client)) for client in CLIENTS] == [[0, 1], [2], [3], [4]]
-    assert [ids(by_circle(QUEUES, CLIENTS, client)) for client in CLIENTS] == [[0, 4], [1], [2], [3]]
+    assert [ids(by_circle(QUEUES, CLIENTS, client)) for client in CLIENTS] == [
+        [0, 4],
+        [1],
+        [2],
+        [3],
+    ]
     assert average(QUEUES, CLIENTS, "x") == by_circle(QUEUES, CLIENTS, "x") == []
 
 
@@ -50,15 +55,30 @@ def test_each_client_has_a_queue_where_there_are_more_clients_than_queues() -> N
 
 
 async def assigned(talk: Talk, client_id: str, **fields: Any) -> list[tuple[int, str]] | None:
-    values = {"topic": "T", "consumerGroup": "g", "clientId": client_id, "strategyName": "AVG", "messageModel": "CLUSTERING"}
+    values = {
+        "topic": "T",
+        "consumerGroup": "g",
+        "clientId": client_id,
+        "strategyName": "AVG",
+        "messageModel": "CLUSTERING",
+    }
     answer = await talk.client.ask(QueryAssignment(), fastjson.encode({**values, **fields}))
     assert answer.code == ResponseCode.SUCCESS
     found = fastjson.decode(answer.body, QueryAssignmentResponseBody).message_queue_assignments
-    return None if found is None else sorted((one.message_queue.queue_id, one.mode.value) for one in found)
+    return (
+        None
+        if found is None
+        else sorted((one.message_queue.queue_id, one.mode.value) for one in found)
+    )
 
 
 async def set_mode(talk: Talk, **fields: Any) -> int:
-    values: dict[str, Any] = {"topic": "T", "consumer_group": "g", "mode": MessageRequestMode.POP, **fields}
+    values: dict[str, Any] = {
+        "topic": "T",
+        "consumer_group": "g",
+        "mode": MessageRequestMode.POP,
+        **fields,
+    }
     body = SetMessageRequestModeRequestBody(**values)
     return (await talk.client.ask(SetMessageRequestMode(), fastjson.encode(body))).code
 
@@ -71,7 +91,11 @@ def test_consumers_that_pull_share_the_queues(tmp_path: Path) -> None:
         await other.join("two", "g", subscription("T"))
         assert await assigned(talk, "one") == [(0, "PULL"), (1, "PULL")]
         assert await assigned(talk, "two") == [(2, "PULL")]
-        assert await assigned(talk, "one", messageModel="BROADCASTING") == [(0, "PULL"), (1, "PULL"), (2, "PULL")]
+        assert await assigned(talk, "one", messageModel="BROADCASTING") == [
+            (0, "PULL"),
+            (1, "PULL"),
+            (2, "PULL"),
+        ]
         assert await assigned(talk, "one", topic="none") is None
         assert await assigned(talk, "one", strategyName="OWN") is None
         assert await assigned(talk, "one", consumerGroup="nobody") is None
@@ -88,7 +112,10 @@ def test_a_mode_is_kept_over_a_restart(tmp_path: Path) -> None:
             assert await assigned(talk, "one") == [(-1, "POP")]
             assert await set_mode(talk, topic="%RETRY%g") == ResponseCode.NO_PERMISSION
             assert await set_mode(talk, topic="none") == ResponseCode.TOPIC_NOT_EXIST
-            assert await set_mode(talk, consumer_group="no/name") == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+            assert (
+                await set_mode(talk, consumer_group="no/name")
+                == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+            )
         async with talking(tmp_path) as talk:
             await talk.client.join("one", "g", subscription("T"))
             assert await assigned(talk, "one") == [(-1, "POP")]

@@ -1,4 +1,5 @@
-"""Room and retention as clients see them: refusals with their cause, writing that comes back by itself, offsets that move."""
+"""Room and retention as clients see them: refusals with their cause, writing that comes back by
+itself, offsets that move."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -26,7 +27,9 @@ KIB = b"x" * 1024
 ROOT = Path("/store")
 
 
-def on_disk(scene: Callable[[Talk, SimulatedDisk], Coroutine[Any, Any, None]], **config: Any) -> None:
+def on_disk(
+    scene: Callable[[Talk, SimulatedDisk], Coroutine[Any, Any, None]], **config: Any
+) -> None:
     async def on_host(talk: Talk, simulation: Simulation) -> None:
         await talk.client.create()
         await asyncio.sleep(1)
@@ -69,13 +72,17 @@ def test_a_full_disk_refuses_with_the_exact_cause_until_there_is_room_and_readin
         code, remark = await talk.client.code(SEND, b"refused")
         assert code == ResponseCode.SERVICE_NOT_AVAILABLE
         free = disk.space(ROOT).free
-        assert f"the disk of /store/commitlog is full: 91 % used, {free} of {disk.capacity} bytes free" in remark
+        assert (
+            f"the disk of /store/commitlog is full: 91 % used, {free} of {disk.capacity} bytes free"
+        ) in remark
         assert "diskSpaceWarningLevelRatio=90 %" in remark
         assert "fileReservedTime" in remark
         assert await talk.client.all_bodies() == [b"before", b"at 90 %"]
         use(disk, 86)
         await asyncio.sleep(30)
-        assert (await talk.client.ask(SEND, b"refused")).code == ResponseCode.SERVICE_NOT_AVAILABLE, "not at the first byte"
+        assert (
+            await talk.client.ask(SEND, b"refused")
+        ).code == ResponseCode.SERVICE_NOT_AVAILABLE, "not at the first byte"
         use(disk, 84)
         assert await writable_after(talk, disk) <= 2.5
 
@@ -97,7 +104,9 @@ def test_a_disk_may_be_judged_by_its_free_bytes_alone() -> None:
         await asyncio.sleep(3)
         code, remark = await talk.client.code(SEND, b"refused")
         assert code == ResponseCode.SERVICE_NOT_AVAILABLE
-        assert f"diskFreeSpaceMin={free}, and sends are taken again from {free * 3 // 2} on" in remark
+        assert (
+            f"diskFreeSpaceMin={free}, and sends are taken again from {free * 3 // 2} on" in remark
+        )
         disk.capacity += free // 2
         assert (await talk.client.ask(SEND, b"refused")).code == ResponseCode.SERVICE_NOT_AVAILABLE
         disk.capacity += 1
@@ -117,7 +126,10 @@ def test_a_file_that_finds_no_room_refuses_sends_until_it_does() -> None:
                 break
             sent.append(body)
         assert code == ResponseCode.SERVICE_NOT_AVAILABLE
-        assert f"there is no room for a file of {SEGMENT} bytes in /store/commitlog (No space left on device" in remark
+        assert (
+            f"there is no room for a file of {SEGMENT} bytes in /store/commitlog (No space "
+            "left on device"
+        ) in remark
         await asyncio.sleep(3)
         code, remark = await talk.client.code(SEND, b"small")
         assert code == ResponseCode.SERVICE_NOT_AVAILABLE
@@ -144,7 +156,11 @@ def test_a_disk_that_fills_up_loses_its_oldest_messages_and_goes_on() -> None:
         assert low > 1000
         assert disk.space(ROOT).used_percent <= 90
         answer, header = await talk.client.pull(0)
-        assert (answer.code, header.next_begin_offset, header.min_offset) == (ResponseCode.PULL_OFFSET_MOVED, low, low)
+        assert (answer.code, header.next_begin_offset, header.min_offset) == (
+            ResponseCode.PULL_OFFSET_MOVED,
+            low,
+            low,
+        )
         kept = []
         offset = low
         while messages := await talk.client.messages(offset):
@@ -189,7 +205,9 @@ def test_a_disk_that_does_not_say_how_much_room_there_is_holds_nobody_up() -> No
     on_disk(scene)
 
 
-def test_an_error_of_the_question_is_reported_once_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_of_the_question_is_reported_once_and_changes_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def scene(talk: Talk, disk: SimulatedDisk) -> None:
         disk.fail("space", times=20)
         await asyncio.sleep(10)

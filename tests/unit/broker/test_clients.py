@@ -6,7 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.broker.talking import Client, Talk, consumer, converse, in_virtual_time, pull, subscription, until
+from tests.unit.broker.talking import (
+    Client,
+    Talk,
+    consumer,
+    converse,
+    in_virtual_time,
+    pull,
+    subscription,
+    until,
+)
 
 from turbopump.protocol.bodies.heartbeat import ConsumeType, MessageModel
 from turbopump.protocol.codes import ResponseCode
@@ -27,14 +36,19 @@ def test_members_of_a_group_are_known_and_told_of_each_other(tmp_path: Path) -> 
             await one.join("one")
             await two.join("two")
         await one.ask(GetConsumerListByGroup(consumer_group="g"))
-        assert (len(one.noticed), len(two.noticed)) == (2, 1), "the same heartbeat again changes nothing"
+        assert (len(one.noticed), len(two.noticed)) == (2, 1), (
+            "the same heartbeat again changes nothing"
+        )
 
         await two.ask(UnregisterClient(client_id="two", consumer_group="g", producer_group="p"))
         await until(lambda: len(one.noticed) == 3)
         assert await one.members() == ["one"]
         await one.ask(UnregisterClient(client_id="one", consumer_group="g"))
         answer = await one.ask(GetConsumerListByGroup(consumer_group="g"))
-        assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "no consumer for this group, g")
+        assert (answer.code, answer.remark) == (
+            ResponseCode.SYSTEM_ERROR,
+            "no consumer for this group, g",
+        )
 
     converse(tmp_path, scene)
 
@@ -91,13 +105,27 @@ def test_a_changed_subscription_is_noticed_and_only_a_newer_one_counts(tmp_path:
 @pytest.mark.parametrize(
     ("sent", "kind", "model"),
     [
-        ({"consumeType": "CONSUME_ACTIVELY", "messageModel": "BROADCASTING"}, "CONSUME_ACTIVELY", "BROADCASTING"),
-        ({"consumeType": 0, "messageModel": 0, "consumeFromWhere": 0}, "CONSUME_ACTIVELY", "BROADCASTING"),
-        ({"consumeType": 1, "messageModel": 1, "consumeFromWhere": 4}, "CONSUME_PASSIVELY", "CLUSTERING"),
+        (
+            {"consumeType": "CONSUME_ACTIVELY", "messageModel": "BROADCASTING"},
+            "CONSUME_ACTIVELY",
+            "BROADCASTING",
+        ),
+        (
+            {"consumeType": 0, "messageModel": 0, "consumeFromWhere": 0},
+            "CONSUME_ACTIVELY",
+            "BROADCASTING",
+        ),
+        (
+            {"consumeType": 1, "messageModel": 1, "consumeFromWhere": 4},
+            "CONSUME_PASSIVELY",
+            "CLUSTERING",
+        ),
         ({"consumeType": None, "messageModel": None}, "CONSUME_PASSIVELY", "CLUSTERING"),
     ],
 )
-def test_a_heartbeat_may_name_or_number_its_enums(tmp_path: Path, sent: dict[str, Any], kind: str, model: str) -> None:
+def test_a_heartbeat_may_name_or_number_its_enums(
+    tmp_path: Path, sent: dict[str, Any], kind: str, model: str
+) -> None:
     async def scene(talk: Talk) -> None:
         body = {"clientID": "c", "consumerDataSet": [{**consumer("g"), **sent}]}
         answer = await talk.client.heartbeat(json.dumps(body).encode())
@@ -135,11 +163,25 @@ def test_a_heartbeat_as_the_cpp_client_sends_it(tmp_path: Path) -> None:
         (b'{"clientID":"c","consumerDataSet":7}', 1, "the heartbeat body cannot be read"),
         (b"[" * 100_000, 1, "the heartbeat body cannot be read"),
         (b"{}", 1, "the heartbeat has no clientID"),
-        (json.dumps({"clientID": "c", "consumerDataSet": [consumer("a b")]}).encode(), 1, "holds a character outside"),
-        (json.dumps({"clientID": "c", "consumerDataSet": [consumer("../x")]}).encode(), 1, "holds a character outside"),
-        (json.dumps({"clientID": "c", "consumerDataSet": [consumer("")]}).encode(), 1, "the group name is empty"),
         (
-            json.dumps({"clientID": "c", "consumerDataSet": [consumer("g", subscription(expression="||"))]}).encode(),
+            json.dumps({"clientID": "c", "consumerDataSet": [consumer("a b")]}).encode(),
+            1,
+            "holds a character outside",
+        ),
+        (
+            json.dumps({"clientID": "c", "consumerDataSet": [consumer("../x")]}).encode(),
+            1,
+            "holds a character outside",
+        ),
+        (
+            json.dumps({"clientID": "c", "consumerDataSet": [consumer("")]}).encode(),
+            1,
+            "the group name is empty",
+        ),
+        (
+            json.dumps(
+                {"clientID": "c", "consumerDataSet": [consumer("g", subscription(expression="||"))]}
+            ).encode(),
             ResponseCode.SUBSCRIPTION_PARSE_FAILED,
             "names no tag",
         ),
@@ -190,9 +232,16 @@ def test_no_notices_where_they_are_off(tmp_path: Path) -> None:
     converse(tmp_path, scene, notify_consumer_ids_changed_enable=False)
 
 
-def test_a_heartbeat_without_subscriptions_counts_if_its_fingerprint_is_known(tmp_path: Path) -> None:
+def test_a_heartbeat_without_subscriptions_counts_if_its_fingerprint_is_known(
+    tmp_path: Path,
+) -> None:
     async def scene(talk: Talk) -> None:
-        short = {"clientID": "c", "heartbeatFingerprint": 5, "withoutSub": True, "consumerDataSet": [{"groupName": "g"}]}
+        short = {
+            "clientID": "c",
+            "heartbeatFingerprint": 5,
+            "withoutSub": True,
+            "consumerDataSet": [{"groupName": "g"}],
+        }
         answer = await talk.client.heartbeat(short)
         assert answer.ext is not None
         assert answer.ext["IS_SUB_CHANGE"] == "true", "send it in full"

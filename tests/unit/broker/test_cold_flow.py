@@ -1,4 +1,5 @@
-"""Groups that read a backlog are slowed down if the broker is told so (coldDataFlowControlEnable); 2001 to 2004."""
+"""Groups that read a backlog are slowed down if the broker is told so (coldDataFlowControlEnable);
+2001 to 2004."""
 
 from __future__ import annotations
 
@@ -13,11 +14,20 @@ from turbopump.message.codec import decode_entries
 from turbopump.protocol import fastjson
 from turbopump.protocol.bodies.cold_flow import ColdFlowInfo
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.cold_flow import GetColdFlow, RemoveColdFlow, SetCommitLogReadMode, UpdateColdFlow
+from turbopump.protocol.requests.cold_flow import (
+    GetColdFlow,
+    RemoveColdFlow,
+    SetCommitLogReadMode,
+    UpdateColdFlow,
+)
 from turbopump.testing.simulation import Simulation
 
 BUSY = "This consumer group is reading cold data. It has been flow control"
-ALL_COLD = {"cold_data_flow_control_enable": True, "access_message_in_memory_max_ratio": 0, "cg_cold_read_threshold": 3000}
+ALL_COLD = {
+    "cold_data_flow_control_enable": True,
+    "access_message_in_memory_max_ratio": 0,
+    "cg_cold_read_threshold": 3000,
+}
 
 
 class Hands:
@@ -74,7 +84,9 @@ def test_a_push_consumer_that_has_read_too_much_is_told_to_come_later() -> None:
         answer, header = await client.pull(0, max_msg_nums=4)
         assert answer.code == 0
         assert await outcome(client, header.next_begin_offset) == (ResponseCode.SYSTEM_BUSY, BUSY)
-        assert (await client.pull(20))[0].code == ResponseCode.PULL_NOT_FOUND, "what is new is given at once"
+        assert (await client.pull(20))[0].code == ResponseCode.PULL_NOT_FOUND, (
+            "what is new is given at once"
+        )
         await asyncio.sleep(5)
         assert await outcome(client, header.next_begin_offset) == (0, "FOUND")
 
@@ -109,7 +121,10 @@ def test_thresholds_of_groups_are_set_removed_and_shown() -> None:
         assert await outcome(client, 4) == (0, "FOUND")
         info = fastjson.decode((await client.ask(GetColdFlow())).body, ColdFlowInfo)
         assert info.config_table == {"g": 100000, "other": 1}
-        assert (info.cg_cold_read_threshold, info.global_cold_read_threshold) == (3000, 100 * 1024 * 1024)
+        assert (info.cg_cold_read_threshold, info.global_cold_read_threshold) == (
+            3000,
+            100 * 1024 * 1024,
+        )
         assert info.global_acc == info.runtime_table["g"].cold_acc > 3000
         assert await client.code(RemoveColdFlow(), b"g") == (0, "")
         assert await outcome(client, 4) == (ResponseCode.SYSTEM_BUSY, BUSY)
@@ -125,7 +140,9 @@ def window(cold: ColdFlow, clock: Hands, **sizes: int) -> dict[str, int]:
     return dict(cold.info().config_table)
 
 
-def test_a_simple_strategy_raises_who_uses_up_its_threshold_and_lowers_the_highest_when_it_is_too_much_in_all() -> None:
+def test_a_simple_strategy_raises_who_uses_up_its_threshold_and_lowers_the_highest_when_it_is_too_much_in_all() -> (
+    None
+):
     clock = Hands()
     cold = ColdFlow(clock, enabled=True, group_max=100, total_max=1000, strategy=SimpleStrategy())
     assert cold.set_threshold("set", 50)
@@ -134,7 +151,13 @@ def test_a_simple_strategy_raises_who_uses_up_its_threshold_and_lowers_the_highe
     cold.read("g", 149)
     assert not cold.must_wait("g")
     assert window(cold, clock, g=1) == {"set": 50, "g||adaptive": 225}
-    many = {"set": 50, "g||adaptive": 337, "h||adaptive": 150, "i||adaptive": 150, "j||adaptive": 150}
+    many = {
+        "set": 50,
+        "g||adaptive": 337,
+        "h||adaptive": 150,
+        "i||adaptive": 150,
+        "j||adaptive": 150,
+    }
     assert window(cold, clock, g=225, h=100, i=100, j=100) == many
     after = window(cold, clock, g=1001)
     assert after["g||adaptive"] == 269
@@ -146,7 +169,9 @@ def test_a_simple_strategy_raises_who_uses_up_its_threshold_and_lowers_the_highe
     assert cold.info().config_table == {"set": 50}
 
 
-def test_a_controller_raises_thresholds_while_all_together_read_less_than_it_aims_at_and_lowers_them_when_it_is_more() -> None:
+def test_a_controller_raises_thresholds_while_all_together_read_less_than_it_aims_at_and_lowers_them_when_it_is_more() -> (
+    None
+):
     clock = Hands()
     cold = ColdFlow(clock, enabled=True, group_max=100, total_max=1000, strategy=PidStrategy(1000))
     cold.info()
@@ -191,7 +216,9 @@ def test_a_broker_adapts_thresholds_if_it_is_told_to() -> None:
         info = fastjson.decode((await client.ask(GetColdFlow())).body, ColdFlowInfo)
         assert info.config_table == {"g||adaptive": 4500}
 
-    in_virtual_time(scene, cold_ctr_strategy_enable=True, use_pid_cold_ctr_strategy=False, **ALL_COLD)
+    in_virtual_time(
+        scene, cold_ctr_strategy_enable=True, use_pid_cold_ctr_strategy=False, **ALL_COLD
+    )
 
 
 def test_an_operator_says_whether_the_system_reads_ahead_in_the_log() -> None:
@@ -206,13 +233,20 @@ def test_an_operator_says_whether_the_system_reads_ahead_in_the_log() -> None:
         assert (await client.ask(SetCommitLogReadMode(mode="0"))).code == ResponseCode.SUCCESS
         assert modes() == {True}
         answer = await client.ask(SetCommitLogReadMode(mode="1"))
-        assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, "set commitlog readahead mode success, mode: 1")
+        assert (answer.code, answer.remark) == (
+            ResponseCode.SUCCESS,
+            "set commitlog readahead mode success, mode: 1",
+        )
         before = len(talk.broker.store.log.files.files)
         while len(talk.broker.store.log.files.files) < before + 2:
             await client.send(b"x" * 60_000)
         assert modes() == {False}, "files to come, too"
-        assert (await client.ask(SetCommitLogReadMode(mode="4"))).code == ResponseCode.INVALID_PARAMETER
-        assert (await client.ask(SetCommitLogReadMode(mode="random"))).code == ResponseCode.SYSTEM_ERROR
+        assert (
+            await client.ask(SetCommitLogReadMode(mode="4"))
+        ).code == ResponseCode.INVALID_PARAMETER
+        assert (
+            await client.ask(SetCommitLogReadMode(mode="random"))
+        ).code == ResponseCode.SYSTEM_ERROR
         assert (await client.ask(SetCommitLogReadMode())).code == ResponseCode.SYSTEM_ERROR
 
     in_virtual_time(scene, data_read_ahead_enable=False)

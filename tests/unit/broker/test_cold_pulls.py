@@ -1,4 +1,5 @@
-"""Pulls of what was stored before this start: answered by way of a thread, checked, and never in anyone's way."""
+"""Pulls of what was stored before this start: answered by way of a thread, checked, and never in
+anyone's way."""
 
 import asyncio
 import logging
@@ -32,7 +33,9 @@ class Reads:
         self.open = False
         plain = SystemDisk.start_read
 
-        def start_read(disk: SystemDisk, pieces: list[Piece], done: Callable[[list[Found]], None]) -> None:
+        def start_read(
+            disk: SystemDisk, pieces: list[Piece], done: Callable[[list[Found]], None]
+        ) -> None:
             if self.open:
                 plain(disk, pieces, done)
             else:
@@ -64,20 +67,30 @@ def after_a_restart(directory: Path, scene: Callable[[Talk], Awaitable[None]]) -
     watched(main())
 
 
-def test_a_cold_pull_is_answered_when_the_thread_has_read_and_holds_up_nobody(tmp_path: Path, reads: Reads) -> None:
+def test_a_cold_pull_is_answered_when_the_thread_has_read_and_holds_up_nobody(
+    tmp_path: Path, reads: Reads
+) -> None:
     async def scene(talk: Talk) -> None:
         pulling = asyncio.ensure_future(talk.client.pull(0))
         await until(lambda: talk.broker.store.cold_reads.under_way == 1)
         sent = await talk.client.send(b"meanwhile")
         assert sent.queue_offset == COUNT
         hot = await talk.client.messages(COUNT)
-        assert [message.body for message in hot] == [b"meanwhile"], "on the same connection, before the cold one"
+        assert [message.body for message in hot] == [b"meanwhile"], (
+            "on the same connection, before the cold one"
+        )
         assert not pulling.done()
         reads.let_go()
         answer, header = await pulling
         assert (answer.code, answer.remark) == (0, "FOUND")
-        assert [message.body for message in decode_entries(answer.body)] == [b"%d" % number for number in range(COUNT)]
-        assert (header.next_begin_offset, header.min_offset, header.max_offset) == (COUNT, 0, COUNT + 1)
+        assert [message.body for message in decode_entries(answer.body)] == [
+            b"%d" % number for number in range(COUNT)
+        ]
+        assert (header.next_begin_offset, header.min_offset, header.max_offset) == (
+            COUNT,
+            0,
+            COUNT + 1,
+        )
 
     after_a_restart(tmp_path, scene)
 
@@ -85,9 +98,18 @@ def test_a_cold_pull_is_answered_when_the_thread_has_read_and_holds_up_nobody(tm
 def test_a_tag_filter_works_on_cold_messages(tmp_path: Path, reads: Reads) -> None:
     async def scene(talk: Talk) -> None:
         reads.let_go()
-        assert [message.body for message in await talk.client.messages(tags="b")] == [b"1", b"3", b"5", b"7", b"9"]
+        assert [message.body for message in await talk.client.messages(tags="b")] == [
+            b"1",
+            b"3",
+            b"5",
+            b"7",
+            b"9",
+        ]
         nothing, header = await talk.client.pull(0, tags="c")
-        assert (nothing.code, header.next_begin_offset) == (ResponseCode.PULL_RETRY_IMMEDIATELY, COUNT)
+        assert (nothing.code, header.next_begin_offset) == (
+            ResponseCode.PULL_RETRY_IMMEDIATELY,
+            COUNT,
+        )
 
     after_a_restart(tmp_path, scene)
 
@@ -127,7 +149,9 @@ def test_a_client_that_left_is_not_read_for(tmp_path: Path, reads: Reads) -> Non
     after_a_restart(tmp_path, scene)
 
 
-def test_a_broker_stops_while_threads_read_and_others_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_stops_while_threads_read_and_others_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stopping = threading.Event()
     plain_read, plain_close = MappedSegment.read_cold, ColdReads.close
 
@@ -143,7 +167,9 @@ def test_a_broker_stops_while_threads_read_and_others_wait(tmp_path: Path, monke
         with monkeypatch.context() as patched:
             patched.setattr(MappedSegment, "read_cold", read)
             patched.setattr(ColdReads, "close", close)
-            pulls = [asyncio.ensure_future(talk.client.ask(pull(number))) for number in range(COUNT)]
+            pulls = [
+                asyncio.ensure_future(talk.client.ask(pull(number))) for number in range(COUNT)
+            ]
             await until(lambda: talk.broker.store.cold_reads.waiting == COUNT)
             await talk.broker.close()
             answers = await asyncio.gather(*pulls, return_exceptions=True)
@@ -153,11 +179,16 @@ def test_a_broker_stops_while_threads_read_and_others_wait(tmp_path: Path, monke
     assert not (tmp_path / "abort").exists()
 
 
-def test_more_pulls_than_may_wait_are_told_to_come_again(tmp_path: Path, reads: Reads, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_pulls_than_may_wait_are_told_to_come_again(
+    tmp_path: Path, reads: Reads, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cold_reads, "WAITING_MAX", 0)
 
     async def scene(talk: Talk) -> None:
-        pulls = [asyncio.ensure_future(talk.client.ask(pull(number))) for number in range(cold_reads.AT_ONCE)]
+        pulls = [
+            asyncio.ensure_future(talk.client.ask(pull(number)))
+            for number in range(cold_reads.AT_ONCE)
+        ]
         await until(lambda: talk.broker.store.cold_reads.under_way == cold_reads.AT_ONCE)
         code, remark = await talk.client.code(pull(9))
         assert code == ResponseCode.FLOW_CONTROL
@@ -180,13 +211,27 @@ def test_a_damaged_message_is_passed_over_with_a_line_in_the_log(
         log_file = next(iter(store.log.files))
         log_file.buffer[offset + size - 30] ^= 1
         answer, header = await talk.client.pull(0)
-        assert [message.queue_offset for message in decode_entries(answer.body)] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+        assert [message.queue_offset for message in decode_entries(answer.body)] == [
+            0,
+            1,
+            2,
+            3,
+            5,
+            6,
+            7,
+            8,
+            9,
+        ]
         assert header.next_begin_offset == COUNT
         (error,) = [record for record in caplog.records if record.levelno == logging.ERROR]
         assert error.getMessage() == (
-            f"damaged message topic=T queue=0 offset=4 log_offset={offset} cause=its CRC (property __CRC32#) does not fit its bytes"
+            f"damaged message topic=T queue=0 offset=4 log_offset={offset} cause=its CRC "
+            "(property __CRC32#) does not fit its bytes"
         )
-        assert "damaged messages passed over group=g topic=T queue=0 from=0 to=10 count=1" in caplog.text
+        assert (
+            "damaged messages passed over group=g topic=T queue=0 from=0 to=10 count=1"
+            in caplog.text
+        )
         alone, header = await talk.client.pull(4, max_msg_nums=1)
         assert (alone.code, header.next_begin_offset) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 5)
 

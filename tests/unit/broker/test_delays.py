@@ -1,4 +1,5 @@
-"""Messages with a delay level: where they wait, when they come and as what, and what survives a stop, a kill and a full disk."""
+"""Messages with a delay level: where they wait, when they come and as what, and what survives a
+stop, a kill and a full disk."""
 
 from __future__ import annotations
 
@@ -52,7 +53,9 @@ def test_the_copy_is_the_stored_message_in_its_real_place() -> None:
         client, store = talk.client, talk.broker.store
         await client.create(queues=2)
         text = props(7, TAGS="paid", KEYS="k1 k2", TIMER_DELAY_SEC="900", own="é")
-        await client.send(b"later", queue_id=1, born_timestamp=17, flag=5, reconsume_times=2, properties=text)
+        await client.send(
+            b"later", queue_id=1, born_timestamp=17, flag=5, reconsume_times=2, properties=text
+        )
         stored = store.lookup.message_in_queue("SCHEDULE_TOPIC_XXXX", 2, 0)
         assert stored is not None
         waits = stored.properties
@@ -64,11 +67,21 @@ def test_the_copy_is_the_stored_message_in_its_real_place() -> None:
         assert unit is not None
         assert unit[2] == stored.store_timestamp + 10_000
         (message,) = await waiting_pull(client, queue_id=1, tags="paid")
-        assert message.properties_text.split("__CRC32#")[0] == stored.properties_text.split("__CRC32#")[0]
-        assert (message.born_timestamp, message.flag, message.reconsume_times, message.keys) == (17, 5, 2, ["k1", "k2"])
+        assert (
+            message.properties_text.split("__CRC32#")[0]
+            == stored.properties_text.split("__CRC32#")[0]
+        )
+        assert (message.born_timestamp, message.flag, message.reconsume_times, message.keys) == (
+            17,
+            5,
+            2,
+            ["k1", "k2"],
+        )
         assert message.born_host == stored.born_host
         assert message.store_timestamp >= stored.store_timestamp + 10_000
-        assert [found.message.topic for found in store.lookup.find_by_key("T", "k1", 0, 1 << 50)] == ["T"]
+        assert [
+            found.message.topic for found in store.lookup.find_by_key("T", "k1", 0, 1 << 50)
+        ] == ["T"]
 
     in_virtual_time(scene, message_delay_level=LEVELS)
 
@@ -122,7 +135,9 @@ def test_a_retried_level_that_makes_no_sense_is_refused_and_none_is_none() -> No
     assert rule(request, half) is half, "it waits for its transaction"
 
 
-def test_the_log_is_needed_from_the_first_message_that_waits_or_whose_copy_is_not_on_the_disk() -> None:
+def test_the_log_is_needed_from_the_first_message_that_waits_or_whose_copy_is_not_on_the_disk() -> (
+    None
+):
     async def scene(talk: Talk, _simulation: Simulation) -> None:
         client, store, delays = talk.client, talk.broker.store, talk.broker._delays
         assert delays is not None

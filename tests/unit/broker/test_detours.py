@@ -1,4 +1,5 @@
-"""Messages that ask for more than to be stored go where a rule sends them, or are refused; forwarding keeps what a message is."""
+"""Messages that ask for more than to be stored go where a rule sends them, or are refused;
+forwarding keeps what a message is."""
 
 from __future__ import annotations
 
@@ -26,7 +27,11 @@ def parcel(**properties: str) -> Parcel:
 def test_each_rule_sees_what_the_one_before_has_made_of_the_message() -> None:
     detours = Detours()
     detours.add(lambda _request, one: msgspec.structs.replace(one, topic="Half"))
-    detours.add(lambda request, one: msgspec.structs.replace(one, queue_id=7, properties=f"{request.topic}>{one.topic}"))
+    detours.add(
+        lambda request, one: msgspec.structs.replace(
+            one, queue_id=7, properties=f"{request.topic}>{one.topic}"
+        )
+    )
     assert detours.find(REQUEST, parcel(DELAY="3")) == Parcel("Half", 7, "Orders>Half", 0)
 
 
@@ -44,7 +49,12 @@ def test_what_no_rule_has_taken_is_refused_and_what_only_looks_special_is_not() 
     assert isinstance(refused, Response)
     assert refused.code == ResponseCode.MESSAGE_ILLEGAL
     assert "TRAN_MSG" in str(refused.remark)
-    for plain in (parcel(DELAY="3"), parcel(TRAN_MSG="false"), parcel(MY_DELAY="3"), parcel(note="TIMER_DELIVER_MS")):
+    for plain in (
+        parcel(DELAY="3"),
+        parcel(TRAN_MSG="false"),
+        parcel(MY_DELAY="3"),
+        parcel(note="TIMER_DELIVER_MS"),
+    ):
         assert refuse_unknown_kinds(REQUEST, plain) is plain
     taken = msgspec.structs.replace(parcel(TIMER_DELIVER_MS="3"), topic="rmq_sys_wheel_timer")
     assert refuse_unknown_kinds(REQUEST, taken) is taken
@@ -67,7 +77,9 @@ def test_a_forwarded_message_keeps_body_birth_keys_and_tags() -> None:
             first = await forwarding.append("Half", 0, b"body", text)
             half = store.lookup.message_at(first.offset)
             assert half is not None
-            again = await forwarding.forward(half, "Orders", 3, reconsume_times=2, prepared_transaction_offset=first.offset)
+            again = await forwarding.forward(
+                half, "Orders", 3, reconsume_times=2, prepared_transaction_offset=first.offset
+            )
             await forwarding.flushed(again)
             assert store.flushed.value >= again.log_end
             message = store.lookup.message_in_queue("Orders", 3, 0)
@@ -75,8 +87,14 @@ def test_a_forwarded_message_keeps_body_birth_keys_and_tags() -> None:
             assert (message.body, message.tags, message.keys) == (b"body", "paid", ["k1", "k2"])
             assert message.born_timestamp == half.born_timestamp
             assert message.born_host == ("10.1.2.3", 10911)
-            assert (message.reconsume_times, message.prepared_transaction_offset) == (2, first.offset)
-            assert [entry.message.topic for entry in store.lookup.find_by_key("Orders", "k2", 0, 1 << 50)] == ["Orders"]
+            assert (message.reconsume_times, message.prepared_transaction_offset) == (
+                2,
+                first.offset,
+            )
+            assert [
+                entry.message.topic
+                for entry in store.lookup.find_by_key("Orders", "k2", 0, 1 << 50)
+            ] == ["Orders"]
 
     asyncio.run(story())
 
@@ -85,7 +103,9 @@ def test_forwarding_waits_while_the_log_makes_its_next_file() -> None:
     async def story() -> None:
         async with running_broker(mapped_file_size_commit_log=64 * 1024) as running:
             broker = running.broker
-            placed = [await broker._forwarding.append("Orders", 0, b"x" * 20_000, "") for _ in range(40)]
+            placed = [
+                await broker._forwarding.append("Orders", 0, b"x" * 20_000, "") for _ in range(40)
+            ]
             assert [one.queue_offset for one in placed] == list(range(40))
             assert broker.store.max_offset("Orders", 0) == 40
 

@@ -1,4 +1,5 @@
-"""What the broker has still to deliver, on a disk too full for sends: it goes on, so that what it held can be deleted."""
+"""What the broker has still to deliver, on a disk too full for sends: it goes on, so that what it
+held can be deleted."""
 
 import asyncio
 import logging
@@ -24,7 +25,9 @@ BODY = b"x" * 3000
 WAITS = {"level": {"DELAY": "3"}, "timer": {"TIMER_DELAY_SEC": "60"}}
 
 
-def on_a_small_disk(story: Callable[[World, Client], Coroutine[Any, Any, None]], **config: Any) -> None:
+def on_a_small_disk(
+    story: Callable[[World, Client], Coroutine[Any, Any, None]], **config: Any
+) -> None:
     async def with_topics(world: World) -> None:
         client = world.client()
         await client.create()
@@ -79,7 +82,9 @@ async def writable(client: Client) -> None:
 
 
 @pytest.mark.parametrize("kind", WAITS)
-def test_a_message_that_is_due_comes_while_sends_are_refused_and_what_it_held_is_deleted(kind: str) -> None:
+def test_a_message_that_is_due_comes_while_sends_are_refused_and_what_it_held_is_deleted(
+    kind: str,
+) -> None:
     async def story(world: World, client: Client) -> None:
         await client.send(b"later", properties=encode_properties({"UNIQ_KEY": "U", **WAITS[kind]}))
         await asyncio.sleep(3)
@@ -93,7 +98,9 @@ def test_a_message_that_is_due_comes_while_sends_are_refused_and_what_it_held_is
     on_a_small_disk(story)
 
 
-def test_the_segment_of_a_half_message_stays_until_it_is_asked_about_and_its_commit_comes_on_a_full_disk() -> None:
+def test_the_segment_of_a_half_message_stays_until_it_is_asked_about_and_its_commit_comes_on_a_full_disk() -> (
+    None
+):
     async def story(world: World, client: Client) -> None:
         seller = world.transactor()
         await seller.announce()
@@ -112,7 +119,9 @@ def test_the_segment_of_a_half_message_stays_until_it_is_asked_about_and_its_com
     on_a_small_disk(story)
 
 
-def test_a_half_message_that_has_ended_holds_nothing_after_a_kill_that_came_before_this_was_noted() -> None:
+def test_a_half_message_that_has_ended_holds_nothing_after_a_kill_that_came_before_this_was_noted() -> (
+    None
+):
     async def story(world: World, client: Client) -> None:
         seller = world.transactor()
         await seller.end(await seller.prepare(b"half"), Outcome.COMMIT)
@@ -134,7 +143,9 @@ def test_a_half_message_that_has_ended_holds_nothing_after_a_kill_that_came_befo
     on_a_small_disk(story, flush_consumer_offset_interval=600_000)
 
 
-def test_a_half_message_nobody_answers_for_goes_from_full_segment_to_segment_and_is_given_up() -> None:
+def test_a_half_message_nobody_answers_for_goes_from_full_segment_to_segment_and_is_given_up() -> (
+    None
+):
     async def story(world: World, client: Client) -> None:
         seller = world.transactor()
         await seller.prepare(b"half")
@@ -153,7 +164,9 @@ def test_a_half_message_nobody_answers_for_goes_from_full_segment_to_segment_and
     on_a_small_disk(story, transaction_check_max=3)
 
 
-def test_a_half_message_that_is_not_to_be_asked_about_for_a_day_stands_aside_where_its_segment_is_to_go() -> None:
+def test_a_half_message_that_is_not_to_be_asked_about_for_a_day_stands_aside_where_its_segment_is_to_go() -> (
+    None
+):
     async def story(world: World, client: Client) -> None:
         seller = world.transactor()
         await seller.prepare(b"half", CHECK_IMMUNITY_TIME_IN_SECONDS="86400")
@@ -169,11 +182,16 @@ def test_a_half_message_that_is_not_to_be_asked_about_for_a_day_stands_aside_whe
     on_a_small_disk(story)
 
 
-def test_a_really_full_disk_delays_what_is_due_and_loses_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_really_full_disk_delays_what_is_due_and_loses_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def story(world: World, client: Client) -> None:
         disk = world.simulation.disk(BROKER)
         for number in range(60):
-            await client.send(b"%d" % number + BODY, properties=encode_properties({"UNIQ_KEY": f"U{number}", "DELAY": "3"}))
+            await client.send(
+                b"%d" % number + BODY,
+                properties=encode_properties({"UNIQ_KEY": f"U{number}", "DELAY": "3"}),
+            )
         leave(disk, SEGMENT // 2)
         await asyncio.sleep(120)
         came = await client.all_bodies()
@@ -205,5 +223,10 @@ def test_what_a_consumer_sends_back_is_refused_as_a_send_is() -> None:
 
 def _back(message: ReceivedMessage) -> ConsumerSendMsgBack:
     return ConsumerSendMsgBack(
-        offset=message.commit_log_offset, group="g", delay_level=0, origin_msg_id="", origin_topic="T", max_reconsume_times=16
+        offset=message.commit_log_offset,
+        group="g",
+        delay_level=0,
+        origin_msg_id="",
+        origin_topic="T",
+        max_reconsume_times=16,
     )

@@ -16,7 +16,12 @@ from turbopump.message.batch import encode_batch
 from turbopump.message.message import Message
 from turbopump.protocol.request import Request
 from turbopump.protocol.requests.clients import GetConsumerListByGroup, Heartbeat, UnregisterClient
-from turbopump.protocol.requests.offsets import GetMaxOffset, QueryConsumerOffset, SearchOffset, UpdateConsumerOffset
+from turbopump.protocol.requests.offsets import (
+    GetMaxOffset,
+    QueryConsumerOffset,
+    SearchOffset,
+    UpdateConsumerOffset,
+)
 from turbopump.protocol.requests.send import SendMessage, SendMessageV2
 from turbopump.protocol.requests.topics import CreateTopic, GetAllTopicConfig
 
@@ -43,7 +48,8 @@ INTERESTING = (0, 1, 2, 0x7F, 0x80, 0xFF, ord('"'), ord("{"), ord("9"), ord("-")
 
 
 def mutate(data: bytes, rng: random.Random) -> bytes:
-    """A few bytes changed, cut out, doubled or put in; often the frame's lengths are made right again."""
+    """A few bytes changed, cut out, doubled or put in; often the frame's lengths are made right
+    again."""
     mutant = bytearray(data)
     for _ in range(rng.choice((0, 1, 1, 2, 5))):
         at = rng.randrange(len(mutant))
@@ -55,7 +61,9 @@ def mutate(data: bytes, rng: random.Random) -> bytes:
         elif kind == 2:
             del mutant[at : at + rng.randint(1, 8)]
         elif kind == 3:
-            mutant[at:at] = rng.choice((b"9" * 30, b"\xff", b"\\ud800", b"\0\0\0\0", b'"a":"b",', mutant[at : at + 20]))
+            mutant[at:at] = rng.choice(
+                (b"9" * 30, b"\xff", b"\\ud800", b"\0\0\0\0", b'"a":"b",', mutant[at : at + 20])
+            )
         else:
             mutant[at : at + 4] = rng.choice((2**31 - 1, 2**32 - 1, 0, 5)).to_bytes(4)
         if len(mutant) < 12:
@@ -108,7 +116,9 @@ def test_a_broker_survives_nonsense_and_other_people_s_messages_are_intact(
         assert await torments > 50
         assert await talk.client.all_bodies("mine") == sent
         marks = list(talk.broker.store.log.walk(0))
-        assert talk.broker.store.log.walked_to == talk.broker.store.log.end, "a recovery would read every entry"
+        assert talk.broker.store.log.walked_to == talk.broker.store.log.end, (
+            "a recovery would read every entry"
+        )
         assert sum(mark.topic == "mine" for mark in marks) == len(sent)
 
     async def after(talk: Talk) -> None:

@@ -1,5 +1,5 @@
-"""Consumer groups over the wire (200, 225, 207, 201, 352), who is connected (203, 204, 328), what they want
-(345), and how far groups are (208, 317, 300, 343, 303)."""
+"""Consumer groups over the wire (200, 225, 207, 201, 352), who is connected (203, 204, 328), what
+they want (345), and how far groups are (208, 317, 300, 343, 303)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,12 @@ from turbopump.protocol.bodies.groups import (
     SubscriptionGroupList,
     SubscriptionGroupWrapper,
 )
-from turbopump.protocol.bodies.stats import ConsumeStats, ConsumeStatsList, OffsetWrapper, QueryConsumeTimeSpanBody
+from turbopump.protocol.bodies.stats import (
+    ConsumeStats,
+    ConsumeStatsList,
+    OffsetWrapper,
+    QueryConsumeTimeSpanBody,
+)
 from turbopump.protocol.bodies.topics import TopicList
 from turbopump.protocol.codes import LanguageCode, ResponseCode
 from turbopump.protocol.requests.consumers import (
@@ -46,18 +51,28 @@ from turbopump.protocol.requests.groups import (
 from turbopump.protocol.requests.offsets import QueryConsumerOffset, UpdateConsumerOffset
 
 
-def test_groups_are_created_changed_listed_and_deleted_and_survive_a_restart(tmp_path: Path) -> None:
+def test_groups_are_created_changed_listed_and_deleted_and_survive_a_restart(
+    tmp_path: Path,
+) -> None:
     async def make(talk: Talk) -> None:
         one = SubscriptionGroupConfig(group_name="one", retry_max_times=3)
         assert await talk.client.code(CreateGroup(), fastjson.encode(one)) == (0, "")
         more = SubscriptionGroupList(
-            group_config_list=[SubscriptionGroupConfig(group_name="two"), SubscriptionGroupConfig(group_name="three")]
+            group_config_list=[
+                SubscriptionGroupConfig(group_name="two"),
+                SubscriptionGroupConfig(group_name="three"),
+            ]
         )
         assert await talk.client.code(CreateGroupList(), fastjson.encode(more)) == (0, "")
         bad = SubscriptionGroupList(
-            group_config_list=[SubscriptionGroupConfig(group_name="four"), SubscriptionGroupConfig(group_name="no/good")]
+            group_config_list=[
+                SubscriptionGroupConfig(group_name="four"),
+                SubscriptionGroupConfig(group_name="no/good"),
+            ]
         )
-        assert (await talk.client.code(CreateGroupList(), fastjson.encode(bad)))[0] == ResponseCode.INVALID_PARAMETER
+        assert (await talk.client.code(CreateGroupList(), fastjson.encode(bad)))[
+            0
+        ] == ResponseCode.INVALID_PARAMETER
         assert await talk.client.code(DeleteGroup(group_name="two")) == (0, "")
 
     async def look(talk: Talk) -> None:
@@ -66,9 +81,13 @@ def test_groups_are_created_changed_listed_and_deleted_and_survive_a_restart(tmp
         assert {"one", "three"} <= set(table)
         assert not {"two", "four"} & set(table), "all of a list or nothing"
         assert answer.header(GetAllGroupsReply).total_group_num == len(table)
-        found = fastjson.decode((await talk.client.ask(GetGroup(group="one"))).body, SubscriptionGroupConfig)
+        found = fastjson.decode(
+            (await talk.client.ask(GetGroup(group="one"))).body, SubscriptionGroupConfig
+        )
         assert found.retry_max_times == 3
-        assert (await talk.client.code(GetGroup(group="two")))[0] == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        assert (await talk.client.code(GetGroup(group="two")))[
+            0
+        ] == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
     converse(tmp_path, make)
     converse(tmp_path, look)
@@ -79,15 +98,23 @@ def test_a_deleted_group_keeps_its_place_unless_that_is_cleaned_too(tmp_path: Pa
         for clean in (False, True):
             await talk.client.send()
             await talk.client.pull()
-            await talk.client.ask(UpdateConsumerOffset(consumer_group="g", topic="T", queue_id=0, commit_offset=1))
+            await talk.client.ask(
+                UpdateConsumerOffset(consumer_group="g", topic="T", queue_id=0, commit_offset=1)
+            )
             await talk.client.ask(DeleteGroup(group_name="g", clean_offset=clean))
-            asked = QueryConsumerOffset(consumer_group="g", topic="T", queue_id=0, set_zero_if_not_found=False)
-            assert (await talk.client.ask(asked)).code == (ResponseCode.QUERY_NOT_FOUND if clean else 0)
+            asked = QueryConsumerOffset(
+                consumer_group="g", topic="T", queue_id=0, set_zero_if_not_found=False
+            )
+            assert (await talk.client.ask(asked)).code == (
+                ResponseCode.QUERY_NOT_FOUND if clean else 0
+            )
 
     converse(tmp_path, scene)
 
 
-def test_the_members_of_groups_are_told_with_their_language_and_subscriptions(tmp_path: Path) -> None:
+def test_the_members_of_groups_are_told_with_their_language_and_subscriptions(
+    tmp_path: Path,
+) -> None:
     async def scene(talk: Talk) -> None:
         await talk.client.join("c", "g", subscription("T", "a || b"))
         await talk.client.heartbeat({"clientID": "p", "producerDataSet": [{"groupName": "pg"}]})
@@ -99,9 +126,16 @@ def test_the_members_of_groups_are_told_with_their_language_and_subscriptions(tm
         assert found.subscription_table["T"].sub_string == "a || b"
         assert (found.consume_type, found.message_model) == ("CONSUME_PASSIVELY", "CLUSTERING")
         answer = await talk.client.ask(GetProducerConnectionList(producer_group="pg"))
-        assert [each.client_id for each in fastjson.decode(answer.body, ProducerConnection).connection_set] == ["p"]
-        assert (await talk.client.code(GetConsumerConnectionList(consumer_group="x")))[0] == ResponseCode.CONSUMER_NOT_ONLINE
-        assert (await talk.client.code(GetProducerConnectionList(producer_group="x")))[0] == ResponseCode.SYSTEM_ERROR
+        assert [
+            each.client_id
+            for each in fastjson.decode(answer.body, ProducerConnection).connection_set
+        ] == ["p"]
+        assert (await talk.client.code(GetConsumerConnectionList(consumer_group="x")))[
+            0
+        ] == ResponseCode.CONSUMER_NOT_ONLINE
+        assert (await talk.client.code(GetProducerConnectionList(producer_group="x")))[
+            0
+        ] == ResponseCode.SYSTEM_ERROR
 
     converse(tmp_path, scene)
 
@@ -112,7 +146,9 @@ def test_how_far_a_group_is_in_every_queue_and_in_time(tmp_path: Path) -> None:
         for _ in range(3):
             await talk.client.send()
         await talk.client.pull()
-        await talk.client.ask(UpdateConsumerOffset(consumer_group="g", topic="T", queue_id=0, commit_offset=2))
+        await talk.client.ask(
+            UpdateConsumerOffset(consumer_group="g", topic="T", queue_id=0, commit_offset=2)
+        )
         times = [message.store_timestamp for message in await talk.client.messages()]
         queue, other = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-a", 1)
         for asked in (
@@ -121,18 +157,26 @@ def test_how_far_a_group_is_in_every_queue_and_in_time(tmp_path: Path) -> None:
             GetConsumeStats(consumer_group="g", topic_list="T;unknown"),
         ):
             table = fastjson.decode((await talk.client.ask(asked)).body, ConsumeStats).offset_table
-            stands = OffsetWrapper(broker_offset=3, consumer_offset=2, pull_offset=2, last_timestamp=times[1])
+            stands = OffsetWrapper(
+                broker_offset=3, consumer_offset=2, pull_offset=2, last_timestamp=times[1]
+            )
             assert table == {queue: stands, other: OffsetWrapper()}
         span = await talk.client.ask(QueryConsumeTimeSpan(topic="T", group="g"))
         first, second = fastjson.decode(span.body, QueryConsumeTimeSpanBody).consume_time_span_set
-        assert (first.min_time_stamp, first.max_time_stamp, first.consume_time_stamp) == (times[0], times[2], times[1])
+        assert (first.min_time_stamp, first.max_time_stamp, first.consume_time_stamp) == (
+            times[0],
+            times[2],
+            times[1],
+        )
         assert 0 <= first.delay_time < 60_000
         assert (second.message_queue, second.delay_time) == (other, 0)
         who = await talk.client.ask(QueryTopicConsumeByWho(topic="T"))
         assert fastjson.decode(who.body, GroupList).group_list == ("g",)
         what = await talk.client.ask(QueryTopicsByConsumer(group="g"))
         assert fastjson.decode(what.body, TopicList).topic_list == ("T",)
-        assert (await talk.client.code(QueryConsumeTimeSpan(topic="x", group="g")))[0] == ResponseCode.TOPIC_NOT_EXIST
+        assert (await talk.client.code(QueryConsumeTimeSpan(topic="x", group="g")))[
+            0
+        ] == ResponseCode.TOPIC_NOT_EXIST
 
     converse(tmp_path, scene)
 
@@ -143,15 +187,27 @@ def test_how_far_every_group_is_and_what_each_wants_and_who_produces(tmp_path: P
         for _ in range(3):
             await talk.client.send()
         for group, place in (("one", 2), ("two", 0)):
-            await talk.client.ask(CreateGroup(), fastjson.encode(SubscriptionGroupConfig(group_name=group)))
-            await talk.client.ask(UpdateConsumerOffset(consumer_group=group, topic="T", queue_id=0, commit_offset=place))
-        found = fastjson.decode((await talk.client.ask(GetBrokerConsumeStats())).body, ConsumeStatsList)
-        by_group = {group: standings for one in found.consume_stats_list for group, standings in one.items()}
+            await talk.client.ask(
+                CreateGroup(), fastjson.encode(SubscriptionGroupConfig(group_name=group))
+            )
+            await talk.client.ask(
+                UpdateConsumerOffset(
+                    consumer_group=group, topic="T", queue_id=0, commit_offset=place
+                )
+            )
+        found = fastjson.decode(
+            (await talk.client.ask(GetBrokerConsumeStats())).body, ConsumeStatsList
+        )
+        by_group = {
+            group: standings for one in found.consume_stats_list for group, standings in one.items()
+        }
         (one,), (two,) = by_group["one"], by_group["two"]
         assert [place.consumer_offset for place in one.offset_table.values()] == [2]
         assert [place.broker_offset for place in two.offset_table.values()] == [3]
         assert (found.total_diff, found.broker_addr) == (1 + 3, f"127.0.0.1:{talk.broker.port}")
-        ordered = fastjson.decode((await talk.client.ask(GetBrokerConsumeStats(is_order=True))).body, ConsumeStatsList)
+        ordered = fastjson.decode(
+            (await talk.client.ask(GetBrokerConsumeStats(is_order=True))).body, ConsumeStatsList
+        )
         assert ordered.total_diff == 0
         await talk.client.join("c", "one", subscription("T", "a"))
         await talk.client.heartbeat({"clientID": "p", "producerDataSet": [{"groupName": "pg"}]})
@@ -161,7 +217,12 @@ def test_how_far_every_group_is_and_what_each_wants_and_who_produces(tmp_path: P
         assert (wants.group, wants.topic, wants.subscription_data.sub_string) == ("one", "T", "a")
         answer = await talk.client.ask(QuerySubscriptionByConsumer(group="two", topic="T"))
         assert fastjson.decode(answer.body, QuerySubscriptionResponseBody).subscription_data is None
-        producers = fastjson.decode((await talk.client.ask(GetAllProducerInfo())).body, ProducerTableInfo).data or {}
+        producers = (
+            fastjson.decode(
+                (await talk.client.ask(GetAllProducerInfo())).body, ProducerTableInfo
+            ).data
+            or {}
+        )
         assert [each.client_id for each in producers["pg"]] == ["p"]
 
     converse(tmp_path, scene)

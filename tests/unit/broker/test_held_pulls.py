@@ -1,4 +1,5 @@
-"""Held pulls are read again when their queue grows, in the order in which they came, and leave the loop to others meanwhile."""
+"""Held pulls are read again when their queue grows, in the order in which they came, and leave the
+loop to others meanwhile."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ class Queue:
 
 @pytest.mark.parametrize(("read_s", "most"), [(0.0, 100), (0.0004, 3), (0.005, 1)])
 def test_pulls_that_are_woken_together_leave_the_loop_to_others(read_s: float, most: int) -> None:
-    """``read_s``: what reading again takes for one of a hundred; a turn is over with the one that makes it a millisecond."""
+    """``read_s``: what reading again takes for one of a hundred; a turn is over with the one that
+    makes it a millisecond."""
 
     async def story() -> None:
         loop = cast("Any", asyncio.get_running_loop())
@@ -36,7 +38,9 @@ def test_pulls_that_are_woken_together_leave_the_loop_to_others(read_s: float, m
             now += read_s
 
         for number in range(100):
-            held.hold(cast("ConsumeQueue", queue), 0, 60, lambda _expired, number=number: read(number))
+            held.hold(
+                cast("ConsumeQueue", queue), 0, 60, lambda _expired, number=number: read(number)
+            )
         queue.end.advance(1)
         assert turns == [[]], "not within the turn in which the queue grew"
         while sum(map(len, turns)) < 100:

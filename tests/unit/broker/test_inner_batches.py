@@ -1,4 +1,5 @@
-"""Batches to topics with ``queue.type=BatchCQ``: one entry each, read by our clients message by message."""
+"""Batches to topics with ``queue.type=BatchCQ``: one entry each, read by our clients message by
+message."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,13 @@ HEADER = "UNIQ_KEY\x01BATCH\x02WAIT\x01true\x02"
 def batch_of(*bodies: bytes, tags: str = "ab") -> bytes:
     return encode_batch(
         [
-            Message("B", body, tags=tags[number % len(tags)], properties={"UNIQ_KEY": f"ID-{body.decode()}"}, flag=number)
+            Message(
+                "B",
+                body,
+                tags=tags[number % len(tags)],
+                properties={"UNIQ_KEY": f"ID-{body.decode()}"},
+                flag=number,
+            )
             for number, body in enumerate(bodies)
         ]
     )
@@ -34,7 +41,9 @@ async def make_topic(talk: Talk) -> None:
     await talk.client.create("B", attributes="+queue.type=BatchCQ")
 
 
-async def send_inner(talk: Talk, *bodies: bytes, properties: str = HEADER, **fields: Any) -> dict[str, str]:
+async def send_inner(
+    talk: Talk, *bodies: bytes, properties: str = HEADER, **fields: Any
+) -> dict[str, str]:
     request = SendBatchMessage(topic="B", queue_id=0, batch=True, properties=properties, **fields)
     answer = await talk.client.ask(request, batch_of(*bodies))
     assert answer.code == 0, answer
@@ -46,19 +55,25 @@ async def pulled(talk: Talk, offset: int, **fields: Any) -> list[ReceivedMessage
     """What our clients make of a pull from ``offset`` on."""
     answer = await talk.client.ask(pull(offset, topic="B", **fields))
     reply = answer.header(PullMessageReply)
-    messages, damaged = pulled_messages(answer.body, QUEUE, offset, reply.next_begin_offset, ReceivedMessage)
+    messages, damaged = pulled_messages(
+        answer.body, QUEUE, offset, reply.next_begin_offset, ReceivedMessage
+    )
     assert not damaged
     return messages
 
 
 @pytest.mark.parametrize("form", [SendMessageV2, SendMessage, SendBatchMessage])
 @pytest.mark.parametrize("crc", [True, False])
-def test_a_batch_with_an_id_of_its_own_is_one_entry(tmp_path: Path, form: type[Any], crc: bool) -> None:
+def test_a_batch_with_an_id_of_its_own_is_one_entry(
+    tmp_path: Path, form: type[Any], crc: bool
+) -> None:
     async def scene(talk: Talk) -> None:
         await make_topic(talk)
         await talk.client.send(b"before", "B")
         body = batch_of(b"1", b"2", b"3")
-        answer = await talk.client.ask(form(topic="B", queue_id=0, batch=True, properties=HEADER), body)
+        answer = await talk.client.ask(
+            form(topic="B", queue_id=0, batch=True, properties=HEADER), body
+        )
         assert answer.code == 0
         assert answer.ext is not None
         (entry,) = await talk.client.messages(1, topic="B")
@@ -102,7 +117,9 @@ def test_our_clients_take_it_apart_and_leave_out_what_was_not_asked_for(tmp_path
         assert {one.commit_log_offset for one in messages[:3]} == {messages[0].commit_log_offset}
         assert [one.body for one in await pulled(talk, 2)] == [b"c", b"d", b"e"]
         tagged = [one.body for one in await pulled(talk, 0, tags="b")]
-        assert tagged == [b"a", b"b", b"c", b"d", b"e"], "the tags inside are for the client to look at"
+        assert tagged == [b"a", b"b", b"c", b"d", b"e"], (
+            "the tags inside are for the client to look at"
+        )
 
     converse(tmp_path, scene)
 
@@ -113,7 +130,10 @@ def test_a_batch_without_an_id_is_stored_message_by_message(tmp_path: Path) -> N
         answer = await send_inner(talk, b"a", b"b", properties="")
         assert "batchUniqId" not in answer
         entries = await talk.client.messages(topic="B")
-        assert [(one.queue_offset, one.body, one.sys_flag) for one in entries] == [(0, b"a", 0), (1, b"b", 0)]
+        assert [(one.queue_offset, one.body, one.sys_flag) for one in entries] == [
+            (0, b"a", 0),
+            (1, b"b", 0),
+        ]
 
     converse(tmp_path, scene)
 
@@ -147,12 +167,24 @@ def test_batches_are_there_after_a_restart(tmp_path: Path, flush: str) -> None:
     ("fields", "body", "said"),
     [
         ({"properties": "INNER_NUM\x013\x02"}, b"x", "is not an inner batch"),
-        ({"properties": "INNER_NUM\x013\x02", "batch": True}, batch_of(b"a"), "is not an inner batch"),
-        ({"sys_flag": 128 | 64, "properties": "INNER_NUM\x013\x02"}, batch_of(b"a"), "but it has 1 messages"),
+        (
+            {"properties": "INNER_NUM\x013\x02", "batch": True},
+            batch_of(b"a"),
+            "is not an inner batch",
+        ),
+        (
+            {"sys_flag": 128 | 64, "properties": "INNER_NUM\x013\x02"},
+            batch_of(b"a"),
+            "but it has 1 messages",
+        ),
         ({"sys_flag": 128, "properties": "INNER_NUM\x01x\x02"}, b"x", "is no number"),
         ({"sys_flag": 128, "properties": "INNER_NUM\x0140000\x02"}, b"x", "1 to 32767 messages"),
         ({"batch": True, "properties": HEADER}, b"no batch", "cut off"),
-        ({"batch": True, "properties": HEADER + "DELAY\x013\x02"}, batch_of(b"a"), "cannot be part of a batch"),
+        (
+            {"batch": True, "properties": HEADER + "DELAY\x013\x02"},
+            batch_of(b"a"),
+            "cannot be part of a batch",
+        ),
         (
             {"batch": True, "properties": HEADER},
             encode_batch([Message("B", b"x", delay_level=3)]),
@@ -160,7 +192,9 @@ def test_batches_are_there_after_a_restart(tmp_path: Path, flush: str) -> None:
         ),
     ],
 )
-def test_what_is_no_inner_batch_is_refused(tmp_path: Path, fields: dict[str, Any], body: bytes, said: str) -> None:
+def test_what_is_no_inner_batch_is_refused(
+    tmp_path: Path, fields: dict[str, Any], body: bytes, said: str
+) -> None:
     async def scene(talk: Talk) -> None:
         await make_topic(talk)
         code, remark = await talk.client.code(SendMessageV2(topic="B", queue_id=0, **fields), body)
@@ -173,9 +207,14 @@ def test_what_is_no_inner_batch_is_refused(tmp_path: Path, fields: dict[str, Any
 def test_an_inner_batch_that_a_client_has_made_is_stored_as_it_says(tmp_path: Path) -> None:
     async def scene(talk: Talk) -> None:
         await make_topic(talk)
-        request = SendMessageV2(topic="B", queue_id=0, sys_flag=128 | 64, properties="INNER_NUM\x012\x02")
+        request = SendMessageV2(
+            topic="B", queue_id=0, sys_flag=128 | 64, properties="INNER_NUM\x012\x02"
+        )
         assert (await talk.client.code(request, batch_of(b"a", b"b")))[0] == 0
-        assert [(one.queue_offset, one.body) for one in await pulled(talk, 0)] == [(0, b"a"), (1, b"b")]
+        assert [(one.queue_offset, one.body) for one in await pulled(talk, 0)] == [
+            (0, b"a"),
+            (1, b"b"),
+        ]
 
     converse(tmp_path, scene)
 
@@ -193,7 +232,9 @@ def test_an_inner_batch_is_not_taken_back_whole(tmp_path: Path) -> None:
     converse(tmp_path, scene)
 
 
-def test_offsets_by_time_statistics_and_the_topic_s_deletion_know_such_queues(tmp_path: Path) -> None:
+def test_offsets_by_time_statistics_and_the_topic_s_deletion_know_such_queues(
+    tmp_path: Path,
+) -> None:
     async def scene(talk: Talk) -> None:
         await make_topic(talk)
         await send_inner(talk, b"a", b"b", b"c")

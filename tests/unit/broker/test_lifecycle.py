@@ -1,4 +1,5 @@
-"""Starting and stopping: what a failed start leaves behind, what a broker calls itself, what comes again and again."""
+"""Starting and stopping: what a failed start leaves behind, what a broker calls itself, what comes
+again and again."""
 
 import asyncio
 import logging
@@ -6,7 +7,16 @@ import socket
 from pathlib import Path
 
 import pytest
-from tests.unit.broker.talking import SMALL, Talk, converse, pull, talking, two_free_ports, until, watched
+from tests.unit.broker.talking import (
+    SMALL,
+    Talk,
+    converse,
+    pull,
+    talking,
+    two_free_ports,
+    until,
+    watched,
+)
 
 from turbopump.broker.broker import Broker
 from turbopump.broker.schedule.timetable import Timetable
@@ -51,7 +61,9 @@ def test_closing_twice_or_before_the_start_does_no_harm(tmp_path: Path) -> None:
     watched(main())
 
 
-def test_a_broker_stopped_in_the_middle_of_everything_keeps_what_it_answered(tmp_path: Path) -> None:
+def test_a_broker_stopped_in_the_middle_of_everything_keeps_what_it_answered(
+    tmp_path: Path,
+) -> None:
     answered: list[bytes] = []
 
     async def scene(talk: Talk) -> None:
@@ -110,9 +122,13 @@ def test_a_broker_on_ipv6_stores_long_hosts_that_can_be_read_again(tmp_path: Pat
         assert talk.broker.address == f"[::1]:{talk.broker.port}"
         reply = await talk.client.send(b"one")
         assert len(reply.msg_id) == 56
-        await talk.client.ask(SendMessageV2(topic="T", queue_id=0, batch=True), encode_batch([Message("T", b"two")]))
+        await talk.client.ask(
+            SendMessageV2(topic="T", queue_id=0, batch=True), encode_batch([Message("T", b"two")])
+        )
         messages = await talk.client.messages()
-        assert [(message.body, message.born_host[0], message.store_host[0]) for message in messages] == [
+        assert [
+            (message.body, message.born_host[0], message.store_host[0]) for message in messages
+        ] == [
             (b"one", "::1", "::1"),
             (b"two", "::1", "::1"),
         ]
@@ -137,7 +153,9 @@ def test_a_vip_port_that_is_taken_beside_a_picked_one_is_done_without(tmp_path: 
 
 def test_a_group_may_be_spared_notices(tmp_path: Path) -> None:
     async def scene(talk: Talk) -> None:
-        talk.broker._groups.put(SubscriptionGroupConfig(group_name="g", notify_consumer_ids_changed_enable=False))
+        talk.broker._groups.put(
+            SubscriptionGroupConfig(group_name="g", notify_consumer_ids_changed_enable=False)
+        )
         await talk.client.join("c")
         await talk.another().join("d")
         assert await talk.client.members() == ["c", "d"]
@@ -149,17 +167,28 @@ def test_a_group_may_be_spared_notices(tmp_path: Path) -> None:
 def test_batch_messages_with_too_many_properties_are_refused(tmp_path: Path) -> None:
     async def scene(talk: Talk) -> None:
         batch = encode_batch([Message("T", b"x", properties={"p": "v" * 32_750})])
-        code, remark = await talk.client.code(SendMessageV2(topic="T", queue_id=0, batch=True), batch)
-        assert (code, "with those the broker adds" in remark) == (ResponseCode.MESSAGE_ILLEGAL, True)
-        unended = encode_batch([Message("T", b"x", tags="t")]).replace(b"\x00\x07TAGS\x01t\x02", b"\x00\x07TAGS\x01tt")
-        assert (await talk.client.code(SendMessageV2(topic="T", queue_id=0, batch=True), unended))[0] == 0
+        code, remark = await talk.client.code(
+            SendMessageV2(topic="T", queue_id=0, batch=True), batch
+        )
+        assert (code, "with those the broker adds" in remark) == (
+            ResponseCode.MESSAGE_ILLEGAL,
+            True,
+        )
+        unended = encode_batch([Message("T", b"x", tags="t")]).replace(
+            b"\x00\x07TAGS\x01t\x02", b"\x00\x07TAGS\x01tt"
+        )
+        assert (await talk.client.code(SendMessageV2(topic="T", queue_id=0, batch=True), unended))[
+            0
+        ] == 0
         (message,) = await talk.client.messages()
         assert (message.tags, message.properties["TRACE_ON"]) == ("tt", "true")
 
     converse(tmp_path, scene)
 
 
-def test_a_repeating_action_that_fails_comes_again_and_none_comes_after_the_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_repeating_action_that_fails_comes_again_and_none_comes_after_the_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def main() -> None:
         timetable = Timetable()
         calls: list[int] = []

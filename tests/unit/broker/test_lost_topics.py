@@ -38,7 +38,12 @@ def test_topics_that_only_the_log_knows_are_made_again_and_their_messages_are_re
     async def found(talk: Talk) -> None:
         config = topic_of(talk, "Lost")
         assert config is not None
-        assert (config.read_queue_nums, config.write_queue_nums, config.readable, config.writable) == (12, 12, True, True)
+        assert (
+            config.read_queue_nums,
+            config.write_queue_nums,
+            config.readable,
+            config.writable,
+        ) == (12, 12, True, True)
         retry = topic_of(talk, "%RETRY%group")
         assert retry is not None
         assert retry.write_queue_nums == 1
@@ -58,7 +63,11 @@ def test_topics_that_only_the_log_knows_are_made_again_and_their_messages_are_re
     with caplog.at_level(logging.WARNING, "turbopump.broker.lost_topics"):
         converse(root, found)
         converse(root, found_again)
-    told = [record.getMessage() for record in caplog.records if record.name == "turbopump.broker.lost_topics"]
+    told = [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "turbopump.broker.lost_topics"
+    ]
     assert told == [
         "topic with messages was not in topics.json, it is made again topic=%RETRY%group queues=1",
         "topic with messages was not in topics.json, it is made again topic=Lost queues=12",
@@ -69,7 +78,9 @@ async def found_again(talk: Talk) -> None:
     assert await talk.client.all_bodies(topic="Lost", queue_id=11) == [b"11", b"more"]
 
 
-def test_without_any_table_every_topic_with_messages_comes_back_with_the_default_number_of_queues(tmp_path: Path) -> None:
+def test_without_any_table_every_topic_with_messages_comes_back_with_the_default_number_of_queues(
+    tmp_path: Path,
+) -> None:
     async def first(talk: Talk) -> None:
         await talk.client.create("T", 2)
         await talk.client.send(b"one")
@@ -98,7 +109,9 @@ def test_a_deleted_topic_does_not_come_back_from_the_log(tmp_path: Path, noted: 
 
     async def then(talk: Talk) -> None:
         written_again = talk.broker.store.max_offset("T", 0) == 1
-        assert written_again is not noted, "its queues come back only where nobody noted that they were deleted"
+        assert written_again is not noted, (
+            "its queues come back only where nobody noted that they were deleted"
+        )
         assert topic_of(talk, "T") is None
 
     converse(tmp_path, first)

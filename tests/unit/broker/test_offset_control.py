@@ -1,4 +1,5 @@
-"""Offsets from outside over the wire: resets (222, 220), clones (314), corrections (308), and what readers hear of them."""
+"""Offsets from outside over the wire: resets (222, 220), clones (314), corrections (308), and what
+readers hear of them."""
 
 from __future__ import annotations
 
@@ -11,7 +12,12 @@ from tests.unit.broker.talking import Client, Talk, converse, until
 
 from turbopump.message.message_queue import MessageQueue
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.offsets import ConsumerOffsetTable, GetConsumerStatusBody, ResetOffsetBody, ResetOffsetBodyForC
+from turbopump.protocol.bodies.offsets import (
+    ConsumerOffsetTable,
+    GetConsumerStatusBody,
+    ResetOffsetBody,
+    ResetOffsetBodyForC,
+)
 from turbopump.protocol.bodies.stats import QueryCorrectionOffsetBody
 from turbopump.protocol.codes import LanguageCode, ResponseCode
 from turbopump.protocol.command import encode_command, request_command
@@ -24,7 +30,11 @@ from turbopump.protocol.requests.offset_control import (
     ResetConsumerOffset,
     ResetOffset,
 )
-from turbopump.protocol.requests.offsets import OffsetReply, QueryConsumerOffset, UpdateConsumerOffset
+from turbopump.protocol.requests.offsets import (
+    OffsetReply,
+    QueryConsumerOffset,
+    UpdateConsumerOffset,
+)
 from turbopump.protocol.requests.pull import PullSysFlag
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.router import RequestContext, Response, Router
@@ -33,7 +43,8 @@ END = 10
 
 
 async def prepare(talk: Talk, *groups: str) -> None:
-    """Topic T with two queues of ten messages each; g stands at 8 in both, and so do the other groups."""
+    """Topic T with two queues of ten messages each; g stands at 8 in both, and so do the other
+    groups."""
     await talk.client.create(queues=2)
     for queue_id in (0, 1):
         for _ in range(END):
@@ -44,21 +55,32 @@ async def prepare(talk: Talk, *groups: str) -> None:
 
 
 async def commit(client: Client, offset: int, *, queue_id: int = 0, group: str = "g") -> str:
-    answer = await client.ask(UpdateConsumerOffset(consumer_group=group, topic="T", queue_id=queue_id, commit_offset=offset))
+    answer = await client.ask(
+        UpdateConsumerOffset(
+            consumer_group=group, topic="T", queue_id=queue_id, commit_offset=offset
+        )
+    )
     assert answer.code == ResponseCode.SUCCESS
     return answer.remark or ""
 
 
 async def place(client: Client, *, queue_id: int = 0, group: str = "g") -> int:
-    answer = await client.ask(QueryConsumerOffset(consumer_group=group, topic="T", queue_id=queue_id))
+    answer = await client.ask(
+        QueryConsumerOffset(consumer_group=group, topic="T", queue_id=queue_id)
+    )
     return answer.header(OffsetReply).offset
 
 
 async def reset(client: Client, **fields: Any) -> dict[int, int] | tuple[int, str]:
-    answer = await client.ask(ResetOffset(**{"group": "g", "topic": "T", "timestamp": -1, **fields}))
+    answer = await client.ask(
+        ResetOffset(**{"group": "g", "topic": "T", "timestamp": -1, **fields})
+    )
     if answer.code:
         return answer.code, answer.remark or ""
-    return {queue.queue_id: offset for queue, offset in fastjson.decode(answer.body, ResetOffsetBody).offset_table.items()}
+    return {
+        queue.queue_id: offset
+        for queue, offset in fastjson.decode(answer.body, ResetOffsetBody).offset_table.items()
+    }
 
 
 def test_a_reset_sets_all_queues_or_one_to_the_end_a_time_or_an_offset(tmp_path: Path) -> None:
@@ -88,12 +110,26 @@ def test_without_force_a_place_only_goes_back(tmp_path: Path) -> None:
     ("fields", "code", "remark"),
     [
         ({"topic": "unknown"}, ResponseCode.TOPIC_NOT_EXIST, "Topic unknown does not exist"),
-        ({"group": "unknown"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "Group unknown does not exist"),
-        ({"queue_id": 0, "offset": 11}, ResponseCode.SYSTEM_ERROR, "Target offset 11 not in consume queue range [0-10]"),
-        ({"queue_id": 2, "offset": 0}, ResponseCode.SYSTEM_ERROR, "T has 2 readable queues here, none with the id 2"),
+        (
+            {"group": "unknown"},
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            "Group unknown does not exist",
+        ),
+        (
+            {"queue_id": 0, "offset": 11},
+            ResponseCode.SYSTEM_ERROR,
+            "Target offset 11 not in consume queue range [0-10]",
+        ),
+        (
+            {"queue_id": 2, "offset": 0},
+            ResponseCode.SYSTEM_ERROR,
+            "T has 2 readable queues here, none with the id 2",
+        ),
     ],
 )
-def test_a_reset_that_cannot_be_is_refused(tmp_path: Path, fields: dict[str, Any], code: int, remark: str) -> None:
+def test_a_reset_that_cannot_be_is_refused(
+    tmp_path: Path, fields: dict[str, Any], code: int, remark: str
+) -> None:
     async def scene(talk: Talk) -> None:
         await prepare(talk)
         assert await reset(talk.client, **fields) == (code, remark)
@@ -110,7 +146,9 @@ def test_no_commit_undoes_a_reset_that_its_sender_has_not_heard_of(tmp_path: Pat
         flags = int(PullSysFlag.COMMIT_OFFSET)
         answer, header = await talk.client.pull(9, flags=flags, commit_offset=9)
         assert (answer.code, header.next_begin_offset) == (ResponseCode.PULL_OFFSET_MOVED, 3)
-        assert await commit(talk.client, 9) == "Offset has been previously reset", "it was on its way as the reader was told"
+        assert await commit(talk.client, 9) == "Offset has been previously reset", (
+            "it was on its way as the reader was told"
+        )
         assert await place(talk.client) == 3
         answer, _ = await talk.client.pull(3)
         assert answer.code == ResponseCode.SUCCESS
@@ -123,7 +161,9 @@ def test_no_commit_undoes_a_reset_that_its_sender_has_not_heard_of(tmp_path: Pat
 def test_a_restart_does_not_forget_who_has_not_heard_of_a_reset(tmp_path: Path) -> None:
     def pending() -> object:
         file = tmp_path / "config" / "consumerOffset.json"
-        return file.exists() and fastjson.decode(file.read_bytes(), ConsumerOffsetTable).pending_resets
+        return (
+            file.exists() and fastjson.decode(file.read_bytes(), ConsumerOffsetTable).pending_resets
+        )
 
     async def before(talk: Talk) -> None:
         await prepare(talk)
@@ -195,7 +235,11 @@ class Member(Client):
         self.pushed.append(context.body)
 
     def _status(self, request: GetConsumerStatusFromClient, context: RequestContext) -> Response:
-        return Response(body=fastjson.encode(GetConsumerStatusBody(message_queue_table={MessageQueue("T", "broker-a", 0): 7})))
+        return Response(
+            body=fastjson.encode(
+                GetConsumerStatusBody(message_queue_table={MessageQueue("T", "broker-a", 0): 7})
+            )
+        )
 
 
 @pytest.mark.parametrize(
@@ -210,16 +254,25 @@ def test_readers_that_would_not_hear_of_it_are_pushed_the_new_places(
         java, cpp = Member(talk.broker.address), Member(talk.broker.address)
         talk.clients += [java, cpp]
         await java.join("java", "g", messageModel=model)
-        heartbeat = {"clientID": "cpp", "consumerDataSet": [{"groupName": "g", "messageModel": model}]}
+        heartbeat = {
+            "clientID": "cpp",
+            "consumerDataSet": [{"groupName": "g", "messageModel": model}],
+        }
         connection = await cpp.remoting.connect(cpp.address)
-        command = request_command(Heartbeat(), fastjson.encode(heartbeat), opaque=connection.next_opaque)
+        command = request_command(
+            Heartbeat(), fastjson.encode(heartbeat), opaque=connection.next_opaque
+        )
         command.language = LanguageCode.CPP
         await connection.start_call(command.opaque, encode_command(command), 10)
         await reset(talk.client, queue_id=0, offset=3)
         while not (java.pushed and cpp.pushed):
             await asyncio.sleep(0.001)
-        assert fastjson.decode(java.pushed[0], ResetOffsetBody).offset_table == {MessageQueue("T", "broker-a", 0): 3}
-        assert [one.offset for one in fastjson.decode(cpp.pushed[0], ResetOffsetBodyForC).offset_table] == [3]
+        assert fastjson.decode(java.pushed[0], ResetOffsetBody).offset_table == {
+            MessageQueue("T", "broker-a", 0): 3
+        }
+        assert [
+            one.offset for one in fastjson.decode(cpp.pushed[0], ResetOffsetBodyForC).offset_table
+        ] == [3]
         assert await place(talk.client) == (3 if fenced else 8)
 
     converse(tmp_path, scene, **config)
@@ -228,7 +281,9 @@ def test_readers_that_would_not_hear_of_it_are_pushed_the_new_places(
 def test_the_places_of_consumers_are_asked_of_them(tmp_path: Path) -> None:
     async def scene(talk: Talk) -> None:
         await prepare(talk)
-        assert (await talk.client.code(GetConsumerStatus(topic="T", group="g")))[0] == ResponseCode.SYSTEM_ERROR
+        assert (await talk.client.code(GetConsumerStatus(topic="T", group="g")))[
+            0
+        ] == ResponseCode.SYSTEM_ERROR
         member = Member(talk.broker.address)
         deaf = talk.another()
         talk.clients.append(member)
@@ -236,7 +291,9 @@ def test_the_places_of_consumers_are_asked_of_them(tmp_path: Path) -> None:
         await deaf.join("deaf")
         answer = await talk.client.ask(GetConsumerStatus(topic="T", group="g"))
         table = fastjson.decode(answer.body, GetConsumerStatusBody).consumer_table
-        assert table == {"one": {MessageQueue("T", "broker-a", 0): 7}}, "who does not answer is left out"
+        assert table == {"one": {MessageQueue("T", "broker-a", 0): 7}}, (
+            "who does not answer is left out"
+        )
 
     converse(tmp_path, scene)
 
@@ -245,7 +302,9 @@ def test_a_clone_stands_where_its_source_does_and_wins_as_a_reset_does(tmp_path:
     async def scene(talk: Talk) -> None:
         await prepare(talk, "other")
         await commit(talk.client, 2, group="other")
-        code, _ = await talk.client.code(CloneGroupOffset(src_group="other", dest_group="g", topic="T", offline=True))
+        code, _ = await talk.client.code(
+            CloneGroupOffset(src_group="other", dest_group="g", topic="T", offline=True)
+        )
         assert code == ResponseCode.SUCCESS
         assert await place(talk.client) == 2
         assert await commit(talk.client, 9) == "Offset has been previously reset"

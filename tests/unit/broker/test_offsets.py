@@ -25,8 +25,12 @@ from turbopump.protocol.requests.offsets import (
 from turbopump.testing.simulation import Simulation
 
 
-def commit(offset: int | None, *, queue_id: int | None = 0, group: str = "g", topic: str = "T") -> UpdateConsumerOffset:
-    return UpdateConsumerOffset(consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset)
+def commit(
+    offset: int | None, *, queue_id: int | None = 0, group: str = "g", topic: str = "T"
+) -> UpdateConsumerOffset:
+    return UpdateConsumerOffset(
+        consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset
+    )
 
 
 def query(group: str = "g", **more: Any) -> QueryConsumerOffset:
@@ -97,8 +101,12 @@ def test_offsets_beyond_the_end_of_a_recovered_queue_are_set_back_to_it_saved_an
         assert await talk.client.code(commit(7, topic="%RETRY%g")) == (0, "")
 
     async def after(talk: Talk) -> None:
-        saved = fastjson.decode((tmp_path / "config" / "consumerOffset.json").read_bytes(), ConsumerOffsetTable)
-        assert saved.offset_table == {"T@g": {0: 3, 1: 2, 2: 0}, "%RETRY%g@g": {0: 0}}, "saved before anybody is served"
+        saved = fastjson.decode(
+            (tmp_path / "config" / "consumerOffset.json").read_bytes(), ConsumerOffsetTable
+        )
+        assert saved.offset_table == {"T@g": {0: 3, 1: 2, 2: 0}, "%RETRY%g@g": {0: 0}}, (
+            "saved before anybody is served"
+        )
         for queue_id, offset in ((0, 3), (1, 2), (2, 0)):
             assert outcome(await talk.client.ask(query(queue_id=queue_id))) == ("offset", offset)
         assert await talk.client.code(commit(50)) == (0, ""), "what a client says later counts"
@@ -168,7 +176,9 @@ def test_a_group_without_a_place_begins_at_zero_while_the_queue_is_young(
     converse(tmp_path, scene)
 
 
-def test_a_group_without_a_place_is_not_found_once_the_first_message_is_cold_or_gone(tmp_path: Path) -> None:
+def test_a_group_without_a_place_is_not_found_once_the_first_message_is_cold_or_gone(
+    tmp_path: Path,
+) -> None:
     async def cold(talk: Talk) -> None:
         for _ in range(3):
             await talk.client.send()
@@ -190,7 +200,10 @@ def test_the_ends_of_a_queue(tmp_path: Path) -> None:
             await talk.client.send()
         assert outcome(await talk.client.ask(GetMaxOffset(topic="T", queue_id=0))) == ("offset", 3)
         assert outcome(await talk.client.ask(GetMinOffset(topic="T", queue_id=0))) == ("offset", 0)
-        for request in (GetMaxOffset(topic="none", queue_id=0), GetMinOffset(topic="T", queue_id=99)):
+        for request in (
+            GetMaxOffset(topic="none", queue_id=0),
+            GetMinOffset(topic="T", queue_id=99),
+        ):
             assert outcome(await talk.client.ask(request)) == ("offset", 0)
 
     converse(tmp_path, scene)
@@ -218,7 +231,12 @@ def test_a_place_in_time_by_either_boundary(tmp_path: Path) -> None:
                 await talk.client.send()
             for timestamp, lower, upper in ((0, 0, 0), (2000, 1, 2), (2001, 3, 2), (9000, 4, 3)):
                 for boundary, expected in ((None, lower), ("LOWER", lower), ("UPPER", upper)):
-                    request = SearchOffset(topic="T", queue_id=0, timestamp=timestamp, boundary_type=boundary)
-                    assert outcome(await talk.client.ask(request)) == ("offset", expected), (timestamp, boundary)
+                    request = SearchOffset(
+                        topic="T", queue_id=0, timestamp=timestamp, boundary_type=boundary
+                    )
+                    assert outcome(await talk.client.ask(request)) == ("offset", expected), (
+                        timestamp,
+                        boundary,
+                    )
 
     watched(main())

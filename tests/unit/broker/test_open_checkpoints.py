@@ -24,14 +24,17 @@ def test_a_checkpoint_is_written_as_apache_writes_it() -> None:
     assert fastjson.encode(checkpoint(2)) == (
         b'{"bm":0,"bn":"b","c":"g","d":[0,1],"it":500,"n":2,"pt":1000,"q":0,"ro":0,"so":5,"t":"T"}'
     )
-    assert fastjson.decode(b'{"bm":1,"c":"g","it":500,"n":2,"pt":1000,"q":0,"so":5,"t":"T"}', Checkpoint).unacknowledged() == [
-        6
-    ]
+    assert fastjson.decode(
+        b'{"bm":1,"c":"g","it":500,"n":2,"pt":1000,"q":0,"so":5,"t":"T"}', Checkpoint
+    ).unacknowledged() == [6]
     assert KEY.unique_id(5, "ck") == "T@0@5@g@1000@b@ck"
 
 
 def test_acknowledgements_are_written_as_apache_writes_them() -> None:
-    assert fastjson.encode(Acknowledgement.of(KEY, [6])) == b'{"ao":6,"bn":"b","c":"g","pt":1000,"q":0,"so":5,"t":"T"}'
+    assert (
+        fastjson.encode(Acknowledgement.of(KEY, [6]))
+        == b'{"ao":6,"bn":"b","c":"g","pt":1000,"q":0,"so":5,"t":"T"}'
+    )
     assert fastjson.encode(Acknowledgement.of(KEY, [5, 6])) == (
         b'{"ao":-1,"aol":[5,6],"bn":"b","c":"g","pt":1000,"q":0,"so":5,"t":"T"}'
     )

@@ -1,4 +1,5 @@
-"""POP as a consumer sees it: messages are taken for a time, and come back unless they are acknowledged."""
+"""POP as a consumer sees it: messages are taken for a time, and come back unless they are
+acknowledged."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -78,7 +79,9 @@ def test_a_waiting_pop_is_answered_when_a_message_comes_and_wakes_nobody_else() 
     async def scene(talk: Talk, simulation: Simulation, popper: Popper) -> None:
         other = talk.another()
         one = asyncio.ensure_future(popper.answer(poll_ms=15_000, invisible_ms=60_000))
-        two = asyncio.ensure_future(Popper(other, popper.now_ms).answer(poll_ms=15_000, invisible_ms=60_000))
+        two = asyncio.ensure_future(
+            Popper(other, popper.now_ms).answer(poll_ms=15_000, invisible_ms=60_000)
+        )
         await asyncio.sleep(1)
         waiting = await talk.client.ask(PollingInfo(consumer_group="g", topic="T", queue_id=-1))
         assert waiting.header(PollingInfoReply).polling_num == 2
@@ -99,7 +102,11 @@ def test_a_pop_that_waits_is_woken_by_what_comes_back() -> None:
         await talk.client.send(b"x")
         (first,) = await popper.pop(invisible_ms=3000)
         (again,) = await popper.pop(poll_ms=15_000)
-        assert first.handle.visible_at_ms <= simulation.clock(HOST).now_ms() <= first.handle.visible_at_ms + 2000
+        assert (
+            first.handle.visible_at_ms
+            <= simulation.clock(HOST).now_ms()
+            <= first.handle.visible_at_ms + 2000
+        )
         assert again.attempt == 1
 
     scene_of(scene)
@@ -117,7 +124,11 @@ def test_the_invisible_time_can_be_changed_and_the_old_receipt_is_done() -> None
         assert back.body == b"y"
         (again,) = await popper.until(1, 30, invisible_ms=60_000)
         assert again.body == b"x"
-        assert x.handle.visible_at_ms <= simulation.clock(HOST).now_ms() <= x.handle.visible_at_ms + 2000
+        assert (
+            x.handle.visible_at_ms
+            <= simulation.clock(HOST).now_ms()
+            <= x.handle.visible_at_ms + 2000
+        )
         assert again.attempt == 1
 
     scene_of(scene)
@@ -173,7 +184,9 @@ def test_many_are_acknowledged_at_once() -> None:
 def test_tags_and_properties_are_filtered_at_the_broker() -> None:
     async def scene(talk: Talk, _simulation: Simulation, popper: Popper) -> None:
         for number in range(40):
-            text = encode_properties({"TAGS": "even" if number % 2 == 0 else "odd", "n": str(number)})
+            text = encode_properties(
+                {"TAGS": "even" if number % 2 == 0 else "odd", "n": str(number)}
+            )
             await talk.client.send(b"%d" % number, properties=text)
         assert len(await popper.pop(exp_type="TAG", exp="even", max_msg_nums=32)) == 20
         other = Popper(talk.client, popper.now_ms, group="h")
@@ -230,13 +243,17 @@ def test_what_may_not_be_is_refused_with_apaches_codes() -> None:
         assert (await code(max_msg_nums=33))[0] == ResponseCode.INVALID_PARAMETER
         assert (await code(topic="none"))[0] == ResponseCode.TOPIC_NOT_EXIST
         assert (await code(queue_id=2))[0] == ResponseCode.INVALID_PARAMETER
-        assert (await code(consumer_group="no/name"))[0] == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        assert (await code(consumer_group="no/name"))[
+            0
+        ] == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
         assert (await code(invisible_ms=-1))[0] == ResponseCode.INVALID_PARAMETER
         late = pop_request(popper.now_ms() - 10_000, poll_ms=5000)
         assert (await talk.client.code(late))[0] == ResponseCode.POLLING_TIMEOUT
         await talk.client.send(b"x")
         (x,) = await popper.pop()
-        ack = AckMessage(consumer_group="g", topic="T", queue_id=0, extra_info=x.handle.encode(), offset=0)
+        ack = AckMessage(
+            consumer_group="g", topic="T", queue_id=0, extra_info=x.handle.encode(), offset=0
+        )
         for fields, wanted in (
             ({"topic": "none"}, ResponseCode.TOPIC_NOT_EXIST),
             ({"queue_id": 9}, ResponseCode.MESSAGE_ILLEGAL),
@@ -244,7 +261,9 @@ def test_what_may_not_be_is_refused_with_apaches_codes() -> None:
             ({"extra_info": "x"}, ResponseCode.MESSAGE_ILLEGAL),
             ({"extra_info": "0 1 1 77 0 b 0 0"}, ResponseCode.MESSAGE_ILLEGAL),
         ):
-            changed = AckMessage(**{**{name: getattr(ack, name) for name in ack.__struct_fields__}, **fields})  # type: ignore[arg-type]
+            changed = AckMessage(
+                **{**{name: getattr(ack, name) for name in ack.__struct_fields__}, **fields}
+            )  # type: ignore[arg-type]
             assert (await talk.client.code(changed))[0] == wanted, fields
 
     scene_of(scene)
@@ -276,7 +295,11 @@ def test_a_notification_tells_of_messages_without_taking_them() -> None:
     async def scene(talk: Talk, simulation: Simulation, popper: Popper) -> None:
         def ask(poll_ms: int) -> Notification:
             return Notification(
-                consumer_group="g", topic="T", queue_id=-1, poll_time=poll_ms, born_time=simulation.clock(HOST).now_ms()
+                consumer_group="g",
+                topic="T",
+                queue_id=-1,
+                poll_time=poll_ms,
+                born_time=simulation.clock(HOST).now_ms(),
             )
 
         assert (await talk.client.ask(ask(0))).header(NotificationReply).has_msg is False

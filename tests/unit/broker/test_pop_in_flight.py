@@ -1,4 +1,5 @@
-"""The limit on what is popped and not acknowledged (enablePopMessageThreshold), and the topic with which retried messages are answered."""
+"""The limit on what is popped and not acknowledged (enablePopMessageThreshold), and the topic with
+which retried messages are answered."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def test_a_group_with_too_much_in_its_hands_gets_no_more_until_it_acknowledges()
         popper = await twenty(talk, simulation)
         first = await popper.pop(max_msg_nums=5)
         second = await popper.pop(max_msg_nums=3)
-        assert (len(first), len(second)) == (5, 3), "it may be passed, as with Apache's broker, by one pop"
+        assert (len(first), len(second)) == (5, 3), (
+            "it may be passed, as with Apache's broker, by one pop"
+        )
         answer = await popper.answer(max_msg_nums=3)
         assert (popped(answer), answer.header(PopMessageReply).rest_num) == ([], 12)
         assert len(await Popper(talk.client, popper.now_ms, group="other").pop(max_msg_nums=3)) == 3

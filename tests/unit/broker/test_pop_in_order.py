@@ -1,4 +1,5 @@
-"""Ordered pops: a queue gives nothing more until what was taken is acknowledged or visible again, and then from there on."""
+"""Ordered pops: a queue gives nothing more until what was taken is acknowledged or visible again,
+and then from there on."""
 
 import asyncio
 from typing import Any
@@ -50,11 +51,17 @@ def test_what_is_not_acknowledged_comes_again_from_there_on_and_is_counted() -> 
         a, b = await popper.pop(invisible_ms=3000, **ORDERED)
         await popper.ack(a)
         answer = await popper.answer(poll_ms=8000, **ORDERED)
-        assert b.handle.visible_at_ms <= simulation.clock(HOST).now_ms() <= b.handle.visible_at_ms + 500
+        assert (
+            b.handle.visible_at_ms
+            <= simulation.clock(HOST).now_ms()
+            <= b.handle.visible_at_ms + 500
+        )
         counts = decode_numbers(answer.header(PopMessageReply).order_count_info)
         assert counts == {message_key(QueueKind.NORMAL, 0, 1): 1, queue_key(QueueKind.NORMAL, 0): 0}
         assert answer.header(PopMessageReply).msg_offset_info == "0 0 1,2"
-        assert await popper.ack(b) == ResponseCode.SUCCESS, "a receipt of the time before is answered, and counts no more"
+        assert await popper.ack(b) == ResponseCode.SUCCESS, (
+            "a receipt of the time before is answered, and counts no more"
+        )
         assert talk.broker._offsets.find("g", "T", 0) == 1
 
     in_virtual_time(scene)
@@ -123,7 +130,12 @@ def test_what_waits_in_the_retry_topic_neither_wakes_nor_is_given_to_an_ordered_
             PopSight.topic_queues = queues  # type: ignore[method-assign]
         assert looks < 10
         asked = Notification(
-            consumer_group="g", topic="T", queue_id=-1, poll_time=1000, born_time=simulation.clock(HOST).now_ms(), order=True
+            consumer_group="g",
+            topic="T",
+            queue_id=-1,
+            poll_time=1000,
+            born_time=simulation.clock(HOST).now_ms(),
+            order=True,
         )
         assert not (await talk.client.ask(asked)).header(NotificationReply).has_msg
         assert [one.body for one in await popper.pop()] == [b"popped before"]

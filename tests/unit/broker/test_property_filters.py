@@ -1,4 +1,5 @@
-"""Consumers that filter by SQL92 get what matches and only that; a bad filter is answered with its fault; nobody waits for a filter."""
+"""Consumers that filter by SQL92 get what matches and only that; a bad filter is answered with its
+fault; nobody waits for a filter."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ SQL = "SQL92"
 
 async def send_prices(talk: Talk, count: int) -> None:
     for number in range(count):
-        text = encode_properties({"price": str(number), "TAGS": "even" if number % 2 == 0 else "odd"})
+        text = encode_properties(
+            {"price": str(number), "TAGS": "even" if number % 2 == 0 else "odd"}
+        )
         await talk.client.send(b"%d" % number, properties=text)
 
 
@@ -45,7 +48,9 @@ async def matching(talk: Talk, sql: str) -> tuple[list[bytes], int]:
 def test_only_what_matches_is_given_and_all_of_it(tmp_path: Path) -> None:
     async def scene(talk: Talk) -> None:
         await send_prices(talk, 300)
-        assert (await matching(talk, "price >= 250 AND TAGS = 'odd'"))[0] == [b"%d" % n for n in range(251, 300, 2)]
+        assert (await matching(talk, "price >= 250 AND TAGS = 'odd'"))[0] == [
+            b"%d" % n for n in range(251, 300, 2)
+        ]
         assert len((await matching(talk, "price IS NOT NULL"))[0]) == 300
         bodies, pulls = await matching(talk, "price > 1000")
         assert bodies == []
@@ -67,7 +72,9 @@ def test_one_pull_passes_a_bounded_piece_of_the_queue(tmp_path: Path) -> None:
 def test_a_held_pull_wakes_for_a_match_and_not_for_others(tmp_path: Path) -> None:
     async def scene(talk: Talk) -> None:
         await talk.client.create()
-        held = asyncio.ensure_future(talk.client.ask(pull(0, tags="price = 3", expression_type=SQL, suspend_ms=20_000)))
+        held = asyncio.ensure_future(
+            talk.client.ask(pull(0, tags="price = 3", expression_type=SQL, suspend_ms=20_000))
+        )
         other = talk.another()
         for number in range(3):
             await other.send(b"no", properties=encode_properties({"price": str(number)}))
@@ -84,13 +91,26 @@ def test_a_held_pull_wakes_for_a_match_and_not_for_others(tmp_path: Path) -> Non
 def test_a_group_s_filter_comes_with_its_heartbeat(tmp_path: Path) -> None:
     async def scene(talk: Talk) -> None:
         await send_prices(talk, 10)
-        await talk.client.join("c", "g", subscription("T", "price BETWEEN 3 AND 5", version=1, expressionType=SQL))
-        assert [m.body for m in await talk.client.messages(0, tags=None, sub_version=1)] == [b"3", b"4", b"5"]
-        await talk.client.join("c", "g", subscription("T", "price = 'x' AND", version=2, expressionType=SQL))
+        await talk.client.join(
+            "c", "g", subscription("T", "price BETWEEN 3 AND 5", version=1, expressionType=SQL)
+        )
+        assert [m.body for m in await talk.client.messages(0, tags=None, sub_version=1)] == [
+            b"3",
+            b"4",
+            b"5",
+        ]
+        await talk.client.join(
+            "c", "g", subscription("T", "price = 'x' AND", version=2, expressionType=SQL)
+        )
         answer = await talk.client.ask(pull(0, tags=None, sub_version=2))
         assert answer.code == ResponseCode.FILTER_DATA_NOT_EXIST
-        assert "at character 16: a property, a literal or a bracket should stand here, not the end" in str(answer.remark)
-        await talk.client.join("c", "g", subscription("T", "price = '9'", version=3, expressionType=SQL))
+        assert (
+            "at character 16: a property, a literal or a bracket should stand here, not the end"
+            in str(answer.remark)
+        )
+        await talk.client.join(
+            "c", "g", subscription("T", "price = '9'", version=3, expressionType=SQL)
+        )
         assert [m.body for m in await talk.client.messages(0, tags=None, sub_version=3)] == [b"9"]
 
     converse(tmp_path, scene)
@@ -111,7 +131,9 @@ def test_a_pull_s_own_bad_filter_and_an_unknown_kind_are_refused(tmp_path: Path)
 def test_a_consumer_can_ask_before_it_starts(tmp_path: Path) -> None:
     async def scene(talk: Talk) -> None:
         async def asked(**data: str) -> tuple[int, str]:
-            body = CheckClientRequestBody(client_id="c", group="g", subscription_data=SubscriptionData(topic="T", **data))
+            body = CheckClientRequestBody(
+                client_id="c", group="g", subscription_data=SubscriptionData(topic="T", **data)
+            )
             answer = await talk.client.ask(CheckClientConfig(), fastjson.encode(body))
             return answer.code, answer.remark or ""
 
@@ -129,14 +151,19 @@ def test_a_broker_may_do_without_property_filters(tmp_path: Path) -> None:
         await talk.client.create()
         answer = await talk.client.ask(pull(0, tags="price > 1", expression_type=SQL))
         assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert str(answer.remark).startswith("The broker does not support consumer to filter message by SQL92")
+        assert str(answer.remark).startswith(
+            "The broker does not support consumer to filter message by SQL92"
+        )
 
     converse(tmp_path, scene, enable_property_filter=False)
 
 
 @pytest.mark.parametrize(("message_s", "most"), [(0.0, TURN_UNITS), (0.0004, 3), (0.005, 1)])
-def test_a_filter_over_many_messages_leaves_the_loop_to_others(tmp_path: Path, message_s: float, most: int) -> None:
-    """``message_s``: what judging one message takes; a turn is over with the message that makes it a millisecond."""
+def test_a_filter_over_many_messages_leaves_the_loop_to_others(
+    tmp_path: Path, message_s: float, most: int
+) -> None:
+    """``message_s``: what judging one message takes; a turn is over with the message that makes it
+    a millisecond."""
 
     async def scene(talk: Talk) -> None:
         await send_prices(talk, UNITS_MAX)
@@ -153,7 +180,13 @@ def test_a_filter_over_many_messages_leaves_the_loop_to_others(tmp_path: Path, m
         found: list[GetResult] = []
 
         def steps() -> Steps[None]:
-            found.append((yield from read_matching(lambda at: reader._steps("T", 0, at, 32, None), 0, 32, none, lambda: now)))
+            found.append(
+                (
+                    yield from read_matching(
+                        lambda at: reader._steps("T", 0, at, 32, None), 0, 32, none, lambda: now
+                    )
+                )
+            )
 
         for pieces in steps():
             assert pieces == []  # nothing to read: a pause

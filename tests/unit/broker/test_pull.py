@@ -13,7 +13,12 @@ from turbopump.message.message import Message
 from turbopump.protocol.bodies.groups import SubscriptionGroupConfig
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.offsets import QueryConsumerOffset
-from turbopump.protocol.requests.pull import LitePullMessage, PullMessage, PullMessageReply, PullSysFlag
+from turbopump.protocol.requests.pull import (
+    LitePullMessage,
+    PullMessage,
+    PullMessageReply,
+    PullSysFlag,
+)
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.testing.simulation import Simulation
 
@@ -33,13 +38,23 @@ def test_messages_come_as_they_are_stored_with_the_ends_of_the_queue(tmp_path: P
         answer, header = await talk.client.pull(1, max_msg_nums=3)
         assert (answer.code, answer.remark) == (0, "FOUND")
         assert (header.next_begin_offset, header.min_offset, header.max_offset) == (4, 0, 5)
-        assert (header.suggest_which_broker_id, header.topic_sys_flag, header.group_sys_flag) == (0, 0, 0)
+        assert (header.suggest_which_broker_id, header.topic_sys_flag, header.group_sys_flag) == (
+            0,
+            0,
+            0,
+        )
         unit = talk.broker.store.queue("T", 0)
         assert unit is not None
         offset, _, _ = unit.unit(1) or (0, 0, 0)
         assert answer.body == talk.broker.store.log.read(offset, len(answer.body))
         lite = await talk.client.ask(
-            LitePullMessage(consumer_group="g", topic="T", queue_id=0, queue_offset=0, sys_flag=PullSysFlag.SUBSCRIPTION)
+            LitePullMessage(
+                consumer_group="g",
+                topic="T",
+                queue_id=0,
+                queue_offset=0,
+                sys_flag=PullSysFlag.SUBSCRIPTION,
+            )
         )
         assert len(list(decode_entries(lite.body))) == 5
 
@@ -49,7 +64,13 @@ def test_messages_come_as_they_are_stored_with_the_ends_of_the_queue(tmp_path: P
 def test_the_refusals_of_a_pull_come_in_apache_s_order(tmp_path: Path) -> None:
     async def scene(talk: Talk) -> None:
         topics, groups = talk.broker._topics, talk.broker._groups
-        bad: dict[str, Any] = {"consumer_group": "new", "topic": "new", "queue_id": 7, "tags": None, "sub_version": 5}
+        bad: dict[str, Any] = {
+            "consumer_group": "new",
+            "topic": "new",
+            "queue_id": 7,
+            "tags": None,
+            "sub_version": 5,
+        }
         lite = PullSysFlag.LITE_PULL
 
         code, remark, kind = await answered(talk, pull(flags=lite, **bad))
@@ -59,7 +80,11 @@ def test_the_refusals_of_a_pull_come_in_apache_s_order(tmp_path: Path) -> None:
         code, remark, _ = await answered(talk, pull(**bad))
         assert code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
-        groups.put(SubscriptionGroupConfig(group_name="new", consume_enable=False, consume_broadcast_enable=False))
+        groups.put(
+            SubscriptionGroupConfig(
+                group_name="new", consume_enable=False, consume_broadcast_enable=False
+            )
+        )
         code, remark, kind = await answered(talk, pull(**bad))
         assert (code, kind) == (ResponseCode.NO_PERMISSION, "2")
 
@@ -81,7 +106,10 @@ def test_the_refusals_of_a_pull_come_in_apache_s_order(tmp_path: Path) -> None:
         code, remark, _ = await answered(talk, pull(**{**good, "tags": "||"}))
         assert code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
         code, remark, _ = await answered(talk, pull(**good))
-        assert (code, "send a heartbeat first" in remark) == (ResponseCode.SUBSCRIPTION_NOT_EXIST, True)
+        assert (code, "send a heartbeat first" in remark) == (
+            ResponseCode.SUBSCRIPTION_NOT_EXIST,
+            True,
+        )
 
         await talk.client.join("c", "new", subscription("other"), messageModel="BROADCASTING")
         code, remark, kind = await answered(talk, pull(**good))
@@ -89,13 +117,18 @@ def test_the_refusals_of_a_pull_come_in_apache_s_order(tmp_path: Path) -> None:
 
         await talk.client.join("c", "new", subscription("other"), messageModel="CLUSTERING")
         code, remark, _ = await answered(talk, pull(**good))
-        assert (code, "group new, topic new" in remark) == (ResponseCode.SUBSCRIPTION_NOT_EXIST, True)
+        assert (code, "group new, topic new" in remark) == (
+            ResponseCode.SUBSCRIPTION_NOT_EXIST,
+            True,
+        )
 
         await talk.client.join("c", "new", subscription("new", version=4))
         code, remark, _ = await answered(talk, pull(**good))
         assert code == ResponseCode.SUBSCRIPTION_NOT_LATEST
 
-        await talk.client.join("c", "new", subscription("new", "a = ", version=5, expressionType="SQL92"))
+        await talk.client.join(
+            "c", "new", subscription("new", "a = ", version=5, expressionType="SQL92")
+        )
         code, remark, _ = await answered(talk, pull(**good))
         assert (code, "at character 5" in remark) == (ResponseCode.FILTER_DATA_NOT_EXIST, True)
 
@@ -155,7 +188,11 @@ def test_a_queue_without_messages_is_not_found_at_zero_and_moved_elsewhere(tmp_p
     async def scene(talk: Talk) -> None:
         await talk.client.create()
         at_zero, header = await talk.client.pull(0)
-        assert (at_zero.code, at_zero.remark, header.next_begin_offset) == (19, "NO_MATCHED_LOGIC_QUEUE", 0)
+        assert (at_zero.code, at_zero.remark, header.next_begin_offset) == (
+            19,
+            "NO_MATCHED_LOGIC_QUEUE",
+            0,
+        )
         elsewhere, header = await talk.client.pull(5)
         assert (elsewhere.code, header.next_begin_offset) == (21, 0)
 
@@ -166,16 +203,26 @@ def test_tags_choose_messages_and_nothing_wanted_means_try_again_further_on(tmp_
     async def scene(talk: Talk) -> None:
         for tag in "abcab":
             await talk.client.send(tag.encode(), properties=f"TAGS\x01{tag}\x02")
-        assert [message.body for message in await talk.client.messages(tags="a || c")] == [b"a", b"c", b"a"]
+        assert [message.body for message in await talk.client.messages(tags="a || c")] == [
+            b"a",
+            b"c",
+            b"a",
+        ]
         answer, header = await talk.client.pull(0, tags="z", suspend_ms=LONG_MS)
-        assert (answer.code, answer.remark, header.next_begin_offset) == (20, "NO_MATCHED_MESSAGE", 5)
+        assert (answer.code, answer.remark, header.next_begin_offset) == (
+            20,
+            "NO_MATCHED_MESSAGE",
+            5,
+        )
         await talk.client.join("c", "g", subscription(expression="b", tagsSet=["b"], codeSet=[98]))
         assert [message.body for message in await talk.client.messages(tags=None)] == [b"b", b"b"]
 
     converse(tmp_path, scene)
 
 
-@pytest.mark.parametrize("flags", [PullSysFlag.COMMIT_OFFSET, PullSysFlag.COMMIT_OFFSET | PullSysFlag.SUSPEND])
+@pytest.mark.parametrize(
+    "flags", [PullSysFlag.COMMIT_OFFSET, PullSysFlag.COMMIT_OFFSET | PullSysFlag.SUSPEND]
+)
 def test_a_pull_may_commit_its_group_s_place(tmp_path: Path, flags: int) -> None:
     async def scene(talk: Talk) -> None:
         await talk.client.send()
@@ -224,7 +271,10 @@ def test_a_pull_is_held_on_a_queue_that_does_not_exist_yet(tmp_path: Path) -> No
     async def scene(talk: Talk) -> None:
         await talk.client.create(queues=4)
         clients = [talk.another() for _ in range(3)]
-        waiting = [asyncio.ensure_future(client.pull(0, queue_id=3, suspend_ms=LONG_MS)) for client in clients]
+        waiting = [
+            asyncio.ensure_future(client.pull(0, queue_id=3, suspend_ms=LONG_MS))
+            for client in clients
+        ]
         await until(lambda: len(talk.broker._held) == 3)
         assert not (tmp_path / "consumequeue" / "T").exists(), "waiting makes no files"
         await talk.client.send(b"first", queue_id=3)
@@ -235,12 +285,16 @@ def test_a_pull_is_held_on_a_queue_that_does_not_exist_yet(tmp_path: Path) -> No
     converse(tmp_path, scene)
 
 
-def test_a_held_pull_goes_by_the_tags_that_its_group_wants_when_messages_come(tmp_path: Path) -> None:
+def test_a_held_pull_goes_by_the_tags_that_its_group_wants_when_messages_come(
+    tmp_path: Path,
+) -> None:
     async def scene(talk: Talk) -> None:
         await talk.client.create()
         reader = talk.another()
         await reader.join("reader", "g", subscription(expression="A", version=1))
-        waiting = asyncio.ensure_future(reader.pull(0, tags=None, sub_version=1, suspend_ms=LONG_MS))
+        waiting = asyncio.ensure_future(
+            reader.pull(0, tags=None, sub_version=1, suspend_ms=LONG_MS)
+        )
         await until(lambda: len(talk.broker._held))
         await reader.join("reader", "g", subscription(expression="B", version=2))
         for tag in "AB":
@@ -252,7 +306,9 @@ def test_a_held_pull_goes_by_the_tags_that_its_group_wants_when_messages_come(tm
     converse(tmp_path, scene)
 
 
-def test_messages_that_a_held_pull_does_not_want_move_it_on_without_waking_its_client(tmp_path: Path) -> None:
+def test_messages_that_a_held_pull_does_not_want_move_it_on_without_waking_its_client(
+    tmp_path: Path,
+) -> None:
     async def scene(talk: Talk) -> None:
         await talk.client.create()
         waiting = asyncio.ensure_future(talk.another().pull(0, tags="wanted", suspend_ms=LONG_MS))
@@ -264,7 +320,9 @@ def test_messages_that_a_held_pull_does_not_want_move_it_on_without_waking_its_c
         assert not waiting.done()
         await talk.client.send(b"yes", properties="TAGS\x01wanted\x02")
         answer, header = await waiting
-        assert [(message.body, message.queue_offset) for message in decode_entries(answer.body)] == [(b"yes", 2003)]
+        assert [
+            (message.body, message.queue_offset) for message in decode_entries(answer.body)
+        ] == [(b"yes", 2003)]
         assert header.next_begin_offset == 2004
 
     converse(tmp_path, scene, mapped_file_size_commit_log=4 << 20)
@@ -279,7 +337,9 @@ def test_messages_that_a_held_pull_does_not_want_move_it_on_without_waking_its_c
         ({"long_polling_enable": False, "short_polling_time_mills": 300}, 15_000, 0.3),
     ],
 )
-def test_a_held_pull_is_answered_when_its_time_is_up(config: dict[str, Any], asked_ms: int, held_s: float) -> None:
+def test_a_held_pull_is_answered_when_its_time_is_up(
+    config: dict[str, Any], asked_ms: int, held_s: float
+) -> None:
     async def scene(talk: Talk, simulation: Simulation) -> None:
         await talk.client.send()
         begun = simulation.loop.time()
@@ -288,19 +348,28 @@ def test_a_held_pull_is_answered_when_its_time_is_up(config: dict[str, Any], ask
         header = answer.header(PullMessageReply)
         assert (answer.code, header.next_begin_offset, header.max_offset) == (19, 1, 1)
 
-    in_virtual_time(scene, server_channel_max_idle_time_seconds=1000, channel_expired_timeout=1_000_000, **config)
+    in_virtual_time(
+        scene,
+        server_channel_max_idle_time_seconds=1000,
+        channel_expired_timeout=1_000_000,
+        **config,
+    )
 
 
 def test_a_held_pull_whose_time_is_up_says_how_far_its_filter_came() -> None:
     async def scene(talk: Talk, simulation: Simulation) -> None:
         await talk.client.create()
-        waiting = asyncio.ensure_future(talk.client.ask(pull(0, tags="wanted", suspend_ms=20_000), timeout=60))
+        waiting = asyncio.ensure_future(
+            talk.client.ask(pull(0, tags="wanted", suspend_ms=20_000), timeout=60)
+        )
         begun = simulation.loop.time()
         for _ in range(10):
             await asyncio.sleep(1)
             await talk.client.send(b"no")
         answer = await waiting
-        assert simulation.loop.time() - begun == pytest.approx(20, abs=0.5), "its deadline stays where it was"
+        assert simulation.loop.time() - begun == pytest.approx(20, abs=0.5), (
+            "its deadline stays where it was"
+        )
         assert (answer.code, answer.header(PullMessageReply).next_begin_offset) == (19, 10)
 
     in_virtual_time(scene)

@@ -1,4 +1,5 @@
-"""Single messages over the wire: by key and unique id (12), by place in the log (33), the age of a queue (32)."""
+"""Single messages over the wire: by key and unique id (12), by place in the log (33), the age of a
+queue (32)."""
 
 import asyncio
 import errno
@@ -32,16 +33,23 @@ def named(unique: str, keys: str = "") -> str:
     return f"UNIQ_KEY\x01{unique}\x02" + (f"KEYS\x01{keys}\x02" if keys else "")
 
 
-def by_key(key: str, topic: str = "T", *, count: int = 64, begin: int = 0, end: int = LONG_MAX, **more: Any) -> QueryMessage:
-    return QueryMessage(topic=topic, key=key, max_num=count, begin_timestamp=begin, end_timestamp=end, **more)
+def by_key(
+    key: str, topic: str = "T", *, count: int = 64, begin: int = 0, end: int = LONG_MAX, **more: Any
+) -> QueryMessage:
+    return QueryMessage(
+        topic=topic, key=key, max_num=count, begin_timestamp=begin, end_timestamp=end, **more
+    )
 
 
 def fill(talk: Talk, count: int) -> None:
-    """So many messages of the key ``k``, put into the store itself: by sends, a busy machine would refuse some."""
+    """So many messages of the key ``k``, put into the store itself: by sends, a busy machine would
+    refuse some."""
     message = NewMessage(b"x", named("SAME", "k").encode(), 0, 0, "SAME", "k")
     host = encode_host("127.0.0.1", 1)
     for _ in range(count):
-        talk.broker.store.put("T", 0, message, sys_flag=0, born_timestamp=0, born_host=host, store_host=host)
+        talk.broker.store.put(
+            "T", 0, message, sys_flag=0, born_timestamp=0, born_host=host, store_host=host
+        )
 
 
 async def found(client: Client, request: QueryMessage) -> list[ReceivedMessage]:
@@ -64,10 +72,14 @@ def test_a_message_is_found_by_each_of_its_keys_and_by_its_unique_id(tmp_path: P
         await client.send(b"2", properties=named("ID2", "green a#b"))
         await client.send(b"3", topic="U", properties=named("ID3", "green"))
         assert await bodies(client, by_key("red")) == [b"1"]
-        assert await bodies(client, by_key("green")) == [b"1", b"2"], "oldest first, as Apache's broker"
+        assert await bodies(client, by_key("green")) == [b"1", b"2"], (
+            "oldest first, as Apache's broker"
+        )
         assert await bodies(client, by_key("green", topic="U")) == [b"3"]
         assert await bodies(client, by_key("a#b")) == [b"2"]
-        assert await bodies(client, by_key("b", topic="T#a")) == [], "the same text in the index, but another topic"
+        assert await bodies(client, by_key("b", topic="T#a")) == [], (
+            "the same text in the index, but another topic"
+        )
         assert await bodies(client, by_key("ID1")) == [b"1"]
         assert await bodies(client, by_key("ID1", unique_key=True)) == [b"1"]
         assert await bodies(client, by_key("red", unique_key=True)) == [], "a key is no unique id"
@@ -92,7 +104,9 @@ def test_the_newest_are_given_where_there_are_more_than_wanted(tmp_path: Path) -
             await talk.client.send(b"%d" % number, properties=named("SAME", "k k"))
         assert await bodies(talk.client, by_key("k", count=3)) == [b"9", b"10", b"11"]
         assert len(await found(talk.client, by_key("k", count=1000))) == 10, "maxMsgsNumBatch"
-        assert len(await found(talk.client, by_key("SAME", count=1, unique_key=True))) == 4, "defaultQueryMaxNum"
+        assert len(await found(talk.client, by_key("SAME", count=1, unique_key=True))) == 4, (
+            "defaultQueryMaxNum"
+        )
         assert await found(talk.client, by_key("k", count=0)) == []
         assert await found(talk.client, by_key("k", count=-1)) == []
 
@@ -114,7 +128,11 @@ def test_times_count_to_the_millisecond_whatever_the_clock_did() -> None:
         for number, time in enumerate(times):
             assert await bodies(talk.client, by_key("k", begin=time, end=time)) == [b"%d" % number]
             assert await bodies(talk.client, by_key("k", begin=time + 1, end=time + 1)) == []
-        assert await bodies(talk.client, by_key("k", begin=times[2], end=times[0])) == [b"0", b"2", b"3"]
+        assert await bodies(talk.client, by_key("k", begin=times[2], end=times[0])) == [
+            b"0",
+            b"2",
+            b"3",
+        ]
         assert await bodies(talk.client, by_key("k", begin=times[0], end=times[2])) == []
         assert len(await bodies(talk.client, by_key("k", begin=-(2**63), end=LONG_MAX))) == 4
 
@@ -124,7 +142,10 @@ def test_times_count_to_the_millisecond_whatever_the_clock_did() -> None:
 def test_an_answer_says_how_far_the_index_goes(tmp_path: Path) -> None:
     async def scene(talk: Talk) -> None:
         answer = await talk.client.ask(by_key("k"))
-        assert (answer.code, answer.remark) == (22, "can not find message, maybe time range not correct")
+        assert (answer.code, answer.remark) == (
+            22,
+            "can not find message, maybe time range not correct",
+        )
         reply = answer.header(QueryMessageReply)
         assert (reply.index_last_update_phyoffset, reply.index_last_update_timestamp) == (0, 0)
         await talk.client.send(b"1", properties=named("ID1", "k"))
@@ -152,11 +173,15 @@ def test_a_message_is_viewed_at_its_offset_as_it_is_stored(tmp_path: Path) -> No
         for number in range(3):
             await talk.client.send(b"%d" % number)
         for message in await talk.client.messages():
-            answer = await talk.client.ask(ViewMessageById(topic="T", offset=message.commit_log_offset))
+            answer = await talk.client.ask(
+                ViewMessageById(topic="T", offset=message.commit_log_offset)
+            )
             assert (answer.code, answer.ext or {}) == (0, {})
             (same,) = decode_entries(answer.body)
             assert (same.body, same.offset_msg_id) == (message.body, message.offset_msg_id)
-            assert (await talk.client.ask(ViewMessageById(offset=message.commit_log_offset))).body == answer.body
+            assert (
+                await talk.client.ask(ViewMessageById(offset=message.commit_log_offset))
+            ).body == answer.body
 
     converse(tmp_path, scene)
 
@@ -166,9 +191,13 @@ def test_places_in_time_are_found_in_what_is_not_in_memory() -> None:
         for number in range(40):
             await talk.client.send(b"%d" % number)
             await asyncio.sleep(0.1)
-        for message in [message for start in (0, 32) for message in await talk.client.messages(start)]:
+        for message in [
+            message for start in (0, 32) for message in await talk.client.messages(start)
+        ]:
             for boundary in ("LOWER", "UPPER", None):
-                request = SearchOffset(topic="T", queue_id=0, timestamp=message.store_timestamp, boundary_type=boundary)
+                request = SearchOffset(
+                    topic="T", queue_id=0, timestamp=message.store_timestamp, boundary_type=boundary
+                )
                 answer = await talk.client.ask(request)
                 assert answer.header(OffsetReply).offset == message.queue_offset
 
@@ -225,7 +254,9 @@ def test_a_message_that_is_not_flushed_is_not_found_where_only_flushed_ones_are_
     in_virtual_time(scene, flush_disk_type="SYNC_FLUSH")
 
 
-def test_what_the_disk_cannot_read_is_not_taken_for_absent(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_the_disk_cannot_read_is_not_taken_for_absent(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def scene(talk: Talk, simulation: Simulation) -> None:
         await talk.client.send(b"1", properties=named("ID1", "k"))
         offset = (await found(talk.client, by_key("k")))[0].commit_log_offset
@@ -248,7 +279,10 @@ def test_what_the_disk_cannot_read_is_not_taken_for_absent(caplog: pytest.LogCap
         for _ in range(20):
             search = SearchOffset(topic="T", queue_id=0, timestamp=0)
             code, remark = await talk.client.code(search)
-            refused += code == ResponseCode.SYSTEM_ERROR and "times of topic=T queue=0 cannot be read now" in remark
+            refused += (
+                code == ResponseCode.SYSTEM_ERROR
+                and ("times of topic=T queue=0 cannot be read now") in remark
+            )
             assert code == 0 or refused
         assert refused
         disk.clear_faults()
@@ -257,7 +291,9 @@ def test_what_the_disk_cannot_read_is_not_taken_for_absent(caplog: pytest.LogCap
     in_virtual_time(scene)
 
 
-def test_others_are_served_while_a_long_chain_is_walked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_others_are_served_while_a_long_chain_is_walked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """2,000 messages of one key, and a question about a time before them all."""
     monkeypatch.setattr("turbopump.store.key_walk.PAUSE_EVERY", 20)
 
@@ -275,7 +311,9 @@ def test_others_are_served_while_a_long_chain_is_walked(tmp_path: Path, monkeypa
     converse(tmp_path, scene, max_hash_slot_num=100, max_index_num=20_000)
 
 
-def test_a_question_whose_asker_has_gone_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_whose_asker_has_gone_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     steps = 0
     step = KeyWalk._step
 
@@ -307,7 +345,9 @@ def test_a_question_whose_asker_has_gone_is_dropped(tmp_path: Path, monkeypatch:
     converse(tmp_path, scene, max_hash_slot_num=100, max_index_num=20_000)
 
 
-def test_a_question_is_refused_where_too_many_reads_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_is_refused_where_too_many_reads_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def scene(talk: Talk) -> None:
         await talk.client.send(properties=named("ID1", "k"))
         monkeypatch.setattr("turbopump.store.disk.MappedSegment.read_cached", lambda *_: None)

@@ -19,7 +19,8 @@ from turbopump.protocol.requests.locks import LockBatchMq, UnlockBatchMq
 ONE, TWO = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-a", 1)
 
 
-# --- the table ---------------------------------------------------------------------------------------------------------------
+# --- the table
+# -----------------------------------------------------------------------------------------------
 
 
 def test_a_queue_has_one_holder_who_renews_and_others_wait_until_it_expires() -> None:
@@ -51,10 +52,14 @@ def test_a_renewal_is_no_change_and_a_new_holder_is_one() -> None:
     assert locks.lock("g", [ONE], "a", 0.0) == {ONE: 1}
     assert locks.lock("g", [ONE, TWO], "a", 20.0) == {ONE: 1, TWO: 2}
     assert locks.changes == 2
-    assert locks.lock("g", [ONE], "a", 20.0 + LIFE_S + 1) == {ONE: 1}, "its own expired lock is its own still"
+    assert locks.lock("g", [ONE], "a", 20.0 + LIFE_S + 1) == {ONE: 1}, (
+        "its own expired lock is its own still"
+    )
 
 
-def test_the_holders_of_a_life_before_renew_and_nobody_else_gets_their_queues_for_a_minute() -> None:
+def test_the_holders_of_a_life_before_renew_and_nobody_else_gets_their_queues_for_a_minute() -> (
+    None
+):
     locks = QueueLocks(100.0, {("g", ONE): "a"})
     assert set(locks.lock("g", [ONE, TWO], "b", 100.0)) == {TWO}
     assert set(locks.lock("g", [ONE], "b", 159.0)) == set()
@@ -79,18 +84,25 @@ def test_the_table_has_a_bound_and_forgets_what_has_expired() -> None:
     assert locks.holders(LIFE_S) == {("g", ONE): "a", ("h", ONE): "a"}
 
 
-# --- the broker --------------------------------------------------------------------------------------------------------------
+# --- the broker
+# -----------------------------------------------------------------------------------------------
 
 
-async def lock(client: Client, client_id: str, queues: Sequence[MessageQueue] = (ONE,), group: str = "g") -> list[MessageQueue]:
-    body = fastjson.encode(LockBatchRequestBody(consumer_group=group, client_id=client_id, mq_set=tuple(queues)))
+async def lock(
+    client: Client, client_id: str, queues: Sequence[MessageQueue] = (ONE,), group: str = "g"
+) -> list[MessageQueue]:
+    body = fastjson.encode(
+        LockBatchRequestBody(consumer_group=group, client_id=client_id, mq_set=tuple(queues))
+    )
     answer = await client.ask(LockBatchMq(), body)
     assert answer.code == 0, answer
     return sorted(fastjson.decode(answer.body, LockBatchResponseBody).locked)
 
 
 def unlocking(client_id: str, queues: Sequence[MessageQueue] = (ONE,)) -> bytes:
-    return fastjson.encode(LockBatchRequestBody(consumer_group="g", client_id=client_id, mq_set=tuple(queues)))
+    return fastjson.encode(
+        LockBatchRequestBody(consumer_group="g", client_id=client_id, mq_set=tuple(queues))
+    )
 
 
 def test_clients_lock_renew_and_unlock_also_oneway(tmp_path: Path) -> None:
@@ -101,9 +113,16 @@ def test_clients_lock_renew_and_unlock_also_oneway(tmp_path: Path) -> None:
         await client.ask(UnlockBatchMq(), unlocking("a"))
         assert await lock(client, "b", [ONE, TWO]) == [ONE]
         connection = await client.remoting.connect(client.address)
-        connection.send_frame(encode_command(request_command(UnlockBatchMq(), unlocking("a", [TWO]), opaque=9, oneway=True)))
+        connection.send_frame(
+            encode_command(
+                request_command(UnlockBatchMq(), unlocking("a", [TWO]), opaque=9, oneway=True)
+            )
+        )
         assert await lock(client, "b", [ONE, TWO]) == [ONE, TWO]
-        assert await client.code(LockBatchMq(), b"{}") == (1, "a lock needs consumerGroup and clientId in its body")
+        assert await client.code(LockBatchMq(), b"{}") == (
+            1,
+            "a lock needs consumerGroup and clientId in its body",
+        )
         code, remark = await client.code(LockBatchMq(), b"nonsense")
         assert code != 0
         assert "the body of a lock cannot be read" in remark
@@ -137,7 +156,9 @@ def test_what_was_unlocked_before_a_clean_stop_is_free_after_it() -> None:
     with_one_broker(scene)
 
 
-def test_a_store_whose_holders_are_not_known_grants_nothing_for_half_a_minute_through_restarts() -> None:
+def test_a_store_whose_holders_are_not_known_grants_nothing_for_half_a_minute_through_restarts() -> (
+    None
+):
     async def scene(world: OneBroker) -> None:
         await lock(world.client, "a")
         await world.stop()

@@ -13,7 +13,9 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == LOGGER]
 
 
-def test_lines_come_every_few_seconds_with_share_speed_and_time_left(caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_come_every_few_seconds_with_share_speed_and_time_left(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     now = 50.0
     progress = RecoveryProgress(lambda: now)
     with caplog.at_level(logging.INFO, LOGGER):

@@ -1,4 +1,5 @@
-"""A broker and its name servers: registered before it says so, again and again, and gone when it stops."""
+"""A broker and its name servers: registered before it says so, again and again, and gone when it
+stops."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -53,7 +54,11 @@ class World:
         )
 
         async def begin() -> None:
-            self.broker = Broker(config, disk=self.simulation.disk(BROKER).mount(), clock=self.simulation.clock(BROKER))
+            self.broker = Broker(
+                config,
+                disk=self.simulation.disk(BROKER).mount(),
+                clock=self.simulation.clock(BROKER),
+            )
             await self.broker.start()
 
         begun = self.simulation.loop.time()
@@ -64,10 +69,13 @@ class World:
         await self.simulation.process(BROKER).start(self.broker.close())
 
     async def ask(self, address: str, request: Any, body: bytes = b"") -> Any:
-        return await self._client_host.start(self._client.exchange(address, request, body, timeout=30))
+        return await self._client_host.start(
+            self._client.exchange(address, request, body, timeout=30)
+        )
 
     async def permission(self, host: str, topic: str) -> int:
-        """What one name server says that clients may do with a topic: 4 read, 2 write, 1 inherit."""
+        """What one name server says that clients may do with a topic: 4 read, 2 write, 1
+        inherit."""
         answer = await self.ask(f"{host}:9876", GetRouteInfo(topic=topic))
         (queues,) = fastjson.decode(answer.body, TopicRouteData).queue_datas
         return queues.perm
@@ -97,11 +105,15 @@ def test_a_topic_is_routed_by_every_name_server_before_its_creation_is_answered(
             assert await world.route(host, "TBW102") == [("broker-a", 8)]
         for number in range(3):
             topic = f"T{number}"
-            answer = await world.ask(f"{BROKER}:10911", CreateTopic(topic=topic, read_queue_nums=3, write_queue_nums=3))
+            answer = await world.ask(
+                f"{BROKER}:10911", CreateTopic(topic=topic, read_queue_nums=3, write_queue_nums=3)
+            )
             assert answer.code == 0
             for host in NAME_SERVERS:
                 assert await world.route(host, topic) == [("broker-a", 3)]
-        sent = await world.ask(f"{BROKER}:10911", SendMessageV2(topic="by-sending", queue_id=0), b"x")
+        sent = await world.ask(
+            f"{BROKER}:10911", SendMessageV2(topic="by-sending", queue_id=0), b"x"
+        )
         assert sent.code == 0
         assert await world.route(NAME_SERVERS[0], "by-sending") == [("broker-a", 4)]
 
@@ -129,7 +141,9 @@ def test_a_name_server_that_lost_its_memory_learns_everything_again() -> None:
         for host in NAME_SERVERS:
             await world.start_name_server(host)
         await world.start_broker()
-        await world.ask(f"{BROKER}:10911", CreateTopic(topic="T", read_queue_nums=3, write_queue_nums=3))
+        await world.ask(
+            f"{BROKER}:10911", CreateTopic(topic="T", read_queue_nums=3, write_queue_nums=3)
+        )
         world.simulation.end(NAME_SERVERS[0], power_cut=False)
         assert await world.route(NAME_SERVERS[1], "T") == [("broker-a", 3)]
         await world.start_name_server(NAME_SERVERS[0])
@@ -144,10 +158,14 @@ def test_clients_see_no_queue_to_write_to_on_a_broker_that_may_only_be_read() ->
     async def scene(world: World) -> None:
         await world.start_name_server(NAME_SERVERS[0])
         await world.start_broker(broker_permission=4)
-        await world.ask(f"{BROKER}:10911", CreateTopic(topic="T", read_queue_nums=3, write_queue_nums=3, perm=6))
+        await world.ask(
+            f"{BROKER}:10911", CreateTopic(topic="T", read_queue_nums=3, write_queue_nums=3, perm=6)
+        )
         assert {await world.permission(NAME_SERVERS[0], topic) for topic in ("T", "TBW102")} == {4}
         topics = world.broker._topics
-        assert [topics.find(topic).perm for topic in ("T", "TBW102")] == [6, 7], "the broker's own table is as it was"
+        assert [topics.find(topic).perm for topic in ("T", "TBW102")] == [6, 7], (
+            "the broker's own table is as it was"
+        )
 
     tell(scene)
 
@@ -168,13 +186,19 @@ def test_a_creation_is_answered_though_one_name_server_is_silent() -> None:
     tell(scene)
 
 
-def test_a_start_waits_three_seconds_for_a_name_server_that_takes_connections_and_never_answers() -> None:
+def test_a_start_waits_three_seconds_for_a_name_server_that_takes_connections_and_never_answers() -> (
+    None
+):
     async def scene(world: World) -> None:
         await world.start_name_server(NAME_SERVERS[0])
         mute = world.simulation.boot(NAME_SERVERS[1])
-        await mute.start(world.simulation.loop.create_server(asyncio.Protocol, NAME_SERVERS[1], 9876))
+        await mute.start(
+            world.simulation.loop.create_server(asyncio.Protocol, NAME_SERVERS[1], 9876)
+        )
         assert await world.start_broker() < 3.5
-        await world.ask(f"{BROKER}:10911", CreateTopic(topic="T", read_queue_nums=3, write_queue_nums=3))
+        await world.ask(
+            f"{BROKER}:10911", CreateTopic(topic="T", read_queue_nums=3, write_queue_nums=3)
+        )
         assert await world.route(NAME_SERVERS[0], "T") == [("broker-a", 3)]
 
     tell(scene)
@@ -185,7 +209,9 @@ def test_a_broker_that_stops_is_gone_from_the_routes_and_comes_back_with_its_top
         for host in NAME_SERVERS:
             await world.start_name_server(host)
         await world.start_broker()
-        await world.ask(f"{BROKER}:10911", CreateTopic(topic="T", read_queue_nums=3, write_queue_nums=3))
+        await world.ask(
+            f"{BROKER}:10911", CreateTopic(topic="T", read_queue_nums=3, write_queue_nums=3)
+        )
         await world.stop_broker()
         for host in NAME_SERVERS:
             assert await world.route(host, "T") == []

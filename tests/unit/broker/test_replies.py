@@ -1,4 +1,5 @@
-"""Replies on their way through the broker: pushed to the producer that asked, kept as a record, or refused with the cause."""
+"""Replies on their way through the broker: pushed to the producer that asked, kept as a record, or
+refused with the cause."""
 
 import asyncio
 from pathlib import Path
@@ -14,7 +15,11 @@ from turbopump.message.properties import decode_properties
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.request import Request
 from turbopump.protocol.requests.clients import UnregisterClient
-from turbopump.protocol.requests.replies import PushReplyMessageToClient, SendReplyMessage, SendReplyMessageV2
+from turbopump.protocol.requests.replies import (
+    PushReplyMessageToClient,
+    SendReplyMessage,
+    SendReplyMessageV2,
+)
 from turbopump.protocol.requests.send import SendMessageReply
 from turbopump.remoting.router import RequestContext, Response
 from turbopump.testing.simulation import Simulation
@@ -33,7 +38,10 @@ class Asker:
         client.remoting._router.add(PushReplyMessageToClient, self._take)
 
     async def produce(self, client_id: str = "asker", *groups: str) -> None:
-        data = {"clientID": client_id, "producerDataSet": [{"groupName": group} for group in groups or ("p",)]}
+        data = {
+            "clientID": client_id,
+            "producerDataSet": [{"groupName": group} for group in groups or ("p",)],
+        }
         assert (await self.client.heartbeat(data)).code == ResponseCode.SUCCESS
 
     def _take(self, push: PushReplyMessageToClient, context: RequestContext) -> Response:
@@ -42,11 +50,19 @@ class Asker:
 
 
 def reply(properties: str = TO_ASKER, **fields: Any) -> SendReplyMessageV2:
-    values: dict[str, Any] = {"producer_group": "r", "topic": REPLY_TOPIC, "queue_id": 0, "born_timestamp": 5, **fields}
+    values: dict[str, Any] = {
+        "producer_group": "r",
+        "topic": REPLY_TOPIC,
+        "queue_id": 0,
+        "born_timestamp": 5,
+        **fields,
+    }
     return SendReplyMessageV2(properties=properties, **values)
 
 
-def test_a_reply_is_pushed_to_the_producer_it_names_and_kept_in_the_reply_topic(tmp_path: Path) -> None:
+def test_a_reply_is_pushed_to_the_producer_it_names_and_kept_in_the_reply_topic(
+    tmp_path: Path,
+) -> None:
     async def scene(talk: Talk) -> None:
         asker, replier = Asker(talk.another()), talk.client
         await asker.produce()
@@ -54,7 +70,13 @@ def test_a_reply_is_pushed_to_the_producer_it_names_and_kept_in_the_reply_topic(
         assert answer.code == ResponseCode.SUCCESS
         ((push, body),) = asker.pushed
         assert body == b"here"
-        assert (push.producer_group, push.topic, push.queue_id, push.flag, push.reconsume_times) == ("r", REPLY_TOPIC, 0, 7, 2)
+        assert (
+            push.producer_group,
+            push.topic,
+            push.queue_id,
+            push.flag,
+            push.reconsume_times,
+        ) == ("r", REPLY_TOPIC, 0, 7, 2)
         assert (push.born_timestamp, push.sys_flag, push.unit_mode) == (5, 0, False)
         assert push.store_host == talk.broker.address
         assert push.born_host.startswith("127.0.0.1:")
@@ -75,7 +97,9 @@ def test_the_form_with_long_names_is_understood_too(tmp_path: Path) -> None:
     async def scene(talk: Talk) -> None:
         asker = Asker(talk.another())
         await asker.produce()
-        request = SendReplyMessage(producer_group="r", topic=REPLY_TOPIC, queue_id=-1, properties=TO_ASKER)
+        request = SendReplyMessage(
+            producer_group="r", topic=REPLY_TOPIC, queue_id=-1, properties=TO_ASKER
+        )
         answer = await talk.client.ask(request, b"x")
         assert (answer.code, answer.header(SendMessageReply).queue_id) == (ResponseCode.SUCCESS, 0)
         assert [body for _, body in asker.pushed] == [b"x"]
@@ -95,7 +119,9 @@ def test_a_reply_is_not_kept_where_the_configuration_says_so(tmp_path: Path) -> 
     converse(tmp_path, scene, store_reply_message_enable=False)
 
 
-def test_a_compressed_reply_is_passed_on_as_it_is_and_can_be_read_where_it_is_kept(tmp_path: Path) -> None:
+def test_a_compressed_reply_is_passed_on_as_it_is_and_can_be_read_where_it_is_kept(
+    tmp_path: Path,
+) -> None:
     async def scene(talk: Talk) -> None:
         asker = Asker(talk.another())
         await asker.produce()
@@ -125,7 +151,9 @@ def test_a_producer_that_left_or_lost_its_connection_is_not_found_any_more(tmp_p
         asker = Asker(talk.another())
         await asker.produce("asker", "p", "q")
         await asker.client.ask(UnregisterClient(client_id="asker", producer_group="p"))
-        assert (await talk.client.ask(reply(), b"x")).code == ResponseCode.SUCCESS, "it still produces in q"
+        assert (await talk.client.ask(reply(), b"x")).code == ResponseCode.SUCCESS, (
+            "it still produces in q"
+        )
         await asker.client.ask(UnregisterClient(client_id="asker", producer_group="q"))
         assert (await talk.client.ask(reply(), b"x")).code == ResponseCode.SYSTEM_ERROR
 
@@ -136,7 +164,9 @@ def test_a_producer_that_left_or_lost_its_connection_is_not_found_any_more(tmp_p
         clients = talk.broker._clients_handler._clients
         await until(lambda: len(clients.producers["p"]) == 1)
         assert (await talk.client.ask(reply(), b"new")).code == ResponseCode.SUCCESS
-        assert [body for _, body in again.pushed] == [b"new"], "the newer connection of the same client"
+        assert [body for _, body in again.pushed] == [b"new"], (
+            "the newer connection of the same client"
+        )
         await again.client.close()
         await until(lambda: not clients.producers)
         assert (await talk.client.ask(reply(), b"x")).code == ResponseCode.SYSTEM_ERROR
@@ -144,7 +174,9 @@ def test_a_producer_that_left_or_lost_its_connection_is_not_found_any_more(tmp_p
     converse(tmp_path, scene)
 
 
-def test_a_connection_that_takes_another_client_id_answers_to_that_one_alone(tmp_path: Path) -> None:
+def test_a_connection_that_takes_another_client_id_answers_to_that_one_alone(
+    tmp_path: Path,
+) -> None:
     async def scene(talk: Talk) -> None:
         asker = Asker(talk.another())
         clients = talk.broker._clients_handler._clients
@@ -165,7 +197,9 @@ def test_what_the_producer_says_against_it_is_told_to_the_replier(tmp_path: Path
         asker.answer = Response(code=ResponseCode.SYSTEM_ERROR, remark="process reply message fail")
         code, remark = await talk.client.code(reply(), b"x")
         assert code == ResponseCode.SYSTEM_ERROR
-        assert remark == "push reply message to asker fail: it answered code 1, process reply message fail"
+        assert remark == (
+            "push reply message to asker fail: it answered code 1, process reply message fail"
+        )
 
     converse(tmp_path, scene)
 
@@ -200,7 +234,9 @@ def test_a_producer_that_does_not_take_its_reply_within_ten_seconds_has_not_got_
 
 
 @pytest.mark.parametrize("bound", ["PUSHES_MAX", "PUSHED_BYTES_MAX"])
-def test_more_replies_than_slow_producers_take_are_refused(tmp_path: Path, bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_replies_than_slow_producers_take_are_refused(
+    tmp_path: Path, bound: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def scene(talk: Talk) -> None:
         asker = Asker(talk.another())
         await asker.produce()
@@ -212,10 +248,14 @@ def test_more_replies_than_slow_producers_take_are_refused(tmp_path: Path, bound
         assert code == ResponseCode.SYSTEM_BUSY
         assert "2 replies of 2 bytes wait for slow producers" in remark
         await asker.client.close()
-        assert [code for code, _ in await asyncio.gather(*waiting)] == [ResponseCode.SYSTEM_ERROR] * 2
+        assert [code for code, _ in await asyncio.gather(*waiting)] == [
+            ResponseCode.SYSTEM_ERROR
+        ] * 2
         again = Asker(talk.another())
         await again.produce()
-        assert (await talk.client.ask(reply(), b"x")).code == ResponseCode.SUCCESS, "there is room again"
+        assert (await talk.client.ask(reply(), b"x")).code == ResponseCode.SUCCESS, (
+            "there is room again"
+        )
 
     converse(tmp_path, scene)
 
@@ -230,7 +270,9 @@ def test_replies_are_checked_as_sends_are(tmp_path: Path) -> None:
 
         assert await code(reply(topic="no good")) == ResponseCode.INVALID_PARAMETER
         assert await code(reply(topic="SCHEDULE_TOPIC_XXXX")) == ResponseCode.NO_PERMISSION
-        assert await code(reply(topic="unknown", default_topic="none")) == ResponseCode.TOPIC_NOT_EXIST
+        assert (
+            await code(reply(topic="unknown", default_topic="none")) == ResponseCode.TOPIC_NOT_EXIST
+        )
         assert await code(reply(queue_id=1)) == ResponseCode.INVALID_PARAMETER
         assert await code(reply(), b"x" * 101) == ResponseCode.MESSAGE_ILLEGAL
         assert asker.pushed == []

@@ -1,4 +1,5 @@
-"""A broker's scrub: begun by itself, told of in the log, switched off by its setting. In virtual time."""
+"""A broker's scrub: begun by itself, told of in the log, switched off by its setting. In virtual
+time."""
 
 import asyncio
 import logging
@@ -24,13 +25,18 @@ def test_the_log_is_scrubbed_again_and_again_and_damage_is_told_once(
             assert scrubbing is not None
             await asyncio.sleep(FIRST_REST_S + 5)
             assert (scrubbing.numbers.passes, scrubbing.numbers.entries_checked) == (1, 20)
-            assert f"passes=1 bytes={log.end} entries=20 damaged_ranges=0 damaged_bytes=0 wrong_units=0" in caplog.text
+            assert (
+                f"passes=1 bytes={log.end} entries=20 damaged_ranges=0 damaged_bytes=0 "
+                "wrong_units=0"
+            ) in caplog.text
             offset = int(sent[7].msg_id[-16:], 16)
             log.files.files[0].buffer[offset + 90] ^= 1
             await asyncio.sleep(60)
             assert scrubbing.numbers.passes == 3
             assert scrubbing.numbers.damaged_ranges == 1
-            told = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+            told = [
+                record.getMessage() for record in caplog.records if record.levelno == logging.ERROR
+            ]
             assert len(told) == 1
             assert f"store: the scrub found bytes {offset} to " in told[0]
 
@@ -44,7 +50,9 @@ def test_it_can_be_switched_off() -> None:
     in_virtual_time(scene, scrub_bytes_per_second=0)
 
 
-def test_an_action_at_its_own_pace_comes_when_it_said_and_ends_if_it_fails(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_action_at_its_own_pace_comes_when_it_said_and_ends_if_it_fails(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def scenario(_simulation: Simulation) -> None:
         loop = asyncio.get_running_loop()
         timetable, begun, times = Timetable(), loop.time(), list[float]()
@@ -67,7 +75,9 @@ def test_an_action_at_its_own_pace_comes_when_it_said_and_ends_if_it_fails(caplo
     simulate(1, scenario)
 
 
-def test_a_damaged_index_file_and_a_damaged_unit_are_repaired_while_the_broker_serves(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_index_file_and_a_damaged_unit_are_repaired_while_the_broker_serves(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def scene(talk: Talk, _simulation: Simulation) -> None:
         with caplog.at_level(logging.INFO, "turbopump.broker"):
             for number in range(20):
@@ -82,12 +92,21 @@ def test_a_damaged_index_file_and_a_damaged_unit_are_repaired_while_the_broker_s
             at = file.entries_piece(3, 1).at
             file.segment.buffer[at : at + 4] = bytes(4)
             await asyncio.sleep(FIRST_REST_S + 5)
-            assert [len(store.lookup.find_by_key("T", f"k{number}", 0, 1 << 60)) for number in range(20)] == [1] * 20
+            assert [
+                len(store.lookup.find_by_key("T", f"k{number}", 0, 1 << 60)) for number in range(20)
+            ] == [1] * 20
             assert await talk.client.all_bodies() == [b"%d" % number for number in range(20)]
-            told = [(record.levelno, record.getMessage()) for record in caplog.records if "store: " in record.getMessage()]
+            told = [
+                (record.levelno, record.getMessage())
+                for record in caplog.records
+                if "store: " in record.getMessage()
+            ]
             assert [level for level, _ in told] == [logging.ERROR, logging.ERROR, logging.INFO]
             assert "unit 7 of the consume queue of T queue 0 points to 5, 5 bytes" in told[0][1]
             assert f"index file {file.segment.path} is damaged" in told[1][1]
-            assert f"index file {file.segment.path} is filled again from the log: 40 entries" in told[2][1]
+            assert (
+                f"index file {file.segment.path} is filled again from the log: 40 entries"
+                in told[2][1]
+            )
 
     in_virtual_time(scene)

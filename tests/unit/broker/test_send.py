@@ -1,4 +1,5 @@
-"""Sends over the wire: where messages land, what is added to them, and every refusal in Apache's order."""
+"""Sends over the wire: where messages land, what is added to them, and every refusal in Apache's
+order."""
 
 from pathlib import Path
 from typing import Any
@@ -44,8 +45,16 @@ def test_a_message_is_stored_where_the_answer_says(tmp_path: Path, form: type[An
         messages = await talk.client.messages(queue_id=2)
         assert [message.body for message in messages] == [b"body 0", b"body 1", b"body 2"]
         first = messages[0]
-        assert (first.born_timestamp, first.flag, first.reconsume_times, first.msg_id) == (1234, 7, 1, "ID0")
-        assert (first.born_host[0], first.store_host) == ("127.0.0.1", ("127.0.0.1", talk.broker.port))
+        assert (first.born_timestamp, first.flag, first.reconsume_times, first.msg_id) == (
+            1234,
+            7,
+            1,
+            "ID0",
+        )
+        assert (first.born_host[0], first.store_host) == (
+            "127.0.0.1",
+            ("127.0.0.1", talk.broker.port),
+        )
         assert first.properties == {
             "TAGS": "a",
             "KEYS": "k",
@@ -62,9 +71,15 @@ def test_the_answered_id_is_the_message_s_place(tmp_path: Path) -> None:
     async def scene(talk: Talk) -> None:
         replies = [await talk.client.send(b"%d" % number) for number in range(3)]
         messages = await talk.client.messages()
-        assert [reply.msg_id for reply in replies] == [message.offset_msg_id for message in messages]
-        assert [reply.transaction_id for reply in replies] == [message.msg_id for message in messages]
-        assert len({message.msg_id for message in messages}) == 3, "a unique key is added where there is none"
+        assert [reply.msg_id for reply in replies] == [
+            message.offset_msg_id for message in messages
+        ]
+        assert [reply.transaction_id for reply in replies] == [
+            message.msg_id for message in messages
+        ]
+        assert len({message.msg_id for message in messages}) == 3, (
+            "a unique key is added where there is none"
+        )
 
     converse(tmp_path, scene)
 
@@ -73,7 +88,11 @@ def test_a_unique_key_that_json_must_escape_is_no_danger_to_the_answer(tmp_path:
     async def scene(talk: Talk) -> None:
         for key in ('"', "\\", '","code":5,"x":"', "é", "\n", "%d%s"):
             await talk.client.send(b"x", properties=f"UNIQ_KEY\x01{key}\x02")
-        assert [message.msg_id for message in await talk.client.messages()][:3] == ['"', "\\", '","code":5,"x":"']
+        assert [message.msg_id for message in await talk.client.messages()][:3] == [
+            '"',
+            "\\",
+            '","code":5,"x":"',
+        ]
 
     converse(tmp_path, scene)
 
@@ -111,7 +130,8 @@ def send(topic: str = "T", queue_id: int = 0, **fields: Any) -> SendMessageV2:
         (send(properties="p\x01" + "v" * 32_700), b"x", ResponseCode.MESSAGE_ILLEGAL, "with those the broker adds"),
         (send(properties="DELAY\x01soon\x02"), b"x", ResponseCode.MESSAGE_ILLEGAL, "a number from 1 to 18"),
         (send(properties="TRAN_MSG\x01true\x02"), b"x", ResponseCode.MESSAGE_ILLEGAL, "names no producer group"),
-        (send(sys_flag=2**31), b"x", ResponseCode.SYSTEM_ERROR, "field sys_flag (f) has the unusable value '2147483648'"),
+        (send(sys_flag=2**31), b"x", ResponseCode.SYSTEM_ERROR, "field sys_flag (f) has the "
+"unusable value '2147483648'"),
         (send(sys_flag=-1 << 31), b"x", ResponseCode.SUCCESS, ""),
     ],
 )  # fmt: skip
@@ -133,7 +153,14 @@ def test_what_may_not_be_sent_is_refused_with_apache_s_code_and_leaves_nothing_b
 
 @pytest.mark.parametrize(
     "properties",
-    ["DELAY\x010\x02", "DELAY\x01\x02", "TRAN_MSG\x01false\x02", "MY_DELAY\x015\x02", "note\x01DELAY\x02", "XTRAN_MSG\x01true"],
+    [
+        "DELAY\x010\x02",
+        "DELAY\x01\x02",
+        "TRAN_MSG\x01false\x02",
+        "MY_DELAY\x015\x02",
+        "note\x01DELAY\x02",
+        "XTRAN_MSG\x01true",
+    ],
 )
 def test_properties_that_only_look_like_a_delay_are_plain(tmp_path: Path, properties: str) -> None:
     async def scene(talk: Talk) -> None:
@@ -147,7 +174,11 @@ def test_a_receipt_handle_among_the_properties_is_dropped(tmp_path: Path) -> Non
     async def scene(talk: Talk) -> None:
         await talk.client.send(b"x", properties="a\x011\x02POP_CK\x010 1 2\x02b\x012")
         (message,) = await talk.client.messages()
-        assert (message.properties["a"], message.properties["b"], message.properties.get("POP_CK")) == ("1", "2", None)
+        assert (
+            message.properties["a"],
+            message.properties["b"],
+            message.properties.get("POP_CK"),
+        ) == ("1", "2", None)
 
     converse(tmp_path, scene)
 
@@ -157,7 +188,8 @@ def test_sends_before_the_opening_time_are_refused(tmp_path: Path) -> None:
         answer = await talk.client.code(send(), b"x")
         assert answer[0] == 1
         assert answer[1].startswith(
-            "broker unable to service, until 2286-11-20 17:46:39 UTC (startAcceptSendRequestTimeStamp=99999"
+            "broker unable to service, until 2286-11-20 17:46:39 UTC "
+            "(startAcceptSendRequestTimeStamp=99999"
         )
 
     converse(tmp_path, scene, start_accept_send_request_time_stamp=9_999_999_999_999)
@@ -168,12 +200,16 @@ def test_a_broker_that_may_not_be_written_refuses_ordered_topics_only(tmp_path: 
         await talk.client.create("ordered", order=True)
         await talk.client.create("plain")
         assert (await talk.client.code(send("ordered"), b"x"))[0] == ResponseCode.NO_PERMISSION
-        assert (await talk.client.code(send("plain"), b"x"))[0] == ResponseCode.SUCCESS, "RocketMQ: only order topics"
+        assert (await talk.client.code(send("plain"), b"x"))[0] == ResponseCode.SUCCESS, (
+            "RocketMQ: only order topics"
+        )
 
     converse(tmp_path, scene, broker_permission=4)
 
 
-@pytest.mark.parametrize(("asked", "made"), [(1, 1), (4, 4), (8, 8), (9, 8), (2**31 - 1, 8), (0, 0), (-5, 0)])
+@pytest.mark.parametrize(
+    ("asked", "made"), [(1, 1), (4, 4), (8, 8), (9, 8), (2**31 - 1, 8), (0, 0), (-5, 0)]
+)
 def test_a_topic_made_by_sending_has_what_was_asked_for_up_to_the_default_topic_s(
     tmp_path: Path, asked: int, made: int
 ) -> None:
@@ -195,7 +231,9 @@ def test_no_topic_is_made_by_sending_where_that_is_off(tmp_path: Path) -> None:
         assert talk.broker._topics.find("new") is None
         await talk.client.create("new")
         await talk.client.send(b"x", "new")
-        assert (await talk.client.code(send("%RETRY%g"), b"x"))[0] == ResponseCode.SUCCESS, "retry topics are made anyway"
+        assert (await talk.client.code(send("%RETRY%g"), b"x"))[0] == ResponseCode.SUCCESS, (
+            "retry topics are made anyway"
+        )
 
     converse(tmp_path, scene, auto_create_topic_enable=False)
 
@@ -210,7 +248,9 @@ def test_a_dead_letter_topic_is_made_by_sending_as_any_other(tmp_path: Path) -> 
 
 def test_a_retry_topic_needs_its_group(tmp_path: Path) -> None:
     async def scene(talk: Talk) -> None:
-        assert (await talk.client.code(send("%RETRY%unknown"), b"x"))[0] == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        assert (await talk.client.code(send("%RETRY%unknown"), b"x"))[
+            0
+        ] == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
     converse(tmp_path, scene, auto_create_subscription_group=False)
 
@@ -227,9 +267,14 @@ def test_queue_ids_below_zero_are_the_broker_s_to_choose(tmp_path: Path) -> None
 def test_the_greater_of_read_and_write_queues_bounds_the_queue_id(tmp_path: Path) -> None:
     async def scene(talk: Talk) -> None:
         await talk.client.ask(CreateTopic(topic="R", read_queue_nums=4, write_queue_nums=2))
-        assert (await talk.client.code(send("R", 3), b"x"))[0] == ResponseCode.SUCCESS, "RocketMQ: max(read, write)"
+        assert (await talk.client.code(send("R", 3), b"x"))[0] == ResponseCode.SUCCESS, (
+            "RocketMQ: max(read, write)"
+        )
         assert (await talk.client.code(send("R", 4), b"x"))[0] == ResponseCode.INVALID_PARAMETER
-        assert {(await talk.client.send(topic="R", queue_id=-1)).queue_id for _ in range(30)} == {0, 1}
+        assert {(await talk.client.send(topic="R", queue_id=-1)).queue_id for _ in range(30)} == {
+            0,
+            1,
+        }
 
     converse(tmp_path, scene)
 
@@ -238,8 +283,15 @@ def test_the_greater_of_read_and_write_queues_bounds_the_queue_id(tmp_path: Path
 def test_a_batch_becomes_single_messages_in_a_row(tmp_path: Path, form: type[Any]) -> None:
     async def scene(talk: Talk) -> None:
         await talk.client.send(b"before")
-        batch = encode_batch([Message("T", b"%d" % number, tags="ab"[number % 2], flag=number) for number in range(5)])
-        answer = await talk.client.ask(form(topic="T", queue_id=0, batch=True, properties="UNIQ_KEY\x01U\x02"), batch)
+        batch = encode_batch(
+            [
+                Message("T", b"%d" % number, tags="ab"[number % 2], flag=number)
+                for number in range(5)
+            ]
+        )
+        answer = await talk.client.ask(
+            form(topic="T", queue_id=0, batch=True, properties="UNIQ_KEY\x01U\x02"), batch
+        )
         assert answer.code == 0
         assert answer.ext is not None
         messages = await talk.client.messages(1)
@@ -249,13 +301,17 @@ def test_a_batch_becomes_single_messages_in_a_row(tmp_path: Path, form: type[Any
         assert answer.ext["msgId"] == ",".join(message.offset_msg_id for message in messages)
         assert answer.ext["queueOffset"] == "1"
         assert messages[0].properties["CLUSTER"] == "DefaultCluster"
-        assert "UNIQ_KEY" not in messages[0].properties, "RocketMQ: the batch's own properties are not stored"
+        assert "UNIQ_KEY" not in messages[0].properties, (
+            "RocketMQ: the batch's own properties are not stored"
+        )
         assert [message.body for message in await talk.client.messages(tags="b")] == [b"1", b"3"]
 
     converse(tmp_path, scene)
 
 
-def test_a_batch_that_no_commit_log_file_can_hold_is_refused_and_costs_no_disk(tmp_path: Path) -> None:
+def test_a_batch_that_no_commit_log_file_can_hold_is_refused_and_costs_no_disk(
+    tmp_path: Path,
+) -> None:
     async def scene(talk: Talk) -> None:
         await talk.client.send(b"before")
         batch = encode_batch([Message("T", b"x")] * 20_000)
@@ -275,8 +331,14 @@ def test_a_batch_with_a_bad_message_stores_none_of_it(tmp_path: Path) -> None:
         await talk.client.create()
         good = encode_batch([Message("T", b"good")])
         broken = encode_batch([Message("T", b"bad", tags="ab")]).replace(b"ab\x02", b"\xff\xfe\x02")
-        for body in (good + broken, good + encode_batch([Message("T", b"x", delay_level=3)]), good + b"\0" * 21):
-            assert (await talk.client.code(send(batch=True), body))[0] == ResponseCode.MESSAGE_ILLEGAL
+        for body in (
+            good + broken,
+            good + encode_batch([Message("T", b"x", delay_level=3)]),
+            good + b"\0" * 21,
+        ):
+            assert (await talk.client.code(send(batch=True), body))[
+                0
+            ] == ResponseCode.MESSAGE_ILLEGAL
         assert await talk.client.all_bodies() == []
 
     converse(tmp_path, scene)
@@ -286,12 +348,16 @@ def test_no_flag_of_a_client_s_makes_an_entry_unreadable(tmp_path: Path) -> None
     async def scene(talk: Talk) -> None:
         for flags in (0x10, 0x20, 0x30, 0x30 | 0x1):
             await talk.client.send(b"flagged", sys_flag=flags)
-            await talk.client.ask(send(batch=True, sys_flag=flags), encode_batch([Message("T", b"in a batch")]))
+            await talk.client.ask(
+                send(batch=True, sys_flag=flags), encode_batch([Message("T", b"in a batch")])
+            )
         messages = await talk.client.messages()
         assert [message.stored_body for message in messages] == [b"flagged", b"in a batch"] * 4
         assert {message.store_host[0] for message in messages} == {"127.0.0.1"}
         assert [message.sys_flag for message in messages] == [0, 0, 0, 0, 0, 0, 1, 1]
-        assert [entry.queue_offset for entry in talk.broker.store.log.walk(0)] == list(range(8)), "a recovery reads them all"
+        assert [entry.queue_offset for entry in talk.broker.store.log.walk(0)] == list(range(8)), (
+            "a recovery reads them all"
+        )
 
     converse(tmp_path, scene)
 
@@ -323,7 +389,9 @@ def test_a_oneway_send_is_stored_and_not_answered(tmp_path: Path) -> None:
     converse(tmp_path, scene)
 
 
-def test_a_full_disk_refuses_the_send_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_refuses_the_send_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def scene(talk: Talk) -> None:
         await talk.client.create()
         await talk.client.send(b"before")
@@ -335,10 +403,16 @@ def test_a_full_disk_refuses_the_send_and_nothing_else(tmp_path: Path, monkeypat
             patched.setattr("turbopump.store.mapped_file.MappedFiles.append_file", no_room)
             code, remark = await talk.client.code(send(), bytes((1 << 20) - 300))
             assert code == ResponseCode.SERVICE_NOT_AVAILABLE
-            assert f"no room for a file of {1 << 20} bytes in {tmp_path / 'commitlog'} (No space left on device" in remark
+            assert (
+                f"no room for a file of {1 << 20} bytes in {tmp_path / 'commitlog'} (No space "
+                "left on device"
+            ) in remark
             await until(lambda: talk.broker.store.space.refusal is None)  # the next look finds room
             await talk.client.send(b"small ones fit")
         answer, _ = await talk.client.pull()
-        assert [message.body for message in decode_entries(answer.body)] == [b"before", b"small ones fit"]
+        assert [message.body for message in decode_entries(answer.body)] == [
+            b"before",
+            b"small ones fit",
+        ]
 
     converse(tmp_path, scene, max_message_size=1 << 20)

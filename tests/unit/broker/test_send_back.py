@@ -1,4 +1,5 @@
-"""36: a message that was sent back comes again later, by way of its group's retry topic, until it is a dead letter."""
+"""36: a message that was sent back comes again later, by way of its group's retry topic, until it
+is a dead letter."""
 
 from __future__ import annotations
 
@@ -24,11 +25,15 @@ LEVELS = "1s 2s 3s 4s 5s"
 
 
 def back(message: ReceivedMessage, level: int = 0, **fields: Any) -> ConsumerSendMsgBack:
-    return ConsumerSendMsgBack(offset=message.commit_log_offset, group="g", delay_level=level, **fields)
+    return ConsumerSendMsgBack(
+        offset=message.commit_log_offset, group="g", delay_level=level, **fields
+    )
 
 
 async def sent(client: Client, body: bytes = b"x", **properties: str) -> ReceivedMessage:
-    await client.send(body, properties=encode_properties({"UNIQ_KEY": "U1", "TAGS": "paid", **properties}), flag=9)
+    await client.send(
+        body, properties=encode_properties({"UNIQ_KEY": "U1", "TAGS": "paid", **properties}), flag=9
+    )
     return (await client.messages())[-1]
 
 
@@ -50,14 +55,22 @@ def test_each_retry_waits_a_level_longer_and_the_last_one_is_a_dead_letter() -> 
             wanted = 3 + attempt
             assert wanted <= loop.time() - began < wanted + 0.05
             assert message.reconsume_times == attempt + 1
-            assert (message.body, message.tags, message.flag, message.msg_id) == (b"x", "paid", 9, "U1")
+            assert (message.body, message.tags, message.flag, message.msg_id) == (
+                b"x",
+                "paid",
+                9,
+                "U1",
+            )
             assert message.born_timestamp == first.born_timestamp
             assert message.properties["RETRY_TOPIC"] == "T"
             assert message.properties["ORIGIN_MESSAGE_ID"] == first.offset_msg_id
         assert await client.code(back(message, max_reconsume_times=3)) == (0, "")
         (dead,) = await client.messages(topic=DEAD)
         assert (dead.body, dead.reconsume_times, dead.properties["DELAY"]) == (b"x", 4, "0")
-        assert (dead.properties["RETRY_TOPIC"], dead.properties["ORIGIN_MESSAGE_ID"]) == ("T", first.offset_msg_id)
+        assert (dead.properties["RETRY_TOPIC"], dead.properties["ORIGIN_MESSAGE_ID"]) == (
+            "T",
+            first.offset_msg_id,
+        )
         topic = talk.broker._topics.find(DEAD)
         assert topic is not None
         assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (1, 1, 6)
@@ -129,20 +142,26 @@ def test_why_a_message_was_sent_back_goes_with_it_until_somebody_says_otherwise(
         client = talk.client
         await client.create()
         message = await sent(client)
-        assert await client.code(back(message, failure="ValueError: no\x01stock\x02\n" + "!" * 400)) == (0, "")
+        assert await client.code(
+            back(message, failure="ValueError: no\x01stock\x02\n" + "!" * 400)
+        ) == (0, "")
         message = await next_of(client, RETRY, 0)
         told = message.properties["TURBOPUMP_FAILURE"]
         assert told.startswith("1 ValueError: no stock !!!")
         assert len(told) == 302
         assert await client.code(back(message)) == (0, "")
         message = await next_of(client, RETRY, 1)
-        assert "TURBOPUMP_FAILURE" not in message.properties, "it was not the reason of this attempt"
+        assert "TURBOPUMP_FAILURE" not in message.properties, (
+            "it was not the reason of this attempt"
+        )
         assert await client.code(back(message, level=-1, failure="no stock")) == (0, "")
         (dead,) = await client.messages(topic=DEAD)
         assert (dead.properties["TURBOPUMP_FAILURE"], dead.reconsume_times) == ("3 no stock", 3)
         full = await sent(client, filler="x" * 20_000)
         assert await client.code(back(full, level=-1, failure="no stock")) == (0, "")
-        assert "TURBOPUMP_FAILURE" not in (await client.messages(topic=DEAD))[-1].properties, "there is no room for it"
+        assert "TURBOPUMP_FAILURE" not in (await client.messages(topic=DEAD))[-1].properties, (
+            "there is no room for it"
+        )
 
     in_virtual_time(scene, message_delay_level=LEVELS)
 
@@ -152,10 +171,14 @@ def test_what_cannot_be_taken_back_is_refused_with_apache_s_code() -> None:
         client = talk.client
         await client.create()
         message = await sent(client)
-        code, remark = await client.code(ConsumerSendMsgBack(offset=message.commit_log_offset + 1, group="g", delay_level=0))
+        code, remark = await client.code(
+            ConsumerSendMsgBack(offset=message.commit_log_offset + 1, group="g", delay_level=0)
+        )
         assert code == ResponseCode.SYSTEM_ERROR
         assert remark.startswith("look message by offset failed, ")
-        code, remark = await client.code(ConsumerSendMsgBack(offset=message.commit_log_offset, group="g g", delay_level=0))
+        code, remark = await client.code(
+            ConsumerSendMsgBack(offset=message.commit_log_offset, group="g g", delay_level=0)
+        )
         assert code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
         assert "subscription group not exist, g g" in remark
 
@@ -165,11 +188,17 @@ def test_what_cannot_be_taken_back_is_refused_with_apache_s_code() -> None:
 def test_a_consumer_s_own_retry_waits_and_one_too_many_is_a_dead_letter() -> None:
     async def scene(talk: Talk, _simulation: Simulation) -> None:
         client = talk.client
-        text = encode_properties({"UNIQ_KEY": "U1", "DELAY": "1", "RETRY_TOPIC": "T", "ORIGIN_MESSAGE_ID": "O"})
-        await client.send(b"1", topic=RETRY, properties=text, reconsume_times=2, max_reconsume_times=2)
+        text = encode_properties(
+            {"UNIQ_KEY": "U1", "DELAY": "1", "RETRY_TOPIC": "T", "ORIGIN_MESSAGE_ID": "O"}
+        )
+        await client.send(
+            b"1", topic=RETRY, properties=text, reconsume_times=2, max_reconsume_times=2
+        )
         retried = await next_of(client, RETRY, 0)
         assert (retried.body, retried.reconsume_times) == (b"1", 2)
-        await client.send(b"2", topic=RETRY, properties=text, reconsume_times=3, max_reconsume_times=2)
+        await client.send(
+            b"2", topic=RETRY, properties=text, reconsume_times=3, max_reconsume_times=2
+        )
         await client.send(b"3", topic=RETRY, properties=text, reconsume_times=17)
         dead = await client.messages(topic=DEAD)
         assert [(one.body, one.properties["DELAY"]) for one in dead] == [(b"2", "-1"), (b"3", "-1")]
@@ -183,16 +212,32 @@ def test_a_group_that_consumes_in_order_gives_up_for_good() -> None:
     async def scene(talk: Talk, _simulation: Simulation) -> None:
         client = talk.client
         text = encode_properties({"DELAY": "1"})
-        body = LockBatchRequestBody(consumer_group="g", client_id="c", mq_set=(MessageQueue("T", "broker-a", 0),))
+        body = LockBatchRequestBody(
+            consumer_group="g", client_id="c", mq_set=(MessageQueue("T", "broker-a", 0),)
+        )
         await client.ask(LockBatchMq(), fastjson.encode(body))
-        await client.send(b"given up", topic=RETRY, properties=text, reconsume_times=1, max_reconsume_times=5)
-        await client.send(b"of others", topic="%RETRY%h", properties=text, reconsume_times=1, max_reconsume_times=5)
+        await client.send(
+            b"given up", topic=RETRY, properties=text, reconsume_times=1, max_reconsume_times=5
+        )
+        await client.send(
+            b"of others",
+            topic="%RETRY%h",
+            properties=text,
+            reconsume_times=1,
+            max_reconsume_times=5,
+        )
         await client.send(b"resent", topic=RETRY, properties=text)
         assert [message.body for message in await client.messages(topic=DEAD)] == [b"given up"]
         assert (await next_of(client, RETRY, 0)).body == b"resent"
         assert (await next_of(client, "%RETRY%h", 0)).body == b"of others"
         await asyncio.sleep(60)
-        await client.send(b"when no lock is held", topic=RETRY, properties=text, reconsume_times=1, max_reconsume_times=5)
+        await client.send(
+            b"when no lock is held",
+            topic=RETRY,
+            properties=text,
+            reconsume_times=1,
+            max_reconsume_times=5,
+        )
         assert (await next_of(client, RETRY, 1)).body == b"when no lock is held"
 
     in_virtual_time(scene, message_delay_level=LEVELS)
@@ -210,7 +255,9 @@ def test_under_sync_flush_a_message_is_taken_back_when_the_copy_is_on_the_disk()
         assert code == ResponseCode.SYSTEM_ERROR
         assert "the disk has not answered within 700 ms" in remark
 
-    in_virtual_time(scene, message_delay_level=LEVELS, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=700)
+    in_virtual_time(
+        scene, message_delay_level=LEVELS, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=700
+    )
 
 
 def test_a_store_that_takes_nothing_takes_nothing_back() -> None:
@@ -220,6 +267,9 @@ def test_a_store_that_takes_nothing_takes_nothing_back() -> None:
         message = await sent(client)
         take_nothing(talk.broker, "the disk is full")
         code, remark = await client.code(back(message))
-        assert (code, remark) == (ResponseCode.SYSTEM_ERROR, "the message was not taken back: the disk is full")
+        assert (code, remark) == (
+            ResponseCode.SYSTEM_ERROR,
+            "the message was not taken back: the disk is full",
+        )
 
     in_virtual_time(scene, message_delay_level=LEVELS)

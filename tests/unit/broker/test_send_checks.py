@@ -1,4 +1,5 @@
-"""Every refusal of a send, in Apache's order: a send that breaks a rule and all that come after it is answered by that rule."""
+"""Every refusal of a send, in Apache's order: a send that breaks a rule and all that come after it
+is answered by that rule."""
 
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,9 @@ CHECKED = {"enable_topic_message_type_check": True}
 FULL = {"full": True}
 NO_GROUPS = {"auto_create_subscription_group": False}
 
-# (what is odd about the broker, the send, its body, code, how the remark begins); a rule's rows break what is below them as well, as far
-# as one send can. RocketMQ: SendMessageProcessor.preSend, AbstractSendMessageProcessor.msgCheck, sendMessage, HookUtils.
+# (what is odd about the broker, the send, its body, code, how the remark begins); a rule's rows
+# break what is below them as well, as far as one send can. RocketMQ: SendMessageProcessor.preSend,
+# AbstractSendMessageProcessor.msgCheck, sendMessage, HookUtils.
 ORDER: list[tuple[dict[str, Any], dict[str, Any], bytes, int, str]] = [
     (
         NOT_YET | READ_ONLY | FULL,
@@ -41,9 +43,27 @@ ORDER: list[tuple[dict[str, Any], dict[str, Any], bytes, int, str]] = [
         16,
         "the broker[127.0.0.1] sending message is forbidden",
     ),
-    (READ_ONLY | FULL, {"topic": "", "queue_id": 99}, TOO_LARGE, 29, "The specified topic is blank"),
-    (READ_ONLY | FULL, {"topic": "a b" * 99, "queue_id": 99}, TOO_LARGE, 29, "The specified topic contains illegal characters"),
-    (READ_ONLY | FULL, {"topic": "t" * 128, "queue_id": 99}, b"", 29, "The specified topic is longer than topic max length"),
+    (
+        READ_ONLY | FULL,
+        {"topic": "", "queue_id": 99},
+        TOO_LARGE,
+        29,
+        "The specified topic is blank",
+    ),
+    (
+        READ_ONLY | FULL,
+        {"topic": "a b" * 99, "queue_id": 99},
+        TOO_LARGE,
+        29,
+        "The specified topic contains illegal characters",
+    ),
+    (
+        READ_ONLY | FULL,
+        {"topic": "t" * 128, "queue_id": 99},
+        b"",
+        29,
+        "The specified topic is longer than topic max length",
+    ),
     (
         FULL,
         {"topic": "SCHEDULE_TOPIC_XXXX", "queue_id": 99},
@@ -51,8 +71,20 @@ ORDER: list[tuple[dict[str, Any], dict[str, Any], bytes, int, str]] = [
         16,
         "Sending message to topic[SCHEDULE_TOPIC_XXXX] is forbidden.",
     ),
-    (FULL, {"topic": "new", "default_topic": "none", "queue_id": 99}, b"", 17, "topic[new] not exist, apply first please!"),
-    (CHECKED | FULL, {"topic": "ordered", "queue_id": 99}, b"", 29, "request queueId[99] is illegal"),
+    (
+        FULL,
+        {"topic": "new", "default_topic": "none", "queue_id": 99},
+        b"",
+        17,
+        "topic[new] not exist, apply first please!",
+    ),
+    (
+        CHECKED | FULL,
+        {"topic": "ordered", "queue_id": 99},
+        b"",
+        29,
+        "request queueId[99] is illegal",
+    ),
     (FULL, {"topic": "%RETRY%g", "queue_id": 99}, b"", 29, "request queueId[99] is illegal"),
     (
         CHECKED | FULL,
@@ -68,7 +100,13 @@ ORDER: list[tuple[dict[str, Any], dict[str, Any], bytes, int, str]] = [
         29,
         "request queueId[-7] is illegal, topic no-writes has no",
     ),
-    (FULL, {"topic": "no-writes", "queue_id": 2}, b"", 29, "request queueId[2] is illegal, topic no-writes has 2 queues"),
+    (
+        FULL,
+        {"topic": "no-writes", "queue_id": 2},
+        b"",
+        29,
+        "request queueId[2] is illegal, topic no-writes has 2 queues",
+    ),
     (
         FULL,
         {"topic": "none", "default_topic_queue_nums": 0, "queue_id": 0},
@@ -78,17 +116,59 @@ ORDER: list[tuple[dict[str, Any], dict[str, Any], bytes, int, str]] = [
     ),
     (FULL | NO_GROUPS, {"topic": "%RETRY%none"}, b"", 26, "subscription group not exist, none"),
     (FULL, {"topic": "%RETRY%"}, b"", 26, "subscription group not exist, "),
-    (FULL, {"topic": "%RETRY%none", "batch": True}, BATCH, 13, "batch request does not support retry group %RETRY%none"),
-    (FULL, {"topic": "%RETRY%" + "g" * 121, "batch": True}, BATCH, 13, "message topic length too long 128"),
-    (CHECKED | FULL, {"topic": "compacted-fifo"}, TOO_LARGE, 13, "TopicMessageType validate failed, the expected type is FIFO"),
+    (
+        FULL,
+        {"topic": "%RETRY%none", "batch": True},
+        BATCH,
+        13,
+        "batch request does not support retry group %RETRY%none",
+    ),
+    (
+        FULL,
+        {"topic": "%RETRY%" + "g" * 121, "batch": True},
+        BATCH,
+        13,
+        "message topic length too long 128",
+    ),
+    (
+        CHECKED | FULL,
+        {"topic": "compacted-fifo"},
+        TOO_LARGE,
+        13,
+        "TopicMessageType validate failed, the expected type is FIFO",
+    ),
     (FULL, {"topic": "compacted"}, TOO_LARGE, 13, "Required message key is missing"),
     (FULL, {"sys_flag": 128}, TOO_LARGE, 13, "the message is an inner batch"),
-    (FULL, {"properties": "p\x01" + "v" * 32_767}, TOO_LARGE, 14, "service not available now: the disk is full"),
-    (FULL, {"batch": True, "sys_flag": 4}, BATCH, 14, "service not available now: the disk is full"),
+    (
+        FULL,
+        {"properties": "p\x01" + "v" * 32_767},
+        TOO_LARGE,
+        14,
+        "service not available now: the disk is full",
+    ),
+    (
+        FULL,
+        {"batch": True, "sys_flag": 4},
+        BATCH,
+        14,
+        "service not available now: the disk is full",
+    ),
     (FULL, {"batch": True}, TOO_LARGE, 14, "service not available now: the disk is full"),
     (FULL, {}, b"x", 14, "service not available now: the disk is full"),
-    ({}, {"properties": "p\x01" + "v" * 32_767}, TOO_LARGE, 13, "the message is illegal, maybe msg body or properties length"),
-    ({}, {"batch": True}, TOO_LARGE, 13, "the message is illegal, maybe msg body or properties length not matched"),
+    (
+        {},
+        {"properties": "p\x01" + "v" * 32_767},
+        TOO_LARGE,
+        13,
+        "the message is illegal, maybe msg body or properties length",
+    ),
+    (
+        {},
+        {"batch": True},
+        TOO_LARGE,
+        13,
+        "the message is illegal, maybe msg body or properties length not matched",
+    ),
     (
         {},
         {"batch": True, "sys_flag": 4},
@@ -104,7 +184,13 @@ ORDER: list[tuple[dict[str, Any], dict[str, Any], bytes, int, str]] = [
         "delayed messages (property DELAY) cannot be part of a batch",
     ),
     ({}, {}, b"", 1, "the message body is empty"),
-    ({}, {"properties": "p\x01" + "v" * 32_767}, b"x", 13, "the message is illegal, maybe msg body or properties length"),
+    (
+        {},
+        {"properties": "p\x01" + "v" * 32_767},
+        b"x",
+        13,
+        "the message is illegal, maybe msg body or properties length",
+    ),
 ]
 
 
@@ -115,7 +201,12 @@ async def change(talk: Talk, topic: str, readable: int, writable: int) -> None:
 
 @pytest.mark.parametrize(("broker", "fields", "body", "code", "begins"), ORDER)
 def test_the_first_rule_that_a_send_breaks_answers_it(
-    tmp_path: Path, broker: dict[str, Any], fields: dict[str, Any], body: bytes, code: int, begins: str
+    tmp_path: Path,
+    broker: dict[str, Any],
+    fields: dict[str, Any],
+    body: bytes,
+    code: int,
+    begins: str,
 ) -> None:
     config = {key: value for key, value in broker.items() if key != "full"}
 
@@ -124,7 +215,9 @@ def test_the_first_rule_that_a_send_breaks_answers_it(
         await talk.client.create("ordered", order=True, attributes="+message.type=FIFO")
         await talk.client.create("compacted", attributes="+cleanup.policy=COMPACTION")
         await change(talk, "no-writes", 2, 0)
-        await talk.client.create("compacted-fifo", attributes="+cleanup.policy=COMPACTION,+message.type=FIFO")
+        await talk.client.create(
+            "compacted-fifo", attributes="+cleanup.policy=COMPACTION,+message.type=FIFO"
+        )
         if config.get("auto_create_subscription_group", True):
             await talk.client.join("c")
         if broker.get("full"):
@@ -154,7 +247,9 @@ def test_a_send_for_which_the_broker_is_to_choose_is_refused_where_there_is_no_q
             for readable in (2, 0):
                 await change(talk, topic, readable, 0)
                 code, remark = await talk.client.code(send, BATCH)
-                assert (code, "give it some" in remark) == (ResponseCode.INVALID_PARAMETER, True), remark
+                assert (code, "give it some" in remark) == (ResponseCode.INVALID_PARAMETER, True), (
+                    remark
+                )
             assert talk.broker.store.log.end == end
 
     converse(tmp_path, scene)
@@ -180,18 +275,24 @@ def test_a_batch_that_would_be_delayed_or_part_of_a_transaction_is_refused_and_n
         await talk.client.create()
         await talk.client.create("inner", attributes="+queue.type=BatchCQ")
         fields = {**odd, "properties": odd.get("properties", "") + properties}
-        code, remark = await talk.client.code(SendMessageV2(topic=topic, queue_id=0, batch=True, **fields), BATCH)
+        code, remark = await talk.client.code(
+            SendMessageV2(topic=topic, queue_id=0, batch=True, **fields), BATCH
+        )
         assert (code, "batch" in remark) == (ResponseCode.MESSAGE_ILLEGAL, True), remark
         assert (await talk.client.send(topic=topic)).queue_offset == 0
 
     converse(tmp_path, scene)
 
 
-def test_a_batch_is_taken_whose_properties_only_look_like_a_delay_or_a_transaction(tmp_path: Path) -> None:
+def test_a_batch_is_taken_whose_properties_only_look_like_a_delay_or_a_transaction(
+    tmp_path: Path,
+) -> None:
     async def scene(talk: Talk) -> None:
         await talk.client.create()
         for properties in ("DELAY\x010\x02", "MODEL\x01DEL-TRAN_MSG\x02", "TRAN_MSG\x01false\x02"):
-            assert await talk.client.code(SendMessageV2(topic="T", queue_id=0, batch=True, properties=properties), BATCH) == (
+            assert await talk.client.code(
+                SendMessageV2(topic="T", queue_id=0, batch=True, properties=properties), BATCH
+            ) == (
                 0,
                 "",
             )
@@ -200,10 +301,14 @@ def test_a_batch_is_taken_whose_properties_only_look_like_a_delay_or_a_transacti
     converse(tmp_path, scene)
 
 
-def test_a_send_makes_a_new_retry_topic_with_the_queues_that_any_new_topic_gets(tmp_path: Path) -> None:
+def test_a_send_makes_a_new_retry_topic_with_the_queues_that_any_new_topic_gets(
+    tmp_path: Path,
+) -> None:
     async def scene(talk: Talk) -> None:
         sent = await talk.client.send(topic="%RETRY%new", queue_id=2)
-        assert (sent.queue_id, sent.queue_offset) == (2, 0), "Java's producer has chosen from the default topic's queues"
+        assert (sent.queue_id, sent.queue_offset) == (2, 0), (
+            "Java's producer has chosen from the default topic's queues"
+        )
         no_model = SendMessageV2(topic="%RETRY%other", default_topic="none", queue_id=1)
         code, remark = await talk.client.code(no_model, b"x")
         assert (code, "has 1 queues" in remark) == (ResponseCode.INVALID_PARAMETER, True), (
@@ -214,14 +319,17 @@ def test_a_send_makes_a_new_retry_topic_with_the_queues_that_any_new_topic_gets(
     converse(tmp_path, scene)
 
 
-def test_a_send_to_a_retry_topic_makes_the_group_of_its_whole_name_as_apaches_brokers_do(tmp_path: Path) -> None:
+def test_a_send_to_a_retry_topic_makes_the_group_of_its_whole_name_as_apaches_brokers_do(
+    tmp_path: Path,
+) -> None:
     async def groups(talk: Talk) -> set[str]:
         answer = await talk.client.ask(GetAllGroups())
         return set(fastjson.decode(answer.body, SubscriptionGroupWrapper).subscription_group_table)
 
     async def scene(talk: Talk) -> None:
         before = await groups(talk)
-        await talk.client.send(topic="%RETRY%g_orders")  # 4.9.7 and 5.3.3 make it, too, though POP calls a retry topic so
+        # 4.9.7 and 5.3.3 make it, too, though POP calls a retry topic so
+        await talk.client.send(topic="%RETRY%g_orders")
         assert await groups(talk) - before == {"g_orders"}
         code, _ = await talk.client.code(SendMessageV2(topic="%RETRY%g+orders", queue_id=0), b"x")
         assert (code, await groups(talk) - before) == (ResponseCode.INVALID_PARAMETER, {"g_orders"})
@@ -237,7 +345,9 @@ KINDS = {
 }
 
 
-def test_a_message_of_another_type_than_its_topic_s_is_refused_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_a_message_of_another_type_than_its_topic_s_is_refused_where_that_is_asked_for(
+    tmp_path: Path,
+) -> None:
     wrong = "TopicMessageType validate failed"
 
     async def scene(talk: Talk) -> None:
@@ -250,7 +360,9 @@ def test_a_message_of_another_type_than_its_topic_s_is_refused_where_that_is_ask
                     assert not remark.startswith(wrong)
                 else:
                     assert code == ResponseCode.MESSAGE_ILLEGAL
-                    assert remark.startswith(f"{wrong}, the expected type is {expected}, but actual type is {kind}")
+                    assert remark.startswith(
+                        f"{wrong}, the expected type is {expected}, but actual type is {kind}"
+                    )
         moved = SendMessageV2(topic="FIFO", queue_id=0, properties="TRANSFER_FLAG\x01x\x02")
         assert await talk.client.code(moved, b"x") == (0, "")
         await talk.client.create("plain")
@@ -285,4 +397,6 @@ def test_a_topic_s_messages_need_keys_only_while_it_is_to_be_compacted(tmp_path:
 
 async def scene_after_restart(talk: Talk) -> None:
     request = SendMessageV2(topic="C", queue_id=0)
-    assert (await talk.client.code(request, b"x"))[0] == ResponseCode.MESSAGE_ILLEGAL, "the rule is there after a restart"
+    assert (await talk.client.code(request, b"x"))[0] == ResponseCode.MESSAGE_ILLEGAL, (
+        "the rule is there after a restart"
+    )

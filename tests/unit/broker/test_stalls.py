@@ -7,7 +7,9 @@ import pytest
 from turbopump.broker.stalls import LOOK_INTERVAL_S, StallWatch
 
 
-def test_a_turn_of_more_than_a_second_is_logged_and_counted_and_a_punctual_one_is_not(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_turn_of_more_than_a_second_is_logged_and_counted_and_a_punctual_one_is_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     now = 100.0
     watch = StallWatch(lambda: now)
     with caplog.at_level(logging.WARNING, "turbopump.broker.stalls"):

@@ -42,7 +42,10 @@ class Scene:
         self.now = 1000.0
         self.wall_ms = 1_700_000_000_000
         disk = SystemDisk()
-        self.queues = [ConsumeQueue(disk, directory / name / "0", name, 0, 20 * 60_000) for name in ("T", "rmq_sys_X")]
+        self.queues = [
+            ConsumeQueue(disk, directory / name / "0", name, 0, 20 * 60_000)
+            for name in ("T", "rmq_sys_X")
+        ]
         self.statistics = Statistics(self.queues, self, "C", detail=detail)
         assert self.statistics.step() == SAMPLE_S
 
@@ -78,7 +81,9 @@ def test_what_came_into_a_queue_is_counted_for_its_topic_and_the_broker(tmp_path
     scene = Scene(tmp_path)
     scene.put(30, size=200)
     scene.put(5, queue=1)
-    assert scene.statistics.find(TOPIC_PUT_NUMS, "T") is None, "RocketMQ: nothing before the first sample"
+    assert scene.statistics.find(TOPIC_PUT_NUMS, "T") is None, (
+        "RocketMQ: nothing before the first sample"
+    )
     scene.ticks()
     assert scene.over(TOPIC_PUT_NUMS, "T")[0] == (30, 3.0, 1.0)
     assert scene.over(TOPIC_PUT_SIZE, "T")[0] == (6000, 600.0, 200.0)
@@ -111,7 +116,10 @@ def test_an_hour_is_sampled_every_ten_minutes_and_a_day_every_hour(tmp_path: Pat
     scene.ticks()
     assert scene.over(TOPIC_PUT_NUMS, "T")[1:] == [(600, 1.0, 1.0), (0, 0.0, 0.0)]
     scene.ticks(300)
-    assert scene.over(TOPIC_PUT_NUMS, "T")[1:] == [(600, round(600 / 3600, 6), 1.0), (600, round(600 / 3600, 6), 1.0)]
+    assert scene.over(TOPIC_PUT_NUMS, "T")[1:] == [
+        (600, round(600 / 3600, 6), 1.0),
+        (600, round(600 / 3600, 6), 1.0),
+    ]
     scene.ticks(60)
     assert scene.over(TOPIC_PUT_NUMS, "T")[1][0] == 0, "an hour later it is forgotten there"
     assert scene.over(TOPIC_PUT_NUMS, "T")[2][0] == 600
@@ -164,7 +172,10 @@ def test_a_deleted_topic_s_counts_are_gone_and_the_broker_s_stay(tmp_path: Path)
     scene.statistics.got("g", "T", 1, 1)
     scene.ticks()
     scene.statistics.forget_topic("T")
-    assert [scene.statistics.find(name, key) for name, key in ((TOPIC_PUT_NUMS, "T"), (GROUP_GET_NUMS, "T@g"))] == [None, None]
+    assert [
+        scene.statistics.find(name, key)
+        for name, key in ((TOPIC_PUT_NUMS, "T"), (GROUP_GET_NUMS, "T@g"))
+    ] == [None, None]
     assert scene.over(BROKER_PUT_NUMS, "C")[0][0] == 3
 
 
@@ -177,7 +188,10 @@ def test_the_first_sample_of_a_day_notes_what_there_was(tmp_path: Path) -> None:
         scene.put(2) if day == 3 else None
         scene.wall_ms = int(datetime(2024, 5, day, 0, 0, 1).timestamp() * 1000)
         scene.ticks(2)
-        assert (scene.statistics.mornings.put_yesterday, scene.statistics.mornings.put_today) == expected
+        assert (
+            scene.statistics.mornings.put_yesterday,
+            scene.statistics.mornings.put_today,
+        ) == expected
 
 
 @pytest.mark.parametrize("sizes", [[], [1], [0x7FFFFFFF], [91, 0x7FFFFFFF, 5], [2**22] * 600])
@@ -201,23 +215,33 @@ def test_an_administrator_sees_the_figures_over_the_wire(tmp_path: Path) -> None
         sample(talk)
         data = fastjson.decode((await talk.client.ask(view)).body, BrokerStatsData)
         assert data.stats_minute is not None
-        assert (data.stats_minute.sum, data.stats_minute.avgpt, data.stats_hour) == (3, 1.0, BrokerStatsItem())
+        assert (data.stats_minute.sum, data.stats_minute.avgpt, data.stats_hour) == (
+            3,
+            1.0,
+            BrokerStatsItem(),
+        )
         view = ViewBrokerStatsData(stats_name=GROUP_GET_NUMS, stats_key="T@g")
         data = fastjson.decode((await talk.client.ask(view)).body, BrokerStatsData)
         assert data.stats_minute is not None
         assert (data.stats_minute.sum, data.stats_minute.avgpt) == (3, 3.0)
-        stats = fastjson.decode((await talk.client.ask(GetTopicStatsInfo(topic="T"))).body, TopicStatsTable)
+        stats = fastjson.decode(
+            (await talk.client.ask(GetTopicStatsInfo(topic="T"))).body, TopicStatsTable
+        )
         assert stats.topic_put_tps == pytest.approx(0.3)
         offset = (await talk.client.messages())[0].commit_log_offset
         for level in (0, -1):
-            assert await talk.client.code(ConsumerSendMsgBack(offset=offset, group="g", delay_level=level)) == (0, "")
+            assert await talk.client.code(
+                ConsumerSendMsgBack(offset=offset, group="g", delay_level=level)
+            ) == (0, "")
         sample(talk)
         view = ViewBrokerStatsData(stats_name="SNDBCK_PUT_NUMS", stats_key="T@g")
         data = fastjson.decode((await talk.client.ask(view)).body, BrokerStatsData)
         assert data.stats_minute is not None
         assert data.stats_minute.sum == 2
         await talk.client.ask(DeleteTopic(topic="gone"))
-        assert (await talk.client.code(ViewBrokerStatsData(stats_name=TOPIC_PUT_NUMS, stats_key="gone")))[0] == 1
+        assert (
+            await talk.client.code(ViewBrokerStatsData(stats_name=TOPIC_PUT_NUMS, stats_key="gone"))
+        )[0] == 1
 
     converse(tmp_path, scene)
 
@@ -236,21 +260,33 @@ def test_a_broker_tells_of_itself_under_apache_s_keys(tmp_path: Path) -> None:
         talk.broker.store.latency.end_minute()
         table = await runtime_info(talk)
         assert before <= int(table["earliestMessageTimeStamp"]) <= talk.broker._clock.now_ms()
-        assert (table["putMessageTimesTotal"], table["msgPutTotalTodayNow"], table["msgGetTotalTodayNow"]) == ("20", "20", "20")
-        assert table["putTps"] == "2.0 2.0 2.0", "no older sample: all three are of the last ten seconds"
+        assert (
+            table["putMessageTimesTotal"],
+            table["msgPutTotalTodayNow"],
+            table["msgGetTotalTodayNow"],
+        ) == ("20", "20", "20")
+        assert table["putTps"] == "2.0 2.0 2.0", (
+            "no older sample: all three are of the last ten seconds"
+        )
         assert table["getTransferredTps"].split()[0] == "2.0"
         classes = dict(part.rsplit(":", 1) for part in table["putMessageDistributeTime"].split())
         assert list(classes) == list(NAMES)
         assert (sum(map(int, classes.values())), int(classes[NAMES[5]]) > 0) == (20, True)
         assert (table["putLatency99"], table["putMessageEntireTimeMax"]) == ("500.00", "300")
-        assert (table["brokerVersionDesc"], table["commitLogMaxOffset"]) == ("V5_3_3", str(talk.broker.store.log.end))
+        assert (table["brokerVersionDesc"], table["commitLogMaxOffset"]) == (
+            "V5_3_3",
+            str(talk.broker.store.log.end),
+        )
         assert 0 < float(table["commitLogDiskRatio"]) <= 1
         assert table["commitLogDirCapacity"].startswith("Total : ")
         assert table["runtime"].startswith("[ 0 days, 0 hours, 0 minutes,")
         assert set(table) >= APACHES_KEYS, APACHES_KEYS - set(table)
         await talk.client.send(properties="DELAY\x0118\x02")
         table = await runtime_info(talk)
-        assert (table["scheduleMessageOffset_1"], table["scheduleMessageOffset_18"]) == ("0,0", "0,1")
+        assert (table["scheduleMessageOffset_1"], table["scheduleMessageOffset_18"]) == (
+            "0,0",
+            "0,1",
+        )
         talk.broker.runtime_info.add_source(lambda: {"timerReadBehind": "7"})
         assert (await runtime_info(talk))["timerReadBehind"] == "7"
 
@@ -262,22 +298,29 @@ def test_a_broker_tells_what_waits_in_its_timers_how_much_comes_and_goes_and_wha
         async def told() -> tuple[str, ...]:
             table = await runtime_info(talk)
             return tuple(
-                table[f"timer{name}"] for name in ("CongestNum", "OffsetBehind", "ReadBehind", "EnqueueTps", "DequeueTps")
+                table[f"timer{name}"]
+                for name in ("CongestNum", "OffsetBehind", "ReadBehind", "EnqueueTps", "DequeueTps")
             )
 
         await talk.client.create()
         assert await told() == ("0", "0", "0", "0.0", "0.0")
         for number in range(60):
             seconds = 30 if number < 30 else 300 + number
-            sent = await talk.client.send(properties=f"UNIQ_KEY\x01U{number}\x02TIMER_DELAY_SEC\x01{seconds}\x02")
+            sent = await talk.client.send(
+                properties=f"UNIQ_KEY\x01U{number}\x02TIMER_DELAY_SEC\x01{seconds}\x02"
+            )
         await asyncio.sleep(12)
         waiting, behind, late, came, went = await told()
         assert (waiting, behind, late, went) == ("60", "0", "0", "0.0")
         assert float(came) == pytest.approx(6.0)
-        assert (await talk.client.ask(RecallMessage(topic="T", recall_handle=sent.recall_handle))).code == 0
+        assert (
+            await talk.client.ask(RecallMessage(topic="T", recall_handle=sent.recall_handle))
+        ).code == 0
         await asyncio.sleep(30)
         waiting, behind, late, came, went = await told()
-        assert (waiting, behind, late) == ("29", "0", "0"), "those that were delivered and the one recalled do not wait"
+        assert (waiting, behind, late) == ("29", "0", "0"), (
+            "those that were delivered and the one recalled do not wait"
+        )
         assert float(went) == pytest.approx(30 / 40)
         await asyncio.sleep(120)
         assert (await told())[3:] == ("0.0", "0.0"), "the rates are of the last minute"

@@ -53,7 +53,9 @@ def test_entries_carry_a_crc_over_all_of_them_if_told_to(tmp_path: Path, on: boo
     converse(tmp_path, after, enabled_append_prop_crc=on)
 
 
-def test_the_log_may_lie_in_several_directories_and_is_refused_without_one_of_them(tmp_path: Path) -> None:
+def test_the_log_may_lie_in_several_directories_and_is_refused_without_one_of_them(
+    tmp_path: Path,
+) -> None:
     roots = [tmp_path / "one", tmp_path / "two", tmp_path / "three"]
     config: dict[str, Any] = {
         "store_path_commit_log": f"{roots[0]},{roots[1]}",
@@ -81,9 +83,16 @@ def test_the_log_may_lie_in_several_directories_and_is_refused_without_one_of_th
     assert [path.name for path in (tmp_path / "queues").iterdir()] == ["T"]
     assert list((tmp_path / "indexes").iterdir())
     converse(home, after, **config)
-    with pytest.raises(StoreDamagedError, match=r"is a directory missing in storePathCommitLog, or a disk not mounted\?"):
+    with pytest.raises(
+        StoreDamagedError,
+        match=r"is a directory missing in storePathCommitLog, "
+        r"or a disk not mounted\?",
+    ):
         converse(home, after, **{**config, "store_path_commit_log": str(roots[0])})
-    changed = {"store_path_commit_log": f"{roots[1]},{roots[2]}", "read_only_commit_log_store_paths": str(roots[0])}
+    changed = {
+        "store_path_commit_log": f"{roots[1]},{roots[2]}",
+        "read_only_commit_log_store_paths": str(roots[0]),
+    }
     converse(home, after, **{**config, **changed})
 
 
@@ -92,9 +101,12 @@ def test_messages_are_indexed_if_told_to(tmp_path: Path, on: bool) -> None:
     async def scene(talk: Talk) -> None:
         await send_one_and_a_batch(talk)
         found = {
-            key: len(talk.broker.store.lookup.find_by_key("T", key, *ALWAYS)) for key in ("ID1", "red", "green", "blue", "x")
+            key: len(talk.broker.store.lookup.find_by_key("T", key, *ALWAYS))
+            for key in ("ID1", "red", "green", "blue", "x")
         }
-        assert found == ({"ID1": 1, "red": 2, "green": 1, "blue": 1, "x": 0} if on else dict.fromkeys(found, 0))
+        assert found == (
+            {"ID1": 1, "red": 2, "green": 1, "blue": 1, "x": 0} if on else dict.fromkeys(found, 0)
+        )
 
     converse(tmp_path, scene, message_index_enable=on, max_hash_slot_num=100, max_index_num=1000)
     assert len(list(tmp_path.glob("**/index/*"))) == on

@@ -1,4 +1,5 @@
-"""SYNC_FLUSH: an answer means that the message is on the disk, and nobody reads what may still be lost."""
+"""SYNC_FLUSH: an answer means that the message is on the disk, and nobody reads what may still be
+lost."""
 
 import asyncio
 import errno
@@ -21,11 +22,16 @@ from turbopump.protocol.requests.send import SendMessageReply, SendMessageV2
 from turbopump.testing.simulated_disk import SimulatedDisk
 from turbopump.testing.simulation import Simulation
 
-SYNC: dict[str, Any] = {"flush_disk_type": FlushDiskType.SYNC_FLUSH, "flush_interval_commit_log": 1_000_000}
+SYNC: dict[str, Any] = {
+    "flush_disk_type": FlushDiskType.SYNC_FLUSH,
+    "flush_interval_commit_log": 1_000_000,
+}
 SEND = SendMessageV2(topic="T", queue_id=0)
 
 
-def with_disk(scene: Callable[[Talk, SimulatedDisk], Coroutine[Any, Any, None]], **config: Any) -> None:
+def with_disk(
+    scene: Callable[[Talk, SimulatedDisk], Coroutine[Any, Any, None]], **config: Any
+) -> None:
     async def on_host(talk: Talk, simulation: Simulation) -> None:
         disk = simulation.disk("10.0.0.1")
         await talk.client.create()
@@ -39,7 +45,9 @@ def test_sends_and_batches_are_answered_once_they_are_on_the_disk() -> None:
     async def scene(talk: Talk, disk: SimulatedDisk) -> None:
         disk.sync_seconds = (0.2, 0.2)
         begun = disk.loop.time()
-        replies = await asyncio.gather(*(talk.client.ask(SEND, b"%d" % number) for number in range(10)))
+        replies = await asyncio.gather(
+            *(talk.client.ask(SEND, b"%d" % number) for number in range(10))
+        )
         assert {reply.code for reply in replies} == {0}
         assert 0.1 < disk.loop.time() - begun < 0.5, "one or two syncs for all of them"
         assert talk.broker.store.flushed.value == talk.broker.store.log.end
@@ -75,7 +83,9 @@ def test_a_producer_that_does_not_wait_is_answered_at_once() -> None:
         disk.sync_seconds = (2.0, 2.0)
         begun = disk.loop.time()
         for properties in ("WAIT\x01false\x02", "a\x01b\x02WAIT\x01false"):
-            answer = await talk.client.ask(SendMessageV2(topic="T", queue_id=0, properties=properties), b"x")
+            answer = await talk.client.ask(
+                SendMessageV2(topic="T", queue_id=0, properties=properties), b"x"
+            )
             assert answer.code == 0
         assert disk.loop.time() - begun < 0.5
         await talk.client.send(b"x", properties="MYWAIT\x01false\x02")
@@ -99,10 +109,14 @@ def test_a_disk_that_takes_too_long_is_said_to_and_the_message_is_kept() -> None
     with_disk(scene)
 
 
-def test_a_timer_message_whose_disk_takes_too_long_can_be_recalled_by_the_handle_of_that_answer() -> None:
+def test_a_timer_message_whose_disk_takes_too_long_can_be_recalled_by_the_handle_of_that_answer() -> (
+    None
+):
     async def scene(talk: Talk, disk: SimulatedDisk) -> None:
         disk.sync_seconds = (20.0, 20.0)
-        timer = SendMessageV2(topic="T", queue_id=0, properties="UNIQ_KEY\x01U1\x02TIMER_DELAY_SEC\x01300\x02")
+        timer = SendMessageV2(
+            topic="T", queue_id=0, properties="UNIQ_KEY\x01U1\x02TIMER_DELAY_SEC\x01300\x02"
+        )
         answer = await talk.client.ask(timer, b"later", timeout=60)
         assert answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
         handle = answer.header(SendMessageReply).recall_handle
@@ -122,8 +136,12 @@ def test_an_inner_batch_whose_disk_takes_too_long_is_answered_with_its_own_id_to
         await talk.client.create("inner", attributes="+queue.type=BatchCQ")
         await asyncio.sleep(1)
         disk.sync_seconds = (20.0, 20.0)
-        batch = SendMessageV2(topic="inner", queue_id=0, batch=True, properties="UNIQ_KEY\x01B1\x02")
-        answer = await talk.client.ask(batch, encode_batch([Message("inner", b"a"), Message("inner", b"b")]), timeout=60)
+        batch = SendMessageV2(
+            topic="inner", queue_id=0, batch=True, properties="UNIQ_KEY\x01B1\x02"
+        )
+        answer = await talk.client.ask(
+            batch, encode_batch([Message("inner", b"a"), Message("inner", b"b")]), timeout=60
+        )
         assert answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
         assert answer.header(SendMessageReply).batch_uniq_id == "B1"
 
@@ -171,7 +189,9 @@ def test_a_failed_sync_fails_its_sends_and_all_that_follow_and_reading_goes_on()
         disk.fail("sync", errno.EIO)
         answers = await asyncio.gather(*(talk.client.ask(SEND, b"lost") for _ in range(3)))
         following = await talk.client.ask(SEND, b"refused")
-        batch = await talk.client.ask(SendMessageV2(topic="T", queue_id=0, batch=True), encode_batch([Message("T", b"x")]))
+        batch = await talk.client.ask(
+            SendMessageV2(topic="T", queue_id=0, batch=True), encode_batch([Message("T", b"x")])
+        )
         for answer in (*answers, following, batch):
             assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
             assert "fdatasync of the commit log failed" in (answer.remark or "")
@@ -208,12 +228,16 @@ def test_sync_flush_on_a_real_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", list(FlushDiskType))
-def test_the_first_answers_of_a_new_topic_wait_until_a_crash_cannot_take_the_topic(kind: FlushDiskType) -> None:
+def test_the_first_answers_of_a_new_topic_wait_until_a_crash_cannot_take_the_topic(
+    kind: FlushDiskType,
+) -> None:
     async def scene(talk: Talk, disk: SimulatedDisk) -> None:
         disk.sync_seconds = (0.3, 0.3)
         table = next(path for path in disk.files if path.name == "topics.json")
         new = SendMessageV2(topic="NEW", queue_id=0)
-        replies = [asyncio.ensure_future(talk.client.ask(new, b"%d" % number)) for number in range(3)]
+        replies = [
+            asyncio.ensure_future(talk.client.ask(new, b"%d" % number)) for number in range(3)
+        ]
         while not all(reply.done() for reply in replies):
             assert b"NEW" in disk.files[table].content or not any(reply.done() for reply in replies)
             await asyncio.sleep(0.01)

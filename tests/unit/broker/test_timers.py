@@ -1,4 +1,5 @@
-"""Messages for any time: where they wait, when they come and as what, how they are called back, and what survives stops and kills."""
+"""Messages for any time: where they wait, when they come and as what, how they are called back, and
+what survives stops and kills."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ assert START_MS % 1000 == 0
 
 
 def props(unique: str = "U1", **more: Any) -> str:
-    return encode_properties({"UNIQ_KEY": unique, **{name: str(value) for name, value in more.items()}})
+    return encode_properties(
+        {"UNIQ_KEY": unique, **{name: str(value) for name, value in more.items()}}
+    )
 
 
 def now_ms(talk: Talk) -> int:
@@ -39,7 +42,9 @@ async def waiting_pull(client: Client, offset: int = 0, **fields: Any) -> list[R
     return list(decode_entries(answer.body))
 
 
-async def send_at(talk: Talk, deliver_ms: int, unique: str = "U1", body: bytes = b"later") -> SendMessageReply:
+async def send_at(
+    talk: Talk, deliver_ms: int, unique: str = "U1", body: bytes = b"later"
+) -> SendMessageReply:
     return await talk.client.send(body, properties=props(unique, TIMER_DELIVER_MS=deliver_ms))
 
 
@@ -75,7 +80,9 @@ def test_it_waits_in_apaches_topic_and_comes_as_apaches_copy() -> None:
         client, store = talk.client, talk.broker.store
         await client.create(queues=2)
         text = props(TAGS="paid", KEYS="k1", TIMER_DELAY_SEC=3, own="é")
-        sent = await client.send(b"later", queue_id=1, born_timestamp=17, flag=5, reconsume_times=2, properties=text)
+        sent = await client.send(
+            b"later", queue_id=1, born_timestamp=17, flag=5, reconsume_times=2, properties=text
+        )
         assert sent.queue_id == 1
         out = (now_ms(talk) + 3000 - 1) // 1000 * 1000
         handle = RecallHandle.decode(sent.recall_handle or "")
@@ -83,22 +90,39 @@ def test_it_waits_in_apaches_topic_and_comes_as_apaches_copy() -> None:
         stored = store.lookup.message_in_queue(TIMER_TOPIC, 0, 0)
         assert stored is not None
         waits = stored.properties
-        assert (waits["REAL_TOPIC"], waits["REAL_QID"], waits["TIMER_OUT_MS"]) == ("T", "1", str(out))
+        assert (waits["REAL_TOPIC"], waits["REAL_QID"], waits["TIMER_OUT_MS"]) == (
+            "T",
+            "1",
+            str(out),
+        )
         (message,) = await waiting_pull(client, queue_id=1, tags="paid")
         copy = message.properties
-        assert {name: copy[name] for name in waits if name != "__CRC32#"} == {n: v for n, v in waits.items() if n != "__CRC32#"}
+        assert {name: copy[name] for name in waits if name != "__CRC32#"} == {
+            n: v for n, v in waits.items() if n != "__CRC32#"
+        }
         added = set(copy) - set(waits)
         assert added == {"TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS"}
         assert int(copy["TIMER_ENQUEUE_MS"]) % 1000 == 0
         assert int(copy["TIMER_DEQUEUE_MS"]) == message.store_timestamp
-        assert (message.born_timestamp, message.flag, message.reconsume_times, message.keys) == (17, 5, 2, ["k1"])
+        assert (message.born_timestamp, message.flag, message.reconsume_times, message.keys) == (
+            17,
+            5,
+            2,
+            ["k1"],
+        )
         assert message.born_host == stored.born_host
 
     in_virtual_time(scene)
 
 
 @pytest.mark.parametrize(
-    "fields", [{"TIMER_DELAY_SEC": 0}, {"TIMER_DELAY_MS": -5}, {"TIMER_DELIVER_MS": 12}, {"TIMER_DELAY_SEC": "+0"}]
+    "fields",
+    [
+        {"TIMER_DELAY_SEC": 0},
+        {"TIMER_DELAY_MS": -5},
+        {"TIMER_DELIVER_MS": 12},
+        {"TIMER_DELAY_SEC": "+0"},
+    ],
 )
 def test_what_is_due_is_stored_at_once(fields: dict[str, Any]) -> None:
     async def scene(talk: Talk, _simulation: Simulation) -> None:
@@ -118,14 +142,21 @@ def test_what_is_due_is_stored_at_once(fields: dict[str, Any]) -> None:
         ({"TIMER_DELAY_MS": "1.5"}, "no whole number"),
         ({"TIMER_DELIVER_MS": "9" * 19}, "no whole number"),
         ({"TIMER_DELIVER_MS": " 5"}, "no whole number"),
-        ({"TIMER_DELAY_SEC": 101}, "101 s ahead; the delay time should not be bigger than the max delay 100000ms"),
+        (
+            {"TIMER_DELAY_SEC": 101},
+            "101 s ahead; the delay time should not be bigger than the max delay 100000ms",
+        ),
         ({"TIMER_DELIVER_MS": 5, "TIMER_DEL_UNIQKEY": "T+U1"}, "too late to recall"),
     ],
 )
-def test_a_time_that_cannot_be_is_refused_with_the_reason(fields: dict[str, Any], says: str) -> None:
+def test_a_time_that_cannot_be_is_refused_with_the_reason(
+    fields: dict[str, Any], says: str
+) -> None:
     async def scene(talk: Talk, _simulation: Simulation) -> None:
         await talk.client.create()
-        code, remark = await talk.client.code(SendMessageV2(topic="T", queue_id=0, properties=props(**fields)), b"x")
+        code, remark = await talk.client.code(
+            SendMessageV2(topic="T", queue_id=0, properties=props(**fields)), b"x"
+        )
         assert code == ResponseCode.MESSAGE_ILLEGAL
         assert says in remark
         assert "timer message illegal" in remark
@@ -136,7 +167,9 @@ def test_a_time_that_cannot_be_is_refused_with_the_reason(fields: dict[str, Any]
 def test_without_a_wheel_a_timer_message_is_refused() -> None:
     async def scene(talk: Talk, _simulation: Simulation) -> None:
         await talk.client.create()
-        code, remark = await talk.client.code(SendMessageV2(topic="T", queue_id=0, properties=props(TIMER_DELAY_SEC=5)), b"x")
+        code, remark = await talk.client.code(
+            SendMessageV2(topic="T", queue_id=0, properties=props(TIMER_DELAY_SEC=5)), b"x"
+        )
         assert code == ResponseCode.SYSTEM_ERROR
         assert "timerWheelEnable is false" in remark
 
@@ -146,7 +179,9 @@ def test_without_a_wheel_a_timer_message_is_refused() -> None:
 def test_a_level_goes_before_a_time_and_drops_it() -> None:
     async def scene(talk: Talk, _simulation: Simulation) -> None:
         await talk.client.create()
-        await talk.client.send(b"x", properties=props(DELAY=2, TIMER_DELAY_SEC=500, TIMER_DELIVER_MS=5))
+        await talk.client.send(
+            b"x", properties=props(DELAY=2, TIMER_DELAY_SEC=500, TIMER_DELIVER_MS=5)
+        )
         (message,) = await waiting_pull(talk.client)
         assert not [name for name in message.properties if name.startswith("TIMER")]
         assert talk.broker.store.max_offset(TIMER_TOPIC, 0) == 0
@@ -163,7 +198,9 @@ def test_messages_of_many_seconds_come_in_order_and_all_of_them() -> None:
         for number in range(300):
             ahead = simulation.random.randrange(2_000, 60_000)
             wanted[b"%d" % number] = began + ahead
-            await client.send(b"%d" % number, properties=props(f"U{number}", TIMER_DELIVER_MS=began + ahead))
+            await client.send(
+                b"%d" % number, properties=props(f"U{number}", TIMER_DELIVER_MS=began + ahead)
+            )
         await asyncio.sleep(61)
         assert sorted(await client.all_bodies()) == sorted(wanted)
         for index in range(300):
@@ -239,7 +276,9 @@ def test_a_message_far_ahead_rolls_and_still_comes_on_time() -> None:
 
 
 async def recall(talk: Talk, handle: str | None, topic: str = "T") -> tuple[int, str]:
-    return await talk.client.code(RecallMessage(topic=topic, recall_handle=handle, producer_group="p"))
+    return await talk.client.code(
+        RecallMessage(topic=topic, recall_handle=handle, producer_group="p")
+    )
 
 
 @pytest.mark.parametrize("window", [30, 172_800])
@@ -249,7 +288,9 @@ def test_a_recalled_message_is_not_delivered_and_others_are(window: int) -> None
         deliver = now_ms(talk) // 1000 * 1000 + 70_000
         sent = [await send_at(talk, deliver, f"U{number}", b"%d" % number) for number in range(5)]
         await asyncio.sleep(10)
-        answer = await talk.client.ask(RecallMessage(topic="T", recall_handle=sent[2].recall_handle or ""))
+        answer = await talk.client.ask(
+            RecallMessage(topic="T", recall_handle=sent[2].recall_handle or "")
+        )
         assert answer.code == ResponseCode.SUCCESS
         assert answer.header(RecallMessageReply).msg_id == "U2"
         assert answer.ext["MSG_REGION"] == "DefaultRegion"
@@ -265,7 +306,10 @@ def test_a_recall_is_taken_up_to_the_moment_of_delivery_and_refused_after_it() -
     async def scene(talk: Talk, _simulation: Simulation) -> None:
         await talk.client.create()
         deliver = now_ms(talk) // 1000 * 1000 + 10_000
-        first, second = await send_at(talk, deliver, "U1", b"1"), await send_at(talk, deliver, "U2", b"2")
+        first, second = (
+            await send_at(talk, deliver, "U1", b"1"),
+            await send_at(talk, deliver, "U2", b"2"),
+        )
         await asyncio.sleep((deliver - now_ms(talk)) / 1000 - 0.05)
         assert (await recall(talk, first.recall_handle))[0] == ResponseCode.SUCCESS
         await asyncio.sleep(0.1)
@@ -283,12 +327,42 @@ def test_a_recall_is_taken_up_to_the_moment_of_delivery_and_refused_after_it() -
         ("nonsense", "T", ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid"),
         (None, "T", ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid"),
         ("", "T", ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid"),
-        (RecallHandle("T", "broker-a", "%d", "U1"), "Nowhere", ResponseCode.TOPIC_NOT_EXIST, "topic[Nowhere] not exist"),
-        (RecallHandle("Other", "broker-a", "%d", "U1"), "T", ResponseCode.ILLEGAL_OPERATION, "topic not match"),
-        (RecallHandle("T", "broker-b", "%d", "U1"), "T", ResponseCode.ILLEGAL_OPERATION, "waits on broker broker-b"),
-        (RecallHandle("T", "broker-a", "soon", "U1"), "T", ResponseCode.ILLEGAL_OPERATION, "timestamp invalid"),
-        (RecallHandle("T", "broker-a", "%d", "U2"), "T", ResponseCode.ILLEGAL_OPERATION, "no message U2"),
-        (RecallHandle("T", "broker-a", "%d0", "U1"), "T", ResponseCode.ILLEGAL_OPERATION, "timestamp invalid"),
+        (
+            RecallHandle("T", "broker-a", "%d", "U1"),
+            "Nowhere",
+            ResponseCode.TOPIC_NOT_EXIST,
+            "topic[Nowhere] not exist",
+        ),
+        (
+            RecallHandle("Other", "broker-a", "%d", "U1"),
+            "T",
+            ResponseCode.ILLEGAL_OPERATION,
+            "topic not match",
+        ),
+        (
+            RecallHandle("T", "broker-b", "%d", "U1"),
+            "T",
+            ResponseCode.ILLEGAL_OPERATION,
+            "waits on broker broker-b",
+        ),
+        (
+            RecallHandle("T", "broker-a", "soon", "U1"),
+            "T",
+            ResponseCode.ILLEGAL_OPERATION,
+            "timestamp invalid",
+        ),
+        (
+            RecallHandle("T", "broker-a", "%d", "U2"),
+            "T",
+            ResponseCode.ILLEGAL_OPERATION,
+            "no message U2",
+        ),
+        (
+            RecallHandle("T", "broker-a", "%d0", "U1"),
+            "T",
+            ResponseCode.ILLEGAL_OPERATION,
+            "timestamp invalid",
+        ),
     ],
 )
 def test_a_handle_that_is_not_of_a_waiting_message_is_refused_with_the_reason(
@@ -301,7 +375,10 @@ def test_a_handle_that_is_not_of_a_waiting_message_is_refused_with_the_reason(
         text = handle
         if isinstance(handle, RecallHandle):
             text = RecallHandle(
-                handle.topic, handle.broker_name, handle.time_text.replace("%d", str(time)), handle.unique_id
+                handle.topic,
+                handle.broker_name,
+                handle.time_text.replace("%d", str(time)),
+                handle.unique_id,
             ).encode()
         assert text is None or isinstance(text, str)
         found, remark = await recall(talk, text, topic)
@@ -367,7 +444,9 @@ def test_the_slots_in_which_a_message_may_be_follow_from_what_it_tells(
 
 
 @pytest.mark.parametrize(("precision", "tells"), [(1000, False), (500, True), (100, True)])
-def test_a_message_with_a_delay_tells_its_time_where_its_slot_alone_would_not(precision: int, tells: bool) -> None:
+def test_a_message_with_a_delay_tells_its_time_where_its_slot_alone_would_not(
+    precision: int, tells: bool
+) -> None:
     async def scene(talk: Talk, _simulation: Simulation) -> None:
         await talk.client.create()
         await talk.client.send(b"later", properties=props(TIMER_DELAY_MS=2345))

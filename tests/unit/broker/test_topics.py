@@ -53,10 +53,21 @@ def test_a_created_topic_is_as_asked_and_a_change_takes_the_next_version(tmp_pat
         assert await talk.client.code(request) == (0, "")
         found = await table(talk)
         topic = found.topic_config_table["T"]
-        assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm, topic.order) == (3, 2, 4, True)
-        assert (topic.topic_sys_flag, topic.attributes, found.data_version.counter) == (1, {"message.type": "FIFO"}, before + 1)
+        assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm, topic.order) == (
+            3,
+            2,
+            4,
+            True,
+        )
+        assert (topic.topic_sys_flag, topic.attributes, found.data_version.counter) == (
+            1,
+            {"message.type": "FIFO"},
+            before + 1,
+        )
         assert await talk.client.code(request) == (0, "")
-        assert (await table(talk)).data_version.counter == before + 1, "the same again changes nothing"
+        assert (await table(talk)).data_version.counter == before + 1, (
+            "the same again changes nothing"
+        )
         await talk.client.ask(CreateTopic(topic="T", attributes="+message.type=DELAY"))
         assert (await table(talk)).topic_config_table["T"].attributes == {"message.type": "DELAY"}
         await talk.client.ask(CreateTopic(topic="T", attributes="-message.type"))
@@ -83,7 +94,9 @@ def test_a_created_topic_is_as_asked_and_a_change_takes_the_next_version(tmp_pat
         ({"attributes": "+message.type=MIXED"}, "MIXED message type is not supported."),
     ],
 )
-def test_a_topic_that_cannot_be_is_refused_with_the_reason(tmp_path: Path, fields: dict[str, Any], remark: str) -> None:
+def test_a_topic_that_cannot_be_is_refused_with_the_reason(
+    tmp_path: Path, fields: dict[str, Any], remark: str
+) -> None:
     async def scene(talk: Talk) -> None:
         before = await table(talk)
         code, said = await talk.client.code(CreateTopic(**{"topic": "T", **fields}))
@@ -99,7 +112,10 @@ def test_a_topic_that_cannot_be_is_refused_with_the_reason(tmp_path: Path, field
     [
         ({"perm": None}, "field perm is missing"),
         ({"perm": "x"}, "field perm has the unusable value 'x'"),
-        ({"readQueueNums": "2147483648"}, "field read_queue_nums (readQueueNums) has the unusable value '2147483648'"),
+        (
+            {"readQueueNums": "2147483648"},
+            "field read_queue_nums (readQueueNums) has the unusable value '2147483648'",
+        ),
         ({"writeQueueNums": None}, "field writeQueueNums is missing"),
         ({"topicFilterType": "X"}, "topicFilterType is 'X'"),
     ],
@@ -109,7 +125,11 @@ def test_a_request_for_a_topic_without_its_numbers_is_refused_and_not_filled_wit
 ) -> None:
     class Odd(CreateTopic):
         def to_ext(self) -> dict[str, str]:
-            return {name: value for name, value in {**super().to_ext(), **odd}.items() if value is not None}
+            return {
+                name: value
+                for name, value in {**super().to_ext(), **odd}.items()
+                if value is not None
+            }
 
     async def scene(talk: Talk) -> None:
         before = await table(talk)
@@ -132,14 +152,22 @@ def test_a_request_for_a_topic_without_its_numbers_is_refused_and_not_filled_wit
         ("+message.type=FIFO,+message.type=DELAY", "key duplication: +message.type"),
         ("+message.type=DELAY,-message.type", "alter duplication key. key: message.type"),
         ("+unknown=1", "unsupported key: unknown"),
-        ("+message.type=fifo", "value is not in set: [UNSPECIFIED, NORMAL, FIFO, DELAY, TRANSACTION, MIXED]"),
+        (
+            "+message.type=fifo",
+            "value is not in set: [UNSPECIFIED, NORMAL, FIFO, DELAY, TRANSACTION, MIXED]",
+        ),
         ("-cleanup.policy", "attempt to delete a nonexistent key: cleanup.policy"),
-        ("+cleanup.policy=COMPACTION", "attempt to update an unchangeable attribute. key: cleanup.policy"),
+        (
+            "+cleanup.policy=COMPACTION",
+            "attempt to update an unchangeable attribute. key: cleanup.policy",
+        ),
         ("+reserve.time=5", "Update topic reserveTime not supported"),
         ("+queue.type=BatchCQ", "attempt to update an unchangeable attribute. key: queue.type"),
     ],
 )
-def test_an_attribute_that_cannot_be_is_refused_in_apache_s_words(tmp_path: Path, attributes: str, remark: str) -> None:
+def test_an_attribute_that_cannot_be_is_refused_in_apache_s_words(
+    tmp_path: Path, attributes: str, remark: str
+) -> None:
     async def scene(talk: Talk) -> None:
         await talk.client.create()
         before = await table(talk)
@@ -163,18 +191,29 @@ def test_attributes_of_a_new_topic_can_only_be_added(tmp_path: Path) -> None:
 
 def test_of_a_list_of_topics_all_are_made_or_none(tmp_path: Path) -> None:
     def body(*names: str) -> bytes:
-        topics = [TopicConfig(topic_name=name, perm=4, attributes={"+message.type": "FIFO"}) for name in names]
+        topics = [
+            TopicConfig(topic_name=name, perm=4, attributes={"+message.type": "FIFO"})
+            for name in names
+        ]
         return fastjson.encode(CreateTopicListRequestBody(topic_config_list=topics))
 
     async def scene(talk: Talk) -> None:
         assert await talk.client.code(CreateTopicList(), body("A", "B")) == (0, "")
         topics = (await table(talk)).topic_config_table
-        assert [(topics[name].perm, topics[name].attributes) for name in "AB"] == [(4, {"message.type": "FIFO"})] * 2
-        assert await talk.client.code(CreateTopicList(), body("A", "C")) == (0, ""), "RocketMQ: C is forgotten after A"
+        assert [(topics[name].perm, topics[name].attributes) for name in "AB"] == [
+            (4, {"message.type": "FIFO"})
+        ] * 2
+        assert await talk.client.code(CreateTopicList(), body("A", "C")) == (0, ""), (
+            "RocketMQ: C is forgotten after A"
+        )
         assert "C" in (await table(talk)).topic_config_table
-        assert (await talk.client.code(CreateTopicList(), body("D", "a b")))[0] == ResponseCode.INVALID_PARAMETER
+        assert (await talk.client.code(CreateTopicList(), body("D", "a b")))[
+            0
+        ] == ResponseCode.INVALID_PARAMETER
         assert "D" not in (await table(talk)).topic_config_table
-        assert (await talk.client.code(CreateTopicList(), b"no list"))[0] == ResponseCode.INVALID_PARAMETER
+        assert (await talk.client.code(CreateTopicList(), b"no list"))[
+            0
+        ] == ResponseCode.INVALID_PARAMETER
 
     converse(tmp_path, scene)
 
@@ -184,9 +223,16 @@ def test_one_topic_can_be_asked_for(tmp_path: Path) -> None:
         await talk.client.create("T", 3, attributes="+message.type=FIFO")
         answer = await talk.client.ask(GetTopicConfig(topic="T", logical=True))
         found = fastjson.decode(answer.body, TopicConfigAndQueueMapping)
-        assert (found.topic_name, found.write_queue_nums, found.attributes) == ("T", 3, {"message.type": "FIFO"})
+        assert (found.topic_name, found.write_queue_nums, found.attributes) == (
+            "T",
+            3,
+            {"message.type": "FIFO"},
+        )
         code, remark = await talk.client.code(GetTopicConfig(topic="none"))
-        assert (code, remark[:35]) == (ResponseCode.TOPIC_NOT_EXIST, "No topic in this broker. topic: non")
+        assert (code, remark[:35]) == (
+            ResponseCode.TOPIC_NOT_EXIST,
+            "No topic in this broker. topic: non",
+        )
 
     converse(tmp_path, scene)
 
@@ -199,7 +245,9 @@ def test_a_topic_tells_where_its_queues_begin_and_end(tmp_path: Path) -> None:
             await talk.client.send(queue_id=1)
         answer = await talk.client.ask(GetTopicStatsInfo(topic="T"))
         queues = fastjson.decode(answer.body, TopicStatsTable).offset_table
-        assert {queue.queue_id: (found.min_offset, found.max_offset) for queue, found in queues.items()} == {
+        assert {
+            queue.queue_id: (found.min_offset, found.max_offset) for queue, found in queues.items()
+        } == {
             0: (0, 0),
             1: (0, 2),
             2: (0, 0),
@@ -208,33 +256,47 @@ def test_a_topic_tells_where_its_queues_begin_and_end(tmp_path: Path) -> None:
         times = [found.last_update_timestamp for found in queues.values()]
         assert times[0] == times[2] == 0
         assert before <= times[1] <= talk.broker._clock.now_ms()
-        assert (await talk.client.code(GetTopicStatsInfo(topic="none")))[0] == ResponseCode.TOPIC_NOT_EXIST
+        assert (await talk.client.code(GetTopicStatsInfo(topic="none")))[
+            0
+        ] == ResponseCode.TOPIC_NOT_EXIST
 
     converse(tmp_path, scene)
 
 
-def test_a_deleted_topic_is_gone_with_its_queues_and_offsets_and_begins_anew(tmp_path: Path) -> None:
+def test_a_deleted_topic_is_gone_with_its_queues_and_offsets_and_begins_anew(
+    tmp_path: Path,
+) -> None:
     async def scene(talk: Talk) -> None:
         await talk.client.create("T", 2)
         await talk.client.create("other")
         await talk.client.join("c")
         for topic in ("T", "%RETRY%g_T", "other"):
             await talk.client.send(b"old", topic)
-        await talk.client.ask(UpdateConsumerOffset(consumer_group="g", topic="T", queue_id=0, commit_offset=1))
+        await talk.client.ask(
+            UpdateConsumerOffset(consumer_group="g", topic="T", queue_id=0, commit_offset=1)
+        )
         assert await talk.client.code(DeleteTopic(topic="T")) == (0, "")
         topics = (await table(talk)).topic_config_table
         assert "T" not in topics
         assert "other" in topics
         assert talk.broker._offsets.groups_of("T") == []
         assert not (tmp_path / "consumequeue" / "T").exists()
-        assert (await talk.client.code(PullMessage(consumer_group="g", topic="T", queue_id=0, queue_offset=0)))[0] == 17
+        assert (
+            await talk.client.code(
+                PullMessage(consumer_group="g", topic="T", queue_id=0, queue_offset=0)
+            )
+        )[0] == 17
         assert await talk.client.all_bodies("other") == [b"old"]
         await talk.client.create("T", 1)
         assert (await talk.client.send(b"new")).queue_offset == 0
         assert await talk.client.all_bodies("T") == [b"new"]
-        assert await talk.client.code(DeleteTopic(topic="none")) == (0, ""), "RocketMQ: what is not there is deleted"
+        assert await talk.client.code(DeleteTopic(topic="none")) == (0, ""), (
+            "RocketMQ: what is not there is deleted"
+        )
         for topic in ("TBW102", "broker-a", "", "a b"):
-            assert (await talk.client.code(DeleteTopic(topic=topic)))[0] == ResponseCode.INVALID_PARAMETER
+            assert (await talk.client.code(DeleteTopic(topic=topic)))[
+                0
+            ] == ResponseCode.INVALID_PARAMETER
 
     async def after_a_restart(talk: Talk) -> None:
         assert await talk.client.all_bodies("T") == [b"new"]
@@ -244,7 +306,9 @@ def test_a_deleted_topic_is_gone_with_its_queues_and_offsets_and_begins_anew(tmp
     converse(tmp_path, after_a_restart)
 
 
-def test_a_pull_that_waits_for_a_deleted_topic_is_answered_and_goes_on_with_the_new_one(tmp_path: Path) -> None:
+def test_a_pull_that_waits_for_a_deleted_topic_is_answered_and_goes_on_with_the_new_one(
+    tmp_path: Path,
+) -> None:
     async def scene(talk: Talk) -> None:
         await talk.client.create()
         await talk.client.send(b"old")
@@ -264,7 +328,11 @@ def test_a_pull_that_waits_for_a_deleted_topic_is_answered_and_goes_on_with_the_
 def test_what_waited_when_its_topic_was_deleted_comes_when_the_name_is_made_again() -> None:
     async def scene(talk: Talk, _simulation: Simulation) -> None:
         await talk.client.create()
-        for body, properties in ((b"level", "DELAY\x013\x02"), (b"time", "TIMER_DELAY_SEC\x0120\x02"), (b"gone", "")):
+        for body, properties in (
+            (b"level", "DELAY\x013\x02"),
+            (b"time", "TIMER_DELAY_SEC\x0120\x02"),
+            (b"gone", ""),
+        ):
             await talk.client.send(body, properties=f"UNIQ_KEY\x01{body.decode()}\x02{properties}")
         await talk.client.ask(DeleteTopic(topic="T"))
         await asyncio.sleep(30)
@@ -283,7 +351,10 @@ def test_the_system_s_topics_are_there_from_the_start(tmp_path: Path) -> None:
         assert topics["BenchmarkTest"].write_queue_nums == 1024
         assert (topics["DefaultCluster"].perm, topics["broker-a"].perm) == (7, 1)
         # Go's client drops its traces for ever where it finds no such topic
-        assert (topics["RMQ_SYS_TRACE_TOPIC"].write_queue_nums, topics["RMQ_SYS_TRACE_TOPIC"].perm) == (1, 6)
+        assert (
+            topics["RMQ_SYS_TRACE_TOPIC"].write_queue_nums,
+            topics["RMQ_SYS_TRACE_TOPIC"].perm,
+        ) == (1, 6)
 
     async def without(talk: Talk) -> None:
         topics = (await table(talk)).topic_config_table
@@ -307,7 +378,9 @@ def test_no_number_in_a_topic_keeps_a_broker_from_its_next_start(tmp_path: Path)
 
 
 def test_a_restart_keeps_topics_groups_offsets_and_messages(tmp_path: Path) -> None:
-    query = QueryConsumerOffset(consumer_group="g", topic="T", queue_id=1, set_zero_if_not_found=False)
+    query = QueryConsumerOffset(
+        consumer_group="g", topic="T", queue_id=1, set_zero_if_not_found=False
+    )
 
     async def before(talk: Talk) -> None:
         await talk.client.create(queues=2)
@@ -315,10 +388,14 @@ def test_a_restart_keeps_topics_groups_offsets_and_messages(tmp_path: Path) -> N
             await talk.client.send(b"%d" % number + bytes(number), queue_id=1)
         await talk.client.send(b"auto", "made-by-sending")
         await talk.client.join("c")
-        await talk.client.ask(UpdateConsumerOffset(consumer_group="g", topic="T", queue_id=1, commit_offset=17))
+        await talk.client.ask(
+            UpdateConsumerOffset(consumer_group="g", topic="T", queue_id=1, commit_offset=17)
+        )
 
     async def after(talk: Talk) -> None:
-        assert await talk.client.all_bodies("T", 1) == [b"%d" % number + bytes(number) for number in range(40)]
+        assert await talk.client.all_bodies("T", 1) == [
+            b"%d" % number + bytes(number) for number in range(40)
+        ]
         assert await talk.client.all_bodies("made-by-sending") == [b"auto"]
         assert (await talk.client.ask(query)).ext == {"offset": "17"}
         topics = (await table(talk)).topic_config_table
@@ -367,5 +444,7 @@ def test_tables_that_cannot_be_read_do_not_stop_the_start_and_are_kept(tmp_path:
     for path in (tmp_path / "config").iterdir():
         path.write_bytes(b"{torn")
     converse(tmp_path, scene)
-    assert {path.name for path in (tmp_path / "config").glob("*.damaged")} == {f"{name}.damaged" for name in names}
+    assert {path.name for path in (tmp_path / "config").glob("*.damaged")} == {
+        f"{name}.damaged" for name in names
+    }
     assert {path.read_bytes() for path in (tmp_path / "config").glob("*.damaged")} == {b"{torn"}

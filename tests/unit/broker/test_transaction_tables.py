@@ -1,4 +1,5 @@
-"""What a broker keeps in mind of transactions: what is pending, what has ended, and where the next start goes on."""
+"""What a broker keeps in mind of transactions: what is pending, what has ended, and where the next
+start goes on."""
 
 from __future__ import annotations
 
@@ -100,19 +101,42 @@ def test_what_retention_has_deleted_is_not_waited_for() -> None:
 
 @pytest.mark.parametrize(
     ("body", "tag", "offsets"),
-    [(b"1,2,30,", "d", [1, 2, 30]), (b"7", "d", [7]), (b"1,x,-3,,4,", "d", [1, 4]), (b"1,", "other", []), (b"\xff", "d", [])],
+    [
+        (b"1,2,30,", "d", [1, 2, 30]),
+        (b"7", "d", [7]),
+        (b"1,x,-3,,4,", "d", [1, 4]),
+        (b"1,", "other", []),
+        (b"\xff", "d", []),
+    ],
 )
-def test_entries_of_the_op_queue_are_read_as_apaches_brokers_write_them(body: bytes, tag: str, offsets: list[int]) -> None:
+def test_entries_of_the_op_queue_are_read_as_apaches_brokers_write_them(
+    body: bytes, tag: str, offsets: list[int]
+) -> None:
     assert ended_offsets(stored(body, TAGS=tag)) == offsets
 
 
 def test_a_half_message_says_whose_it_is_where_it_goes_and_where_it_was_first() -> None:
     half = read_half(
-        stored(PGROUP="g", REAL_TOPIC="T", REAL_QID="3", TRANSACTION_CHECK_TIMES="2", TRAN_PREPARED_QUEUE_OFFSET="4")
+        stored(
+            PGROUP="g",
+            REAL_TOPIC="T",
+            REAL_QID="3",
+            TRANSACTION_CHECK_TIMES="2",
+            TRAN_PREPARED_QUEUE_OFFSET="4",
+        )
     )
     assert half is not None
-    assert (half.group, half.topic, half.queue_id, half.checks, half.origin, half.offset) == ("g", "T", 3, 2, 4, 7)
-    fresh = read_half(stored(PGROUP="g", REAL_TOPIC="T", REAL_QID="3", CHECK_IMMUNITY_TIME_IN_SECONDS="60"))
+    assert (half.group, half.topic, half.queue_id, half.checks, half.origin, half.offset) == (
+        "g",
+        "T",
+        3,
+        2,
+        4,
+        7,
+    )
+    fresh = read_half(
+        stored(PGROUP="g", REAL_TOPIC="T", REAL_QID="3", CHECK_IMMUNITY_TIME_IN_SECONDS="60")
+    )
     assert fresh is not None
     assert (fresh.checks, fresh.origin, fresh.immunity_ms) == (0, 7, 60_000)
     assert read_half(stored(PGROUP="g", REAL_TOPIC="T")) is None

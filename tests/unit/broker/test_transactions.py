@@ -1,4 +1,5 @@
-"""Transactions on a broker: half messages that nobody sees, their ends, and the questions about those that do not end."""
+"""Transactions on a broker: half messages that nobody sees, their ends, and the questions about
+those that do not end."""
 
 from __future__ import annotations
 
@@ -18,10 +19,16 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.protocol.requests.transactions import Outcome, ResumeCheckHalfMessage
 
-QUICK = {"transaction_time_out": 6000, "transaction_check_interval": 30_000, "transaction_check_max": 3}
+QUICK = {
+    "transaction_time_out": 6000,
+    "transaction_check_interval": 30_000,
+    "transaction_check_max": 3,
+}
 
 
-async def transactor(world: World, group: str = "sellers", client_id: str = "seller-1") -> Transactor:
+async def transactor(
+    world: World, group: str = "sellers", client_id: str = "seller-1"
+) -> Transactor:
     one = world.transactor(group)
     await one.announce(client_id)
     return one
@@ -38,7 +45,8 @@ async def only_message(world: World, topic: str) -> ReceivedMessage:
     return message
 
 
-# --- ending ------------------------------------------------------------------------------------------------------------------
+# --- ending
+# -----------------------------------------------------------------------------------------------
 
 
 def test_a_half_message_is_seen_by_nobody_until_it_is_committed() -> None:
@@ -46,7 +54,11 @@ def test_a_half_message_is_seen_by_nobody_until_it_is_committed() -> None:
         one = await transactor(world)
         await one.client.create("T")
         half = await one.prepare(b"order 1")
-        assert (half.queue_id, half.queue_offset, half.transaction_id) == (0, 0, "U" + b"order 1".hex())
+        assert (half.queue_id, half.queue_offset, half.transaction_id) == (
+            0,
+            0,
+            "U" + b"order 1".hex(),
+        )
         await asyncio.sleep(1)
         assert await committed(one) == []
         assert (await one.end(half, Outcome.COMMIT)).code == ResponseCode.SUCCESS
@@ -60,7 +72,13 @@ def test_a_committed_message_is_stored_as_apache_stores_it() -> None:
         one = await transactor(world)
         await one.client.create("T", queues=4)
         body, flag = compress(b"much " * 2000, ZLIB, 5)
-        half = await one.prepare(body, sys_flag=flag | SysFlag.TRANSACTION_PREPARED, KEYS="k1 k2", TAGS="paid", mine="yes")
+        half = await one.prepare(
+            body,
+            sys_flag=flag | SysFlag.TRANSACTION_PREPARED,
+            KEYS="k1 k2",
+            TAGS="paid",
+            mine="yes",
+        )
         at = decode_offset_msg_id(half.msg_id)[2]
         stored = world.broker.store.lookup.message_at(at)
         assert stored is not None
@@ -74,7 +92,10 @@ def test_a_committed_message_is_stored_as_apache_stores_it() -> None:
         assert message.prepared_transaction_offset == at
         assert message.properties == stored.properties
         assert (message.body, message.tags, message.keys) == (b"much " * 2000, "paid", ["k1", "k2"])
-        assert (message.born_host, message.born_timestamp) == (stored.born_host, stored.born_timestamp)
+        assert (message.born_host, message.born_timestamp) == (
+            stored.born_host,
+            stored.born_timestamp,
+        )
         found = world.broker.store.lookup.find_by_key("T", "k2", 0, 1 << 50)
         assert [entry.message.queue_offset for entry in found] == [0]
 
@@ -94,7 +115,9 @@ def test_what_is_rolled_back_never_comes_and_is_not_asked_about() -> None:
     in_a_world(story, **QUICK)
 
 
-def test_what_has_ended_is_written_to_the_op_queue_in_apaches_format_and_the_places_move_on() -> None:
+def test_what_has_ended_is_written_to_the_op_queue_in_apaches_format_and_the_places_move_on() -> (
+    None
+):
     async def story(world: World) -> None:
         one = await transactor(world)
         await one.client.create("T")
@@ -102,7 +125,9 @@ def test_what_has_ended_is_written_to_the_op_queue_in_apaches_format_and_the_pla
         for number in (2, 0, 1):
             await one.end(halves[number], Outcome.COMMIT if number else Outcome.ROLLBACK)
         await asyncio.sleep(2)
-        assert world.broker.store.max_offset(OP, 0) == 0, "some together, three seconds after the first"
+        assert world.broker.store.max_offset(OP, 0) == 0, (
+            "some together, three seconds after the first"
+        )
         await asyncio.sleep(2)
         mark = await only_message(world, OP)
         assert (mark.body, mark.tags) == (b"2,0,1,", "d")
@@ -146,7 +171,10 @@ def test_ends_that_cannot_be_are_answered_with_apaches_codes_and_the_cause() -> 
         half = await one.prepare()
         plain = await one.client.send(b"plain")
         wrong = [
-            (await one.client.code(one.ending(half, Outcome.COMMIT, producer_group="buyers")), "The producer group wrong"),
+            (
+                await one.client.code(one.ending(half, Outcome.COMMIT, producer_group="buyers")),
+                "The producer group wrong",
+            ),
             (
                 await one.client.code(one.ending(half, Outcome.COMMIT, tran_state_table_offset=9)),
                 "The transaction state table offset wrong",
@@ -155,7 +183,10 @@ def test_ends_that_cannot_be_are_answered_with_apaches_codes_and_the_cause() -> 
                 await one.client.code(one.ending(half, Outcome.COMMIT, commit_log_offset=3)),
                 "Find prepared transaction message failed",
             ),
-            (await one.client.code(one.ending(plain, Outcome.COMMIT)), "Find prepared transaction message failed"),
+            (
+                await one.client.code(one.ending(plain, Outcome.COMMIT)),
+                "Find prepared transaction message failed",
+            ),
             (await one.client.code(one.ending(half, 5)), "commitOrRollback field wrong"),
         ]
         for (code, remark), begins in wrong:
@@ -185,7 +216,9 @@ def test_half_messages_that_cannot_be_are_refused() -> None:
             ("TRAN_MSG\x01true\x02", "producer group"),
             (f"TRAN_MSG\x01true\x02PGROUP\x01p\x02a\x01{'i' * 32600}\x02", "32601 are allowed"),
         ):
-            code, remark = await client.code(SendMessageV2(topic="T", queue_id=0, properties=text), b"x")
+            code, remark = await client.code(
+                SendMessageV2(topic="T", queue_id=0, properties=text), b"x"
+            )
             assert code == ResponseCode.MESSAGE_ILLEGAL
             assert part in remark
 
@@ -194,7 +227,9 @@ def test_half_messages_that_cannot_be_are_refused() -> None:
 
 def test_a_broker_may_refuse_transactions() -> None:
     async def story(world: World) -> None:
-        request = SendMessageV2(topic="T", queue_id=0, properties="TRAN_MSG\x01true\x02PGROUP\x01p\x02")
+        request = SendMessageV2(
+            topic="T", queue_id=0, properties="TRAN_MSG\x01true\x02PGROUP\x01p\x02"
+        )
         code, remark = await world.client().code(request, b"x")
         assert code == ResponseCode.NO_PERMISSION
         assert "rejectTransactionMessage" in remark
@@ -202,7 +237,8 @@ def test_a_broker_may_refuse_transactions() -> None:
     in_a_world(story, reject_transaction_message=True)
 
 
-# --- asking ------------------------------------------------------------------------------------------------------------------
+# --- asking
+# -----------------------------------------------------------------------------------------------
 
 
 def test_who_does_not_end_a_transaction_is_asked_after_the_time_out_then_once_an_interval() -> None:
@@ -218,13 +254,22 @@ def test_who_does_not_end_a_transaction_is_asked_after_the_time_out_then_once_an
         assert [round(asked.at - began) for asked in one.asked] == [6, 36, 66]
         asked = one.asked[0]
         assert asked.request.topic == HALF
-        assert asked.request.tran_state_table_offset == half.queue_offset + 1, "it stands again behind the others"
+        assert asked.request.tran_state_table_offset == half.queue_offset + 1, (
+            "it stands again behind the others"
+        )
         assert asked.request.transaction_id == asked.request.msg_id == half.transaction_id
         assert asked.request.offset_msg_id is not None
-        assert decode_offset_msg_id(asked.request.offset_msg_id)[2] == asked.request.commit_log_offset
+        assert (
+            decode_offset_msg_id(asked.request.offset_msg_id)[2] == asked.request.commit_log_offset
+        )
         assert asked.request.bname == "broker-a"
         message = asked.message
-        assert (message.topic, message.queue_id, message.body, message.keys) == ("T", 0, b"order 1", ["k"])
+        assert (message.topic, message.queue_id, message.body, message.keys) == (
+            "T",
+            0,
+            b"order 1",
+            ["k"],
+        )
         assert message.properties["TRANSACTION_CHECK_TIMES"] == "1"
 
     in_a_world(story, **QUICK)
@@ -262,7 +307,9 @@ def test_a_late_end_by_the_first_offsets_ends_the_copy_that_was_asked_about_too(
     in_a_world(story, **QUICK)
 
 
-def test_after_the_last_question_it_goes_to_the_topic_for_what_was_given_up_and_can_be_resumed() -> None:
+def test_after_the_last_question_it_goes_to_the_topic_for_what_was_given_up_and_can_be_resumed() -> (
+    None
+):
     async def story(world: World) -> None:
         one = await transactor(world)
         await one.client.create("T")
@@ -364,7 +411,8 @@ def test_nothing_happens_while_nothing_is_pending_or_all_that_is_may_wait() -> N
     in_a_world(story, **QUICK)
 
 
-# --- restarts ----------------------------------------------------------------------------------------------------------------
+# --- restarts
+# -----------------------------------------------------------------------------------------------
 
 
 def test_after_a_clean_restart_what_is_pending_is_asked_about_and_what_has_ended_is_not() -> None:
@@ -409,7 +457,9 @@ def test_after_a_kill_the_place_is_found_again_and_copies_are_known_by_their_fir
 
 
 @pytest.mark.parametrize("asked_before", [False, True])
-def test_a_kill_before_a_commit_is_written_down_does_not_deliver_the_message_twice(asked_before: bool) -> None:
+def test_a_kill_before_a_commit_is_written_down_does_not_deliver_the_message_twice(
+    asked_before: bool,
+) -> None:
     async def story(world: World) -> None:
         one = await transactor(world)
         await one.client.create("T")
@@ -431,7 +481,9 @@ def test_a_kill_before_a_commit_is_written_down_does_not_deliver_the_message_twi
     in_a_world(story, **QUICK)
 
 
-def test_with_sync_flush_a_power_cut_after_the_answer_takes_neither_the_commit_nor_the_roll_back() -> None:
+def test_with_sync_flush_a_power_cut_after_the_answer_takes_neither_the_commit_nor_the_roll_back() -> (
+    None
+):
     async def story(world: World) -> None:
         one = await transactor(world)
         await one.client.create("T")
@@ -449,7 +501,8 @@ def test_with_sync_flush_a_power_cut_after_the_answer_takes_neither_the_commit_n
     in_a_world(story, flush_disk_type=FlushDiskType.SYNC_FLUSH, **QUICK)
 
 
-# --- what is wrong with one is no harm to others -----------------------------------------------------------------------------
+# --- what is wrong with one is no harm to others
+# -----------------------------------------------------------------------------
 
 
 def test_a_half_message_that_says_nothing_of_itself_or_cannot_be_treated_does_not_hold_up_others(
@@ -478,12 +531,17 @@ def test_a_half_message_that_says_nothing_of_itself_or_cannot_be_treated_does_no
     in_a_world(story, **QUICK)
 
 
-def test_a_half_message_without_room_for_what_a_copy_adds_is_given_up_and_does_not_hold_up_others() -> None:
+def test_a_half_message_without_room_for_what_a_copy_adds_is_given_up_and_does_not_hold_up_others() -> (
+    None
+):
     async def story(world: World) -> None:
         one = await transactor(world)
         await one.client.create("T")
         one.answer = lambda _message: Outcome.COMMIT
-        full = "REAL_TOPIC\x01T\x02REAL_QID\x010\x02PGROUP\x01sellers\x02a\x01".ljust(32740, "i") + "\x02"
+        full = (
+            "REAL_TOPIC\x01T\x02REAL_QID\x010\x02PGROUP\x01sellers\x02a\x01".ljust(32740, "i")
+            + "\x02"
+        )
         await world.broker._forwarding.append(HALF, 0, b"full", full)
         await one.prepare(b"good")
         await asyncio.sleep(60)
@@ -511,7 +569,9 @@ def test_a_half_message_that_has_just_enough_room_is_asked_about_to_the_last() -
     in_a_world(story, **QUICK)
 
 
-def test_while_the_store_takes_nothing_an_end_is_refused_with_the_cause_and_later_questions_come_again() -> None:
+def test_while_the_store_takes_nothing_an_end_is_refused_with_the_cause_and_later_questions_come_again() -> (
+    None
+):
     async def story(world: World) -> None:
         one = await transactor(world)
         await one.client.create("T")

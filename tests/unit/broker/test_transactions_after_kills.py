@@ -1,5 +1,5 @@
-"""Questions about transactions when the broker is killed again and again: each transaction stays one, whatever copies of its half message
-the next run finds.
+"""Questions about transactions when the broker is killed again and again: each transaction stays
+one, whatever copies of its half message the next run finds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ from turbopump.message.message import ReceivedMessage
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.transactions import Outcome, ResumeCheckHalfMessage
 
-PATIENT = {"transaction_time_out": 6000, "transaction_check_interval": 30_000, "transaction_check_max": 1000}
+PATIENT = {
+    "transaction_time_out": 6000,
+    "transaction_check_interval": 30_000,
+    "transaction_check_max": 1000,
+}
 HASTY = {**PATIENT, "transaction_check_max": 3}
 ORDERS = [b"%d" % number for number in range(10)]
 
@@ -76,7 +80,10 @@ def test_kills_after_each_round_do_not_multiply_the_questions(power_cut: bool) -
         for _ in range(2):
             assert await a_round(one) == Counter(ORDERS)
         if not power_cut:
-            assert {asked.message.properties["TRANSACTION_CHECK_TIMES"] for asked in one.asked} == {"7", "8"}
+            assert {asked.message.properties["TRANSACTION_CHECK_TIMES"] for asked in one.asked} == {
+                "7",
+                "8",
+            }
         one.answer = lambda _message: Outcome.COMMIT
         await asyncio.sleep(100)
         assert sorted(await one.client.all_bodies("T")) == ORDERS
@@ -95,7 +102,9 @@ def test_a_kill_in_the_middle_of_a_round_leaves_one_half_message_of_each(questio
         for kill in range(2, 6):
             died = asyncio.Event()
 
-            def answer(_message: ReceivedMessage, one: Transactor = one, died: asyncio.Event = died) -> None:
+            def answer(
+                _message: ReceivedMessage, one: Transactor = one, died: asyncio.Event = died
+            ) -> None:
                 if len(one.asked) == questions:
                     world.kill()
                     died.set()
@@ -128,12 +137,16 @@ def test_kills_do_not_multiply_the_letters_about_what_is_given_up() -> None:
         assert one.asked == []
         assert world.place(HALF) == world.broker.store.max_offset(HALF, 0)
         assert (await one.end(halves[3], Outcome.COMMIT)).code == ResponseCode.SUCCESS
-        assert await one.client.all_bodies("T") == [ORDERS[3]], "what was given up can still be committed"
+        assert await one.client.all_bodies("T") == [ORDERS[3]], (
+            "what was given up can still be committed"
+        )
 
     in_a_world(story, **HASTY)
 
 
-def test_one_that_was_given_up_and_resumed_is_asked_about_after_a_kill_and_gets_another_letter() -> None:
+def test_one_that_was_given_up_and_resumed_is_asked_about_after_a_kill_and_gets_another_letter() -> (
+    None
+):
     async def story(world: World) -> None:
         one = await transactor(world)
         await one.client.create("T")
@@ -162,9 +175,7 @@ def test_copies_that_an_older_broker_has_doubled_come_down_to_one() -> None:
         for checks in (1, 1, 2, 1, 2, 2, 3):
             for index in range(3):
                 message = await half_message(world, index)
-                copied = (
-                    f"{message.properties_text}TRAN_PREPARED_QUEUE_OFFSET\x01{index}\x02TRANSACTION_CHECK_TIMES\x01{checks}\x02"
-                )
+                copied = f"{message.properties_text}TRAN_PREPARED_QUEUE_OFFSET\x01{index}\x02TRANSACTION_CHECK_TIMES\x01{checks}\x02"
                 await world.broker._forwarding.forward(message, HALF, 0, properties=copied)
         one = await killed(world, 2)
         for checks in (4, 5):
@@ -200,15 +211,22 @@ def test_a_half_message_is_not_passed_over_for_one_that_only_names_its_offset() 
         await one.prepare(b"mine")
         message = await half_message(world, 0)
         other = message.properties_text.replace(message.properties["UNIQ_KEY"], "OTHER")
-        await world.broker._forwarding.forward(message, HALF, 0, properties=f"{other}TRAN_PREPARED_QUEUE_OFFSET\x010\x02")
+        await world.broker._forwarding.forward(
+            message, HALF, 0, properties=f"{other}TRAN_PREPARED_QUEUE_OFFSET\x010\x02"
+        )
         one = await killed(world, 2)
         assert await a_round(one) == {b"mine": 2}
-        assert {asked.message.properties["UNIQ_KEY"] for asked in one.asked} == {"OTHER", message.properties["UNIQ_KEY"]}
+        assert {asked.message.properties["UNIQ_KEY"] for asked in one.asked} == {
+            "OTHER",
+            message.properties["UNIQ_KEY"],
+        }
 
     in_a_world(story, **PATIENT)
 
 
-def test_a_half_message_is_asked_about_while_its_newer_copy_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_half_message_is_asked_about_while_its_newer_copy_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def story(world: World) -> None:
         one = await transactor(world)
         await one.client.create("T")
@@ -231,7 +249,9 @@ def test_a_half_message_is_asked_about_while_its_newer_copy_cannot_be_read(monke
 
 def test_of_what_was_given_up_a_bounded_number_is_kept_in_mind_until_all_were_looked_at() -> None:
     table = PendingHalves()
-    taken = sum(table.note_given_up(letter=2 * number, origin=number) for number in range(GIVEN_UP_KEPT))
+    taken = sum(
+        table.note_given_up(letter=2 * number, origin=number) for number in range(GIVEN_UP_KEPT)
+    )
     assert taken == GIVEN_UP_KEPT - 1
     table.note_given_up(letter=7, origin=1)
     assert table.given_up(1) == 2, "the newest comes first"

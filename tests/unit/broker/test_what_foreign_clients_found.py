@@ -1,4 +1,5 @@
-"""Differences to Apache's broker that foreign clients stumbled over; `tests/interop` has the clients."""
+"""Differences to Apache's broker that foreign clients stumbled over; `tests/interop` has the
+clients."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ def test_whoever_is_told_of_a_first_message_finds_its_topic_at_the_name_server()
             try:
                 for number in range(20):
                     await client.call(servers.broker.address, first_send(f"new-{number}"), b"first")
-                    command = await client.exchange(servers.namesrv, GetRouteInfo(topic=f"new-{number}"))
+                    command = await client.exchange(
+                        servers.namesrv, GetRouteInfo(topic=f"new-{number}")
+                    )
                     assert command.code == 0, command.remark
                     assert len(fastjson.decode(command.body, TopicRouteData).queue_datas) == 1
             finally:

@@ -1,4 +1,5 @@
-"""A producer of transactions, down at the level of requests, and a broker that can be restarted, in virtual time."""
+"""A producer of transactions, down at the level of requests, and a broker that can be restarted, in
+virtual time."""
 
 from __future__ import annotations
 
@@ -28,7 +29,10 @@ GROUP = "CID_RMQ_SYS_TRANS"
 BROKER = "10.0.0.1"
 
 
-_PATIENT: dict[str, Any] = {"channel_expired_timeout": 10**9, "server_channel_max_idle_time_seconds": 10**6}
+_PATIENT: dict[str, Any] = {
+    "channel_expired_timeout": 10**9,
+    "server_channel_max_idle_time_seconds": 10**6,
+}
 """The producers here announce themselves once."""
 
 
@@ -53,12 +57,20 @@ class Transactor:
         client.remoting._router.add(CheckTransactionState, self._take)
 
     async def announce(self, client_id: str = "seller-1") -> None:
-        await self.client.heartbeat({"clientID": client_id, "producerDataSet": [{"groupName": self.group}]})
+        await self.client.heartbeat(
+            {"clientID": client_id, "producerDataSet": [{"groupName": self.group}]}
+        )
 
-    async def prepare(self, body: bytes = b"x", topic: str = "T", sys_flag: int = 4, **properties: str) -> SendMessageReply:
+    async def prepare(
+        self, body: bytes = b"x", topic: str = "T", sys_flag: int = 4, **properties: str
+    ) -> SendMessageReply:
         """Send a half message."""
-        text = encode_properties({"TRAN_MSG": "true", "PGROUP": self.group, "UNIQ_KEY": f"U{body.hex()}", **properties})
-        return await self.client.send(body, topic=topic, sys_flag=sys_flag, properties=text, born_timestamp=self._now_ms())
+        text = encode_properties(
+            {"TRAN_MSG": "true", "PGROUP": self.group, "UNIQ_KEY": f"U{body.hex()}", **properties}
+        )
+        return await self.client.send(
+            body, topic=topic, sys_flag=sys_flag, properties=text, born_timestamp=self._now_ms()
+        )
 
     def ending(self, half: SendMessageReply, outcome: int, **fields: Any) -> EndTransaction:
         values: dict[str, Any] = {
@@ -111,9 +123,19 @@ class World:
         over = self._over = asyncio.Event()
 
         async def serve() -> None:
-            fields: dict[str, Any] = {**SMALL, **_PATIENT, "bind_address": BROKER, "listen_port": 10911, **self._config}
+            fields: dict[str, Any] = {
+                **SMALL,
+                **_PATIENT,
+                "bind_address": BROKER,
+                "listen_port": 10911,
+                **self._config,
+            }
             disk, clock = self.simulation.disk(BROKER).mount(), self.simulation.clock(BROKER)
-            self.broker = Broker(BrokerConfig(store_path_root_dir=str(Path("/store")), **fields), disk=disk, clock=clock)
+            self.broker = Broker(
+                BrokerConfig(store_path_root_dir=str(Path("/store")), **fields),
+                disk=disk,
+                clock=clock,
+            )
             await self.broker.start()
             ready.set_result(None)
             await over.wait()
@@ -145,7 +167,11 @@ class World:
         return self.broker._offsets.find(GROUP, topic, 0)
 
 
-def in_a_world(story: Callable[[World], Coroutine[Any, Any, None] | Awaitable[None]], seed: int = 1, **config: Any) -> None:
+def in_a_world(
+    story: Callable[[World], Coroutine[Any, Any, None] | Awaitable[None]],
+    seed: int = 1,
+    **config: Any,
+) -> None:
     """Run ``story`` with a started broker."""
 
     async def scenario(simulation: Simulation) -> None:

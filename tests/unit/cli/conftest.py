@@ -1,4 +1,5 @@
-"""Commands run as users run them: in a process of their own, each ended by the test that started it."""
+"""Commands run as users run them: in a process of their own, each ended by the test that started
+it."""
 
 import os
 import re
@@ -37,7 +38,8 @@ class Running:
         )
 
     def wait_for(self, pattern: str) -> re.Match[str]:
-        """The first line of output that matches; fails with all output when the command ends or the deadline passes."""
+        """The first line of output that matches; fails with all output when the command ends or the
+        deadline passes."""
         assert self._process.stdout is not None
         deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
@@ -78,7 +80,8 @@ class Running:
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., Running]]:
-    """Starts `turbopump ARGUMENTS` in the background; killed at the end of the test if it still runs."""
+    """Starts `turbopump ARGUMENTS` in the background; killed at the end of the test if it still
+    runs."""
     yield from _starting()
 
 

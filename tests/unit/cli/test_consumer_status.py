@@ -1,5 +1,5 @@
-"""What `turbopump consumer status` makes of what consumers say of themselves, as Java's, Go's and C++'s say it, of a broker that compares
-nothing.
+"""What `turbopump consumer status` makes of what consumers say of themselves, as Java's, Go's and
+C++'s say it, of a broker that compares nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ from turbopump.message.message_queue import MessageQueue
 from turbopump.protocol import fastjson
 from turbopump.protocol.bodies.connections import Connection, ConsumerConnection
 from turbopump.protocol.bodies.heartbeat import MessageModel, SubscriptionData
-from turbopump.protocol.bodies.running import ConsumerRunningInfo, PopProcessQueueInfo, ProcessQueueInfo
+from turbopump.protocol.bodies.running import (
+    ConsumerRunningInfo,
+    PopProcessQueueInfo,
+    ProcessQueueInfo,
+)
 from turbopump.protocol.requests.consumers import GetConsumerRunningInfo
 
 PUSH = {"PROP_CONSUME_TYPE": "CONSUME_PASSIVELY"}
@@ -26,8 +30,11 @@ CLUSTERING = {"messageModel": "CLUSTERING"}
 BROADCASTING = {"messageModel": "BROADCASTING"}
 
 
-def told(*said: dict[str, str], group: MessageModel = MessageModel.CLUSTERING, pops: bool = False) -> list[str]:
-    """The conflicts of a group whose members, ``a`` and so on, say this; the last of them pops if ``pops``."""
+def told(
+    *said: dict[str, str], group: MessageModel = MessageModel.CLUSTERING, pops: bool = False
+) -> list[str]:
+    """The conflicts of a group whose members, ``a`` and so on, say this; the last of them pops if
+    ``pops``."""
     members = dict(zip("abc", said, strict=False))
     last = list(members)[-1]
 
@@ -49,7 +56,10 @@ def told(*said: dict[str, str], group: MessageModel = MessageModel.CLUSTERING, p
 
     status = asyncio.run(consumer_status(Broker(), ["b:1"], "g"))  # type: ignore[arg-type]
     found: list[str] = status["conflicts"]
-    return [sentence.removeprefix("consumers of group g ").split(";")[0].split(",")[0] for sentence in found]
+    return [
+        sentence.removeprefix("consumers of group g ").split(";")[0].split(",")[0]
+        for sentence in found
+    ]
 
 
 @pytest.mark.parametrize(
@@ -60,19 +70,39 @@ def told(*said: dict[str, str], group: MessageModel = MessageModel.CLUSTERING, p
         ((PUSH, PULL), ["fetch messages in different ways"]),
         ((PUSH | CLUSTERING, PUSH | BROADCASTING), ["are broadcasting and clustering"]),
         (
-            (PUSH | {"consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET"}, PUSH | {"consumeFromWhere": "CONSUME_FROM_TIMESTAMP"}),
+            (
+                PUSH | {"consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET"},
+                PUSH | {"consumeFromWhere": "CONSUME_FROM_TIMESTAMP"},
+            ),
             ["begin at different places"],
         ),
-        (({"PROP_CONSUME_TYPE": "?", "messageModel": "", "consumeFromWhere": "x", "PROP_CONSUMEORDERLY": "yes"}, ORDERED), []),
+        (
+            (
+                {
+                    "PROP_CONSUME_TYPE": "?",
+                    "messageModel": "",
+                    "consumeFromWhere": "x",
+                    "PROP_CONSUMEORDERLY": "yes",
+                },
+                ORDERED,
+            ),
+            [],
+        ),
     ],
 )
-def test_what_consumers_say_of_themselves_is_compared(said: tuple[dict[str, str], ...], wanted: list[str]) -> None:
+def test_what_consumers_say_of_themselves_is_compared(
+    said: tuple[dict[str, str], ...], wanted: list[str]
+) -> None:
     assert told(*said) == wanted
 
 
 def test_who_does_not_say_whether_it_broadcasts_is_taken_to_do_what_the_group_does() -> None:
-    assert told(ORDERED, UNORDERED, group=MessageModel.BROADCASTING) == [], "each keeps its own order"
-    assert told(ORDERED, UNORDERED | CLUSTERING, group=MessageModel.BROADCASTING) == ["are broadcasting and clustering"]
+    assert told(ORDERED, UNORDERED, group=MessageModel.BROADCASTING) == [], (
+        "each keeps its own order"
+    )
+    assert told(ORDERED, UNORDERED | CLUSTERING, group=MessageModel.BROADCASTING) == [
+        "are broadcasting and clustering"
+    ]
 
 
 def test_a_push_consumer_that_pops_does_not_pull() -> None:

@@ -18,7 +18,9 @@ READY = r"^ready namesrv=(\S+:\d+) broker=(\S+:\d+)$"
 FREE_PORTS = ("--namesrv-port", "0", "--broker-port", "0")
 
 
-def test_a_banner_names_the_addresses_and_the_directory_and_ready_ends_it(start: Start, tmp_path: Path) -> None:
+def test_a_banner_names_the_addresses_and_the_directory_and_ready_ends_it(
+    start: Start, tmp_path: Path
+) -> None:
     dev = start("dev", "--data", str(tmp_path / "data"), *FREE_PORTS, "--advertise", "localhost:80")
     found = dev.wait_for(READY)
     banner = "\n".join(dev.lines)
@@ -31,7 +33,9 @@ def test_a_banner_names_the_addresses_and_the_directory_and_ready_ends_it(start:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_both_signals_stop_it_cleanly_and_remove_a_temporary_directory(start: Start, number: signal.Signals) -> None:
+def test_both_signals_stop_it_cleanly_and_remove_a_temporary_directory(
+    start: Start, number: signal.Signals
+) -> None:
     dev = start("dev", *FREE_PORTS)
     dev.wait_for(READY)
     directory = next(Path(line.split()[1]) for line in dev.lines if line.strip().startswith("data"))
@@ -48,9 +52,16 @@ def test_files_start_small(start: Start, run: Run, tmp_path: Path) -> None:
     assert sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file()) < 40 << 20
 
 
-def test_a_second_start_on_the_same_directory_is_one_sentence(start: Start, run: Run, tmp_path: Path) -> None:
+def test_a_second_start_on_the_same_directory_is_one_sentence(
+    start: Start, run: Run, tmp_path: Path
+) -> None:
     namesrv, broker = start("dev", "--data", str(tmp_path), *FREE_PORTS).wait_for(READY).groups()
-    same_ports = ("--namesrv-port", namesrv.rpartition(":")[2], "--broker-port", broker.rpartition(":")[2])
+    same_ports = (
+        "--namesrv-port",
+        namesrv.rpartition(":")[2],
+        "--broker-port",
+        broker.rpartition(":")[2],
+    )
     for command in (
         ("dev", "--data", str(tmp_path), *FREE_PORTS),
         ("dev", "--data", str(tmp_path), *same_ports),
@@ -58,7 +69,9 @@ def test_a_second_start_on_the_same_directory_is_one_sentence(start: Start, run:
     ):
         done = run(*command, "--log-level", "error")
         assert done.returncode == 1
-        assert done.stderr.startswith(f"turbopump: the store directory {tmp_path} is in use by another broker")
+        assert done.stderr.startswith(
+            f"turbopump: the store directory {tmp_path} is in use by another broker"
+        )
         assert done.stderr.count("\n") == 1
         assert done.stdout == ""
 
@@ -66,14 +79,21 @@ def test_a_second_start_on_the_same_directory_is_one_sentence(start: Start, run:
 def test_a_port_in_use_is_one_sentence(run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        for ports in (("--namesrv-port", port, "--broker-port", "0"), ("--namesrv-port", "0", "--broker-port", port)):
+        for ports in (
+            ("--namesrv-port", port, "--broker-port", "0"),
+            ("--namesrv-port", "0", "--broker-port", port),
+        ):
             done = run("dev", *ports)
             assert done.returncode == 1
-            assert done.stderr.startswith(f"turbopump: port {port} on 127.0.0.1 is taken by another process")
+            assert done.stderr.startswith(
+                f"turbopump: port {port} on 127.0.0.1 is taken by another process"
+            )
             assert done.stderr.count("\n") == 1
 
 
-def test_messages_outlive_a_restart_in_a_directory_of_ones_own(start: Start, run: Run, tmp_path: Path) -> None:
+def test_messages_outlive_a_restart_in_a_directory_of_ones_own(
+    start: Start, run: Run, tmp_path: Path
+) -> None:
     for offset in (0, 1):
         dev = start("dev", "--data", str(tmp_path), *FREE_PORTS)
         namesrv = dev.wait_for(READY)[1]
@@ -84,13 +104,22 @@ def test_messages_outlive_a_restart_in_a_directory_of_ones_own(start: Start, run
         assert dev.stop() == (0, "")
 
 
-def test_a_broker_alone_registers_with_the_name_server_it_is_told(start: Start, run: Run, tmp_path: Path) -> None:
-    namesrv = "127.0.0.1:" + start("namesrv", "--port", "0").wait_for(r"^ready namesrv=\S+:(\d+)$")[1]
+def test_a_broker_alone_registers_with_the_name_server_it_is_told(
+    start: Start, run: Run, tmp_path: Path
+) -> None:
+    namesrv = (
+        "127.0.0.1:" + start("namesrv", "--port", "0").wait_for(r"^ready namesrv=\S+:(\d+)$")[1]
+    )
     conf = tmp_path / "broker.conf"
     conf.write_text("brokerName=shop\nbrokerClusterName=market\nmappedFileSizeCommitLog=8388608\n")
-    broker = start("broker", "-c", str(conf), "-n", namesrv, "--port", "0", "--data", str(tmp_path / "store"))
+    broker = start(
+        "broker", "-c", str(conf), "-n", namesrv, "--port", "0", "--data", str(tmp_path / "store")
+    )
     address = broker.wait_for(r"^ready broker=(\S+:\d+)$")[1]
-    assert run("topic", "create", "T", "-n", namesrv, "--cluster", "market").stdout == f"created T on {address}\n"
+    assert (
+        run("topic", "create", "T", "-n", namesrv, "--cluster", "market").stdout
+        == f"created T on {address}\n"
+    )
     route = json.loads(run("topic", "route", "T", "-n", namesrv, "--output", "json").stdout)
     assert route["brokers"][0]["broker"] == "shop"
     code, log = broker.stop()
@@ -103,7 +132,8 @@ def test_a_broker_alone_registers_with_the_name_server_it_is_told(start: Start, 
 
 @pytest.fixture(scope="module")
 def namesrv(start_for_module: Start) -> str:
-    """The name server of one `turbopump dev` that the tests below share, each with topics of its own."""
+    """The name server of one `turbopump dev` that the tests below share, each with topics of its
+    own."""
     return str(start_for_module("dev", *FREE_PORTS).wait_for(READY)[1])
 
 
@@ -120,14 +150,25 @@ def test_topics_are_created_listed_and_found(run: Run, namesrv: str) -> None:
     listed = run("topic", "list", "-n", namesrv)
     assert "orders" in listed.stdout.splitlines()
     assert listed.stdout.splitlines() == sorted(listed.stdout.splitlines())
-    assert "orders" in json.loads(run("topic", "list", "-n", namesrv, "--output", "json").stdout)["topics"]
-    assert run("topic", "route", "orders", "-n", namesrv).stdout == f"broker-dev  read 3  write 3  perm 6  0={brokers[0]}\n"
+    assert (
+        "orders"
+        in json.loads(run("topic", "list", "-n", namesrv, "--output", "json").stdout)["topics"]
+    )
+    assert run("topic", "route", "orders", "-n", namesrv).stdout == (
+        f"broker-dev  read 3  write 3  perm 6  0={brokers[0]}\n"
+    )
 
 
 def test_what_cannot_be_done_is_one_sentence(run: Run, namesrv: str) -> None:
     for arguments, words in (
-        (("topic", "route", "nowhere"), "No topic route info in name server for the topic: nowhere"),
-        (("topic", "create", "T", "--cluster", "nowhere"), "there is no cluster nowhere; the name server knows: Default"),
+        (
+            ("topic", "route", "nowhere"),
+            "No topic route info in name server for the topic: nowhere",
+        ),
+        (
+            ("topic", "create", "T", "--cluster", "nowhere"),
+            "there is no cluster nowhere; the name server knows: Default",
+        ),
         (("topic", "create", "T", "--broker", "127.0.0.1:1"), "cannot connect to 127.0.0.1:1"),
     ):
         done = run(*arguments, "-n", namesrv)
@@ -140,7 +181,9 @@ def test_a_dead_name_server_in_the_list_is_passed_over(run: Run, namesrv: str) -
     assert run("topic", "list", "-n", f"127.0.0.1:1;{namesrv}").returncode == 0
 
 
-def test_lines_are_sent_and_the_results_come_in_their_order(run: Run, namesrv: str, topic: str) -> None:
+def test_lines_are_sent_and_the_results_come_in_their_order(
+    run: Run, namesrv: str, topic: str
+) -> None:
     lines = "".join(f'{{"body": "{number}"}}\n' for number in range(200))
     done = run("produce", topic, "-n", namesrv, "--results", text=lines + "\n")
     results = [json.loads(line) for line in done.stdout.splitlines()]
@@ -167,8 +210,13 @@ def test_what_is_produced_is_consumed(run: Run, namesrv: str, topic: str) -> Non
     done = run("consume", topic, "-n", namesrv, "--count", "2")
     assert done.returncode == 0
     kept = ("body", "body_base64", "tags", "keys", "properties")
-    got = [{key: value for key, value in json.loads(line).items() if key in kept} for line in done.stdout.splitlines()]
-    assert sorted(got, key=len) == sorted((json.loads(line) for line in lines.splitlines()), key=len)
+    got = [
+        {key: value for key, value in json.loads(line).items() if key in kept}
+        for line in done.stdout.splitlines()
+    ]
+    assert sorted(got, key=len) == sorted(
+        (json.loads(line) for line in lines.splitlines()), key=len
+    )
 
 
 def test_a_group_goes_on_where_it_ended(run: Run, namesrv: str, topic: str) -> None:
@@ -184,7 +232,10 @@ def test_a_group_goes_on_where_it_ended(run: Run, namesrv: str, topic: str) -> N
 def test_only_the_wanted_tags_are_consumed(run: Run, namesrv: str, topic: str) -> None:
     run("produce", topic, "-n", namesrv, "--raw", "--tags", "A", text="a\n")
     run("produce", topic, "-n", namesrv, "--raw", "--tags", "B", text="b\n")
-    assert run("consume", topic, "-n", namesrv, "--raw", "--tags", "B || C", "--count", "1").stdout == "b\n"
+    assert (
+        run("consume", topic, "-n", namesrv, "--raw", "--tags", "B || C", "--count", "1").stdout
+        == "b\n"
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -198,7 +249,9 @@ def test_a_consumer_leaves_when_it_is_asked_to(
     assert run("consume", topic, "-n", namesrv, "--idle", "1").stdout == ""
 
 
-def test_a_reader_that_leaves_is_no_failure(start: Start, run: Run, namesrv: str, topic: str) -> None:
+def test_a_reader_that_leaves_is_no_failure(
+    start: Start, run: Run, namesrv: str, topic: str
+) -> None:
     run("produce", topic, "-n", namesrv, "--raw", text=("x" * 1000 + "\n") * 2000)
     consumer = start("consume", topic, "-n", namesrv)
     consumer.wait_for("x")

@@ -13,7 +13,14 @@ import pytest
 
 from turbopump.blocking import Message, Producer, PullConsumer
 from turbopump.cli import main
-from turbopump.client.dead_letters import DeadLetter, DeadLetters, InDoubt, ResendReport, outcomes, resending
+from turbopump.client.dead_letters import (
+    DeadLetter,
+    DeadLetters,
+    InDoubt,
+    ResendReport,
+    outcomes,
+    resending,
+)
 from turbopump.testing import BrokerThread
 
 BODIES = [b'{"order": 0}', b"plain", bytes(range(16)), b"\x1b[31mred"]
@@ -27,7 +34,11 @@ def broker() -> Iterator[BrokerThread]:
         broker.create_topic("%DLQ%billing", 1)
         with Producer(broker.namesrv) as producer:
             for number, body in enumerate(BODIES):
-                properties = {"RETRY_TOPIC": "orders", "price": str(number), "ORIGIN_MESSAGE_ID": "AB" * 16}
+                properties = {
+                    "RETRY_TOPIC": "orders",
+                    "price": str(number),
+                    "ORIGIN_MESSAGE_ID": "AB" * 16,
+                }
                 message = Message("%DLQ%billing", body, tags="t", keys=[f"k{number}"])
                 message.properties.update(properties)
                 producer.send(message)
@@ -45,7 +56,12 @@ class Outcome(NamedTuple):
 
 
 @pytest.fixture
-def dlq(broker: BrokerThread, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def dlq(
+    broker: BrokerThread,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Any:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
     def run(*arguments: str) -> Outcome:
@@ -81,10 +97,18 @@ def test_letters_are_shown_with_attempts_origin_reason_and_body(dlq: Any) -> Non
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
     assert lines[0] == "broker-test:0:0"
-    for line in ("  origin       orders", "  attempts     0", "  reason       unknown", "  property     price = 0"):
+    for line in (
+        "  origin       orders",
+        "  attempts     0",
+        "  reason       unknown",
+        "  property     price = 0",
+    ):
         assert line in lines
     assert lines[-4:] == ["  body         12 bytes, JSON", "    {", '      "order": 0', "    }"]
-    assert [row["keys"] for row in dlq("show", "billing", "--sql", "price >= 2", "--output", "json").rows] == [["k2"], ["k3"]]
+    assert [
+        row["keys"]
+        for row in dlq("show", "billing", "--sql", "price >= 2", "--output", "json").rows
+    ] == [["k2"], ["k3"]]
     assert len(dlq("show", "billing", "--count", "3", "--output", "json").rows) == 3
     assert "\x1b" not in dlq("show", "billing").out, "nothing that a terminal would obey"
 
@@ -108,14 +132,23 @@ def test_what_is_not_there_is_said_with_code_three(dlq: Any) -> None:
 
 def test_letters_are_resent_once_however_often_it_is_asked(dlq: Any, broker: BrokerThread) -> None:
     done = dlq("resend", "billing", "--all", "--dry-run")
-    assert (done.code, done.out) == (0, "4 dead letters of billing would be resent\n  4 to orders\n")
+    assert (done.code, done.out) == (
+        0,
+        "4 dead letters of billing would be resent\n  4 to orders\n",
+    )
     assert arrived(broker) == []
     done = dlq("resend", "billing", "--sql", "price < 2")
-    assert (done.code, done.out, done.err) == (0, "2 dead letters of billing resent\n  2 to orders\n", "")
+    assert (done.code, done.out, done.err) == (
+        0,
+        "2 dead letters of billing resent\n  2 to orders\n",
+        "",
+    )
     assert arrived(broker) == sorted(BODIES[:2])
     (report,) = dlq("resend", "billing", "--all", "--output", "json").rows
     assert (report["sent"], report["already"], report["targets"]) == (2, 2, {"orders": 2})
-    assert dlq("resend", "billing", "broker-test:0:3").out.splitlines()[1] == "  1 were resent before"
+    assert (
+        dlq("resend", "billing", "broker-test:0:3").out.splitlines()[1] == "  1 were resent before"
+    )
     assert arrived(broker) == sorted(BODIES)
 
 
@@ -150,7 +183,10 @@ def test_letters_are_exported_as_json_lines_and_parquet(dlq: Any, tmp_path: Path
     assert [row.get("body", "").encode() or None for row in rows[:2]] == BODIES[:2]
     assert [row["properties"]["price"] for row in rows] == ["0", "1", "2", "3"]
     target = tmp_path / "dead.jsonl"
-    assert dlq("export", "billing", str(target), "--sql", "price = 3").err == f"1 dead letters of billing written to {target}\n"
+    assert (
+        dlq("export", "billing", str(target), "--sql", "price = 3").err
+        == f"1 dead letters of billing written to {target}\n"
+    )
     assert json.loads(target.read_text())["body"] == "\x1b[31mred"
     parquet = pytest.importorskip("pyarrow.parquet")
     assert dlq("export", "billing", str(tmp_path / "dead.parquet")).code == 0
@@ -160,10 +196,14 @@ def test_letters_are_exported_as_json_lines_and_parquet(dlq: Any, tmp_path: Path
     assert dlq("export", "billing", "-", "--format", "parquet").code == 2
     unknown = dlq("export", "billing", str(tmp_path / "dead.csv"))
     assert (unknown.code, (tmp_path / "dead.csv").exists()) == (2, False)
-    assert "dead.csv does not say in which form: let it end in .jsonl or .parquet, or give --format" in unknown.err
+    assert (
+        "dead.csv does not say in which form: let it end in .jsonl or .parquet, or give --format"
+        in unknown.err
+    )
 
 
-# --- interrupted --------------------------------------------------------------------------------------------------------------------
+# --- interrupted
+# -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
@@ -174,7 +214,9 @@ def test_an_export_that_is_interrupted_leaves_the_file_as_it_was_and_says_so(
         pytest.importorskip("pyarrow.parquet")
     letters = DeadLetters.letters
 
-    async def interrupted(self: DeadLetters, group: str, wanted: Any = None) -> AsyncIterator[DeadLetter]:
+    async def interrupted(
+        self: DeadLetters, group: str, wanted: Any = None
+    ) -> AsyncIterator[DeadLetter]:
         async for letter in letters(self, group, wanted):
             if letter.message.queue_offset == 2:
                 signal.raise_signal(signal.SIGINT)
@@ -212,18 +254,25 @@ def test_a_resend_that_is_interrupted_says_what_it_has_sent(
     assert arrived(broker) == sorted(BODIES)
 
 
-def test_what_cannot_be_looked_for_is_told_with_what_to_do(dlq: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_looked_for_is_told_with_what_to_do(
+    dlq: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[object] = []
 
     async def in_doubt(*arguments: object, **options: object) -> ResendReport:
         asked.append(options["in_doubt"])
-        return ResendReport("billing", already=1, in_doubt=3, out_of_sight={"orders@broker-a:1": "no such queue"})
+        return ResendReport(
+            "billing", already=1, in_doubt=3, out_of_sight={"orders@broker-a:1": "no such queue"}
+        )
 
     monkeypatch.setattr("turbopump.cli.dlq.resend", in_doubt)
     done = dlq("resend", "billing", "--all")
     assert done.code == 1
     assert "  3 may or may not have been sent\n" in done.out, "no run finds out by itself"
-    assert "orders@broker-a:1, where letters may have been sent, cannot be read: no such queue" in done.err
+    assert (
+        "orders@broker-a:1, where letters may have been sent, cannot be read: no such queue"
+        in done.err
+    )
     assert "--in-doubt send sends those letters again" in done.err
     dlq("resend", "billing", "--all", "--in-doubt", "sent")
     assert asked == [InDoubt.LEAVE, InDoubt.SENT]

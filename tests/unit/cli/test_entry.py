@@ -19,13 +19,21 @@ from turbopump.cli.entry import COMMANDS
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
-# `turbopump --help` may take 0.3 s. What it takes is imports, and these are what it may import of ours.
-HELP_IMPORTS = {"turbopump", "turbopump.cli", "turbopump.cli.start", "turbopump.cli.entry", "turbopump.errors"}
+# `turbopump --help` may take 0.3 s. What it takes is imports, and these are what it may import of
+# ours.
+HELP_IMPORTS = {
+    "turbopump",
+    "turbopump.cli",
+    "turbopump.cli.start",
+    "turbopump.cli.entry",
+    "turbopump.errors",
+}
 
 
 def test_help_imports_nothing_but_the_front_door(run_python: Callable[[str], str]) -> None:
     out = run_python(
-        "import json, sys\nfrom turbopump.cli import main\nmain(['--help'])\nprint(json.dumps(sorted(sys.modules)))\n"
+        "import json, sys\nfrom turbopump.cli import "
+        "main\nmain(['--help'])\nprint(json.dumps(sorted(sys.modules)))\n"
     )
     text, modules = out.rsplit("\n", 2)[0], json.loads(out.rsplit("\n", 2)[1])
     assert "Commands:" in text
@@ -34,25 +42,43 @@ def test_help_imports_nothing_but_the_front_door(run_python: Callable[[str], str
 
 
 @pytest.mark.parametrize(
-    "command", [["-m", "turbopump"], ["-c", "import sys; from turbopump.cli import main; sys.exit(main())"]]
+    "command",
+    [["-m", "turbopump"], ["-c", "import sys; from turbopump.cli import main; sys.exit(main())"]],
 )
-def test_an_interrupt_while_a_command_is_being_imported_ends_it_quietly(command: list[str], tmp_path: Path) -> None:
+def test_an_interrupt_while_a_command_is_being_imported_ends_it_quietly(
+    command: list[str], tmp_path: Path
+) -> None:
     (tmp_path / "click.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
     environment = command_environment()
     environment["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{environment['PYTHONPATH']}"
-    done = subprocess.run([sys.executable, *command, "--version"], capture_output=True, text=True, env=environment, check=False)
+    done = subprocess.run(
+        [sys.executable, *command, "--version"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_what_comes_before_the_front_door_is_short(run_python: Callable[[str], str]) -> None:
-    """An interrupt there shows a traceback, and nothing can be done about it: it has to be short."""
+    """An interrupt there shows a traceback, and nothing can be done about it: it has to be
+    short."""
     modules = run_python("import sys\nimport turbopump.cli\nprint(*sorted(sys.modules))\n").split()
-    assert [name for name in modules if name.startswith("turbopump")] == ["turbopump", "turbopump.cli", "turbopump.cli.start"]
+    assert [name for name in modules if name.startswith("turbopump")] == [
+        "turbopump",
+        "turbopump.cli",
+        "turbopump.cli.start",
+    ]
     assert not {"click", "typing"} & set(modules)
 
 
-@pytest.mark.parametrize("use", ["import turbopump\nturbopump.Producer", "from turbopump.blocking import Producer"])
-def test_the_library_shows_nothing_of_its_log_by_itself(use: str, run_python: Callable[[str], str]) -> None:
+@pytest.mark.parametrize(
+    "use", ["import turbopump\nturbopump.Producer", "from turbopump.blocking import Producer"]
+)
+def test_the_library_shows_nothing_of_its_log_by_itself(
+    use: str, run_python: Callable[[str], str]
+) -> None:
     log = "import logging\nprint(type(logging.getLogger('turbopump').handlers[0]).__name__)\n"
     assert run_python(f"{use}\n{log}") == "NullHandler\n"
 
@@ -85,20 +111,46 @@ def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None
     [
         (["bogus"], 2, "turbopump: No such command 'bogus'; see turbopump --help"),
         (["namesrv", "--qqq"], 2, "turbopump namesrv: No such option"),
-        (["topic", "create"], 2, "turbopump topic create: Missing argument 'NAME'; see turbopump topic create --help"),
+        (
+            ["topic", "create"],
+            2,
+            "turbopump topic create: Missing argument 'NAME'; see turbopump topic create --help",
+        ),
         (["dev", "--broker-port", "x"], 2, "turbopump dev: Invalid value for '--broker-port': "),
-        (["dev", "--host", "0.0.0.0"], 2, "turbopump: 0.0.0.0 can be reached from other machines and there is no access"),
-        (["namesrv", "--host", "10.0.0.1"], 2, "turbopump: 10.0.0.1 can be reached from other machines"),
+        (
+            ["dev", "--host", "0.0.0.0"],
+            2,
+            "turbopump: 0.0.0.0 can be reached from other machines and there is no access",
+        ),
+        (
+            ["namesrv", "--host", "10.0.0.1"],
+            2,
+            "turbopump: 10.0.0.1 can be reached from other machines",
+        ),
         (["broker", "--host", "::"], 2, "turbopump: :: can be reached from other machines"),
         (["broker", "--advertise", "a:b"], 2, "turbopump: --advertise 'a:b' has no usable port"),
         (["broker", "-n", "nowhere"], 2, "turbopump: namesrvAddr 'nowhere' has no port"),
-        (["broker", "-c", "/no/such/file"], 2, "turbopump: the configuration file /no/such/file cannot be read: No such"),
-        (["namesrv", "--log-file", "/no/such/dir/log"], 2, "turbopump: the log file /no/such/dir/log cannot be opened"),
+        (
+            ["broker", "-c", "/no/such/file"],
+            2,
+            "turbopump: the configuration file /no/such/file cannot be read: No such",
+        ),
+        (
+            ["namesrv", "--log-file", "/no/such/dir/log"],
+            2,
+            "turbopump: the log file /no/such/dir/log cannot be opened",
+        ),
         (["topic", "list", "-n", "host"], 2, "turbopump: name server address 'host' has no port"),
-        (["topic", "list", "-n", "127.0.0.1:1"], 1, "turbopump: no name server can be reached: cannot connect to 127.0"),
+        (
+            ["topic", "list", "-n", "127.0.0.1:1"],
+            1,
+            "turbopump: no name server can be reached: cannot connect to 127.0",
+        ),
     ],
 )
-def test_a_failure_is_one_sentence_and_an_exit_code(run: Run, arguments: list[str], code: int, sentence: str) -> None:
+def test_a_failure_is_one_sentence_and_an_exit_code(
+    run: Run, arguments: list[str], code: int, sentence: str
+) -> None:
     done = run(*arguments)
     assert done.returncode == code
     assert done.stderr.startswith(sentence)

@@ -13,7 +13,8 @@ from turbopump.message.properties import encode_properties
 
 
 def received(message: Message, **properties: str) -> ReceivedMessage:
-    """The message as a broker would hand it out, with the properties that producer and broker add."""
+    """The message as a broker would hand it out, with the properties that producer and broker
+    add."""
     return ReceivedMessage(
         topic=message.topic,
         stored_body=message.body,
@@ -80,7 +81,9 @@ def test_a_line_that_is_no_message_is_refused_with_its_number(line: bytes) -> No
 
 def test_a_line_says_where_the_message_is_and_leaves_out_what_the_broker_added() -> None:
     message = Message("T", "hello", tags="A", keys="k", properties={"p": "v"})
-    line = json.loads(write_message(received(message, UNIQ_KEY="7F00", CLUSTER="c", WAIT="true", MSG_REGION="r")))
+    line = json.loads(
+        write_message(received(message, UNIQ_KEY="7F00", CLUSTER="c", WAIT="true", MSG_REGION="r"))
+    )
     assert line == {
         "topic": "T",
         "broker": "broker-a",
@@ -111,11 +114,25 @@ def test_what_consume_writes_produce_reads_as_the_same_message(
     sent = Message("T", body, tags=tags, keys=keys)
     sent.properties.update(properties)  # those of other clients may be blank
     again = read_message(write_message(received(sent, UNIQ_KEY="7F00")), "T", number=1)
-    assert (again.body, again.tags, again.keys, again.properties) == (sent.body, sent.tags, sent.keys, sent.properties)
+    assert (again.body, again.tags, again.keys, again.properties) == (
+        sent.body,
+        sent.tags,
+        sent.keys,
+        sent.properties,
+    )
 
 
-def test_a_line_that_was_written_from_a_message_is_read_back_without_what_brokers_put_in_and_one_by_hand_is_checked() -> None:
-    marks = {"UNIQ_KEY": "U", "MSG_REGION": "R", "TRACE_ON": "true", "DELAY": "3", "ORIGIN_MESSAGE_ID": "O", "mine": "1"}
+def test_a_line_that_was_written_from_a_message_is_read_back_without_what_brokers_put_in_and_one_by_hand_is_checked() -> (
+    None
+):
+    marks = {
+        "UNIQ_KEY": "U",
+        "MSG_REGION": "R",
+        "TRACE_ON": "true",
+        "DELAY": "3",
+        "ORIGIN_MESSAGE_ID": "O",
+        "mine": "1",
+    }
     line = write_message(received(Message("T", b"x", tags="t"), **marks))
     again = read_message(line, "T", number=1)
     assert (again.properties, again.tags) == ({"mine": "1", "TAGS": "t"}, "t")

@@ -1,4 +1,5 @@
-"""What a command says to who mistyped something: it names the mistake, and never passes it off as an answer."""
+"""What a command says to who mistyped something: it names the mistake, and never passes it off as
+an answer."""
 
 from __future__ import annotations
 
@@ -13,9 +14,15 @@ from turbopump.cli.dlq_export import open_export
 from turbopump.cli.entry import main
 
 MISTAKES = [
-    ("topic create a/b", "Invalid value for 'NAME': the topic name 'a/b' holds a character outside"),
+    (
+        "topic create a/b",
+        "Invalid value for 'NAME': the topic name 'a/b' holds a character outside",
+    ),
     ("produce a/b", "Invalid value for 'TOPIC': the topic name 'a/b' holds a character outside"),
-    ("consume a/b --idle 1", "Invalid value for 'TOPIC': the topic name 'a/b' holds a character outside"),
+    (
+        "consume a/b --idle 1",
+        "Invalid value for 'TOPIC': the topic name 'a/b' holds a character outside",
+    ),
     ("consume orders --group a/b --idle 1", "the group name 'a/b' holds a character outside"),
     ("consume orders --idle nan", "Invalid value for '--idle': nan is no number"),
     ("consume orders --idle soon", "Invalid value for '--idle': 'soon' is no number"),
@@ -29,7 +36,10 @@ MISTAKES = [
     ),
     ("message by-time orders --begin 99999999999999999999", "'99999999999999999999' is no time"),
     ("offset clone billing billing", "SOURCE and TARGET are both billing"),
-    ("topic create T --broker broker-a", "Invalid value for '--broker': address 'broker-a' has no port: HOST:PORT is expected"),
+    (
+        "topic create T --broker broker-a",
+        "Invalid value for '--broker': address 'broker-a' has no port: HOST:PORT is expected",
+    ),
     (
         "offset reset g T --begin --broker a:1;b:1",
         "Invalid value for '--broker': address 'a:1;b:1' has no usable host: HOST:PORT is expected",
@@ -39,7 +49,9 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("command", "words"), MISTAKES)
-def test_a_mistake_is_named_and_the_code_is_two(command: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_is_named_and_the_code_is_two(
+    command: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(command.split()) == 2
     told = capsys.readouterr()
     assert words in told.err
@@ -48,9 +60,17 @@ def test_a_mistake_is_named_and_the_code_is_two(command: str, words: str, capsys
 
 
 @pytest.mark.parametrize("command", ["dev", "broker"])
-@pytest.mark.parametrize(("data", "words"), [("", "--data is empty"), ("~/mq", "--data ~/mq: the shell has not put the home")])
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [("", "--data is empty"), ("~/mq", "--data ~/mq: the shell has not put the home")],
+)
 def test_what_a_shell_left_of_a_directory_is_not_made_below_this_one(
-    command: str, data: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str,
+    data: str,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main([command, "--data", data]) == 2
@@ -66,14 +86,19 @@ def test_a_file_is_no_store_directory(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_an_address_that_this_machine_has_not_is_named(run: Callable[..., Any]) -> None:
-    done = run("namesrv", "--port", "0", "--host", "192.0.2.1", "--insecure", "--log-level", "error")
+    done = run(
+        "namesrv", "--port", "0", "--host", "192.0.2.1", "--insecure", "--log-level", "error"
+    )
     assert done.returncode == 1
     assert done.stderr == (
-        "turbopump: cannot listen on 192.0.2.1:0: this machine has no such address; take one of its own, or 0.0.0.0 for all\n"
+        "turbopump: cannot listen on 192.0.2.1:0: this machine has no such address; take one of "
+        "its own, or 0.0.0.0 for all\n"
     )
 
 
-def test_who_answers_but_is_another_server_is_named_as_such(rocketmq: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_answers_but_is_another_server_is_named_as_such(
+    rocketmq: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     broker = rocketmq.broker_address
     assert main(["topic", "list", "-n", broker]) == 1
     assert f"{broker} is no name server (request type 206 not supported)" in capsys.readouterr().err
@@ -81,20 +106,30 @@ def test_who_answers_but_is_another_server_is_named_as_such(rocketmq: Any, capsy
     assert f"{rocketmq.namesrv} does not know this request" in capsys.readouterr().err
 
 
-def test_a_refused_connection_is_told_in_the_systems_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refused_connection_is_told_in_the_systems_words(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["topic", "list", "-n", "127.0.0.1:1"]) == 1
     assert capsys.readouterr().err == (
-        "turbopump: no name server can be reached: cannot connect to 127.0.0.1:1: Connection refused. "
+        "turbopump: no name server can be reached: cannot connect to 127.0.0.1:1: Connection "
+        "refused. "
         "Look at -n and NAMESRV_ADDR, and whether it runs (`turbopump dev` starts one)\n"
     )
 
 
-def test_the_topics_of_a_cluster_that_is_not_there_are_an_error(rocketmq: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_topics_of_a_cluster_that_is_not_there_are_an_error(
+    rocketmq: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["topic", "list", "-n", rocketmq.namesrv, "--cluster", "nowhere"]) == 1
-    assert "there is no cluster nowhere; the name server knows: DefaultCluster" in capsys.readouterr().err
+    assert (
+        "there is no cluster nowhere; the name server knows: DefaultCluster"
+        in capsys.readouterr().err
+    )
 
 
-@pytest.mark.parametrize("command", ["consumer show nobody", "offset show nobody", "offset clone nobody billing"])
+@pytest.mark.parametrize(
+    "command", ["consumer show nobody", "offset show nobody", "offset clone nobody billing"]
+)
 @pytest.mark.parametrize("output", ["text", "json"])
 def test_a_group_that_is_nowhere_is_not_said_to_be_up_to_date(
     run: Callable[..., Any], rocketmq: Any, command: str, output: str
@@ -108,10 +143,14 @@ def test_a_group_that_is_nowhere_is_not_said_to_be_up_to_date(
 def test_where_no_broker_is_there_nobody_says_that_there_are_no_dead_letters(
     start: Callable[..., Any], run: Callable[..., Any]
 ) -> None:
-    namesrv = "127.0.0.1:" + start("namesrv", "--port", "0").wait_for(r"^ready namesrv=\S+:(\d+)$")[1]
+    namesrv = (
+        "127.0.0.1:" + start("namesrv", "--port", "0").wait_for(r"^ready namesrv=\S+:(\d+)$")[1]
+    )
     done = run("dlq", "list", "-n", namesrv)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"turbopump: no broker is registered at the name server {namesrv}")
+    assert done.stderr.startswith(
+        f"turbopump: no broker is registered at the name server {namesrv}"
+    )
     assert done.stdout == ""
 
 
@@ -135,6 +174,8 @@ def test_an_export_says_which_file_could_not_be_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("group", ["consumer", "message", "offset", "dlq", "store", "topic"])
-def test_what_the_commands_of_a_group_do_is_told_in_whole_sentences(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_the_commands_of_a_group_do_is_told_in_whole_sentences(
+    group: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([group, "--help"]) == 0
     assert "..." not in capsys.readouterr().out.replace("[ARGS]...", "")

@@ -1,4 +1,5 @@
-"""Commands whose standard input or output is closed, or read by nobody, and ports that are in each other's way."""
+"""Commands whose standard input or output is closed, or read by nobody, and ports that are in each
+other's way."""
 
 import shlex
 import socket
@@ -26,7 +27,9 @@ def in_shell(line: str, namesrv: str = "") -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 @pytest.mark.parametrize("command", ["topic list", "produce orders"])
-def test_commands_run_with_closed_standard_streams(rocketmq: Any, command: str, closed: str) -> None:
+def test_commands_run_with_closed_standard_streams(
+    rocketmq: Any, command: str, closed: str
+) -> None:
     empty = "" if "<&-" in closed else "</dev/null"
     done = in_shell(f"turbopump {command} {closed} {empty}", rocketmq.namesrv)
     assert done.returncode == 0, done.stderr
@@ -35,19 +38,29 @@ def test_commands_run_with_closed_standard_streams(rocketmq: Any, command: str, 
 
 def test_servers_started_with_closed_streams_stop_cleanly() -> None:
     served = "turbopump dev --namesrv-port 0 --broker-port 0 <&- >> out & pid=$!"
-    done = in_shell(f'cd "$(mktemp -d)"; : > out; {served}; until grep -q ready out; do :; done; kill $pid; wait $pid')
+    done = in_shell(
+        f'cd "$(mktemp -d)"; : > out; {served}; until grep -q ready out; do :; done; '
+        "kill $pid; wait $pid"
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_results_that_nobody_reads_end_produce_with_a_sentence(rocketmq: Any) -> None:
-    done = in_shell("seq 20000 | turbopump produce orders --raw --results | head -1; echo ${PIPESTATUS[1]}", rocketmq.namesrv)
+    done = in_shell(
+        "seq 20000 | turbopump produce orders --raw --results | head -1; echo ${PIPESTATUS[1]}",
+        rocketmq.namesrv,
+    )
     assert done.stdout.splitlines()[-1] == "1"
     assert "nobody reads the results any more" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(("text", "number"), [(r"\n\nbad\n", 3), (r'{"body":"a"}\n\n \n{"tags":1}\n', 4)])
-def test_the_line_that_cannot_be_sent_is_counted_with_the_empty_ones(rocketmq: Any, text: str, number: int) -> None:
+@pytest.mark.parametrize(
+    ("text", "number"), [(r"\n\nbad\n", 3), (r'{"body":"a"}\n\n \n{"tags":1}\n', 4)]
+)
+def test_the_line_that_cannot_be_sent_is_counted_with_the_empty_ones(
+    rocketmq: Any, text: str, number: int
+) -> None:
     done = in_shell(f"printf {shlex.quote(text)} | turbopump produce orders", rocketmq.namesrv)
     assert f"line {number} is no message" in done.stderr
     assert done.returncode == 1

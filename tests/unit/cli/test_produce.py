@@ -1,4 +1,5 @@
-"""`turbopump produce`: what its exit code says of messages that are stored, but perhaps not yet on the disk."""
+"""`turbopump produce`: what its exit code says of messages that are stored, but perhaps not yet on
+the disk."""
 
 import threading
 from pathlib import Path

@@ -26,7 +26,10 @@ def test_the_progress_of_recovery_is_on_standard_error_once_whatever_level_and_f
     assert RECOVERY_PROGRESS == LOGGER
     file = tmp_path / "broker.log"
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, level, str(file) if to_file else "", LOGGER], capture_output=True, text=True, check=True
+        [sys.executable, "-c", SCRIPT, level, str(file) if to_file else "", LOGGER],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stderr.count("half of it") == 1
     assert "of no interest" not in done.stderr

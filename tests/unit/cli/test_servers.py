@@ -22,7 +22,9 @@ READY = r"^ready namesrv=(127\.0\.0\.1):(\d+)$"
     ("command", "config", "load"),
     [("namesrv", NamesrvConfig, load_namesrv_config), ("broker", BrokerConfig, load_broker_config)],
 )
-def test_p_prints_a_file_that_says_the_same(run: Run, tmp_path: Path, command: str, config: Any, load: Any) -> None:
+def test_p_prints_a_file_that_says_the_same(
+    run: Run, tmp_path: Path, command: str, config: Any, load: Any
+) -> None:
     first = run(command, "-p", "--port", "1234")
     assert first.returncode == 0
     assert first.stdout.count("\n") == len(list(settings_of(config)))
@@ -37,7 +39,18 @@ def test_options_win_over_the_file_of_a_broker(run: Run, tmp_path: Path) -> None
     conf = tmp_path / "broker.conf"
     conf.write_text("brokerName=from-file\nnamesrvAddr=file:1\nlistenPort=1\nbrokerIP1=file\n")
     shown = run(
-        "broker", "-p", "-c", str(conf), "-n", "a:1;b:2", "--port", "0", "--data", "/d", "--advertise", "shop.example:80"
+        "broker",
+        "-p",
+        "-c",
+        str(conf),
+        "-n",
+        "a:1;b:2",
+        "--port",
+        "0",
+        "--data",
+        "/d",
+        "--advertise",
+        "shop.example:80",
     ).stdout.splitlines()
     assert {
         "brokerName=from-file",
@@ -54,11 +67,15 @@ def test_an_unknown_key_is_reported_and_stops_nothing(run: Run, tmp_path: Path) 
     conf.write_text("listenPrt=1\n")
     done = run("namesrv", "-p", "-c", str(conf))
     assert done.returncode == 0
-    assert done.stderr.endswith(f"WARNING turbopump.config unknown key file={conf} key=listenPrt nearest=listenPort\n")
+    assert done.stderr.endswith(
+        f"WARNING turbopump.config unknown key file={conf} key=listenPrt nearest=listenPort\n"
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_name_server_says_that_it_is_ready_and_stops_cleanly(start: Start, number: signal.Signals) -> None:
+def test_a_name_server_says_that_it_is_ready_and_stops_cleanly(
+    start: Start, number: signal.Signals
+) -> None:
     server = start("namesrv", "--port", "0")
     host, port = server.wait_for(READY).groups()
     with socket.create_connection((host, int(port)), timeout=5) as connection:
@@ -74,7 +91,9 @@ def test_a_port_in_use_is_one_sentence(start: Start, run: Run) -> None:
     port = start("namesrv", "--port", "0").wait_for(READY)[2]
     done = run("namesrv", "--port", port, "--log-level", "error")
     assert done.returncode == 1
-    assert done.stderr.startswith(f"turbopump: port {port} on 127.0.0.1 is taken by another process")
+    assert done.stderr.startswith(
+        f"turbopump: port {port} on 127.0.0.1 is taken by another process"
+    )
     assert done.stderr.count("\n") == 1
 
 

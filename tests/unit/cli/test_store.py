@@ -1,4 +1,5 @@
-"""`turbopump store`: what it prints, and the exit code that tells clean from damaged from unreadable."""
+"""`turbopump store`: what it prints, and the exit code that tells clean from damaged from
+unreadable."""
 
 import io
 import json
@@ -34,14 +35,18 @@ def first_segment(root: Path) -> Path:
     return root / "commitlog" / ("0" * 20)
 
 
-def test_a_clean_store_is_verified_with_exit_code_zero(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_clean_store_is_verified_with_exit_code_zero(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["store", "verify", str(root)]) == 0
     shown = lines(capsys)
     assert shown[-1] == "clean"
     assert f"{COUNT} messages" in shown[-2]
 
 
-def test_damage_is_told_by_place_and_by_exit_code_one(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage_is_told_by_place_and_by_exit_code_one(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with changed(first_segment(root), flip(60)):
         assert main(["store", "verify", str(root)]) == 1
         shown = lines(capsys)
@@ -57,22 +62,34 @@ def test_damage_is_told_by_place_and_by_exit_code_one(root: Path, capsys: pytest
     assert (finding["file"], finding["offset"]) == ("commitlog/00000000000000000000", 0)
 
 
-def test_a_store_is_inspected_as_text_and_as_json(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_store_is_inspected_as_text_and_as_json(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (root / "config").mkdir(exist_ok=True)
     (root / "config" / "topics.json").write_text('{"topicConfigTable":{"T":{}}}')
     assert main(["store", "inspect", str(root)]) == 0
     text = "\n".join(lines(capsys))
-    for part in ("T/1  0–15", "topics.json  29 B  entries 1", "abort file none", "lock free", "2023-11-14T22:13:20.000Z"):
+    for part in (
+        "T/1  0–15",
+        "topics.json  29 B  entries 1",
+        "abort file none",
+        "lock free",
+        "2023-11-14T22:13:20.000Z",
+    ):
         assert part in text
     assert main(["store", "inspect", "--output", "json", str(root)]) == 0
     (summary,) = objects(capsys)
-    assert [(queue["topic"], queue["queue_id"], queue["max_index"]) for queue in summary["queues"]] == [  # type: ignore[attr-defined]
+    assert [
+        (queue["topic"], queue["queue_id"], queue["max_index"]) for queue in summary["queues"]
+    ] == [  # type: ignore[attr-defined]
         ("T", 0, 15),
         ("T", 1, 15),
     ]
 
 
-def test_a_running_broker_is_noticed(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_running_broker_is_noticed(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     directory = numbered_store(tmp_path / "other", 5)
     store = directory.open()
     try:
@@ -106,10 +123,14 @@ def test_a_wrong_directory_is_one_sentence_and_exit_code_two(
     assert "is no store directory" in said[1]
 
 
-def test_messages_are_dumped_as_lines_that_produce_reads_back(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_messages_are_dumped_as_lines_that_produce_reads_back(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["store", "dump", str(root)]) == 0
     shown = lines(capsys)
-    assert [json.loads(line)["body"] for line in shown] == [f"body-{number}" for number in range(COUNT)]
+    assert [json.loads(line)["body"] for line in shown] == [
+        f"body-{number}" for number in range(COUNT)
+    ]
     message = read_message(shown[7].encode(), "T", number=1)
     assert (message.body, message.tags, message.keys) == (b"body-7", "tag1", ["k7", "both"])
 
@@ -136,7 +157,9 @@ def test_messages_are_picked_by_topic_queue_place_and_key(
     assert code == (1 if arguments[:2] == ["--from", "1"] else 0)  # byte 1 is no message's begin
 
 
-def test_a_dump_of_a_topic_that_the_store_does_not_know_says_so(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dump_of_a_topic_that_the_store_does_not_know_says_so(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (root / "config").mkdir(exist_ok=True)
     (root / "config" / "topics.json").write_text('{"topicConfigTable":{"orders":{}}}')
     assert main(["store", "dump", str(root), "--topic", "ordrs"]) == 2
@@ -153,11 +176,30 @@ def test_a_dump_of_a_topic_that_the_store_does_not_know_says_so(root: Path, caps
 def test_a_dump_needs_no_queues(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = root / "consumequeue" / "T" / "1" / ("0" * 20)
     with changed(file, flip(41, 3)):
-        assert main(["store", "dump", "--topic", "T", "--queue", "1", "--from", "2", "--count", "1", str(root)]) == 0
+        assert (
+            main(
+                [
+                    "store",
+                    "dump",
+                    "--topic",
+                    "T",
+                    "--queue",
+                    "1",
+                    "--from",
+                    "2",
+                    "--count",
+                    "1",
+                    str(root),
+                ]
+            )
+            == 0
+        )
     assert objects(capsys)[0]["body"] == "body-5"
 
 
-def test_damaged_messages_are_passed_over_and_said(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_messages_are_passed_over_and_said(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with changed(first_segment(root), flip(60)):
         assert main(["store", "dump", "--output", "text", str(root)]) == 1
     out, err = capsys.readouterr()
@@ -187,7 +229,11 @@ def test_queues_indexes_checkpoint_and_abort_file_elsewhere_are_named_by_options
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     options = []
-    for option, name in (("--consume-queue", "consumequeue"), ("--index", "index"), ("--checkpoint", "checkpoint")):
+    for option, name in (
+        ("--consume-queue", "consumequeue"),
+        ("--index", "index"),
+        ("--checkpoint", "checkpoint"),
+    ):
         (root / name).rename(elsewhere / name)
         options += [option, str(elsewhere / name)]
     for option, code in ((options, 0), ([], 1)):
@@ -201,7 +247,9 @@ def test_queues_indexes_checkpoint_and_abort_file_elsewhere_are_named_by_options
     assert "unclean" not in capsys.readouterr().out
 
 
-def test_segments_elsewhere_are_named_by_an_option(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_segments_elsewhere_are_named_by_an_option(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (root / "commitlog").rename(tmp_path / "elsewhere")
     assert main(["store", "verify", "--commit-log", f"{tmp_path / 'elsewhere'}", str(root)]) == 0
     assert lines(capsys)[-1] == "clean"
@@ -212,7 +260,9 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_directory_of_segments_that_is_named_twice_counts_once(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_of_segments_that_is_named_twice_counts_once(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     log = root / "commitlog"
     assert main(["store", "verify", str(root), "--commit-log", f"{log},{log}/"]) == 0
     assert "clean" in capsys.readouterr().out
@@ -242,7 +292,9 @@ def test_a_terminal_sees_how_far_the_check_is(root: Path, monkeypatch: pytest.Mo
 def test_every_kind_of_finding_has_its_line_in_the_docs() -> None:
     page = Path(__file__).parents[3].joinpath("docs", "store.md").read_text("utf-8")
     rows = re.findall(r"^\| `(\w+)` \| (damage|notice) \| (.+) \|$", page, flags=re.MULTILINE)
-    assert rows == [(name, "damage" if kind.damage else "notice", kind.meaning) for name, kind in KINDS.items()]
+    assert rows == [
+        (name, "damage" if kind.damage else "notice", kind.meaning) for name, kind in KINDS.items()
+    ]
 
 
 def test_without_an_action_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -250,7 +302,9 @@ def test_without_an_action_the_help_is_shown(capsys: pytest.CaptureFixture[str])
     assert "inspect" in capsys.readouterr().err
 
 
-def test_a_dump_that_tells_of_damaged_files_ends_so_too(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dump_that_tells_of_damaged_files_ends_so_too(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (root / "commitlog" / "strange").touch()
     assert main(["store", "dump", "--count", "1", str(root)]) == 1
     assert "damage foreign_file" in capsys.readouterr().err
@@ -258,7 +312,9 @@ def test_a_dump_that_tells_of_damaged_files_ends_so_too(root: Path, capsys: pyte
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="its file systems take UTF-8 names only")
 @pytest.mark.parametrize("what", ["inspect", "verify"])
-def test_json_stays_json_whatever_a_foreign_file_is_called(root: Path, capsys: pytest.CaptureFixture[str], what: str) -> None:
+def test_json_stays_json_whatever_a_foreign_file_is_called(
+    root: Path, capsys: pytest.CaptureFixture[str], what: str
+) -> None:
     with open(os.fsencode(root / "commitlog") + b"/\xff\xfe", "wb"):
         pass
     assert main(["store", what, "--output", "json", str(root)]) == 1

@@ -10,7 +10,9 @@ from tests.unit.store.directory import Directory, put
 from turbopump.cli import main
 
 
-def test_what_is_lost_is_told_and_the_command_ends_with_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_lost_is_told_and_the_command_ends_with_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     directory = filled(tmp_path / "store", stopped=False)
     root, path = directory.paths.root, segment(directory, 0)
     with bad_sectors((path, 2)):
@@ -26,7 +28,10 @@ def test_what_is_lost_is_told_and_the_command_ends_with_one(tmp_path: Path, caps
     original = root / "commitlog.unreadable" / path.name
     assert told[-2] == f"kept {original}: {path} is a copy now, with zeros where it cannot be read"
     assert told[-1] == "unreadable 4.0 KiB of 192.0 KiB; messages lost 5; segments replaced 1"
-    assert dry == [*told[:-2], "unreadable 4.0 KiB of 192.0 KiB; messages lost 5; nothing was changed"]
+    assert dry == [
+        *told[:-2],
+        "unreadable 4.0 KiB of 192.0 KiB; messages lost 5; nothing was changed",
+    ]
     assert again == ["all of the log can be read (192.0 KiB); nothing was changed"]
 
 
@@ -41,7 +46,9 @@ def test_the_same_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         {"topic": "T", "queue": 0, "queue_offset": 4, "end": 7},
         {"topic": "T", "queue": 1, "queue_offset": 4, "end": 6},
     ]
-    assert report["kept"] == [{"file": str(path), "original": str(root / "commitlog.unreadable" / path.name)}]
+    assert report["kept"] == [
+        {"file": str(path), "original": str(root / "commitlog.unreadable" / path.name)}
+    ]
     assert report["at_the_end"] is False
 
 
@@ -60,12 +67,17 @@ def test_at_the_end_of_the_log_it_is_told_that_offsets_are_given_again(
     assert "gives the offsets of messages that lay behind it again" in told
 
 
-def test_a_queue_that_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_queue_that_cannot_be_read_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     directory = filled(tmp_path / "store", stopped=True)
     queue = min((directory.paths.consume_queues / "T" / "1").iterdir())
     with bad_sectors((segment(directory, 0), 2), (queue, 0)):
         assert main(["store", "set-apart", "--dry-run", str(directory.paths.root)]) == 1
-    assert f"notice {queue} cannot be read whole: more messages may be lost" in capsys.readouterr().out.splitlines()
+    assert (
+        f"notice {queue} cannot be read whole: more messages may be lost"
+        in capsys.readouterr().out.splitlines()
+    )
 
 
 def test_beside_a_broker_and_where_there_is_no_store_it_ends_with_two(

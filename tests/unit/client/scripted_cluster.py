@@ -1,6 +1,8 @@
-"""A name server and brokers that answer from lists, and whatever a test scripts instead: the other side of every client test.
+"""A name server and brokers that answer from lists, and whatever a test scripts instead: the other
+side of every client test.
 
-Runs on any loop; the tests here run it in virtual time (``simulate``). It must not know what the client under test is.
+Runs on any loop; the tests here run it in virtual time (``simulate``). It must not know what the
+client under test is.
 """
 
 from __future__ import annotations
@@ -25,7 +27,12 @@ from turbopump.protocol.bodies.route import BrokerData, QueueData, TopicRouteDat
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command, encode_command, request_command
 from turbopump.protocol.request import Request
-from turbopump.protocol.requests.clients import GetConsumerListByGroup, Heartbeat, NotifyConsumerIdsChanged, UnregisterClient
+from turbopump.protocol.requests.clients import (
+    GetConsumerListByGroup,
+    Heartbeat,
+    NotifyConsumerIdsChanged,
+    UnregisterClient,
+)
 from turbopump.protocol.requests.locks import LockBatchMq, UnlockBatchMq
 from turbopump.protocol.requests.namesrv import GetBrokerClusterInfo, GetRouteInfo
 from turbopump.protocol.requests.offsets import (
@@ -60,7 +67,8 @@ class ScriptedNameServer:
         self.asked: list[str] = []
         self.address = ""
         self.silent = False
-        """Whether it takes questions about routes and answers none: as a process that is stopped, or a host that swaps."""
+        """Whether it takes questions about routes and answers none: as a process that is stopped,
+        or a host that swaps."""
         router = Router()
         router.add(GetRouteInfo, self._route)
         router.add(GetBrokerClusterInfo, self._cluster)
@@ -77,7 +85,10 @@ class ScriptedNameServer:
         """From now on ``topic`` is on these brokers."""
         self.routes[topic] = TopicRouteData(
             queue_datas=[
-                QueueData(broker_name=b.name, read_queue_nums=queues, write_queue_nums=queues, perm=perm) for b in brokers
+                QueueData(
+                    broker_name=b.name, read_queue_nums=queues, write_queue_nums=queues, perm=perm
+                )
+                for b in brokers
             ],
             broker_datas=[b.data for b in brokers],
         )
@@ -89,15 +100,23 @@ class ScriptedNameServer:
             return None
         data = self.routes.get(request.topic)
         if data is None:
-            return Response(code=ResponseCode.TOPIC_NOT_EXIST, remark=f"No topic route info in name server: {request.topic}")
+            return Response(
+                code=ResponseCode.TOPIC_NOT_EXIST,
+                remark=f"No topic route info in name server: {request.topic}",
+            )
         return Response(body=fastjson.encode(data))
 
     def _cluster(self, request: GetBrokerClusterInfo, context: RequestContext) -> Response:
-        return Response(body=fastjson.encode(ClusterInfo(broker_addr_table=self.known_brokers, cluster_addr_table={})))
+        return Response(
+            body=fastjson.encode(
+                ClusterInfo(broker_addr_table=self.known_brokers, cluster_addr_table={})
+            )
+        )
 
 
 class ScriptedBroker:
-    """Keeps what it is sent and gives it back. ``script[code]`` is a list of answers (or None: silence) that come before its own."""
+    """Keeps what it is sent and gives it back. ``script[code]`` is a list of answers (or None:
+    silence) that come before its own."""
 
     def __init__(self, name: str = "broker-a") -> None:
         self.name = name
@@ -115,12 +134,16 @@ class ScriptedBroker:
         """Group and queue to the client id that has locked it."""
         self.on_create: Callable[[CreateTopic], None] = lambda _: None
         self.update_delays: deque[float] = deque()
-        """Seconds that the next updates of offsets take, each by itself: a later one may be done first, as in Apache's thread pool."""
+        """Seconds that the next updates of offsets take, each by itself: a later one may be done
+        first, as in Apache's thread pool."""
         self.answers_zero = False
-        """Whether a group without a place hears 0, as of a queue whose first message is still in the broker's memory."""
+        """Whether a group without a place hears 0, as of a queue whose first message is still in
+        the broker's memory."""
         self.takes_back = False
         """Whether consumers may send messages back; they are not brought again."""
-        self.further: list[tuple[type[Request[Any]], Callable[[Any, RequestContext], Response | None]]] = []
+        self.further: list[
+            tuple[type[Request[Any]], Callable[[Any, RequestContext], Response | None]]
+        ] = []
         """What else it answers, and how; set before ``start``."""
         self._held: list[tuple[PullMessage, RequestContext]] = []
         self._server: RemotingServer | None = None
@@ -155,13 +178,15 @@ class ScriptedBroker:
         self.address = f"{host}:{self._port}"
 
     async def stop(self) -> None:
-        """Every connection ends; ``start`` brings it back on the same port with all it had, members excepted."""
+        """Every connection ends; ``start`` brings it back on the same port with all it had, members
+        excepted."""
         if self._server is not None:
             server, self._server = self._server, None
             await server.close()
 
     def go_deaf(self) -> None:
-        """Read nothing more from the connections there are, and send nothing: as a host without power. New ones work."""
+        """Read nothing more from the connections there are, and send nothing: as a host without
+        power. New ones work."""
         assert self._server is not None
         for connection in self._server.connections:
             assert connection._transport is not None
@@ -177,7 +202,14 @@ class ScriptedBroker:
         return [request for request, _ in self.received if type(request) is type_]
 
     def store(
-        self, topic: str, queue_id: int, body: bytes, properties: str = "", *, sys_flag: int = 0, with_crc: bool = False
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes,
+        properties: str = "",
+        *,
+        sys_flag: int = 0,
+        with_crc: bool = False,
     ) -> None:
         """A message comes from somewhere."""
         entries = self.entries[topic, queue_id]
@@ -214,7 +246,9 @@ class ScriptedBroker:
         for connection in list(self.members[group].values()):
             connection.send_frame(encode_command(Command(notice.code, flag=2, ext=notice.to_ext())))
 
-    def _scripted(self, handler: Callable[[Any, RequestContext], Response | None]) -> Callable[..., Response | None]:
+    def _scripted(
+        self, handler: Callable[[Any, RequestContext], Response | None]
+    ) -> Callable[..., Response | None]:
         def answer(request: Request[Any], context: RequestContext) -> Response | None:
             self.received.append((request, context.body))
             script = self.script[int(request.code)]
@@ -223,7 +257,12 @@ class ScriptedBroker:
         return answer
 
     async def push_reply(
-        self, client_id: str, properties: str, body: bytes, sys_flag: int = 0, host: str = "127.0.0.1:1"
+        self,
+        client_id: str,
+        properties: str,
+        body: bytes,
+        sys_flag: int = 0,
+        host: str = "127.0.0.1:1",
     ) -> Command | None:
         """Push a reply (326) to a producer; its answer, None if there is no such producer here."""
         peer = self.producing.get(client_id)
@@ -244,7 +283,9 @@ class ScriptedBroker:
             store_host=host,
             store_timestamp=2,
         )
-        answer: Command = await peer.start_call(opaque, encode_command(request_command(push, body, opaque=opaque)), 10)
+        answer: Command = await peer.start_call(
+            opaque, encode_command(request_command(push, body, opaque=opaque)), 10
+        )
         return answer
 
     async def _reply(self, request: SendReplyMessageV2, context: RequestContext) -> Response:
@@ -252,14 +293,23 @@ class ScriptedBroker:
         client_id = decode_properties(properties)["REPLY_TO_CLIENT"]
         answer = await self.push_reply(client_id, properties, context.body, request.sys_flag)
         if answer is None:
-            return refusal(ResponseCode.SYSTEM_ERROR, f"push reply message fail, channel of <{client_id}> not found.")
+            return refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"push reply message fail, channel of <{client_id}> not found.",
+            )
         return Response(SendMessageReply(msg_id="0", queue_id=0, queue_offset=0), code=answer.code)
 
     def _gone(self, connection: Connection) -> None:
-        self.producing = {client_id: peer for client_id, peer in self.producing.items() if peer is not connection}
-        self._held = [(request, context) for request, context in self._held if context.peer is not connection]
+        self.producing = {
+            client_id: peer for client_id, peer in self.producing.items() if peer is not connection
+        }
+        self._held = [
+            (request, context) for request, context in self._held if context.peer is not connection
+        ]
         for members in self.members.values():
-            for client_id in [client_id for client_id, peer in members.items() if peer is connection]:
+            for client_id in [
+                client_id for client_id, peer in members.items() if peer is connection
+            ]:
                 del members[client_id]
 
     def _send(self, request: SendMessageV2, context: RequestContext) -> Response:
@@ -267,7 +317,11 @@ class ScriptedBroker:
         offset = len(entries)
         self.store(request.topic, request.queue_id, context.body, request.properties or "")
         return Response(
-            SendMessageReply(msg_id="7F00000100002A9F00000000000000FF", queue_id=request.queue_id, queue_offset=offset)
+            SendMessageReply(
+                msg_id="7F00000100002A9F00000000000000FF",
+                queue_id=request.queue_id,
+                queue_offset=offset,
+            )
         )
 
     def _heartbeat(self, request: Heartbeat, context: RequestContext) -> Response:
@@ -285,24 +339,40 @@ class ScriptedBroker:
 
     def _unregister(self, request: UnregisterClient, context: RequestContext) -> Response:
         self.farewells.append(request)
-        if request.consumer_group and self.members[request.consumer_group].pop(request.client_id, None):
+        if request.consumer_group and self.members[request.consumer_group].pop(
+            request.client_id, None
+        ):
             self.notify(request.consumer_group)
         return Response()
 
     def _list_members(self, request: GetConsumerListByGroup, context: RequestContext) -> Response:
-        return Response(body=fastjson.encode(ConsumerIdList(consumer_id_list=list(self.members[request.consumer_group]))))
+        return Response(
+            body=fastjson.encode(
+                ConsumerIdList(consumer_id_list=list(self.members[request.consumer_group]))
+            )
+        )
 
     def _pull(self, request: PullMessage, context: RequestContext) -> Response | None:
-        if not request.sys_flag & PullSysFlag.SUBSCRIPTION and not self.members[request.consumer_group]:
-            return Response(code=ResponseCode.SUBSCRIPTION_NOT_EXIST, remark="the consumer's subscription not exist")
+        if (
+            not request.sys_flag & PullSysFlag.SUBSCRIPTION
+            and not self.members[request.consumer_group]
+        ):
+            return Response(
+                code=ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                remark="the consumer's subscription not exist",
+            )
         if request.sys_flag & PullSysFlag.COMMIT_OFFSET:
-            self.committed[request.consumer_group, request.topic, request.queue_id] = request.commit_offset
+            self.committed[request.consumer_group, request.topic, request.queue_id] = (
+                request.commit_offset
+            )
         answer = self._look(request)
         if answer is not None:
             return answer
         if request.sys_flag & PullSysFlag.SUSPEND:
             self._held.append((request, context))
-            asyncio.get_running_loop().call_later(request.suspend_timeout_millis / 1000, self._release, context)
+            asyncio.get_running_loop().call_later(
+                request.suspend_timeout_millis / 1000, self._release, context
+            )
             return None
         return self._pulled(request, ResponseCode.PULL_NOT_FOUND, request.queue_offset)
 
@@ -319,11 +389,15 @@ class ScriptedBroker:
         if at == end:
             return None
         if not first <= at < end:
-            return self._pulled(request, ResponseCode.PULL_OFFSET_MOVED, first if at < first else end)
+            return self._pulled(
+                request, ResponseCode.PULL_OFFSET_MOVED, first if at < first else end
+            )
         wanted = entries[at - first : at - first + request.max_msg_nums]
         return self._pulled(request, ResponseCode.SUCCESS, at + len(wanted), b"".join(wanted))
 
-    def _pulled(self, request: PullMessage, code: int, next_offset: int, body: bytes = b"") -> Response:
+    def _pulled(
+        self, request: PullMessage, code: int, next_offset: int, body: bytes = b""
+    ) -> Response:
         first = self.min_offset[request.topic, request.queue_id]
         end = first + len(self.entries[request.topic, request.queue_id])
         reply = PullMessageReply(next_begin_offset=next_offset, min_offset=first, max_offset=end)
@@ -335,14 +409,19 @@ class ScriptedBroker:
             offset = 0
         return NOT_FOUND if offset is None else Response(OffsetReply(offset=offset))
 
-    async def _update_offset(self, request: UpdateConsumerOffset, context: RequestContext) -> Response:
-        """As Apache's (``ConsumerOffsetManager.commitOffset``), which does not lock: of a topic's first offsets the last replaces all."""
+    async def _update_offset(
+        self, request: UpdateConsumerOffset, context: RequestContext
+    ) -> Response:
+        """As Apache's (``ConsumerOffsetManager.commitOffset``), which does not lock: of a topic's
+        first offsets the last replaces all."""
         place = request.consumer_group, request.topic
         is_first = all(key[:2] != place for key in self.committed)
         if self.update_delays:
             await asyncio.sleep(self.update_delays.popleft())
         if is_first:
-            self.committed = {key: offset for key, offset in self.committed.items() if key[:2] != place}
+            self.committed = {
+                key: offset for key, offset in self.committed.items() if key[:2] != place
+            }
         self.committed[*place, request.queue_id or 0] = request.commit_offset or 0
         return Response()
 
@@ -356,7 +435,11 @@ class ScriptedBroker:
     def _lock(self, request: LockBatchMq, context: RequestContext) -> Response:
         body = fastjson.decode(context.body, LockBatchRequestBody)
         group, client_id = body.consumer_group or "", body.client_id or ""
-        granted = [queue for queue in body.mq_set if self.holders.setdefault((group, queue), client_id) == client_id]
+        granted = [
+            queue
+            for queue in body.mq_set
+            if self.holders.setdefault((group, queue), client_id) == client_id
+        ]
         return Response(body=fastjson.encode(LockBatchResponseBody(locked=tuple(granted))))
 
     def _unlock(self, request: UnlockBatchMq, context: RequestContext) -> Response:
@@ -404,7 +487,8 @@ async def scripted_cluster(
     queues: int = 4,
     prepare: Callable[[ScriptedBroker], object] = lambda _: None,
 ) -> AsyncIterator[ScriptedCluster]:
-    """Up for as long as the block lasts, with ``topic`` on every broker. ``prepare`` sees each broker before it starts."""
+    """Up for as long as the block lasts, with ``topic`` on every broker. ``prepare`` sees each
+    broker before it starts."""
     name_server = ScriptedNameServer()
     names = [ScriptedBroker(f"broker-{letter}") for letter in "abcdef"[:brokers]]
     await name_server.start()
@@ -414,7 +498,11 @@ async def scripted_cluster(
         await broker.start()
     if topic is not None:
         name_server.route(topic, *names, queues=queues)
-    settings = {"clock": simulation.clock(HOST), "random": simulation.source("client"), "local_ip": HOST}
+    settings = {
+        "clock": simulation.clock(HOST),
+        "random": simulation.source("client"),
+        "local_ip": HOST,
+    }
     try:
         yield ScriptedCluster(name_server, names, settings)
     finally:
@@ -423,7 +511,9 @@ async def scripted_cluster(
         await name_server.stop()
 
 
-def _register(name_server: ScriptedNameServer, broker: ScriptedBroker, request: CreateTopic) -> None:
+def _register(
+    name_server: ScriptedNameServer, broker: ScriptedBroker, request: CreateTopic
+) -> None:
     """The name server knows a new topic of this broker too."""
     before = name_server.routes.get(request.topic)
     name_server.route(request.topic, broker, queues=request.write_queue_nums)
@@ -433,8 +523,11 @@ def _register(name_server: ScriptedNameServer, broker: ScriptedBroker, request: 
 
 
 @asynccontextmanager
-async def deaf_to_sends(cluster: ScriptedCluster) -> AsyncIterator[asyncio.Future[asyncio.Transport]]:
-    """The route of ``orders`` leads to a peer that reads nothing; its end of the first connection, once there is one."""
+async def deaf_to_sends(
+    cluster: ScriptedCluster,
+) -> AsyncIterator[asyncio.Future[asyncio.Transport]]:
+    """The route of ``orders`` leads to a peer that reads nothing; its end of the first connection,
+    once there is one."""
     loop = asyncio.get_running_loop()
     made: asyncio.Future[asyncio.Transport] = loop.create_future()
 

@@ -1,4 +1,5 @@
-"""POP for a scripted broker: messages are taken for a while and come again by way of the group's retry topic, as Apache's brokers do it.
+"""POP for a scripted broker: messages are taken for a while and come again by way of the group's
+retry topic, as Apache's brokers do it.
 
 It must not know what the client under test is.
 """
@@ -59,7 +60,8 @@ Place = tuple[str, int, int]
 
 @dataclass
 class ScriptedPops:
-    """Answers pops of ``broker``; groups begin at the first message. ``acked`` and ``changed`` tell what clients said."""
+    """Answers pops of ``broker``; groups begin at the first message. ``acked`` and ``changed`` tell
+    what clients said."""
 
     broker: ScriptedBroker
     batches: bool = True
@@ -93,13 +95,16 @@ class ScriptedPops:
         """What is in somebody's hands."""
         return [place for _, place in self._out]
 
-    def store(self, topic: str, queue_id: int, body: bytes, properties: str = "", *, sys_flag: int = 0) -> None:
+    def store(
+        self, topic: str, queue_id: int, body: bytes, properties: str = "", *, sys_flag: int = 0
+    ) -> None:
         """A message comes from somewhere; whoever waits hears of it."""
         self.broker.store(topic, queue_id, body, properties, sys_flag=sys_flag)
         self._arrived()
 
     def lose_next_answer(self, network: SimulatedNetwork) -> None:
-        """Every connection (all are of one host) ends when the next messages are about to go out."""
+        """Every connection (all are of one host) ends when the next messages are about to go
+        out."""
 
         def lose() -> None:
             self.on_pop = lambda: None
@@ -115,7 +120,8 @@ class ScriptedPops:
                 self._held.remove(held)
                 held[1].answer(answer)
 
-    # --- popping -------------------------------------------------------------------------------------------------------------
+    # --- popping
+    # ----------------------------------------------------------------------------------------------
 
     def _pop(self, request: PopMessage, context: RequestContext) -> Response | None:
         if request.max_msg_nums > 32:
@@ -125,7 +131,9 @@ class ScriptedPops:
         )
 
     def _notify(self, request: Notification, context: RequestContext) -> Response | None:
-        return self._look(request) or self._hold(request, context, Response(NotificationReply(has_msg=False)))
+        return self._look(request) or self._hold(
+            request, context, Response(NotificationReply(has_msg=False))
+        )
 
     def _look(self, request: PopMessage | Notification) -> Response | None:
         """The answer, if there is something."""
@@ -135,10 +143,15 @@ class ScriptedPops:
                 keys = [
                     key
                     for key in keys
-                    if not any((key[0], (*key[1:], n)) in self._out for n in self._taken.get(key, (None, []))[1])
+                    if not any(
+                        (key[0], (*key[1:], n)) in self._out
+                        for n in self._taken.get(key, (None, []))[1]
+                    )
                 ]
             has = any(
-                self._next[key] < len(self.broker.entries[key[1:]]) or self._taken.get(key, (None, []))[1] for key in keys
+                self._next[key] < len(self.broker.entries[key[1:]])
+                or self._taken.get(key, (None, []))[1]
+                for key in keys
             )
             return Response(NotificationReply(has_msg=True)) if has else None
         taken: list[tuple[str, ReceivedMessage]] = []
@@ -155,13 +168,18 @@ class ScriptedPops:
         return self._handed_out(request, taken) if taken else None
 
     def _queues(self, request: PopMessage | Notification) -> list[tuple[str, int]]:
-        retries = [] if request.order else [(pop_retry_topic(request.topic, request.consumer_group), 0)]
-        ids = sorted({queue_id for topic, queue_id in self.broker.entries if topic == request.topic})
+        retries = (
+            [] if request.order else [(pop_retry_topic(request.topic, request.consumer_group), 0)]
+        )
+        ids = sorted(
+            {queue_id for topic, queue_id in self.broker.entries if topic == request.topic}
+        )
         wanted = [queue_id for queue_id in ids if request.queue_id in (-1, queue_id)]
         return [*retries, *((request.topic, queue_id) for queue_id in wanted)]
 
     def _is_blocked(self, key: tuple[str, str, int], attempt_id: str | None) -> bool:
-        """In order: while something that was taken is invisible, unless its taker has not got the answer. Else it comes from there on."""
+        """In order: while something that was taken is invisible, unless its taker has not got the
+        answer. Else it comes from there on."""
         group, topic, queue_id = key
         last_attempt, left = self._taken.get(key, (None, []))
         places = [(topic, queue_id, offset) for offset in left]
@@ -176,7 +194,9 @@ class ScriptedPops:
             self._next[key] = left[0]
         return False
 
-    def _handed_out(self, request: PopMessage, taken: list[tuple[str, ReceivedMessage]]) -> Response:
+    def _handed_out(
+        self, request: PopMessage, taken: list[tuple[str, ReceivedMessage]]
+    ) -> Response:
         self.on_pop()
         now = self._now_ms()
         starts: dict[tuple[str, int], int] = {}
@@ -199,11 +219,19 @@ class ScriptedPops:
                     queue_id=0,
                     queue_offset=message.queue_offset,
                 )
-                entry = _entry(message, request.topic, message.queue_offset, f"{POP_CK}\x01{handle.encode()}\x02")
+                entry = _entry(
+                    message,
+                    request.topic,
+                    message.queue_offset,
+                    f"{POP_CK}\x01{handle.encode()}\x02",
+                )
             body += entry
         if request.order:
             for (topic, queue_id), list_ in offsets.items():
-                self._taken[request.consumer_group, topic, queue_id] = request.attempt_id, list(list_)
+                self._taken[request.consumer_group, topic, queue_id] = (
+                    request.attempt_id,
+                    list(list_),
+                )
         counts = [
             (message_key(kind_of(t), q, offset), self._came[request.consumer_group, (t, q, offset)])
             for (t, q), list_ in offsets.items()
@@ -215,12 +243,18 @@ class ScriptedPops:
             revive_qid=ORDER_REVIVE_QUEUE if request.order else 3,
             order_count_info=encode_numbers(counts) if request.order else None,
             rest_num=0,
-            start_offset_info=encode_numbers((queue_key(kind_of(t), q), start) for (t, q), start in starts.items()),
-            msg_offset_info=encode_offsets((queue_key(kind_of(t), q), list_) for (t, q), list_ in offsets.items()),
+            start_offset_info=encode_numbers(
+                (queue_key(kind_of(t), q), start) for (t, q), start in starts.items()
+            ),
+            msg_offset_info=encode_offsets(
+                (queue_key(kind_of(t), q), list_) for (t, q), list_ in offsets.items()
+            ),
         )
         return Response(reply, body=body)
 
-    def _hold(self, request: PopMessage | Notification, context: RequestContext, nothing: Response) -> Response | None:
+    def _hold(
+        self, request: PopMessage | Notification, context: RequestContext, nothing: Response
+    ) -> Response | None:
         if request.poll_time <= 0:
             return nothing
 
@@ -234,10 +268,13 @@ class ScriptedPops:
         asyncio.get_running_loop().call_later(request.poll_time / 1000, release)
         return None
 
-    # --- what becomes of them ------------------------------------------------------------------------------------------------
+    # --- what becomes of them
+    # ----------------------------------------------------------------------------------------------
 
     def _take(self, group: str, place: Place, pop_time: int, invisible_ms: int) -> None:
-        timer = asyncio.get_running_loop().call_later(invisible_ms / 1000, self._revive, group, place)
+        timer = asyncio.get_running_loop().call_later(
+            invisible_ms / 1000, self._revive, group, place
+        )
         self._out[group, place] = pop_time, timer
 
     def _revive(self, group: str, place: Place) -> None:
@@ -285,7 +322,9 @@ class ScriptedPops:
         assert body.broker_name == self.broker.name
         for ack in body.acks or ():
             group = ack.consumer_group or ""
-            topic = real_topic(kind_of(RETRY_PREFIX if ack.retry == "1" else ""), ack.topic or "", group)
+            topic = real_topic(
+                kind_of(RETRY_PREFIX if ack.retry == "1" else ""), ack.topic or "", group
+            )
             for bit in unpack_bits(ack.bits or b""):
                 place = topic, ack.queue_id, ack.start_offset + bit
                 self._acknowledge(group, place, ack.pop_time)
@@ -299,25 +338,34 @@ class ScriptedPops:
             return refusal(ResponseCode.NO_MESSAGE)
         now = handle.pop_time_ms if handle.ordered else self._now_ms()
         self._take(request.consumer_group, place, now, request.invisible_time)
-        reply = ChangeInvisibleTimeReply(pop_time=now, invisible_time=request.invisible_time, revive_qid=handle.revive_queue_id)
+        reply = ChangeInvisibleTimeReply(
+            pop_time=now, invisible_time=request.invisible_time, revive_qid=handle.revive_queue_id
+        )
         return Response(reply)
 
     def _now_ms(self) -> int:
         self._clock_ms += 1
         return self._clock_ms
 
-    # --- who pops ------------------------------------------------------------------------------------------------------------
+    # --- who pops
+    # ----------------------------------------------------------------------------------------------
 
     def _assign(self, _request: QueryAssignment, context: RequestContext) -> Response:
         asked = fastjson.decode(context.body, QueryAssignmentRequestBody)
         topic = asked.topic or ""
-        mode = self.modes.get(topic, None if topic.startswith(RETRY_PREFIX) else MessageRequestMode.PULL)
+        mode = self.modes.get(
+            topic, None if topic.startswith(RETRY_PREFIX) else MessageRequestMode.PULL
+        )
         if mode is None:
             return Response(body=fastjson.encode(QueryAssignmentResponseBody()))
         ids = [-1] if mode is MessageRequestMode.POP else [0]
         queues = [MessageQueue(topic, self.broker.name, queue_id) for queue_id in ids]
-        assignments = tuple(MessageQueueAssignment(message_queue=queue, mode=mode) for queue in queues)
-        return Response(body=fastjson.encode(QueryAssignmentResponseBody(message_queue_assignments=assignments)))
+        assignments = tuple(
+            MessageQueueAssignment(message_queue=queue, mode=mode) for queue in queues
+        )
+        return Response(
+            body=fastjson.encode(QueryAssignmentResponseBody(message_queue_assignments=assignments))
+        )
 
 
 def _matches(request: PopMessage, message: ReceivedMessage) -> bool:
@@ -325,10 +373,14 @@ def _matches(request: PopMessage, message: ReceivedMessage) -> bool:
     expression = request.exp or "*"
     if request.exp_type == "SQL92":
         return compile_sql(expression)(message.properties)
-    return expression == "*" or tags_code(message.tags or "") in {tags_code(tag.strip()) for tag in expression.split("||")}
+    return expression == "*" or tags_code(message.tags or "") in {
+        tags_code(tag.strip()) for tag in expression.split("||")
+    }
 
 
-def _entry(message: ReceivedMessage, topic: str, offset: int, added: str, *, again: int = 0) -> bytes:
+def _entry(
+    message: ReceivedMessage, topic: str, offset: int, added: str, *, again: int = 0
+) -> bytes:
     return encode_entry(
         queue_id=0,
         flag=message.flag,

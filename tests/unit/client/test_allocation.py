@@ -26,17 +26,26 @@ def room_of_queue(queue: MessageQueue) -> str:
 BY_NAME: dict[str, Strategy] = {
     **STRATEGIES,
     "MACHINE_ROOM": allocate_by_machine_room({"room-1", "room-3", "a"}),
-    "MACHINE_ROOM_NEARBY-AVG": allocate_nearby(allocate_average, room_of_queue, lambda client: client[:6]),
+    "MACHINE_ROOM_NEARBY-AVG": allocate_nearby(
+        allocate_average, room_of_queue, lambda client: client[:6]
+    ),
 }
 
 
 @pytest.mark.parametrize("recorded", of_kind("allocation"))
 def test_each_client_gets_what_apaches_strategy_gives_it(recorded: Recorded) -> None:
-    queues = sorted(MessageQueue("Orders", broker, number) for broker in BROKERS for number in range(recorded["queuesEach"]))
+    queues = sorted(
+        MessageQueue("Orders", broker, number)
+        for broker in BROKERS
+        for number in range(recorded["queuesEach"])
+    )
     shares: dict[str, list[str]] = recorded["shares"]
     clients = sorted(shares)
     strategy = BY_NAME[recorded["strategy"]]
-    ours = {client: [f"{q.broker_name}:{q.queue_id}" for q in strategy(queues, clients, client)] for client in clients}
+    ours = {
+        client: [f"{q.broker_name}:{q.queue_id}" for q in strategy(queues, clients, client)]
+        for client in clients
+    }
     assert ours == shares
 
 

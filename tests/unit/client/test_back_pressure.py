@@ -21,14 +21,19 @@ from turbopump.testing.simulation import Simulation, simulate
 @pytest.mark.parametrize("bound", [BackPressure(messages=3), BackPressure(size=3 * 100)])
 def test_who_finds_no_room_waits_for_it(bound: BackPressure) -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, back_pressure=bound) as producer:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, back_pressure=bound) as producer,
+        ):
             await producer.send("orders", b"x" * 100)
             most = 0
 
             async def send() -> SendResult:
                 nonlocal most
                 result = await producer.send("orders", b"x" * 100)
-                most = max(most, producer._admission._bound.messages if producer._admission._bound else 0)
+                most = max(
+                    most, producer._admission._bound.messages if producer._admission._bound else 0
+                )
                 return result
 
             results = await asyncio.gather(*(send() for _ in range(50)))
@@ -41,13 +46,18 @@ def test_who_finds_no_room_waits_for_it(bound: BackPressure) -> None:
 def test_the_wait_ends_with_the_deadline_and_says_what_to_do() -> None:
     async def scenario(simulation: Simulation) -> None:
         bound = BackPressure(messages=1)
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, back_pressure=bound) as producer:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, back_pressure=bound) as producer,
+        ):
             await producer.send("orders", b"x")
             cluster.broker.script[RequestCode.SEND_MESSAGE_V2].append(None)
             stuck = asyncio.create_task(producer.send("orders", b"x"))
             await asyncio.sleep(0)
             before = simulation.loop.time()
-            with pytest.raises(SendError, match=r"no room among the 1 messages .* send less at once"):
+            with pytest.raises(
+                SendError, match=r"no room among the 1 messages .* send less at once"
+            ):
                 await producer.send("orders", b"x", timeout=0.5)
             assert 0.49 < simulation.loop.time() - before < 0.6
             waits = asyncio.create_task(producer.send("orders", b"x", timeout=10))
@@ -65,7 +75,9 @@ def test_a_send_that_is_only_started_waits_for_room_and_its_future_has_the_resul
             producer = producer_of(cluster, back_pressure=bound, retries=0)
             await producer.start()
             await producer.send("orders", b"x")
-            cluster.broker.script[RequestCode.SEND_MESSAGE_V2].extend([None, refusal(ResponseCode.MESSAGE_ILLEGAL, "odd")])
+            cluster.broker.script[RequestCode.SEND_MESSAGE_V2].extend(
+                [None, refusal(ResponseCode.MESSAGE_ILLEGAL, "odd")]
+            )
             silent = await producer.start_send(Message("orders", b"x"), timeout=2)
             refused = await producer.start_send(Message("orders", b"x"), sharding_key="k")
             before = simulation.loop.time()
@@ -114,9 +126,18 @@ def test_the_line_keeps_its_order_and_forgets_who_gives_up() -> None:
 
 def test_messages_of_one_turn_travel_as_one_and_each_has_its_own_result() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, auto_batch=AutoBatch()) as producer:
-            cluster.broker.script[RequestCode.SEND_BATCH_MESSAGE].append(stored := refusal(ResponseCode.SUCCESS))
-            stored.ext = {"msgId": ",".join(f"B{i}" for i in range(20)), "queueId": "2", "queueOffset": "100"}
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, auto_batch=AutoBatch()) as producer,
+        ):
+            cluster.broker.script[RequestCode.SEND_BATCH_MESSAGE].append(
+                stored := refusal(ResponseCode.SUCCESS)
+            )
+            stored.ext = {
+                "msgId": ",".join(f"B{i}" for i in range(20)),
+                "queueId": "2",
+                "queueOffset": "100",
+            }
             results = await asyncio.gather(*(producer.send("orders", f"{i}") for i in range(20)))
             assert len(cluster.broker.requests(SendBatchMessage)) == 1
             assert cluster.broker.requests(SendMessageV2) == []
@@ -125,7 +146,8 @@ def test_messages_of_one_turn_travel_as_one_and_each_has_its_own_result() -> Non
             assert [result.offset_msg_id for result in results] == [f"B{i}" for i in range(20)]
             before = simulation.loop.time()
             await producer.send("orders", b"alone")
-            assert simulation.loop.time() - before < 0.005  # nobody waits for company that is not on its way
+            # nobody waits for company that is not on its way
+            assert simulation.loop.time() - before < 0.005
             assert len(cluster.broker.requests(SendMessageV2)) == 1  # one message needs no batch
 
     simulate(1, scenario)
@@ -133,7 +155,10 @@ def test_messages_of_one_turn_travel_as_one_and_each_has_its_own_result() -> Non
 
 def test_messages_are_held_while_a_batch_is_under_way_but_not_for_longer_than_allowed() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, auto_batch=AutoBatch()) as producer:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, auto_batch=AutoBatch()) as producer,
+        ):
             await producer.send("orders", b"x")
             cluster.broker.script[RequestCode.SEND_MESSAGE_V2].append(None)  # it never comes back
             stuck = asyncio.create_task(producer.send("orders", b"x"))
@@ -154,7 +179,10 @@ def test_messages_are_held_while_a_batch_is_under_way_but_not_for_longer_than_al
 
 def test_64_senders_who_await_their_results_fill_every_batch() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, auto_batch=AutoBatch()) as producer:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, auto_batch=AutoBatch()) as producer,
+        ):
             await producer.send("orders", b"x")
 
             async def send_ten() -> None:
@@ -172,21 +200,32 @@ def test_64_senders_who_await_their_results_fill_every_batch() -> None:
 def test_a_full_batch_goes_at_once_and_what_differs_goes_apart() -> None:
     async def scenario(simulation: Simulation) -> None:
         settings = AutoBatch(hold=5.0, size=1700)
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, auto_batch=settings) as producer:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, auto_batch=settings) as producer,
+        ):
             before = simulation.loop.time()
-            await asyncio.gather(*(producer.send("orders", b"x" * 100, tags="a") for _ in range(10)))
+            await asyncio.gather(
+                *(producer.send("orders", b"x" * 100, tags="a") for _ in range(10))
+            )
             assert simulation.loop.time() - before < 0.1
             await asyncio.gather(
                 *(producer.send("orders", b"x" * 500, tags=tag) for tag in "aabb"),
-                *(producer.send(Message("orders", b"x" * 500, tags="a", wait_store_ok=False)) for _ in range(2)),
+                *(
+                    producer.send(Message("orders", b"x" * 500, tags="a", wait_store_ok=False))
+                    for _ in range(2)
+                ),
             )
             assert len(cluster.broker.requests(SendBatchMessage)) == 4
             assert simulation.loop.time() - before < 0.2
             delayed = Message("orders", b"x", delay_level=1)
             await asyncio.gather(
-                producer.send(delayed), producer.send("orders", b"x" * 2000), producer.send("orders", b"x", sharding_key=1)
+                producer.send(delayed),
+                producer.send("orders", b"x" * 2000),
+                producer.send("orders", b"x", sharding_key=1),
             )
-            assert len(cluster.broker.requests(SendMessageV2)) == 3  # not what may not be in a batch, or is one by itself
+            # not what may not be in a batch, or is one by itself
+            assert len(cluster.broker.requests(SendMessageV2)) == 3
             assert simulation.loop.time() - before < 0.3
 
     simulate(1, scenario)
@@ -197,13 +236,19 @@ def test_the_error_of_a_batch_is_everyones_and_a_close_sends_what_is_held() -> N
         async with scripted_cluster(simulation) as cluster:
             producer = producer_of(cluster, auto_batch=AutoBatch(hold=20.0), retries=0)
             await producer.start()
-            cluster.broker.script[RequestCode.SEND_BATCH_MESSAGE].append(refusal(ResponseCode.MESSAGE_ILLEGAL, "odd"))
-            sends = [asyncio.create_task(producer.send("orders", b"x", timeout=30)) for _ in range(3)]
+            cluster.broker.script[RequestCode.SEND_BATCH_MESSAGE].append(
+                refusal(ResponseCode.MESSAGE_ILLEGAL, "odd")
+            )
+            sends = [
+                asyncio.create_task(producer.send("orders", b"x", timeout=30)) for _ in range(3)
+            ]
             await asyncio.sleep(1)
             for send in sends:
                 with pytest.raises(SendError, match="odd"):
                     await send
-            sends = [asyncio.create_task(producer.send("orders", b"x", timeout=30)) for _ in range(3)]
+            sends = [
+                asyncio.create_task(producer.send("orders", b"x", timeout=30)) for _ in range(3)
+            ]
             await asyncio.sleep(0)
             with pytest.raises(MessageError):  # at once, and it spoils nothing
                 await producer.send("orders", b"x", properties={"a": "\x01"}, timeout=0.1)
@@ -214,10 +259,15 @@ def test_the_error_of_a_batch_is_everyones_and_a_close_sends_what_is_held() -> N
 
 
 @pytest.mark.parametrize("bound", [BackPressure(messages=10), BackPressure(size=10 * 100)])
-def test_in_automatic_batches_too_each_message_waits_for_room_of_its_own(bound: BackPressure) -> None:
+def test_in_automatic_batches_too_each_message_waits_for_room_of_its_own(
+    bound: BackPressure,
+) -> None:
     async def scenario(simulation: Simulation) -> None:
         settings = {"auto_batch": AutoBatch(), "back_pressure": bound}
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, **settings) as producer:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, **settings) as producer,
+        ):
             await producer.send("orders", b"w")
             started: list[asyncio.Future[SendResult]] = []
             most = 0
@@ -225,27 +275,42 @@ def test_in_automatic_batches_too_each_message_waits_for_room_of_its_own(bound: 
                 started.append(await producer.start_send(Message("orders", b"x" * 100)))
                 most = max(most, sum(not future.done() for future in started))
             assert most == 10
-            await asyncio.gather(*started, *(producer.send("orders", b"x" * 100) for _ in range(50)))
+            await asyncio.gather(
+                *started, *(producer.send("orders", b"x" * 100) for _ in range(50))
+            )
             for code in (RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_MESSAGE_V2):
                 cluster.broker.script[code].extend([None, None])
             stuck = [await producer.start_send(Message("orders", b"x" * 100)) for _ in range(10)]
             before = simulation.loop.time()
-            with pytest.raises(SendError, match=r"no room among the 10 messages .* send less at once"):
+            with pytest.raises(
+                SendError,
+                match=r"no room among the 10 messages .* send less at "
+                r"once",
+            ):
                 await producer.start_send(Message("orders", b"x" * 100), timeout=0.5)
             assert 0.49 < simulation.loop.time() - before < 0.6
             with pytest.raises(MessageError):
                 await producer.send("orders", b"x", properties={"a": "\x01"})
-            assert all(isinstance(error, SendError) for error in await asyncio.gather(*stuck, return_exceptions=True))
+            assert all(
+                isinstance(error, SendError)
+                for error in await asyncio.gather(*stuck, return_exceptions=True)
+            )
             cluster.broker.script.clear()
-            assert (await producer.send("orders", b"x" * 1000)).status is SendStatus.OK  # all the room is free again
+            # all the room is free again
+            assert (await producer.send("orders", b"x" * 1000)).status is SendStatus.OK
 
     simulate(1, scenario)
 
 
 @pytest.mark.parametrize("queues", [1, 4])
-def test_a_flood_of_started_sends_lets_the_loop_write_and_others_have_their_turn(queues: int) -> None:
+def test_a_flood_of_started_sends_lets_the_loop_write_and_others_have_their_turn(
+    queues: int,
+) -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, auto_batch=AutoBatch()) as producer:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, auto_batch=AutoBatch()) as producer,
+        ):
             await producer.send("orders", b"w")
             turns = 0
 
@@ -257,7 +322,10 @@ def test_a_flood_of_started_sends_lets_the_loop_write_and_others_have_their_turn
 
             task = asyncio.create_task(other())
             targets = (await producer.publish_queues("orders"))[:queues]
-            started = [await producer.start_send(Message("orders", b"x" * 100), queue=targets[i % queues]) for i in range(2000)]
+            started = [
+                await producer.start_send(Message("orders", b"x" * 100), queue=targets[i % queues])
+                for i in range(2000)
+            ]
             task.cancel()
             assert turns >= 2000 // 64 - 1
             sender = producer._sender
@@ -272,9 +340,13 @@ def test_a_flood_of_started_sends_lets_the_loop_write_and_others_have_their_turn
 def test_who_has_less_time_than_his_neighbours_in_a_batch_fails_alone() -> None:
     async def scenario(simulation: Simulation) -> None:
         settings = {"auto_batch": AutoBatch(), "attempt_timeout": 1.0}
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, **settings) as producer:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, **settings) as producer,
+        ):
             await producer.send("orders", b"w")
-            cluster.broker.script[RequestCode.SEND_BATCH_MESSAGE].append(None)  # the patient one has time for another attempt
+            # the patient one has time for another attempt
+            cluster.broker.script[RequestCode.SEND_BATCH_MESSAGE].append(None)
             before = simulation.loop.time()
             ends: dict[str, float] = {}
 
@@ -285,7 +357,11 @@ def test_who_has_less_time_than_his_neighbours_in_a_batch_fails_alone() -> None:
                     ends[name] = simulation.loop.time() - before
 
             hasty, hastier, patient, late = await asyncio.gather(
-                send("hasty", 0.2), send("hastier", 0.1), send("patient", 10), send("late", -1), return_exceptions=True
+                send("hasty", 0.2),
+                send("hastier", 0.1),
+                send("patient", 10),
+                send("late", -1),
+                return_exceptions=True,
             )
             assert isinstance(hasty, SendError)
             assert isinstance(hastier, SendError)
@@ -298,11 +374,18 @@ def test_who_has_less_time_than_his_neighbours_in_a_batch_fails_alone() -> None:
             assert 1 < ends["patient"] < 1.2
             assert isinstance(late, SendError)
             assert "leaves no time" in str(late)
-            assert producer.statistics.given_up == 2  # one each for those who failed alone; the late one was not begun
-            slow = asyncio.gather(send("hasty", 1e-6), *(send("patient", 10) for _ in range(3)), return_exceptions=True)
+            # one each for those who failed alone; the late one was not begun
+            assert producer.statistics.given_up == 2
+            slow = asyncio.gather(
+                send("hasty", 1e-6),
+                *(send("patient", 10) for _ in range(3)),
+                return_exceptions=True,
+            )
             hasty, *others = await slow
             assert isinstance(hasty, SendError)
-            assert [other.status for other in others if isinstance(other, SendResult)] == [SendStatus.OK] * 3
+            assert [other.status for other in others if isinstance(other, SendResult)] == [
+                SendStatus.OK
+            ] * 3
             assert producer.statistics.given_up == 3
 
     simulate(1, scenario)
@@ -310,7 +393,10 @@ def test_who_has_less_time_than_his_neighbours_in_a_batch_fails_alone() -> None:
 
 def test_about_the_same_time_is_one_deadline_and_its_error_lists_what_was_tried() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, auto_batch=AutoBatch()) as producer:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, auto_batch=AutoBatch()) as producer,
+        ):
             await producer.send("orders", b"w")
             cluster.broker.script[RequestCode.SEND_BATCH_MESSAGE].append(None)
             before = simulation.loop.time()
@@ -325,16 +411,29 @@ def test_about_the_same_time_is_one_deadline_and_its_error_lists_what_was_tried(
 def test_what_runs_out_of_time_while_it_is_held_is_not_sent() -> None:
     async def scenario(simulation: Simulation) -> None:
         settings = AutoBatch(hold=5.0)
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, auto_batch=settings) as producer:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, auto_batch=settings) as producer,
+        ):
             await producer.send("orders", b"w")
             cluster.broker.script[RequestCode.SEND_MESSAGE_V2].append(None)
             stuck = asyncio.create_task(producer.send("orders", b"stuck", timeout=4))
             await asyncio.sleep(0.1)
-            with pytest.raises(SendError, match=r"while it was held for a batch\. Nothing was stored"):
+            with pytest.raises(
+                SendError,
+                match=r"while it was held for a batch\. Nothing was "
+                r"stored",
+            ):
                 await producer.send("orders", b"alone", timeout=0.2)
             sent = len(cluster.broker.received)
-            patient = [asyncio.create_task(producer.send("orders", b"patient", timeout=20)) for _ in range(2)]
-            hasty = [asyncio.create_task(producer.send("orders", b"hasty", timeout=t)) for t in (1.0, 0.5)]
+            patient = [
+                asyncio.create_task(producer.send("orders", b"patient", timeout=20))
+                for _ in range(2)
+            ]
+            hasty = [
+                asyncio.create_task(producer.send("orders", b"hasty", timeout=t))
+                for t in (1.0, 0.5)
+            ]
             await asyncio.sleep(1.5)
             assert len(cluster.broker.received) == sent
             for send in hasty:
@@ -364,13 +463,25 @@ def test_what_runs_out_of_time_while_it_is_held_is_not_sent() -> None:
         (4 * 1024 * 1024, AutoBatch(size=2 * 1024 * 1024), 1024 * 1024 + 500_000),
     ],
 )
-def test_no_batch_grows_beyond_what_one_request_may_have(size_max: int, settings: AutoBatch, size: int) -> None:
+def test_no_batch_grows_beyond_what_one_request_may_have(
+    size_max: int, settings: AutoBatch, size: int
+) -> None:
     async def scenario(simulation: Simulation) -> None:
-        kinds = {"auto_batch": settings, "body_size_max": size_max, "compress_from": None, "send_timeout": 600.0}
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, **kinds) as producer:
+        kinds = {
+            "auto_batch": settings,
+            "body_size_max": size_max,
+            "compress_from": None,
+            "send_timeout": 600.0,
+        }
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, **kinds) as producer,
+        ):
             await producer.send("orders", b"w")
             count = 60 if size < 5000 else 4
-            results = await asyncio.gather(*(producer.send("orders", b"x" * size) for _ in range(count)))
+            results = await asyncio.gather(
+                *(producer.send("orders", b"x" * size) for _ in range(count))
+            )
             assert {result.status for result in results} == {SendStatus.OK}
             assert len({result.msg_id for result in results}) == count
             assert max(len(body) for _, body in cluster.broker.received) <= size_max
@@ -398,8 +509,13 @@ def test_unusable_bounds_are_refused(make) -> None:  # type: ignore[no-untyped-d
 
 def test_an_own_id_with_a_comma_takes_nobody_his_result() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, auto_batch=AutoBatch()) as producer:
-            cluster.broker.script[RequestCode.SEND_BATCH_MESSAGE].append(stored := refusal(ResponseCode.SUCCESS))
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, auto_batch=AutoBatch()) as producer,
+        ):
+            cluster.broker.script[RequestCode.SEND_BATCH_MESSAGE].append(
+                stored := refusal(ResponseCode.SUCCESS)
+            )
             stored.ext = {"msgId": "B0,B1,B2", "queueId": "2", "queueOffset": "100"}
             own = Message("orders", b"own", properties={"UNIQ_KEY": "order,17"})
             before, result, after = await asyncio.gather(
@@ -410,7 +526,9 @@ def test_an_own_id_with_a_comma_takes_nobody_his_result() -> None:
             assert [one.offset_msg_id for one in (before, result, after)] == ["B0", "B1", "B2"]
             assert [one.queue_offset for one in (before, result, after)] == [100, 101, 102]
             assert "," not in before.msg_id + after.msg_id
-            whole = await producer.send_batch([own, Message("orders", b"c", properties={"UNIQ_KEY": "other"})])
+            whole = await producer.send_batch(
+                [own, Message("orders", b"c", properties={"UNIQ_KEY": "other"})]
+            )
             assert (whole.msg_id, whole.msg_ids) == ("order,17,other", ("order,17", "other"))
             assert (await producer.send(own, timeout=1)).msg_ids == ("order,17",)
 
@@ -419,13 +537,18 @@ def test_an_own_id_with_a_comma_takes_nobody_his_result() -> None:
 
 def test_what_a_broker_may_refuse_in_a_batch_goes_alone() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, auto_batch=AutoBatch()) as producer:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, auto_batch=AutoBatch()) as producer,
+        ):
             cluster.name_server.route("%RETRY%billing", cluster.broker)
             await asyncio.gather(*(producer.send("%RETRY%billing", b"again") for _ in range(3)))
             assert cluster.broker.requests(SendBatchMessage) == []
             assert len(cluster.broker.requests(SendMessageV2)) == 3
             large = Message("orders", b"large", properties={"a": "b" * 17_000})
-            results = await asyncio.gather(*(producer.send(message) for message in (Message("orders", b"x"), large, large)))
+            results = await asyncio.gather(
+                *(producer.send(message) for message in (Message("orders", b"x"), large, large))
+            )
             assert cluster.broker.requests(SendBatchMessage) == []
             assert len(cluster.broker.requests(SendMessageV2)) == 6
             assert [result.status for result in results] == [SendStatus.OK] * 3

@@ -1,4 +1,5 @@
-"""Broadcasting consumers: everybody gets everything, nothing is retried, and the offsets lie in a file as Apache's clients have it."""
+"""Broadcasting consumers: everybody gets everything, nothing is retried, and the offsets lie in a
+file as Apache's clients have it."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ DIRECTORY = Path("/home/.rocketmq_offsets")
 FILE = DIRECTORY / "127.0.0.1@DEFAULT" / "readers" / "offsets.json"
 
 
-def broadcasting(cluster: ScriptedCluster, simulation: Simulation, **settings: object) -> PushConsumer:
+def broadcasting(
+    cluster: ScriptedCluster, simulation: Simulation, **settings: object
+) -> PushConsumer:
     disk = simulation.disk("client")
     mount = disk.mounted or disk.mount()
     return consumer_of(cluster, broadcast=True, offsets_directory=DIRECTORY, disk=mount, **settings)
@@ -50,10 +53,16 @@ def test_every_consumer_gets_every_message() -> None:
                 broadcasting(cluster, simulation, instance_name="b") as other,
             ):
                 assert len(one.queues) == len(other.queues) == 2
-                assert sorted(await read(one, 6)) == sorted(await read(other, 6)) == sorted([b"m0", b"m1", b"m2"] * 2)
-            assert {data.message_model for beat in cluster.broker.heartbeats for data in beat.consumer_data_set} == {
-                MessageModel.BROADCASTING
-            }
+                assert (
+                    sorted(await read(one, 6))
+                    == sorted(await read(other, 6))
+                    == sorted([b"m0", b"m1", b"m2"] * 2)
+                )
+            assert {
+                data.message_model
+                for beat in cluster.broker.heartbeats
+                for data in beat.consumer_data_set
+            } == {MessageModel.BROADCASTING}
 
     simulate(1, scenario)
 
@@ -72,13 +81,22 @@ def test_its_offsets_are_in_a_file_of_apaches_form_and_the_next_life_goes_on_the
             )
             async with broadcasting(cluster, simulation) as consumer:
                 assert await read(consumer, 1) == [b"m2"]
-            assert cluster.broker.requests(UpdateConsumerOffset) == cluster.broker.requests(QueryConsumerOffset) == []
-            assert not any(pull.sys_flag & PullSysFlag.COMMIT_OFFSET for pull in cluster.broker.requests(PullMessage))
+            assert (
+                cluster.broker.requests(UpdateConsumerOffset)
+                == cluster.broker.requests(QueryConsumerOffset)
+                == []
+            )
+            assert not any(
+                pull.sys_flag & PullSysFlag.COMMIT_OFFSET
+                for pull in cluster.broker.requests(PullMessage)
+            )
 
     simulate(1, scenario)
 
 
-def test_offsets_are_written_every_five_seconds_and_nothing_is_written_where_nothing_changed() -> None:
+def test_offsets_are_written_every_five_seconds_and_nothing_is_written_where_nothing_changed() -> (
+    None
+):
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             fill(cluster, 3)
@@ -113,7 +131,9 @@ def test_a_damaged_file_gives_way_to_its_bak() -> None:
     simulate(1, scenario)
 
 
-def test_a_file_of_apaches_is_read_and_a_queue_that_it_does_not_name_begins_where_it_was_told() -> None:
+def test_a_file_of_apaches_is_read_and_a_queue_that_it_does_not_name_begins_where_it_was_told() -> (
+    None
+):
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=2) as cluster:
             fill(cluster, 3)
@@ -121,7 +141,8 @@ def test_a_file_of_apaches_is_read_and_a_queue_that_it_does_not_name_begins_wher
             mount = simulation.disk("client").mount()
             mount.make_directory(FILE.parent)
             mount.write_file(
-                FILE, b'{\n\t"offsetTable":{{\n\t\t"brokerName":"broker-a",\n\t\t"queueId":0,\n\t\t"topic":"orders"\n\t}:1}\n}'
+                FILE,
+                b'{\n\t"offsetTable":{{\n\t\t"brokerName":"broker-a",\n\t\t"queueId":0,\n\t\t"topic":"orders"\n\t}:1}\n}',
             )
             async with broadcasting(cluster, simulation, consume_from=ConsumeFrom.LAST) as consumer:
                 assert await read(consumer, 2) == [b"m1", b"m2"]
@@ -182,7 +203,9 @@ def test_nobody_needs_to_be_listed_as_a_member() -> None:
     simulate(1, scenario)
 
 
-def test_a_second_of_a_group_gets_a_name_and_a_file_of_its_own_and_both_are_found_in_the_next_life() -> None:
+def test_a_second_of_a_group_gets_a_name_and_a_file_of_its_own_and_both_are_found_in_the_next_life() -> (
+    None
+):
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             fill(cluster, 3)
@@ -198,7 +221,10 @@ def test_a_second_of_a_group_gets_a_name_and_a_file_of_its_own_and_both_are_foun
                 ]
                 await read(one, 2)
                 await read(other, 1)
-            async with broadcasting(cluster, simulation) as one, broadcasting(cluster, simulation) as other:
+            async with (
+                broadcasting(cluster, simulation) as one,
+                broadcasting(cluster, simulation) as other,
+            ):
                 assert await read(one, 1) == [b"m2"]
                 assert await read(other, 2) == [b"m1", b"m2"]
 
@@ -218,11 +244,15 @@ def test_the_first_name_that_is_free_is_the_next_ones() -> None:
     simulate(1, scenario)
 
 
-def test_a_second_of_a_group_under_a_name_that_was_given_is_refused_and_a_name_that_no_directory_can_have() -> None:
+def test_a_second_of_a_group_under_a_name_that_was_given_is_refused_and_a_name_that_no_directory_can_have() -> (
+    None
+):
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             async with broadcasting(cluster, simulation, instance_name="till"):
-                with pytest.raises(ConfigError, match="under instance_name='till' already; give another"):
+                with pytest.raises(
+                    ConfigError, match="under instance_name='till' already; give another"
+                ):
                     await broadcasting(cluster, simulation, instance_name="till").start()
             with pytest.raises(ConfigError, match="name of a directory"):
                 await broadcasting(cluster, simulation, instance_name="../x").start()

@@ -1,4 +1,5 @@
-"""A message that was changed after it was made, or is none: every way of sending says what is wrong with it, and sends nothing."""
+"""A message that was changed after it was made, or is none: every way of sending says what is wrong
+with it, and sends nothing."""
 
 from __future__ import annotations
 
@@ -55,7 +56,10 @@ def test_what_was_changed_into_no_message_is_refused_in_a_sentence(
     fields: dict[str, Any], said: str, settings: dict[str, Any]
 ) -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, **settings) as producer:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, **settings) as producer,
+        ):
             message = changed(**fields)
             sends: list[Callable[[], Any]] = [
                 lambda: producer.send(message),
@@ -69,7 +73,10 @@ def test_what_was_changed_into_no_message_is_refused_in_a_sentence(
             for send in sends:
                 with pytest.raises(MessageError, match=said):
                     await send()
-            assert cluster.broker.requests(SendMessageV2) + cluster.broker.requests(SendBatchMessage) == []
+            assert (
+                cluster.broker.requests(SendMessageV2) + cluster.broker.requests(SendBatchMessage)
+                == []
+            )
 
     simulate(1, scenario)
 
@@ -77,10 +84,15 @@ def test_what_was_changed_into_no_message_is_refused_in_a_sentence(
 @settings
 def test_a_text_put_in_as_the_body_is_sent_as_one_given_at_first(settings: dict[str, Any]) -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, **settings) as producer:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, **settings) as producer,
+        ):
             await producer.send(changed(body="täxt", flag=-(2**31)))
             await producer.send_batch([changed(body="täxt")])
-            (request, body), (_, batch) = (one for one in cluster.broker.received if one[1] and b"xt" in one[1])
+            (request, body), (_, batch) = (
+                one for one in cluster.broker.received if one[1] and b"xt" in one[1]
+            )
             assert (body, request.flag) == ("täxt".encode(), -(2**31))
             assert "täxt".encode() in batch
 
@@ -93,19 +105,34 @@ def test_a_message_that_is_changed_and_sent_again_goes_as_it_was_when_it_was_han
     settings: dict[str, Any], bound: BackPressure | None
 ) -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, back_pressure=bound, **settings) as producer:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, back_pressure=bound, **settings) as producer,
+        ):
             message, sends = Message("orders", b"x"), []
             for number in range(20):
-                message.body, message.properties = b"%d" % number, {"TAGS": f"tag{number}"} if number % 4 else {}
+                message.body, message.properties = (
+                    b"%d" % number,
+                    {"TAGS": f"tag{number}"} if number % 4 else {},
+                )
                 sends.append(asyncio.create_task(producer.send(message)))
                 await asyncio.sleep(0)  # it has begun
-                message.topic, message.body, message.properties = "others", b"not this", {"TAGS": "nor this"}
+                message.topic, message.body, message.properties = (
+                    "others",
+                    b"not this",
+                    {"TAGS": "nor this"},
+                )
                 await asyncio.sleep(number % 3 * 0.001)
                 message.topic = "orders"
             for number, send in enumerate(sends):
                 result = await send
-                stored = decode_entry(cluster.broker.entries["orders", result.queue.queue_id][result.queue_offset])
-                assert (stored.body, stored.tags) == (b"%d" % number, f"tag{number}" if number % 4 else None)
+                stored = decode_entry(
+                    cluster.broker.entries["orders", result.queue.queue_id][result.queue_offset]
+                )
+                assert (stored.body, stored.tags) == (
+                    b"%d" % number,
+                    f"tag{number}" if number % 4 else None,
+                )
                 assert stored.msg_id == result.msg_id
 
     simulate(1, scenario)
@@ -130,7 +157,10 @@ def test_a_send_to_what_is_no_queue_gives_its_room_back() -> None:
 def test_what_is_no_message_or_queue_is_said_to_be_none(settings: dict[str, Any]) -> None:
     async def scenario(simulation: Simulation) -> None:
         odd: Any = "orders"
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, **settings) as producer:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, **settings) as producer,
+        ):
             for send in (producer.start_send, producer.request):
                 with pytest.raises(TypeError, match="'orders' is no Message; give one"):
                     await send(odd)
@@ -139,7 +169,9 @@ def test_what_is_no_message_or_queue_is_said_to_be_none(settings: dict[str, Any]
             with pytest.raises(TypeError, match=r"queue=\[1\] is no MessageQueue; take one of"):
                 await producer.send("orders", b"x", queue=[1])  # type: ignore[arg-type]
             address, world = cluster.name_server.address, cluster.settings
-            async with TransactionProducer(address, group="t", checker=nobody, executor=nobody, **world) as seller:
+            async with TransactionProducer(
+                address, group="t", checker=nobody, executor=nobody, **world
+            ) as seller:
                 with pytest.raises(TypeError, match="'orders' is no Message; give one"):
                     await seller.send_in_transaction(odd)
                 with pytest.raises(MessageError, match="properties=5 is no mapping"):

@@ -1,4 +1,5 @@
-"""A push consumer that subscribes to other tags while it runs: they count for the queues it holds, too."""
+"""A push consumer that subscribes to other tags while it runs: they count for the queues it holds,
+too."""
 
 from __future__ import annotations
 
@@ -16,8 +17,12 @@ from turbopump.protocol.requests.pull import PullMessage
 from turbopump.testing.simulation import Simulation, simulate
 
 
-@pytest.mark.parametrize("settings", [{}, {"ordered": True}, {"client_rebalance": False}, {"broadcast": True}])
-def test_other_tags_count_at_once_for_a_queue_that_is_pulled(settings: dict[str, Any], tmp_path: Any) -> None:
+@pytest.mark.parametrize(
+    "settings", [{}, {"ordered": True}, {"client_rebalance": False}, {"broadcast": True}]
+)
+def test_other_tags_count_at_once_for_a_queue_that_is_pulled(
+    settings: dict[str, Any], tmp_path: Any
+) -> None:
     async def scenario(simulation: Simulation) -> None:
         if "broadcast" in settings:
             settings["offsets_directory"] = tmp_path
@@ -26,10 +31,13 @@ def test_other_tags_count_at_once_for_a_queue_that_is_pulled(settings: dict[str,
             async with consumer_of(cluster, handler=handled, tags="A", **settings) as consumer:
                 cluster.broker.store("orders", 0, b"a0", "TAGS\x01A\x02")
                 await until(lambda: handled.bodies == [b"a0"])
-                await until(lambda: bool(cluster.broker._held))  # a pull that was sent for A waits at the broker
+                # a pull that was sent for A waits at the broker
+                await until(lambda: bool(cluster.broker._held))
                 await consumer.subscribe("orders", "B")
                 for body in (b"b0", b"a1", b"b1"):
-                    cluster.broker.store("orders", 0, body, f"TAGS\x01{body[:1].decode().upper()}\x02")
+                    cluster.broker.store(
+                        "orders", 0, body, f"TAGS\x01{body[:1].decode().upper()}\x02"
+                    )
                 await until(lambda: len(handled.bodies) == 3)
                 assert handled.bodies == [b"a0", b"b0", b"b1"]
                 wanted = cluster.broker.heartbeats[-1].consumer_data_set[0].subscription_data_set
@@ -44,7 +52,10 @@ def test_other_tags_count_at_once_for_a_queue_that_is_pulled(settings: dict[str,
 def test_other_tags_count_from_the_next_pop_on() -> None:
     async def scenario(simulation: Simulation) -> None:
         handled = Handled()
-        async with popping(simulation) as (cluster, pops), popping_consumer_of(cluster, handler=handled, tags="A") as consumer:
+        async with (
+            popping(simulation) as (cluster, pops),
+            popping_consumer_of(cluster, handler=handled, tags="A") as consumer,
+        ):
             pops.store("orders", 0, b"a0", "TAGS\x01A\x02")
             await until(lambda: handled.bodies == [b"a0"])
             await consumer.subscribe("orders", "B")

@@ -1,4 +1,5 @@
-"""What a close waits for, for how long, and what becomes of that which has not ended by then; in virtual time."""
+"""What a close waits for, for how long, and what becomes of that which has not ended by then; in
+virtual time."""
 
 from __future__ import annotations
 
@@ -15,7 +16,13 @@ from turbopump.client.sending.accumulator import AutoBatch
 from turbopump.client.sending.back_pressure import BackPressure
 from turbopump.client.sending.send_result import SendResult
 from turbopump.client.traces.trace import TRACE_TOPIC
-from turbopump.errors import ConnectError, NotStartedError, ReplyError, RouteNotFoundError, SendError
+from turbopump.errors import (
+    ConnectError,
+    NotStartedError,
+    ReplyError,
+    RouteNotFoundError,
+    SendError,
+)
 from turbopump.message.message import Message
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.requests.namesrv import GetRouteInfo
@@ -47,7 +54,9 @@ def test_a_close_waits_for_sends_that_wait_for_room(settings: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("settings", [{}, ROOM, BATCHES, {**ROOM, **BATCHES}])
-def test_a_close_takes_send_timeout_at_most_and_nothing_is_sent_after_it(settings: dict[str, Any]) -> None:
+def test_a_close_takes_send_timeout_at_most_and_nothing_is_sent_after_it(
+    settings: dict[str, Any],
+) -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation) as cluster:
             producer = producer_of(cluster, send_timeout=1.0, **settings)
@@ -55,16 +64,27 @@ def test_a_close_takes_send_timeout_at_most_and_nothing_is_sent_after_it(setting
             await producer.send("orders", b"w")
             for code in (RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_MESSAGE_V2):
                 cluster.broker.script[code].extend([None] * 20)
-            sends = [asyncio.create_task(producer.send("orders", b"x", timeout=30)) for _ in range(20)]
+            sends = [
+                asyncio.create_task(producer.send("orders", b"x", timeout=30)) for _ in range(20)
+            ]
             await asyncio.sleep(0.1)
-            asked = len(cluster.broker.requests(SendMessageV2)) + len(cluster.broker.requests(SendBatchMessage))
+            asked = len(cluster.broker.requests(SendMessageV2)) + len(
+                cluster.broker.requests(SendBatchMessage)
+            )
             before = simulation.loop.time()
             await producer.close()
             assert 0.99 < simulation.loop.time() - before < 1.2
             errors = await asyncio.gather(*sends, return_exceptions=True)
             assert simulation.loop.time() - before < 1.3
-            assert all(isinstance(error, SendError) and "the producer was closed" in str(error).lower() for error in errors)
-            assert len(cluster.broker.requests(SendMessageV2)) + len(cluster.broker.requests(SendBatchMessage)) == asked
+            assert all(
+                isinstance(error, SendError) and "the producer was closed" in str(error).lower()
+                for error in errors
+            )
+            assert (
+                len(cluster.broker.requests(SendMessageV2))
+                + len(cluster.broker.requests(SendBatchMessage))
+                == asked
+            )
             remoting = producer._started().instance.remoting
             assert remoting.connected(cluster.broker.address) is False
 
@@ -72,7 +92,9 @@ def test_a_close_takes_send_timeout_at_most_and_nothing_is_sent_after_it(setting
 
 
 @pytest.mark.parametrize("pending", [0, 1])
-def test_traces_get_what_is_left_of_send_timeout_and_then_a_second_goes_to_the_farewells(pending: int) -> None:
+def test_traces_get_what_is_left_of_send_timeout_and_then_a_second_goes_to_the_farewells(
+    pending: int,
+) -> None:
     """They once had five seconds of their own, and each of the two producers its own second."""
 
     async def scenario(simulation: Simulation) -> None:
@@ -82,7 +104,10 @@ def test_traces_get_what_is_left_of_send_timeout_and_then_a_second_goes_to_the_f
                 await producer.send("orders", b"w")
                 cluster.broker.script[RequestCode.SEND_MESSAGE_V2].extend([None] * 20)
                 cluster.broker.script[RequestCode.UNREGISTER_CLIENT].extend([None] * 20)
-                sends = [asyncio.create_task(producer.send("orders", b"x", timeout=30)) for _ in range(pending)]
+                sends = [
+                    asyncio.create_task(producer.send("orders", b"x", timeout=30))
+                    for _ in range(pending)
+                ]
                 await asyncio.sleep(0)
                 before = simulation.loop.time()
             assert 1.0 <= simulation.loop.time() - before <= FAREWELL_TIMEOUT_S + 1.1
@@ -143,7 +168,12 @@ def test_a_close_waits_for_replies_and_oneway_sends_that_look_for_their_route() 
             await closing
             await oneway
             assert (await reply).queue.topic == "c_REPLY_TOPIC"
-            await until(lambda: [request.topic for request in cluster.broker.requests(SendMessageV2)] == ["orders"])
+            await until(
+                lambda: (
+                    [request.topic for request in cluster.broker.requests(SendMessageV2)]
+                    == ["orders"]
+                )
+            )
 
     simulate(1, scenario)
 
@@ -154,7 +184,10 @@ def test_a_close_waits_for_a_oneway_send_that_waits_for_a_broker_to_read(reads_a
         async with scripted_cluster(simulation) as cluster, deaf_to_sends(cluster) as made:
             producer = producer_of(cluster, compress_from=None, send_timeout=2.0)
             await producer.start()
-            sends = [asyncio.create_task(producer.send_oneway("orders", b"x" * 1_000_000)) for _ in range(20)]
+            sends = [
+                asyncio.create_task(producer.send_oneway("orders", b"x" * 1_000_000))
+                for _ in range(20)
+            ]
             await made
             await asyncio.sleep(0.1)
             sends.append(asyncio.create_task(producer.send_oneway("orders", b"x" * 1_000_000)))
@@ -212,6 +245,10 @@ def test_after_a_close_nothing_is_sent_on_connections_that_another_producer_keep
             with pytest.raises(SendError, match="The producer was closed meanwhile"):
                 await send
             await other.send("orders", b"y")
-            assert [body for request, body in cluster.broker.received if isinstance(request, SendMessageV2)] == [b"y"]
+            assert [
+                body
+                for request, body in cluster.broker.received
+                if isinstance(request, SendMessageV2)
+            ] == [b"y"]
 
     simulate(1, scenario)

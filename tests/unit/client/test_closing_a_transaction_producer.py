@@ -1,4 +1,5 @@
-"""What a close leaves of transactions and of questions about them: nothing that is called, and nobody is told."""
+"""What a close leaves of transactions and of questions about them: nothing that is called, and
+nobody is told."""
 
 from __future__ import annotations
 
@@ -9,7 +10,16 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tests.unit.client.test_transaction_producer import BROKER, COMMIT, NAMESRV, SELLER, UNKNOWN, World, in_a_world, unexpected
+from tests.unit.client.test_transaction_producer import (
+    BROKER,
+    COMMIT,
+    NAMESRV,
+    SELLER,
+    UNKNOWN,
+    World,
+    in_a_world,
+    unexpected,
+)
 
 from turbopump import Message, TransactionProducer, TransactionResult, TransactionState
 from turbopump.blocking import TransactionProducer as BlockingTransactionProducer
@@ -26,12 +36,18 @@ from turbopump.testing.broker_thread import BrokerThread
 PATIENCE_S = 20.0
 
 
-async def two_of_one_instance(world: World, **settings: Any) -> tuple[TransactionProducer, TransactionProducer]:
+async def two_of_one_instance(
+    world: World, **settings: Any
+) -> tuple[TransactionProducer, TransactionProducer]:
     """The one that a story closes, and another that keeps the connections."""
     clock, source = world.simulation.clock(SELLER), world.simulation.source(SELLER)
     shared: dict[str, Any] = {"clock": clock, "random": source, "local_ip": SELLER}
-    closed = TransactionProducer(f"{NAMESRV}:9876", **{"group": "sellers", "checker": unexpected, **shared, **settings})
-    other = TransactionProducer(f"{NAMESRV}:9876", group="others", checker=committing, executor=undecided, **shared)
+    closed = TransactionProducer(
+        f"{NAMESRV}:9876", **{"group": "sellers", "checker": unexpected, **shared, **settings}
+    )
+    other = TransactionProducer(
+        f"{NAMESRV}:9876", group="others", checker=committing, executor=undecided, **shared
+    )
     await other.start()
     await other.send_in_transaction(Message("orders", b"other"))
     await closed.start()
@@ -47,7 +63,8 @@ async def committing(_message: ReceivedMessage) -> TransactionState:
     return COMMIT
 
 
-# --- with coroutines, in virtual time ----------------------------------------------------------------------------------------
+# --- with coroutines, in virtual time
+# ----------------------------------------------------------------------------------------
 
 
 def test_after_a_close_nobody_is_asked_and_a_check_that_was_under_way_is_answered() -> None:
@@ -59,7 +76,9 @@ def test_after_a_close_nobody_is_asked_and_a_check_that_was_under_way_is_answere
             await asyncio.sleep(2)
             return COMMIT
 
-        producer, other = await two_of_one_instance(world, executor=undecided, checker=check, threads=1)
+        producer, other = await two_of_one_instance(
+            world, executor=undecided, checker=check, threads=1
+        )
         for number in range(20):
             await producer.send_in_transaction(Message("orders", b"%d" % number))
         while len(begun) < 2:
@@ -86,7 +105,9 @@ def test_a_check_that_outlasts_the_close_is_cancelled_and_not_answered() -> None
                 ended.append("cancelled")
             return COMMIT
 
-        producer, other = await two_of_one_instance(world, executor=undecided, checker=check, send_timeout=1.0)
+        producer, other = await two_of_one_instance(
+            world, executor=undecided, checker=check, send_timeout=1.0
+        )
         await producer.send_in_transaction(Message("orders", b"x"))
         while not producer._answers._workers:
             await asyncio.sleep(0.1)
@@ -132,12 +153,16 @@ def test_checks_that_end_in_the_moment_they_begin_leave_room_for_others() -> Non
         asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined,unused-ignore]
         checker: Any = UserFunction(committing, threads=1, name="checker")
         told: list[object] = []
-        answers = TransactionAnswers(checker, lambda *answer: told.append(answer), group="g", namespace=None, concurrency=2)
+        answers = TransactionAnswers(
+            checker, lambda *answer: told.append(answer), group="g", namespace=None, concurrency=2
+        )
         loop = asyncio.get_running_loop()
         instance = SimpleNamespace(spawn=lambda work, name: loop.create_task(work, name=name))
         sender: Any = SimpleNamespace(under_way=UnderWay(), instance=instance)
         message: Any = SimpleNamespace(topic="orders", properties={}, msg_id="1", broker_name="")
-        request = CheckTransactionState(topic="orders", tran_state_table_offset=1, commit_log_offset=2, msg_id="1", bname="b")
+        request = CheckTransactionState(
+            topic="orders", tran_state_table_offset=1, commit_log_offset=2, msg_id="1", bname="b"
+        )
         for number in range(10):
             answers.take(Asked(request, message, cast(Any, None)), sender)
             while len(told) <= number:
@@ -175,7 +200,9 @@ def test_nothing_is_executed_for_a_half_message_whose_answer_comes_after_the_clo
 
         producer, other = await two_of_one_instance(world, executor=execute, send_timeout=1.0)
         world.simulation.network.cut(BROKER, SELLER)
-        sending = asyncio.create_task(producer.send_in_transaction(Message("orders", b"x"), timeout=30))
+        sending = asyncio.create_task(
+            producer.send_in_transaction(Message("orders", b"x"), timeout=30)
+        )
         await asyncio.sleep(0.5)
         await producer.close()
         world.simulation.network.heal(BROKER, SELLER)
@@ -197,11 +224,13 @@ def test_a_close_before_the_start_does_no_harm() -> None:
     in_a_world(story)
 
 
-# --- with plain functions, in threads ----------------------------------------------------------------------------------------
+# --- with plain functions, in threads
+# ----------------------------------------------------------------------------------------
 
 
 class Stored(SendHook):
-    """Notes half messages that are stored; right after it, each executor is handed to its thread."""
+    """Notes half messages that are stored; right after it, each executor is handed to its
+    thread."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -222,7 +251,9 @@ async def until(condition: Any) -> None:
             await asyncio.sleep(0.005)
 
 
-def test_who_still_waits_for_a_thread_at_the_close_gets_a_result_and_who_was_cancelled_is_cancelled() -> None:
+def test_who_still_waits_for_a_thread_at_the_close_gets_a_result_and_who_was_cancelled_is_cancelled() -> (
+    None
+):
     inside, goes_on = threading.Event(), threading.Event()
     executed: list[bytes] = []
 
@@ -247,7 +278,9 @@ def test_who_still_waits_for_a_thread_at_the_close_gets_a_result_and_who_was_can
             await producer.start()
 
             def send(body: bytes) -> asyncio.Task[TransactionResult]:
-                return asyncio.create_task(producer.send_in_transaction(Message("orders", body), timeout=PATIENCE_S))
+                return asyncio.create_task(
+                    producer.send_in_transaction(Message("orders", body), timeout=PATIENCE_S)
+                )
 
             first = send(b"first")
             await until(inside.is_set)
@@ -294,7 +327,9 @@ def test_without_await_who_still_waits_for_a_thread_at_the_close_gets_a_result()
 
         def send() -> None:
             try:
-                results.append(producer.send_in_transaction(Message("orders", b"x"), timeout=PATIENCE_S))
+                results.append(
+                    producer.send_in_transaction(Message("orders", b"x"), timeout=PATIENCE_S)
+                )
             except BaseException as error:
                 results.append(error)
 
@@ -317,7 +352,9 @@ def test_without_await_who_still_waits_for_a_thread_at_the_close_gets_a_result()
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_without_await_a_plain_checker_may_close_its_own_producer_and_nobody_waits_for_it(shared: bool) -> None:
+def test_without_await_a_plain_checker_may_close_its_own_producer_and_nobody_waits_for_it(
+    shared: bool,
+) -> None:
     """It once waited for itself, for the whole ``send_timeout``."""
     closed = threading.Event()
     errors: list[BaseException] = []
@@ -331,9 +368,15 @@ def test_without_await_a_plain_checker_may_close_its_own_producer_and_nobody_wai
         return COMMIT
 
     with BrokerThread(transaction_time_out=100, transaction_check_interval=200) as broker:
-        others = BlockingTransactionProducer(broker.namesrv, group="others", checker=committing, executor=undecided)
+        others = BlockingTransactionProducer(
+            broker.namesrv, group="others", checker=committing, executor=undecided
+        )
         producer = BlockingTransactionProducer(
-            broker.namesrv, group="sellers", checker=check, executor=lambda *_: UNKNOWN, send_timeout=1000.0
+            broker.namesrv,
+            group="sellers",
+            checker=check,
+            executor=lambda *_: UNKNOWN,
+            send_timeout=1000.0,
         )
         if shared:
             others.start()

@@ -1,4 +1,5 @@
-"""Times and rates of a consumer: windows of a minute out of slices of ten seconds, and what an operator is told of them."""
+"""Times and rates of a consumer: windows of a minute out of slices of ten seconds, and what an
+operator is told of them."""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ def test_a_young_consumer_s_rates_are_of_its_life_and_an_idle_one_s_are_zero() -
     assert statistics.status(1005.0).consume_ok_tps == 10
     later = statistics.status(1100.0)
     assert (later.consume_ok_tps, later.pull_tps, later.pull_rt) == (0, 0, 0)
-    assert abs(later.consume_rt - 10) < 0.001, "of the last hour, as Apache tells it when a minute had none"
+    assert abs(later.consume_rt - 10) < 0.001, (
+        "of the last hour, as Apache tells it when a minute had none"
+    )
     assert statistics.status(1000.0 + 3700).consume_rt == 0
 
 

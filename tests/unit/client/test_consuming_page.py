@@ -1,4 +1,5 @@
-"""The examples of docs/consuming.md run as they stand, and both ways of consuming work without await, on a real broker and a real disk."""
+"""The examples of docs/consuming.md run as they stand, and both ways of consuming work without
+await, on a real broker and a real disk."""
 
 from __future__ import annotations
 
@@ -26,10 +27,15 @@ def broker() -> Iterator[BrokerThread]:
 
 
 def run(
-    example: str, broker: BrokerThread, lines: int, meanwhile: Callable[[], None] = lambda: None, *, wait: bool = True
+    example: str,
+    broker: BrokerThread,
+    lines: int,
+    meanwhile: Callable[[], None] = lambda: None,
+    *,
+    wait: bool = True,
 ) -> list[tuple[Any, ...]]:
-    """What an example prints, which waits (unless it is not one to ``wait``), after ``meanwhile``, until so many lines are there
-    instead of for ever."""
+    """What an example prints, which waits (unless it is not one to ``wait``), after ``meanwhile``,
+    until so many lines are there instead of for ever."""
     printed: list[tuple[Any, ...]] = []
     enough = asyncio.Event()
 
@@ -42,7 +48,9 @@ def run(
         await asyncio.to_thread(meanwhile)
         await enough.wait()
 
-    code = example.replace("127.0.0.1:9876", broker.namesrv).replace("consumer.wait_closed()", "wait()")
+    code = example.replace("127.0.0.1:9876", broker.namesrv).replace(
+        "consumer.wait_closed()", "wait()"
+    )
     names: dict[str, Any] = {"print": show, "wait": wait_for_lines}
     assert ("wait()" in code) == wait
     exec("async def main():\n" + textwrap.indent(code, "    "), names)
@@ -67,7 +75,9 @@ def test_the_example_of_ordered_consumption(broker: BrokerThread) -> None:
     assert [words[1:] for words in printed] == [(0, b"ordered"), (1, b"paid"), (2, b"sent")]
 
 
-def test_the_example_of_broadcasting(broker: BrokerThread, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_example_of_broadcasting(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     broker.create_topic("prices", queues=1)
     monkeypatch.setenv("HOME", str(tmp_path))
 
@@ -91,7 +101,9 @@ def test_messages_one_by_one_without_await(broker: BrokerThread) -> None:
     broker.create_topic("parts", queues=2)
     with (
         blocking.Producer(broker.namesrv) as producer,
-        blocking.SimpleConsumer(broker.namesrv, group="fitters", consume_from=blocking.ConsumeFrom.FIRST) as consumer,
+        blocking.SimpleConsumer(
+            broker.namesrv, group="fitters", consume_from=blocking.ConsumeFrom.FIRST
+        ) as consumer,
     ):
         consumer.subscribe("parts", "small || large")
         for number in range(20):
@@ -118,7 +130,12 @@ def test_ordered_without_await_in_a_loop_and_with_a_plain_handler(broker: Broker
     with blocking.Producer(broker.namesrv) as producer:
         for number in range(60):
             producer.send("steps", str(number))
-    settings: Any = {"group": "walkers", "topic": "steps", "ordered": True, "consume_from": blocking.ConsumeFrom.FIRST}
+    settings: Any = {
+        "group": "walkers",
+        "topic": "steps",
+        "ordered": True,
+        "consume_from": blocking.ConsumeFrom.FIRST,
+    }
     seen: list[int] = []
     with blocking.PushConsumer(broker.namesrv, **settings) as consumer:
         for message in consumer:
@@ -137,23 +154,34 @@ def test_ordered_without_await_in_a_loop_and_with_a_plain_handler(broker: Broker
             message.done()
         return None
 
-    with blocking.PushConsumer(broker.namesrv, **settings, handler=handle, suspend_time=0.01) as consumer:
+    with blocking.PushConsumer(
+        broker.namesrv, **settings, handler=handle, suspend_time=0.01
+    ) as consumer:
         while len(seen) < 60:
             consumer.commit(acknowledged=True)
     assert seen == list(range(60))
     assert failed == [33, 43, 53]
 
 
-def test_broadcasting_without_await_goes_on_where_the_life_before_stopped(broker: BrokerThread, tmp_path: Path) -> None:
+def test_broadcasting_without_await_goes_on_where_the_life_before_stopped(
+    broker: BrokerThread, tmp_path: Path
+) -> None:
     broker.create_topic("news", queues=1)
     with blocking.Producer(broker.namesrv) as producer:
         for number in range(20):
             producer.send("news", str(number))
-    settings: Any = {"group": "readers", "topic": "news", "broadcast": True, "consume_from": blocking.ConsumeFrom.FIRST}
+    settings: Any = {
+        "group": "readers",
+        "topic": "news",
+        "broadcast": True,
+        "consume_from": blocking.ConsumeFrom.FIRST,
+    }
     seen: dict[str, list[int]] = {"a": [], "b": []}
     for upto in (10, 20):
         for name, numbers in seen.items():
-            with blocking.PushConsumer(broker.namesrv, **settings, offsets_directory=tmp_path, instance_name=name) as consumer:
+            with blocking.PushConsumer(
+                broker.namesrv, **settings, offsets_directory=tmp_path, instance_name=name
+            ) as consumer:
                 for message in consumer:
                     numbers.append(int(message.body))
                     if len(numbers) == upto:
@@ -162,7 +190,9 @@ def test_broadcasting_without_await_goes_on_where_the_life_before_stopped(broker
     assert seen == {"a": list(range(20)), "b": list(range(20))}
 
 
-def test_a_message_that_fails_too_often_in_order_is_a_dead_letter_and_its_queue_goes_on(broker: BrokerThread) -> None:
+def test_a_message_that_fails_too_often_in_order_is_a_dead_letter_and_its_queue_goes_on(
+    broker: BrokerThread,
+) -> None:
     broker.create_topic("parcels", queues=1)
     with blocking.Producer(broker.namesrv) as producer:
         for body in ("good", "bad", "worse", "good again"):
@@ -189,7 +219,14 @@ def test_a_message_that_fails_too_often_in_order_is_a_dead_letter_and_its_queue_
         suspend_time=0.01,
     ):
         assert enough.wait(60)
-    assert seen == [(b"good", 0), (b"bad", 0), (b"bad", 1), (b"bad", 2), (b"worse", 0), (b"good again", 0)]
+    assert seen == [
+        (b"good", 0),
+        (b"bad", 0),
+        (b"bad", 1),
+        (b"bad", 2),
+        (b"worse", 0),
+        (b"good again", 0),
+    ]
     with blocking.PullConsumer(broker.namesrv, group="reader") as reader:
         (queue,) = reader.queues("%DLQ%carriers")
         letters = reader.pull(queue, 0).messages

@@ -1,4 +1,5 @@
-"""Dead letters are read, explained and resent once: against a broker, through lost answers, refusals, killed runs and second operators."""
+"""Dead letters are read, explained and resent once: against a broker, through lost answers,
+refusals, killed runs and second operators."""
 
 from __future__ import annotations
 
@@ -12,14 +13,28 @@ from typing import Any
 import pytest
 
 from turbopump.client.consuming.delivery import Retry
-from turbopump.client.dead_letters import DeadLetter, DeadLetters, ResendReport, ResendTo, outcomes, resend, resending
+from turbopump.client.dead_letters import (
+    DeadLetter,
+    DeadLetters,
+    ResendReport,
+    ResendTo,
+    outcomes,
+    resend,
+    resending,
+)
 from turbopump.client.dead_letters.journal import Journal, read_journal
 from turbopump.client.dead_letters.journal_file import JournalFile
 from turbopump.client.dead_letters.reasons import latest_reason
 from turbopump.client.producer import Producer
 from turbopump.client.pull_consumer import PullConsumer
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
-from turbopump.errors import CallTimeoutError, MessageNotFoundError, ResendError, ResponseError, RouteNotFoundError
+from turbopump.errors import (
+    CallTimeoutError,
+    MessageNotFoundError,
+    ResendError,
+    ResponseError,
+    RouteNotFoundError,
+)
 from turbopump.message.message import Message, ReceivedMessage
 from turbopump.message.message_queue import MessageQueue
 from turbopump.protocol.requests.send import SendMessageV2
@@ -32,7 +47,10 @@ SETTLE_S = 0.05
 
 
 async def dead(
-    broker: RunningBroker, count: int, origin: str | None = "orders", more: Mapping[str, str] = MappingProxyType({})
+    broker: RunningBroker,
+    count: int,
+    origin: str | None = "orders",
+    more: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """So many dead letters of the group; ``more``: properties that they have."""
     await broker.create_topic(DLQ)
@@ -74,10 +92,13 @@ async def has_route(dead_letters: DeadLetters, topic: str) -> bool:
 
 
 def once(messages: list[ReceivedMessage], count: int) -> bool:
-    return Counter(message.body for message in messages) == {b"%d" % number: 1 for number in range(count)}
+    return Counter(message.body for message in messages) == {
+        b"%d" % number: 1 for number in range(count)
+    }
 
 
-# --- what goes out ------------------------------------------------------------------------------------------------------------------
+# --- what goes out
+# -----------------------------------------------------------------------------------------------
 
 
 def test_a_resent_message_is_the_dead_one_with_a_new_life(tmp_path: Path) -> None:
@@ -85,24 +106,40 @@ def test_a_resent_message_is_the_dead_one_with_a_new_life(tmp_path: Path) -> Non
         big = b"x" * 10_000  # compressed on its way: its stored bytes go on as they are
         await broker.create_topic(DLQ)
         async with Producer(broker.namesrv) as producer:
-            first = await producer.send(Message("orders", big, tags="t", keys=["k"], properties={"mine": "1"}, flag=7))
+            first = await producer.send(
+                Message("orders", big, tags="t", keys=["k"], properties={"mine": "1"}, flag=7)
+            )
 
         async def handle(message: object) -> object:
             return Retry(level=-1)
 
         async with PushConsumer(
-            broker.namesrv, group=GROUP, topic="orders", consume_from=ConsumeFrom.FIRST, handler=handle
+            broker.namesrv,
+            group=GROUP,
+            topic="orders",
+            consume_from=ConsumeFrom.FIRST,
+            handler=handle,
         ) as consumer:
             async with asyncio.timeout(20):
                 while not await stored(broker, DLQ):
                     await asyncio.sleep(0.02)
             await consumer.close()
         (letter,) = [letter async for letter in dead_letters.letters(GROUP)]
-        assert (letter.attempts, letter.origin_topic, letter.origin_msg_id) == (1, "orders", first.offset_msg_id)
+        assert (letter.attempts, letter.origin_topic, letter.origin_msg_id) == (
+            1,
+            "orders",
+            first.offset_msg_id,
+        )
         report = await resend(dead_letters, GROUP, tmp_path, settle=SETTLE_S)
         assert (report.sent, report.complete, report.targets) == (1, True, {"orders": 1})
         old, new = sorted(await stored(broker), key=lambda message: message.store_timestamp)
-        assert (new.body, new.tags, new.keys, new.flag, new.reconsume_times) == (big, "t", ["k"], 7, 0)
+        assert (new.body, new.tags, new.keys, new.flag, new.reconsume_times) == (
+            big,
+            "t",
+            ["k"],
+            7,
+            0,
+        )
         assert new.born_timestamp == old.born_timestamp
         assert new.msg_id == letter.resend_id != old.msg_id
         assert new.properties["RESENT_FROM"] == f"{DLQ}@broker-test:0:0"
@@ -119,18 +156,25 @@ def test_a_resent_message_is_the_dead_one_with_a_new_life(tmp_path: Path) -> Non
     with_broker(story)
 
 
-def test_a_letter_resent_to_the_retry_topic_reaches_the_group_under_its_origin_s_name(tmp_path: Path) -> None:
+def test_a_letter_resent_to_the_retry_topic_reaches_the_group_under_its_origin_s_name(
+    tmp_path: Path,
+) -> None:
     async def story(broker: RunningBroker, dead_letters: DeadLetters) -> None:
         await dead(broker, 3)
         got: list[tuple[str, bytes]] = []
         consumer = PushConsumer(
-            broker.namesrv, group=GROUP, topic="orders", handler=lambda message: got.append((message.topic, message.body))
+            broker.namesrv,
+            group=GROUP,
+            topic="orders",
+            handler=lambda message: got.append((message.topic, message.body)),
         )
         async with consumer:
             async with asyncio.timeout(20):
                 while not await has_route(dead_letters, f"%RETRY%{GROUP}"):
                     await asyncio.sleep(0.02)
-                report = await resend(dead_letters, GROUP, tmp_path, ResendTo.RETRY, settle=SETTLE_S)
+                report = await resend(
+                    dead_letters, GROUP, tmp_path, ResendTo.RETRY, settle=SETTLE_S
+                )
                 assert (report.sent, report.targets) == (3, {f"%RETRY%{GROUP}": 3})
                 while len(got) < 3:
                     await asyncio.sleep(0.02)
@@ -154,7 +198,8 @@ def test_what_does_not_say_where_it_came_from_is_not_sent(tmp_path: Path) -> Non
     with_broker(story)
 
 
-# --- each once ----------------------------------------------------------------------------------------------------------------------
+# --- each once
+# -----------------------------------------------------------------------------------------------
 
 
 def test_a_letter_whose_answer_is_lost_is_looked_for_before_it_is_sent_again(
@@ -167,7 +212,11 @@ def test_a_letter_whose_answer_is_lost_is_looked_for_before_it_is_sent_again(
         if letter.message.queue_offset % 3 == 0 and attempts[letter.place] == 1:
             return outcomes.Outcome(in_doubt=True, why="it never left")
         outcome = await outcomes.send_once(instance, letter, queue)
-        return outcomes.Outcome(in_doubt=True, why="lost") if letter.message.queue_offset % 3 == 1 else outcome
+        return (
+            outcomes.Outcome(in_doubt=True, why="lost")
+            if letter.message.queue_offset % 3 == 1
+            else outcome
+        )
 
     monkeypatch.setattr(resending, "send_once", losing)
 
@@ -181,10 +230,14 @@ def test_a_letter_whose_answer_is_lost_is_looked_for_before_it_is_sent_again(
     with_broker(story)
 
 
-def test_refused_letters_are_tried_again_and_then_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_letters_are_tried_again_and_then_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     refusals = {0: [2], 1: [2] * 9, 2: [13]}
 
-    async def refusing(self: Any, address: str, request: Any, body: bytes = b"", *, timeout: float = 3.0) -> Any:
+    async def refusing(
+        self: Any, address: str, request: Any, body: bytes = b"", *, timeout: float = 3.0
+    ) -> Any:
         number = int(body) if isinstance(request, SendMessageV2) else -1
         if refusals.get(number):
             raise ResponseError(refusals[number].pop(), "no")
@@ -196,7 +249,11 @@ def test_refused_letters_are_tried_again_and_then_told_of(tmp_path: Path, monkey
         await dead(broker, 4)
         monkeypatch.setattr(RemotingClient, "call", refusing)
         report = await resend(dead_letters, GROUP, tmp_path, settle=0.01)
-        assert (report.sent, report.failures, set(report.failed)) == (2, 2, {"broker-test:0:1", "broker-test:0:2"})
+        assert (report.sent, report.failures, set(report.failed)) == (
+            2,
+            2,
+            {"broker-test:0:1", "broker-test:0:2"},
+        )
         refusals.clear()
         assert (await resend(dead_letters, GROUP, tmp_path, settle=0.01)).sent == 2
         assert once(await stored(broker), 4)
@@ -219,7 +276,10 @@ def test_a_run_that_was_killed_leaves_doubts_that_the_next_one_settles(
         return await outcomes.send_once(instance, letter, queue)
 
     async def run() -> None:
-        async with running_broker(message_index_enable=known) as broker, DeadLetters(broker.namesrv) as dead_letters:
+        async with (
+            running_broker(message_index_enable=known) as broker,
+            DeadLetters(broker.namesrv) as dead_letters,
+        ):
             await broker.create_topic("orders", 2)
             await dead(broker, 40)
             monkeypatch.setattr(resending, "send_once", killing)
@@ -265,7 +325,8 @@ def test_what_a_killed_run_sent_and_what_comes_very_late_is_not_sent_again(
             patch.setattr(resending, "send_once", killed)
             with pytest.raises(KilledError):
                 await resend(dead_letters, GROUP, tmp_path, settle=0.01)
-        monkeypatch.setattr(resending._Run, "_begin_topic", begin)  # it arrives after it was looked for
+        # it arrives after it was looked for
+        monkeypatch.setattr(resending._Run, "_begin_topic", begin)
         report = await resend(dead_letters, GROUP, tmp_path, settle=0.01)
         assert (report.recovered, report.already, report.sent, report.elsewhere) == (1, 1, 2, 0)
         assert once(await stored(broker), 3)
@@ -278,7 +339,9 @@ def test_a_second_operator_on_the_same_machine_is_refused(tmp_path: Path) -> Non
         await dead(broker, 1)
         first = JournalFile(tmp_path, GROUP)
         with pytest.raises(
-            ResendError, match="somebody else on this machine is resending the dead letters of group 'billing', process"
+            ResendError,
+            match="somebody else on this machine is resending the dead letters of "
+            "group 'billing', process",
         ):
             await resend(dead_letters, GROUP, tmp_path)
         first.close()
@@ -287,10 +350,17 @@ def test_a_second_operator_on_the_same_machine_is_refused(tmp_path: Path) -> Non
     with_broker(story)
 
 
-def test_an_operator_with_another_journal_who_came_before_is_noticed_by_the_ids_in_the_target(tmp_path: Path) -> None:
+def test_an_operator_with_another_journal_who_came_before_is_noticed_by_the_ids_in_the_target(
+    tmp_path: Path,
+) -> None:
     async def story(broker: RunningBroker, dead_letters: DeadLetters) -> None:
         await dead(broker, 20)
-        await resend(dead_letters, GROUP, tmp_path / "one", wanted=lambda letter: letter.message.queue_offset < 15)
+        await resend(
+            dead_letters,
+            GROUP,
+            tmp_path / "one",
+            wanted=lambda letter: letter.message.queue_offset < 15,
+        )
         report = await resend(dead_letters, GROUP, tmp_path / "other")
         assert (report.sent, report.elsewhere, report.complete) == (5, 15, True)
         assert once(await stored(broker), 20)
@@ -349,15 +419,20 @@ def test_a_rate_is_kept(tmp_path: Path) -> None:
         await dead(broker, 12)
         began = asyncio.get_running_loop().time()
         await resend(dead_letters, GROUP, tmp_path, rate=20)
-        assert asyncio.get_running_loop().time() - began >= 11 / 20, "each but the first waits its time"
+        assert asyncio.get_running_loop().time() - began >= 11 / 20, (
+            "each but the first waits its time"
+        )
 
     with_broker(story)
 
 
-# --- the journal --------------------------------------------------------------------------------------------------------------------
+# --- the journal
+# -----------------------------------------------------------------------------------------------
 
 
-def test_a_torn_last_line_is_cut_off_and_a_torn_line_in_the_middle_is_not_guessed_at(tmp_path: Path) -> None:
+def test_a_torn_last_line_is_cut_off_and_a_torn_line_in_the_middle_is_not_guessed_at(
+    tmp_path: Path,
+) -> None:
     queue = MessageQueue("orders", "b", 1)
     file = JournalFile(tmp_path, GROUP)
     journal = Journal(file, run="1", now_ms=1)
@@ -375,7 +450,11 @@ def test_a_torn_last_line_is_cut_off_and_a_torn_line_in_the_middle_is_not_guesse
     file = JournalFile(tmp_path, GROUP)
     state = Journal(file, run="2", now_ms=9).state
     file.close()
-    assert (sorted(state.in_doubt), state.in_doubt["A"].start, state.in_doubt["A"].queue) == (["A", "B"], 7, queue)
+    assert (sorted(state.in_doubt), state.in_doubt["A"].start, state.in_doubt["A"].queue) == (
+        ["A", "B"],
+        7,
+        queue,
+    )
     assert read_journal(file.path.read_bytes(), "it")[0].in_doubt.keys() == {"A", "B"}
     file.path.write_bytes(whole[:10] + b"\n" + whole[11:])
     file = JournalFile(tmp_path, GROUP)
@@ -384,7 +463,8 @@ def test_a_torn_last_line_is_cut_off_and_a_torn_line_in_the_middle_is_not_guesse
     file.close()
 
 
-# --- reasons ------------------------------------------------------------------------------------------------------------------------
+# --- reasons
+# -----------------------------------------------------------------------------------------------
 
 
 def test_the_reason_is_the_latest_failure_that_the_group_s_trace_tells_of(tmp_path: Path) -> None:
@@ -393,7 +473,9 @@ def test_the_reason_is_the_latest_failure_that_the_group_s_trace_tells_of(tmp_pa
 
     bodies = [
         (after("M", "false", "2", "100") + after("other", "false", "4", "900")).encode(),
-        ("Pub\x01x\x02" + after("M", "false", "1", "300") + after("M", "false", "4", "200")).encode(),
+        (
+            "Pub\x01x\x02" + after("M", "false", "1", "300") + after("M", "false", "4", "200")
+        ).encode(),
         (after("M", "true", "0", "800") + after("M", "false", "2", "700", "another")).encode(),
         b"\xff\x02SubAfter\x01short\x02",
     ]
@@ -403,9 +485,13 @@ def test_the_reason_is_the_latest_failure_that_the_group_s_trace_tells_of(tmp_pa
     four = (
         "\x01".join(["SubAfter", "r", "M", "3", "false", "k", "4"]) + "\x02"
     )  # 4.x, and the cloud's form, without time and group
-    assert latest_reason([four.encode()], GROUP, "M") == "the handler asked to have it again (FAILED)"
+    assert latest_reason([four.encode()], GROUP, "M") == (
+        "the handler asked to have it again (FAILED)"
+    )
     ours = after("M", "false", "2", "5").replace("\x02", "\x01error=ValueError: no stock\x02")
-    assert latest_reason([ours.encode()], GROUP, "M") == "the handler raised an exception (EXCEPTION): ValueError: no stock"
+    assert latest_reason([ours.encode()], GROUP, "M") == (
+        "the handler raised an exception (EXCEPTION): ValueError: no stock"
+    )
 
     async def story(broker: RunningBroker, dead_letters: DeadLetters) -> None:
         await dead(broker, 1)
@@ -415,6 +501,8 @@ def test_the_reason_is_the_latest_failure_that_the_group_s_trace_tells_of(tmp_pa
         async with Producer(broker.namesrv) as producer:
             text = after(letter.message.msg_id, "false", "2", "5")
             await producer.send(Message("traces", text, keys=[letter.message.msg_id]))
-        assert await dead_letters.reason(letter, trace_topic="traces") == "the handler raised an exception (EXCEPTION)"
+        assert await dead_letters.reason(letter, trace_topic="traces") == (
+            "the handler raised an exception (EXCEPTION)"
+        )
 
     with_broker(story)

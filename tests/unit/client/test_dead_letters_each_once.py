@@ -1,4 +1,5 @@
-"""Dead letters are resent once, and nothing that is not one is taken for it: copies that fail once more, other clusters, topics gone."""
+"""Dead letters are resent once, and nothing that is not one is taken for it: copies that fail once
+more, other clusters, topics gone."""
 
 from __future__ import annotations
 
@@ -10,17 +11,30 @@ import msgspec
 import pytest
 from tests.unit.client.test_dead_letters import GROUP, SETTLE_S, dead, once, stored, with_broker
 
-from turbopump.client.dead_letters import DeadLetter, DeadLetters, ResendTo, outcomes, resend, resending, would_resend
+from turbopump.client.dead_letters import (
+    DeadLetter,
+    DeadLetters,
+    ResendTo,
+    outcomes,
+    resend,
+    resending,
+    would_resend,
+)
 from turbopump.client.simple_consumer import SimpleConsumer
 from turbopump.message.message_queue import MessageQueue
 from turbopump.testing import RunningBroker, running_broker
 
 
-def test_resent_letters_that_fail_once_more_are_nobody_else_s_resends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resent_letters_that_fail_once_more_are_nobody_else_s_resends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     retry_topic = f"%RETRY%{GROUP}"
 
-    async def failing_once_more(instance: Any, letter: DeadLetter, queue: MessageQueue) -> outcomes.Outcome:
-        """What a broker does when a consumer fails: it stores a copy with all properties, as the next attempt."""
+    async def failing_once_more(
+        instance: Any, letter: DeadLetter, queue: MessageQueue
+    ) -> outcomes.Outcome:
+        """What a broker does when a consumer fails: it stores a copy with all properties, as the
+        next attempt."""
         outcome = await outcomes.send_once(instance, letter, queue)
         copy = msgspec.structs.replace(letter.request(queue), reconsume_times=1)
         address = instance.routes.known[queue.topic].master(queue.broker_name)
@@ -75,7 +89,8 @@ def test_a_run_on_another_cluster_of_the_same_names_leaves_the_doubts_of_a_kille
     asyncio.run(run())
 
 
-# --- the retry topics of those who pop ----------------------------------------------------------------------------------------------
+# --- the retry topics of those who pop
+# ----------------------------------------------------------------------------------------------
 
 
 async def received(consumer: SimpleConsumer, count: int) -> list[bytes]:
@@ -89,7 +104,9 @@ async def received(consumer: SimpleConsumer, count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("popped", [True, False])
-def test_letters_of_a_group_that_pops_go_to_the_retry_topic_that_it_reads(tmp_path: Path, popped: bool) -> None:
+def test_letters_of_a_group_that_pops_go_to_the_retry_topic_that_it_reads(
+    tmp_path: Path, popped: bool
+) -> None:
     """``popped``: whether the letter says that it was; else the group's running consumers do."""
 
     async def story(broker: RunningBroker, dead_letters: DeadLetters) -> None:
@@ -97,8 +114,13 @@ def test_letters_of_a_group_that_pops_go_to_the_retry_topic_that_it_reads(tmp_pa
         async with SimpleConsumer(broker.namesrv, group=GROUP, topic="orders") as consumer:
             assert await consumer.receive(1, 60, timeout=0.1) == []
             refused = await resend(dead_letters, GROUP, tmp_path, ResendTo.RETRY, settle=SETTLE_S)
-            assert (refused.sent, refused.failures) == (0, 3), "nothing goes where nobody would get it"
-            assert "turbopump topic create '%RETRY%billing_orders'" in refused.failed["broker-test:0:0"]
+            assert (refused.sent, refused.failures) == (0, 3), (
+                "nothing goes where nobody would get it"
+            )
+            assert (
+                "turbopump topic create '%RETRY%billing_orders'"
+                in refused.failed["broker-test:0:0"]
+            )
             await broker.create_topic("%RETRY%billing_orders")
             report = await resend(dead_letters, GROUP, tmp_path, ResendTo.RETRY, settle=SETTLE_S)
             assert report.targets == {"%RETRY%billing_orders": 3}
@@ -110,10 +132,15 @@ def test_letters_of_a_group_that_pops_go_to_the_retry_topic_that_it_reads(tmp_pa
 def test_which_retry_topic_it_is_can_be_said(tmp_path: Path) -> None:
     async def story(broker: RunningBroker, dead_letters: DeadLetters) -> None:
         await dead(broker, 2)
-        topics = {ResendTo.PULL_RETRY: "%RETRY%billing", ResendTo.POP_RETRY: "%RETRY%billing_orders"}
+        topics = {
+            ResendTo.PULL_RETRY: "%RETRY%billing",
+            ResendTo.POP_RETRY: "%RETRY%billing_orders",
+        }
         for to, topic in topics.items():
             await broker.create_topic(topic)
-            assert (await would_resend(dead_letters, GROUP, tmp_path / to.value, to)).targets == {topic: 2}
+            assert (await would_resend(dead_letters, GROUP, tmp_path / to.value, to)).targets == {
+                topic: 2
+            }
             report = await resend(dead_letters, GROUP, tmp_path / to.value, to, settle=SETTLE_S)
             assert report.targets == {topic: 2}
             assert once(await stored(broker, topic), 2)

@@ -1,4 +1,5 @@
-"""Dead letters that may have been sent, to topics and queues that are gone: who decides, and what is known not to be there."""
+"""Dead letters that may have been sent, to topics and queues that are gone: who decides, and what
+is known not to be there."""
 
 from __future__ import annotations
 
@@ -7,9 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.client.test_dead_letters import GROUP, SETTLE_S, dead, has_route, stored, with_broker
+from tests.unit.client.test_dead_letters import (
+    GROUP,
+    SETTLE_S,
+    dead,
+    has_route,
+    stored,
+    with_broker,
+)
 
-from turbopump.client.dead_letters import DeadLetter, DeadLetters, InDoubt, ResendReport, ResendTo, outcomes, resend, resending
+from turbopump.client.dead_letters import (
+    DeadLetter,
+    DeadLetters,
+    InDoubt,
+    ResendReport,
+    ResendTo,
+    outcomes,
+    resend,
+    resending,
+)
 from turbopump.message.message_queue import MessageQueue
 from turbopump.protocol.requests.namesrv import DeleteTopicInNamesrv
 from turbopump.protocol.requests.topics import DeleteTopic
@@ -55,14 +72,23 @@ def test_a_target_that_was_deleted_is_named_and_one_that_was_made_again_is_known
         await killed(dead_letters, tmp_path, monkeypatch)
         await deleted(broker, dead_letters, "orders")
         report = await resend(dead_letters, GROUP, tmp_path, settle=SETTLE_S)
-        assert (report.sent, report.already, report.in_doubt, report.complete) == (0, ANSWERED, 40 - ANSWERED, False)
+        assert (report.sent, report.already, report.in_doubt, report.complete) == (
+            0,
+            ANSWERED,
+            40 - ANSWERED,
+            False,
+        )
         assert set(report.out_of_sight) == {"orders@broker-test:0", "orders@broker-test:1"}
         assert all("orders" in why for why in report.out_of_sight.values())
         await broker.create_topic("orders", 2)
         assert await has_route(dead_letters, "orders")
         report = await resend(dead_letters, GROUP, tmp_path, settle=SETTLE_S)
-        assert (report.sent, report.elsewhere, report.complete) == (40 - ANSWERED, 0, True), "the index knows the old topic's"
-        assert sorted(int(message.body) for message in await stored(broker)) == list(range(ANSWERED, 40))
+        assert (report.sent, report.elsewhere, report.complete) == (40 - ANSWERED, 0, True), (
+            "the index knows the old topic's"
+        )
+        assert sorted(int(message.body) for message in await stored(broker)) == list(
+            range(ANSWERED, 40)
+        )
 
     with_broker(story)
 
@@ -78,14 +104,24 @@ def test_letters_that_may_be_in_a_queue_that_is_gone_wait_until_somebody_decides
         await broker.create_topic("orders", 1)
         assert await has_route(dead_letters, "orders")
         report = await resend(dead_letters, GROUP, tmp_path, settle=SETTLE_S)
-        assert (report.elsewhere, report.complete, set(report.out_of_sight)) == (0, False, {"orders@broker-test:1"})
+        assert (report.elsewhere, report.complete, set(report.out_of_sight)) == (
+            0,
+            False,
+            {"orders@broker-test:1"},
+        )
         waiting = report.in_doubt
         assert 0 < waiting < 40 - ANSWERED
         assert report.sent == 40 - ANSWERED - waiting
-        one = [letter async for letter in dead_letters.letters(GROUP) if letter.resend_id not in await ids_there(broker)][-1]
+        one = [
+            letter
+            async for letter in dead_letters.letters(GROUP)
+            if letter.resend_id not in await ids_there(broker)
+        ][-1]
 
         async def decide(**chosen: Any) -> ResendReport:
-            return await resend(dead_letters, GROUP, tmp_path, in_doubt=decision, settle=SETTLE_S, **chosen)
+            return await resend(
+                dead_letters, GROUP, tmp_path, in_doubt=decision, settle=SETTLE_S, **chosen
+            )
 
         report = await decide(wanted=lambda letter: letter.place == one.place)
         assert report.handled == 1, "it is decided of what is chosen"
@@ -93,8 +129,14 @@ def test_letters_that_may_be_in_a_queue_that_is_gone_wait_until_somebody_decides
         assert report.complete
         assert report.sent == (waiting - 1 if decision is InDoubt.SEND else 0)
         there = [message.body for message in await stored(broker)]
-        assert len(there) == len(set(there)) == (40 - ANSWERED if decision is InDoubt.SEND else 40 - ANSWERED - waiting)
-        assert (await resend(dead_letters, GROUP, tmp_path, ResendTo.ORIGIN, settle=SETTLE_S)).already == 40
+        assert (
+            len(there)
+            == len(set(there))
+            == (40 - ANSWERED if decision is InDoubt.SEND else 40 - ANSWERED - waiting)
+        )
+        assert (
+            await resend(dead_letters, GROUP, tmp_path, ResendTo.ORIGIN, settle=SETTLE_S)
+        ).already == 40
 
     with_broker(story)
 

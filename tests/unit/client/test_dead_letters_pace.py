@@ -10,8 +10,12 @@ from turbopump.client.dead_letters.pace import Pace
 from turbopump.testing.simulation import Simulation, simulate
 
 
-@pytest.mark.parametrize(("rate", "within", "seconds"), [(10, 10, 1), (100, 100, 1), (2.5, 2, 0.8), (0.5, 1, 2)])
-def test_no_second_has_more_turns_than_the_rate_even_after_a_pause(rate: float, within: int, seconds: float) -> None:
+@pytest.mark.parametrize(
+    ("rate", "within", "seconds"), [(10, 10, 1), (100, 100, 1), (2.5, 2, 0.8), (0.5, 1, 2)]
+)
+def test_no_second_has_more_turns_than_the_rate_even_after_a_pause(
+    rate: float, within: int, seconds: float
+) -> None:
     async def scenario(simulation: Simulation) -> None:
         loop = simulation.loop
         pace = Pace(rate)
@@ -24,8 +28,13 @@ def test_no_second_has_more_turns_than_the_rate_even_after_a_pause(rate: float, 
         for pause in (0, 0.3, 5.0):
             await asyncio.sleep(pause)
             await asyncio.gather(*(turn() for _ in range(50)))
-        assert all(later - earlier > seconds - 1e-6 for earlier, later in zip(times, times[within:], strict=False))
+        assert all(
+            later - earlier > seconds - 1e-6
+            for earlier, later in zip(times, times[within:], strict=False)
+        )
         assert times[49] - times[0] == pytest.approx(49 / rate), "and they are spread"
-        assert times[99] - times[0] == pytest.approx(99 / rate), "what a short pause has missed is made up for"
+        assert times[99] - times[0] == pytest.approx(99 / rate), (
+            "what a short pause has missed is made up for"
+        )
 
     simulate(1, scenario)

@@ -1,4 +1,5 @@
-"""Deadlines that cannot be kept, in virtual time: what leaves no time, or finds no room, is told so, and nothing was sent."""
+"""Deadlines that cannot be kept, in virtual time: what leaves no time, or finds no room, is told
+so, and nothing was sent."""
 
 from __future__ import annotations
 
@@ -29,9 +30,14 @@ from turbopump.testing.simulation import Simulation, simulate
         {"back_pressure": BackPressure(), "auto_batch": AutoBatch()},
     ],
 )
-def test_a_deadline_that_has_passed_is_refused_before_anything_is_sent(settings: dict[str, Any], timeout: float) -> None:
+def test_a_deadline_that_has_passed_is_refused_before_anything_is_sent(
+    settings: dict[str, Any], timeout: float
+) -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, **settings) as producer:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, **settings) as producer,
+        ):
             message = Message("orders", b"x")
 
             async def started() -> SendResult:
@@ -46,7 +52,10 @@ def test_a_deadline_that_has_passed_is_refused_before_anything_is_sent(settings:
             ):
                 with pytest.raises(SendError, match=r"leaves no time for it\. Nothing was stored"):
                     await sending
-            assert cluster.broker.requests(SendMessageV2) + cluster.broker.requests(SendBatchMessage) == []
+            assert (
+                cluster.broker.requests(SendMessageV2) + cluster.broker.requests(SendBatchMessage)
+                == []
+            )
             assert (await producer.send(message)).status is SendStatus.OK
 
     simulate(1, scenario)
@@ -64,15 +73,24 @@ def test_a_number_of_seconds_beyond_all_numbers_is_refused() -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"auto_batch": AutoBatch()}])
-def test_the_error_of_who_found_no_room_names_the_message_and_how_long_it_waited(settings: dict[str, Any]) -> None:
+def test_the_error_of_who_found_no_room_names_the_message_and_how_long_it_waited(
+    settings: dict[str, Any],
+) -> None:
     async def scenario(simulation: Simulation) -> None:
         settings["back_pressure"] = BackPressure(messages=1)
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, **settings) as producer:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, **settings) as producer,
+        ):
             await producer.send("orders", b"x")
             cluster.broker.script[RequestCode.SEND_MESSAGE_V2].append(None)
             stuck = asyncio.create_task(producer.send("orders", b"x"))
             await asyncio.sleep(0)
-            with pytest.raises(SendError, match=r"message mine to topic 'orders' was not sent: within 0\.4 s") as caught:
+            with pytest.raises(
+                SendError,
+                match=r"message mine to topic 'orders' was not sent: "
+                r"within 0\.4 s",
+            ) as caught:
                 await producer.send("orders", b"x", properties={"UNIQ_KEY": "mine"}, timeout=0.4)
             assert (caught.value.topic, caught.value.brokers) == ("orders", ())
             assert 400 <= caught.value.spent_ms < 500
@@ -81,10 +99,15 @@ def test_the_error_of_who_found_no_room_names_the_message_and_how_long_it_waited
     simulate(1, scenario)
 
 
-def test_the_error_of_who_was_overdue_in_a_batch_names_the_brokers_asked_and_the_time_spent() -> None:
+def test_the_error_of_who_was_overdue_in_a_batch_names_the_brokers_asked_and_the_time_spent() -> (
+    None
+):
     async def scenario(simulation: Simulation) -> None:
         settings: dict[str, Any] = {"auto_batch": AutoBatch(hold=1.0), "attempt_timeout": 0.2}
-        async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster, **settings) as producer:
+        async with (
+            scripted_cluster(simulation, brokers=2) as cluster,
+            producer_of(cluster, **settings) as producer,
+        ):
             for broker in cluster.brokers:
                 broker.script[RequestCode.SEND_BATCH_MESSAGE].append(None)
             patient = asyncio.create_task(producer.send("orders", b"x", timeout=10))
@@ -102,11 +125,17 @@ def test_the_error_of_who_was_overdue_in_a_batch_names_the_brokers_asked_and_the
     simulate(1, scenario)
 
 
-def test_a_send_with_hardly_any_time_for_its_route_is_told_to_take_more_and_not_that_name_servers_are_down() -> None:
+def test_a_send_with_hardly_any_time_for_its_route_is_told_to_take_more_and_not_that_name_servers_are_down() -> (
+    None
+):
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
             cluster.name_server.silent = True
-            with pytest.raises(RouteNotFoundError, match=r"in 0\.001 s .*little time .* more seconds") as caught:
+            with pytest.raises(
+                RouteNotFoundError,
+                match=r"in 0\.001 s .*little time .* more "
+                r"seconds",
+            ) as caught:
                 await producer.send("orders", b"x", timeout=1e-6)
             assert "Check the name server" not in str(caught.value)
 
@@ -116,13 +145,18 @@ def test_a_send_with_hardly_any_time_for_its_route_is_told_to_take_more_and_not_
 def test_who_found_no_room_is_told_what_was_in_flight_then_though_all_gave_up_at_once() -> None:
     async def scenario(simulation: Simulation) -> None:
         bound = BackPressure(messages=2)
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, back_pressure=bound, retries=0) as producer:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, back_pressure=bound, retries=0) as producer,
+        ):
             await producer.send("orders", b"x")
             cluster.broker.script[RequestCode.SEND_MESSAGE_V2].extend([None] * 10)
             sends = (producer.send("orders", b"x" * 50, timeout=0.5) for _ in range(6))
             errors = await asyncio.gather(*sends, return_exceptions=True)
             without_room = [str(error) for error in errors if "no room" in str(error)]
             assert without_room
-            assert all("among the 2 messages (100 bytes) in flight" in text for text in without_room)
+            assert all(
+                "among the 2 messages (100 bytes) in flight" in text for text in without_room
+            )
 
     simulate(1, scenario)

@@ -1,4 +1,5 @@
-"""The pure parts of the client: routes, selection, sharing, what may be committed, the bytes of a send."""
+"""The pure parts of the client: routes, selection, sharing, what may be committed, the bytes of a
+send."""
 
 from __future__ import annotations
 
@@ -78,20 +79,24 @@ def test_messages_are_written_to_masters_and_read_from_anybody() -> None:
 @pytest.mark.parametrize(("perm", "writes", "reads"), [(6, 1, 1), (4, 0, 1), (2, 1, 0), (0, 0, 0)])
 def test_permissions_decide_what_a_queue_is_for(perm: int, writes: int, reads: int) -> None:
     data = TopicRouteData(
-        queue_datas=[QueueData(broker_name="a", read_queue_nums=1, write_queue_nums=1, perm=perm)], broker_datas=[A]
+        queue_datas=[QueueData(broker_name="a", read_queue_nums=1, write_queue_nums=1, perm=perm)],
+        broker_datas=[A],
     )
     route = topic_route("t", data)
     assert (len(route.publish_queues), len(route.subscribe_queues)) == (writes, reads)
 
 
 def test_an_ordered_topic_has_the_queues_it_was_given_once() -> None:
-    data = TopicRouteData(order_topic_conf="a:2;b:1", queue_datas=BOTH.queue_datas, broker_datas=[A, B])
+    data = TopicRouteData(
+        order_topic_conf="a:2;b:1", queue_datas=BOTH.queue_datas, broker_datas=[A, B]
+    )
     assert list(topic_route("t", data).publish_queues) == queues(("a", 0), ("a", 1), ("b", 0))
 
 
 def test_a_new_topic_inherits_four_queues_at_most() -> None:
     default = TopicRouteData(
-        queue_datas=[QueueData(broker_name="a", read_queue_nums=8, write_queue_nums=8, perm=7)], broker_datas=[A]
+        queue_datas=[QueueData(broker_name="a", read_queue_nums=8, write_queue_nums=8, perm=7)],
+        broker_datas=[A],
     )
     route = inherited_route("t", topic_route("TBW102", default))
     assert list(route.publish_queues) == queues(("a", 0), ("a", 1), ("a", 2), ("a", 3))
@@ -100,7 +105,9 @@ def test_a_new_topic_inherits_four_queues_at_most() -> None:
 
 def test_selection_skips_brokers_that_failed_unless_there_is_no_other() -> None:
     data = TopicRouteData(
-        queue_datas=[QueueData(broker_name=n, read_queue_nums=2, write_queue_nums=2, perm=6) for n in "ab"],
+        queue_datas=[
+            QueueData(broker_name=n, read_queue_nums=2, write_queue_nums=2, perm=6) for n in "ab"
+        ],
         broker_datas=[A, BrokerData(broker_name="b", broker_addrs={0: "h:3"})],
     )
     route = topic_route("t", data)
@@ -110,9 +117,13 @@ def test_selection_skips_brokers_that_failed_unless_there_is_no_other() -> None:
     assert len({RoundRobin(random.Random(seed)).choose(route) for seed in range(50)}) == 4
 
 
-def test_when_every_broker_has_failed_the_one_that_failed_longest_ago_is_next_and_isolation_counts() -> None:
+def test_when_every_broker_has_failed_the_one_that_failed_longest_ago_is_next_and_isolation_counts() -> (
+    None
+):
     data = TopicRouteData(
-        queue_datas=[QueueData(broker_name=n, read_queue_nums=2, write_queue_nums=2, perm=6) for n in "abc"],
+        queue_datas=[
+            QueueData(broker_name=n, read_queue_nums=2, write_queue_nums=2, perm=6) for n in "abc"
+        ],
         broker_datas=[BrokerData(broker_name=n, broker_addrs={0: "h:1"}) for n in "abc"],
     )
     route = topic_route("t", data)
@@ -126,7 +137,9 @@ def test_when_every_broker_has_failed_the_one_that_failed_longest_ago_is_next_an
     faults.failed("a", 0.0, connection=True)
     faults.failed("b", 0.0, connection=True)
     assert {choice.choose(route, "cab").broker_name for _ in range(12)} == {"c"}  # nobody is better
-    alone = topic_route("t", TopicRouteData(queue_datas=data.queue_datas[:1], broker_datas=data.broker_datas[:1]))
+    alone = topic_route(
+        "t", TopicRouteData(queue_datas=data.queue_datas[:1], broker_datas=data.broker_datas[:1])
+    )
     assert choice.choose(alone, "aa").broker_name == "a"
 
 
@@ -143,12 +156,19 @@ def test_average_shares_every_queue_once_and_evenly(count: int, members: int) ->
 
 @pytest.mark.parametrize(
     ("count", "members", "expected"),
-    [(8, 3, [[0, 1, 2], [3, 4, 5], [6, 7]]), (4, 4, [[0], [1], [2], [3]]), (2, 3, [[0], [1], []]), (0, 1, [[]])],
+    [
+        (8, 3, [[0, 1, 2], [3, 4, 5], [6, 7]]),
+        (4, 4, [[0], [1], [2], [3]]),
+        (2, 3, [[0], [1], []]),
+        (0, 1, [[]]),
+    ],
 )
 def test_average_is_apaches(count: int, members: int, expected: list[list[int]]) -> None:
     all_queues = queues(*(("a", i) for i in range(count)))
     clients = [f"c{i}" for i in range(members)]
-    assert [[queue.queue_id for queue in allocate_average(all_queues, clients, c)] for c in clients] == expected
+    assert [
+        [queue.queue_id for queue in allocate_average(all_queues, clients, c)] for c in clients
+    ] == expected
 
 
 def test_a_rebalance_moves_only_what_it_must() -> None:
@@ -169,8 +189,11 @@ def test_queues_of_other_topics_that_a_strategy_names_are_not_gained() -> None:
 
 @examples(100)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=60), st.randoms())
-def test_the_offset_to_commit_is_the_lowest_that_is_not_done(gaps: list[int], chance: random.Random) -> None:
-    offsets = [sum(gaps[: i + 1]) + i for i in range(len(gaps))]  # growing, with holes that a filter left
+def test_the_offset_to_commit_is_the_lowest_that_is_not_done(
+    gaps: list[int], chance: random.Random
+) -> None:
+    # growing, with holes that a filter left
+    offsets = [sum(gaps[: i + 1]) + i for i in range(len(gaps))]
     queue = ProcessQueue(MessageQueue("t", "a", 0), 0)
     queue.add([received(offset) for offset in offsets], offsets[-1] + 3)
     undone = set(offsets)
@@ -191,7 +214,11 @@ def test_pulling_waits_for_messages_bytes_and_span() -> None:
     assert queue.full()
     queue.done(0)
     assert not queue.full()
-    for limits in (PullLimits(messages=1), PullLimits(bytes=50), PullLimits(topic_messages=7).shared(5)):
+    for limits in (
+        PullLimits(messages=1),
+        PullLimits(bytes=50),
+        PullLimits(topic_messages=7).shared(5),
+    ):
         queue.limits = limits
         assert queue.full()
 
@@ -212,7 +239,9 @@ def test_no_tags_means_all(text: str) -> None:
 
 @pytest.mark.parametrize("type_", [SendMessageV2, SendBatchMessage, SendReplyMessageV2])
 @pytest.mark.parametrize("properties", ["", 'KEYS\x01"quoted"\x02TAGS\x01grün\x02'])
-def test_a_prepared_send_frame_means_what_the_generic_one_means(type_: type[SendMessageV2], properties: str) -> None:
+def test_a_prepared_send_frame_means_what_the_generic_one_means(
+    type_: type[SendMessageV2], properties: str
+) -> None:
     queue = MessageQueue("orders", "broker-a", 3)
     batch = type_ is SendBatchMessage
     frames = SendFrames("sellers", code=SendMessageV2.code if batch else type_.code)

@@ -1,4 +1,5 @@
-"""Every argument of every client, given what is wrong for it: refused in a sentence that names it, where the client is made."""
+"""Every argument of every client, given what is wrong for it: refused in a sentence that names it,
+where the client is made."""
 
 from __future__ import annotations
 
@@ -32,7 +33,22 @@ from turbopump.message.message import Message
 from turbopump.message.message_queue import MessageQueue
 
 INF: Final = float("inf")
-WRONG: Final = (None, "1", "", "\udc80", b"x", -1, 0, 1.5, True, INF, float("nan"), object(), [], 2**64)
+WRONG: Final = (
+    None,
+    "1",
+    "",
+    "\udc80",
+    b"x",
+    -1,
+    0,
+    1.5,
+    True,
+    INF,
+    float("nan"),
+    object(),
+    [],
+    2**64,
+)
 """What people give by mistake; some settings can use some of it."""
 
 USABLE: Final[dict[str, tuple[object, ...]]] = {
@@ -134,8 +150,14 @@ NO_GROUP: Final[dict[str, object]] = {"namesrv": "127.0.0.1:9876"}
 IDEMPOTENT: Final[dict[str, object]] = {"key": "order_id", "store": MemoryStore()}
 KEYS: Final[dict[str, object]] = {"access_key": "a", "secret_key": "s"}
 MADE: Final[tuple[tuple[Make, type, dict[str, object]], ...]] = (
-    *((kind, kind, CLIENT) for kind in (Producer, PushConsumer, PullConsumer, LitePullConsumer, SimpleConsumer)),
-    *((getattr(blocking, kind.__name__), kind, CLIENT) for kind in (Producer, PushConsumer, PullConsumer, LitePullConsumer)),
+    *(
+        (kind, kind, CLIENT)
+        for kind in (Producer, PushConsumer, PullConsumer, LitePullConsumer, SimpleConsumer)
+    ),
+    *(
+        (getattr(blocking, kind.__name__), kind, CLIENT)
+        for kind in (Producer, PushConsumer, PullConsumer, LitePullConsumer)
+    ),
     (blocking.SimpleConsumer, SimpleConsumer, CLIENT),
     (TransactionProducer, TransactionProducer, TRANSACTION),
     (TransactionProducer, Producer, TRANSACTION),
@@ -154,7 +176,9 @@ MADE: Final[tuple[tuple[Make, type, dict[str, object]], ...]] = (
 """What is called, whose arguments it takes, and what it needs in any case."""
 
 
-NEEDS_REDIS: Final = pytest.mark.skipif(find_spec("redis") is None, reason="needs the extra turbopump[redis]")
+NEEDS_REDIS: Final = pytest.mark.skipif(
+    find_spec("redis") is None, reason="needs the extra turbopump[redis]"
+)
 
 
 def every_argument() -> Iterator[Any]:
@@ -163,7 +187,11 @@ def every_argument() -> Iterator[Any]:
             if parameter.kind is not inspect.Parameter.VAR_KEYWORD:
                 marks = NEEDS_REDIS if make is RedisStore else ()
                 yield pytest.param(
-                    make, name, needed, id=f"{make.__module__.split('.')[1]}-{takes.__name__}-{name}", marks=marks
+                    make,
+                    name,
+                    needed,
+                    id=f"{make.__module__.split('.')[1]}-{takes.__name__}-{name}",
+                    marks=marks,
                 )
 
 
@@ -181,11 +209,21 @@ def test_what_a_setting_cannot_use_is_refused_by_name_where_the_client_is_made(
         else:
             with pytest.raises(ConfigError, match=SAID.get(name, rf"\b{name}\b")) as told:
                 make(**{**given, name: value})
-            assert repr(value)[:80] in str(told.value) or name in NOT_SHOWN, "it says what was given"
+            assert repr(value)[:80] in str(told.value) or name in NOT_SHOWN, (
+                "it says what was given"
+            )
 
 
 SAID: Final = {"namesrv": "name server"}
-NOT_SHOWN: Final = {"credentials", "access_key", "secret_key", "security_token", "group", "topic", "namesrv"}
+NOT_SHOWN: Final = {
+    "credentials",
+    "access_key",
+    "secret_key",
+    "security_token",
+    "group",
+    "topic",
+    "namesrv",
+}
 """Secrets; and names whose fault is said in a sentence of its own."""
 
 PRODUCER: Final = Producer("127.0.0.1:9876")
@@ -213,7 +251,9 @@ CALLS: Final[list[tuple[str, Callable[[Any], Coroutine[Any, Any, object]]]]] = [
 ]
 
 
-@pytest.mark.parametrize("value", [INF, float("nan"), "1", True, object()], ids=["inf", "nan", "text", "True", "object"])
+@pytest.mark.parametrize(
+    "value", [INF, float("nan"), "1", True, object()], ids=["inf", "nan", "text", "True", "object"]
+)
 @pytest.mark.parametrize(("name", "call"), CALLS)
 def test_a_call_refuses_what_is_no_number_before_it_does_anything(
     name: str, call: Callable[[Any], Coroutine[Any, Any, object]], value: object
@@ -231,14 +271,23 @@ def test_a_poll_may_wait_without_end_but_not_for_no_number() -> None:
 
 @pytest.mark.parametrize("topic", [5, None, b"orders"])
 def test_what_is_no_topic_is_none_wherever_it_is_asked_for(topic: Any) -> None:
-    for call in (PRODUCER.publish_queues(topic), PRODUCER.recall(topic, "x"), LITE.subscribe(topic), SIMPLE.subscribe(topic)):
+    for call in (
+        PRODUCER.publish_queues(topic),
+        PRODUCER.recall(topic, "x"),
+        LITE.subscribe(topic),
+        SIMPLE.subscribe(topic),
+    ):
         with pytest.raises(ConfigError, match=r"topic=.* is no topic: its name is expected"):
             asyncio.run(call)
 
 
 @pytest.mark.parametrize("tags", [5, None, "\udc80", ["A"]])
 def test_what_is_no_tag_is_refused_with_what_is_expected(tags: Any) -> None:
-    for call in (LITE.subscribe("orders", tags), SIMPLE.subscribe("orders", tags), LITE.assign([QUEUE], tags)):
+    for call in (
+        LITE.subscribe("orders", tags),
+        SIMPLE.subscribe("orders", tags),
+        LITE.assign([QUEUE], tags),
+    ):
         with pytest.raises(ConfigError, match=r"tags=.* are no tags: \* for all, 'A || B', or Sql"):
             asyncio.run(call)
 
@@ -253,7 +302,11 @@ def test_a_filter_is_text(filter_: Any) -> None:
 @pytest.mark.parametrize("tags", ["new", "A || B", Sql("price > 100")])
 def test_tags_that_are_of_no_topic_are_not_passed_over(kind: type, tags: Any) -> None:
     for make in (kind, getattr(blocking, kind.__name__)):
-        with pytest.raises(ConfigError, match=r"tags=.* without topic=.* give the topic, too, or subscribe\(topic, tags\)"):
+        with pytest.raises(
+            ConfigError,
+            match=r"tags=.* without topic=.* give the topic, too, or "
+            r"subscribe\(topic, tags\)",
+        ):
             make("127.0.0.1:9876", group="g", tags=tags)
         make("127.0.0.1:9876", group="g", tags="*")
 
@@ -261,7 +314,9 @@ def test_tags_that_are_of_no_topic_are_not_passed_over(kind: type, tags: Any) ->
 def test_transactions_are_not_of_the_group_whose_members_cannot_answer_for_them() -> None:
     for make in (TransactionProducer, blocking.TransactionProducer):
         with pytest.raises(
-            ConfigError, match=r"group='DEFAULT_PRODUCER' is that of every Producer without one.* a group of its own"
+            ConfigError,
+            match=r"group='DEFAULT_PRODUCER' is that of every Producer without "
+            r"one.* a group of its own",
         ):
             make("127.0.0.1:9876", group="DEFAULT_PRODUCER", checker=print)
 
@@ -276,7 +331,11 @@ def test_what_is_wrapped_by_an_idempotent_consumer_is_a_function() -> None:
 
 @NEEDS_REDIS
 def test_a_redis_that_is_no_address_is_told_of_where_the_store_is_made() -> None:
-    with pytest.raises(ConfigError, match=r"url='127.0.0.1:6379' is no address of a Redis, as redis://host:6379/0 is"):
+    with pytest.raises(
+        ConfigError,
+        match=r"url='127.0.0.1:6379' is no address of a Redis, as "
+        r"redis://host:6379/0 is",
+    ):
         RedisStore("127.0.0.1:6379")
 
 
@@ -299,15 +358,30 @@ async def unplain(_letter: object) -> bool:
         (lambda: FINDER.at(QUEUE, "5"), "offset='5' must be a whole number"),  # type: ignore[arg-type]
         (lambda: FINDER.by_key("orders", "a b"), "key='a b' is no key: .* no space"),
         (lambda: FINDER.by_key("orders", b"k"), "key=b'k' is no key"),  # type: ignore[arg-type]
-        (lambda: FINDER.by_key("orders", "k", 0), "max_messages=0 must be a whole number, 1 or more"),
-        (lambda: FINDER.by_time("orders", "today"), "begin='today' must be ms since 1970, or a datetime"),  # type: ignore[arg-type]
+        (
+            lambda: FINDER.by_key("orders", "k", 0),
+            "max_messages=0 must be a whole number, 1 or more",
+        ),
+        (
+            lambda: FINDER.by_time("orders", "today"),
+            "begin='today' must be ms since 1970, or a datetime",
+        ),  # type: ignore[arg-type]
         (lambda: FINDER.by_time("orders", 0, 1.5), "end=1.5 must be ms since 1970"),  # type: ignore[arg-type]
         (lambda: resend(LETTERS, "", FOLDER), "group='' is no group"),
         (lambda: resend(LETTERS, "g", "journals"), "journal='journals' must be the path"),  # type: ignore[arg-type]
         (lambda: resend(LETTERS, "g", FOLDER, "retry"), "to='retry' must be ResendTo.ORIGIN or"),  # type: ignore[arg-type]
-        (lambda: resend(LETTERS, "g", FOLDER, wanted=unplain), "wanted=.* must be a plain function"),  # type: ignore[arg-type]
-        (lambda: resend(LETTERS, "g", FOLDER, rate=0), "rate=0 must be a number of letters a second above 0"),
-        (lambda: resend(LETTERS, "g", FOLDER, in_doubt="send"), "in_doubt='send' must be InDoubt.LEAVE"),  # type: ignore[arg-type]
+        (
+            lambda: resend(LETTERS, "g", FOLDER, wanted=unplain),
+            "wanted=.* must be a plain function",
+        ),  # type: ignore[arg-type]
+        (
+            lambda: resend(LETTERS, "g", FOLDER, rate=0),
+            "rate=0 must be a number of letters a second above 0",
+        ),
+        (
+            lambda: resend(LETTERS, "g", FOLDER, in_doubt="send"),
+            "in_doubt='send' must be InDoubt.LEAVE",
+        ),  # type: ignore[arg-type]
         (lambda: resend(LETTERS, "g", FOLDER, settle=-1), "settle=-1 must be"),
         (lambda: would_resend(LETTERS, "g", FOLDER, ResendTo.RETRY, 5), "wanted=5 must be"),  # type: ignore[arg-type]
     ],

@@ -23,9 +23,22 @@ from turbopump.testing.simulation import Simulation, simulate
 
 @pytest.mark.parametrize(
     ("latency_ms", "duration_ms"),
-    [(0, 0), (49, 0), (50, 0), (100, 0), (549, 0), (550, 2000), (1800, 5000), (3000, 6000), (5000, 10000), (99999, 30000)],
+    [
+        (0, 0),
+        (49, 0),
+        (50, 0),
+        (100, 0),
+        (549, 0),
+        (550, 2000),
+        (1800, 5000),
+        (3000, 6000),
+        (5000, 10000),
+        (99999, 30000),
+    ],
 )
-def test_the_table_says_how_long_a_slow_broker_is_left_alone(latency_ms: int, duration_ms: int) -> None:
+def test_the_table_says_how_long_a_slow_broker_is_left_alone(
+    latency_ms: int, duration_ms: int
+) -> None:
     assert LatencyFaults().not_available_for(latency_ms) == duration_ms
 
 
@@ -33,7 +46,11 @@ def test_tables_of_ones_own() -> None:
     faults = FaultStrategy(LatencyFaults((10, 20), (1000, 7000)))
     faults.succeeded("a", 15, now=100)
     faults.succeeded("b", 5, now=100)
-    assert (faults.available("a", 100.9), faults.available("b", 100.9), faults.available("a", 101)) == (False, True, True)
+    assert (
+        faults.available("a", 100.9),
+        faults.available("b", 100.9),
+        faults.available("a", 101),
+    ) == (False, True, True)
     for latency, duration in [((20, 10), (1, 2)), ((1,), (1, 2)), ((), ())]:
         with pytest.raises(ConfigError, match="must rise"):
             LatencyFaults(latency, duration)
@@ -45,7 +62,11 @@ def test_a_shorter_isolation_does_not_cut_a_longer_one_but_an_answer_does() -> N
     faults.failed("a", now=1, connection=True)
     assert (faults.available("a", 10.9), faults.empty) == (False, False)
     faults.succeeded("a", 600, now=2)  # slow, but it answers
-    assert (faults.available("a", 3.9), faults.available("a", 4.0), faults.empty) == (False, True, True)
+    assert (faults.available("a", 3.9), faults.available("a", 4.0), faults.empty) == (
+        False,
+        True,
+        True,
+    )
 
 
 def test_without_the_latency_setting_only_connections_count() -> None:
@@ -59,7 +80,10 @@ def test_without_the_latency_setting_only_connections_count() -> None:
 
 def test_a_broker_that_refuses_connections_is_left_alone_for_ten_seconds() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster) as producer:
+        async with (
+            scripted_cluster(simulation, brokers=2) as cluster,
+            producer_of(cluster) as producer,
+        ):
             await asyncio.gather(*(producer.send("orders", b"x") for _ in range(8)))
             await cluster.brokers[0].stop()
             first = [await producer.send("orders", b"y") for _ in range(16)]
@@ -78,7 +102,10 @@ def test_a_broker_that_refuses_connections_is_left_alone_for_ten_seconds() -> No
 
 def test_when_every_broker_is_left_alone_all_are_used() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster, retries=0) as producer:
+        async with (
+            scripted_cluster(simulation, brokers=2) as cluster,
+            producer_of(cluster, retries=0) as producer,
+        ):
             await producer.publish_queues("orders")
             for broker in cluster.brokers:
                 await broker.stop()
@@ -106,22 +133,34 @@ def test_a_refusal_counts_only_if_latency_does() -> None:
             async with producer_of(cluster, latency_faults=LatencyFaults()) as producer:
                 await producer.send("orders", b"x")
                 await busy_once(producer, cluster)
-                assert {(await producer.send("orders", b"y")).queue.broker_name for _ in range(8)} == {"broker-b"}
+                assert {
+                    (await producer.send("orders", b"y")).queue.broker_name for _ in range(8)
+                } == {"broker-b"}
             async with producer_of(cluster) as producer:
                 await producer.send("orders", b"x")
                 await busy_once(producer, cluster)
-                assert len({(await producer.send("orders", b"y")).queue.broker_name for _ in range(8)}) == 2
+                assert (
+                    len({(await producer.send("orders", b"y")).queue.broker_name for _ in range(8)})
+                    == 2
+                )
 
     simulate(1, scenario)
 
 
 @pytest.mark.parametrize("settings", [{}, {"latency_faults": LatencyFaults()}])
-def test_no_attempt_goes_to_the_broker_that_has_just_failed_while_there_is_another(settings: dict[str, Any]) -> None:
+def test_no_attempt_goes_to_the_broker_that_has_just_failed_while_there_is_another(
+    settings: dict[str, Any],
+) -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster, retries=4, **settings) as producer:
+        async with (
+            scripted_cluster(simulation, brokers=2) as cluster,
+            producer_of(cluster, retries=4, **settings) as producer,
+        ):
             await producer.publish_queues("orders")
             for broker in cluster.brokers:
-                broker.script[RequestCode.SEND_MESSAGE_V2].extend([refusal(ResponseCode.SYSTEM_BUSY)] * 100)
+                broker.script[RequestCode.SEND_MESSAGE_V2].extend(
+                    [refusal(ResponseCode.SYSTEM_BUSY)] * 100
+                )
             for _ in range(8):
                 with pytest.raises(SendError) as failed:
                     await producer.send("orders", b"x")
@@ -143,40 +182,61 @@ def test_with_a_detector_a_broker_stays_out_until_it_answers_again() -> None:
             for _ in range(8):
                 await producer.send("orders", b"y")
             await asyncio.sleep(15)
-            assert {(await producer.send("orders", b"y")).queue.broker_name for _ in range(8)} == {"broker-b"}
+            assert {(await producer.send("orders", b"y")).queue.broker_name for _ in range(8)} == {
+                "broker-b"
+            }
             await cluster.brokers[0].start()
             before = simulation.loop.time()
             await until(lambda: producer._faults.unreachable == [])
             assert simulation.loop.time() - before < 2.5
-            assert len({(await producer.send("orders", b"y")).queue.broker_name for _ in range(8)}) == 2
+            assert (
+                len({(await producer.send("orders", b"y")).queue.broker_name for _ in range(8)})
+                == 2
+            )
 
     simulate(1, scenario)
 
 
 def test_the_queue_id_is_that_of_the_broker_tried_next() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, brokers=2, queues=2) as cluster, producer_of(cluster) as producer:
-            cluster.name_server.routes["orders"].queue_datas[1].write_queue_nums = 1  # broker-b has queue 0 alone
+        async with (
+            scripted_cluster(simulation, brokers=2, queues=2) as cluster,
+            producer_of(cluster) as producer,
+        ):
+            # broker-b has queue 0 alone
+            cluster.name_server.routes["orders"].queue_datas[1].write_queue_nums = 1
             for broker in cluster.brokers:
                 broker.script[RequestCode.SEND_MESSAGE_V2].append(refusal(ResponseCode.SYSTEM_BUSY))
             for _ in range(6):
                 result = await producer.send("orders", b"x")
-                request = cluster.brokers[result.queue.broker_name == "broker-b"].requests(SendMessageV2)[-1]
-                assert (request.queue_id, request.broker_name) == (result.queue.queue_id, result.queue.broker_name)
-            assert {request.queue_id for request in cluster.brokers[1].requests(SendMessageV2)} == {0}
+                request = cluster.brokers[result.queue.broker_name == "broker-b"].requests(
+                    SendMessageV2
+                )[-1]
+                assert (request.queue_id, request.broker_name) == (
+                    result.queue.queue_id,
+                    result.queue.broker_name,
+                )
+            assert {request.queue_id for request in cluster.brokers[1].requests(SendMessageV2)} == {
+                0
+            }
 
     simulate(1, scenario)
 
 
 def test_less_safe_than_promised_is_tried_elsewhere_if_asked_for_and_no_error_in_the_end() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster, retry_unless_ok=True) as producer:
+        async with (
+            scripted_cluster(simulation, brokers=2) as cluster,
+            producer_of(cluster, retry_unless_ok=True) as producer,
+        ):
             await producer.send("orders", b"x")
             slave_gone = refusal(ResponseCode.SLAVE_NOT_AVAILABLE)
             slave_gone.ext = {"msgId": "AB", "queueId": "0", "queueOffset": "7"}
             cluster.brokers[0].script[RequestCode.SEND_MESSAGE_V2].extend([slave_gone] * 20)
             results = [await producer.send("orders", b"x") for _ in range(8)]
-            assert {(result.status, result.queue.broker_name) for result in results} == {(SendStatus.OK, "broker-b")}
+            assert {(result.status, result.queue.broker_name) for result in results} == {
+                (SendStatus.OK, "broker-b")
+            }
             cluster.brokers[1].script[RequestCode.SEND_MESSAGE_V2].extend([slave_gone] * 20)
             assert (await producer.send("orders", b"x")).status is SendStatus.SLAVE_NOT_AVAILABLE
 
@@ -197,7 +257,10 @@ def test_a_queue_of_an_ordered_topic_whose_broker_is_not_there_costs_an_attempt(
 
 def test_codes_of_ones_own_are_retried() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster, retry_codes={13}) as producer:
+        async with (
+            scripted_cluster(simulation, brokers=2) as cluster,
+            producer_of(cluster, retry_codes={13}) as producer,
+        ):
             for broker in cluster.brokers:
                 broker.script[RequestCode.SEND_MESSAGE_V2].append(refusal(13))
             assert (await producer.send("orders", b"x")).status is SendStatus.OK
@@ -205,7 +268,11 @@ def test_codes_of_ones_own_are_retried() -> None:
                 broker.script[RequestCode.SEND_MESSAGE_V2].append(refusal(2))
             with pytest.raises(SendError, match="1 attempt") as caught:
                 await producer.send("orders", b"x")
-            assert (caught.value.code, caught.value.topic, len(caught.value.brokers)) == (2, "orders", 1)
+            assert (caught.value.code, caught.value.topic, len(caught.value.brokers)) == (
+                2,
+                "orders",
+                1,
+            )
 
     simulate(1, scenario)
 
@@ -239,11 +306,16 @@ class Failures(SendHook):
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("watched", [True, False])
-def test_a_broker_of_three_that_is_killed_under_load_costs_one_attempt_per_message_in_flight(seed: int, watched: bool) -> None:
+def test_a_broker_of_three_that_is_killed_under_load_costs_one_attempt_per_message_in_flight(
+    seed: int, watched: bool
+) -> None:
     async def scenario(simulation: Simulation) -> None:
         failures = Failures()
         hooks = [failures] if watched else []
-        async with scripted_cluster(simulation, brokers=3) as cluster, producer_of(cluster, hooks=hooks) as producer:
+        async with (
+            scripted_cluster(simulation, brokers=3) as cluster,
+            producer_of(cluster, hooks=hooks) as producer,
+        ):
             going = True
 
             async def send_on() -> int:

@@ -1,5 +1,6 @@
-"""A handler that takes several messages at once: which ones it gets together, and what its end means for each of them; against a scripted
-cluster, in virtual time. (In order: ``test_ordered_batches.py``; in threads: ``test_handler_batches_in_threads.py``.)"""
+"""A handler that takes several messages at once: which ones it gets together, and what its end
+means for each of them; against a scripted cluster, in virtual time. (In order:
+``test_ordered_batches.py``; in threads: ``test_handler_batches_in_threads.py``.)"""
 
 from __future__ import annotations
 
@@ -28,9 +29,12 @@ from turbopump.testing.simulation import Simulation, simulate
 
 
 class Lists:
-    """A handler that notes the lists it gets; ``fate`` says what it does with one, ``seconds`` how long it takes."""
+    """A handler that notes the lists it gets; ``fate`` says what it does with one, ``seconds`` how
+    long it takes."""
 
-    def __init__(self, fate: Callable[[list[Delivery]], object] = lambda _: None, *, seconds: float = 0.0) -> None:
+    def __init__(
+        self, fate: Callable[[list[Delivery]], object] = lambda _: None, *, seconds: float = 0.0
+    ) -> None:
         self.got: list[list[bytes]] = []
         self.queues: list[set[int]] = []
         self._fate = fate
@@ -56,10 +60,14 @@ def sent_back(cluster: ScriptedCluster) -> list[tuple[int, int]]:
     """Offset in the only queue, and delay level, of each."""
     entries = cluster.broker.entries["orders", 0]
     places = {sum(map(len, entries[:i])): i for i in range(len(entries))}
-    return [(places[one.offset], one.delay_level) for one in cluster.broker.requests(ConsumerSendMsgBack)]
+    return [
+        (places[one.offset], one.delay_level)
+        for one in cluster.broker.requests(ConsumerSendMsgBack)
+    ]
 
 
-# --- what goes together ------------------------------------------------------------------------------------------------------
+# --- what goes together
+# -----------------------------------------------------------------------------------------------
 
 
 def test_a_handler_gets_lists_of_one_queue_in_its_order_and_all_are_done_when_it_returns() -> None:
@@ -72,7 +80,11 @@ def test_a_handler_gets_lists_of_one_queue_in_its_order_and_all_are_done_when_it
                 await until(lambda: len(lists.bodies) == 30)
             assert all(len(queues) == 1 for queues in lists.queues)
             for queue_id in range(3):
-                of_queue = [got for got, queues in zip(lists.got, lists.queues, strict=True) if queues == {queue_id}]
+                of_queue = [
+                    got
+                    for got, queues in zip(lists.got, lists.queues, strict=True)
+                    if queues == {queue_id}
+                ]
                 assert of_queue == [bodies(0, 4), bodies(4, 8), bodies(8, 10)]
                 assert committed(cluster, queue_id) == 10
 
@@ -106,7 +118,9 @@ def test_a_batch_of_one_is_a_list_too() -> None:
     simulate(1, scenario)
 
 
-def test_what_was_sent_to_different_topics_does_not_come_together_by_way_of_the_retry_topic() -> None:
+def test_what_was_sent_to_different_topics_does_not_come_together_by_way_of_the_retry_topic() -> (
+    None
+):
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             cluster.name_server.route("%RETRY%readers", cluster.broker, queues=1)
@@ -118,13 +132,16 @@ def test_what_was_sent_to_different_topics_does_not_come_together_by_way_of_the_
             for topic in ("orders", "orders", "bills", "bills"):
                 cluster.broker.store("%RETRY%readers", 0, b"x", f"RETRY_TOPIC\x01{topic}\x02")
             async with consumer_of(cluster, handler=handle, handler_batch=10):
-                await until(lambda: cluster.broker.committed.get(("readers", "%RETRY%readers", 0)) == 4)
+                await until(
+                    lambda: cluster.broker.committed.get(("readers", "%RETRY%readers", 0)) == 4
+                )
             assert topics == [{"orders"}, {"bills"}]
 
     simulate(1, scenario)
 
 
-# --- what its end means ------------------------------------------------------------------------------------------------------
+# --- what its end means
+# -----------------------------------------------------------------------------------------------
 
 
 def fails(messages: list[Delivery]) -> object:
@@ -220,7 +237,9 @@ def test_one_line_is_logged_for_a_list_that_failed(caplog: pytest.LogCaptureFixt
 
     with caplog.at_level(logging.WARNING):
         simulate(1, scenario)
-    (line,) = [record.getMessage() for record in caplog.records if "handler failed" in record.getMessage()]
+    (line,) = [
+        record.getMessage() for record in caplog.records if "handler failed" in record.getMessage()
+    ]
     assert "will be delivered again count=2 first: msg_id=" in line
     assert "offset=2 attempt=1" in line
 
@@ -230,7 +249,9 @@ def test_by_broadcast_nothing_is_retried() -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             fill(cluster, 5)
             lists = Lists(fails)
-            async with broadcasting(cluster, simulation, handler=lists, handler_batch=3) as consumer:
+            async with broadcasting(
+                cluster, simulation, handler=lists, handler_batch=3
+            ) as consumer:
                 await until(lambda: len(lists.got) == 2)
                 await until(lambda: sum(info.cached_msg_count for info in infos(consumer)) == 0)
                 cluster.broker.store("orders", 0, b"m5")
@@ -243,7 +264,11 @@ def test_by_broadcast_nothing_is_retried() -> None:
 
 def test_where_it_pops_each_message_is_acknowledged_or_put_off_by_itself() -> None:
     async def scenario(simulation: Simulation) -> None:
-        lists = Lists(lambda messages: [m.retry(delay=40) for m in messages if m.body == b"m1" and m.attempt == 1])
+        lists = Lists(
+            lambda messages: [
+                m.retry(delay=40) for m in messages if m.body == b"m1" and m.attempt == 1
+            ]
+        )
         async with popping(simulation) as (cluster, pops):
             for i in range(6):
                 pops.store("orders", i // 3, b"m%d" % i)
@@ -251,12 +276,16 @@ def test_where_it_pops_each_message_is_acknowledged_or_put_off_by_itself() -> No
                 await until(lambda: len(pops.acked) == 6)
             assert sorted(lists.got[:2]) == [bodies(0, 3), bodies(3, 6)], "each of one queue"
             assert lists.got[2:] == [[b"m1"]]
-            assert [one.invisible_time for one in cluster.broker.requests(ChangeInvisibleTime)] == [40_000]
+            assert [one.invisible_time for one in cluster.broker.requests(ChangeInvisibleTime)] == [
+                40_000
+            ]
 
     simulate(1, scenario)
 
 
-def test_a_list_whose_handler_hangs_is_given_back_and_its_queue_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_list_whose_handler_hangs_is_given_back_and_its_queue_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             cluster.broker.takes_back = True
@@ -267,13 +296,17 @@ def test_a_list_whose_handler_hangs_is_given_back_and_its_queue_goes_on(caplog: 
                 messages[0].done()
                 await never.wait()
 
-            async with consumer_of(cluster, handler=hangs, handler_batch=3, consume_timeout=20, close_timeout=0):
+            async with consumer_of(
+                cluster, handler=hangs, handler_batch=3, consume_timeout=20, close_timeout=0
+            ):
                 await until(lambda: committed(cluster) == 3)
             assert sent_back(cluster) == [(1, 3), (2, 3)]
 
     with caplog.at_level(logging.WARNING):
         simulate(1, scenario)
-    (line,) = [record.getMessage() for record in caplog.records if "is given back" in record.getMessage()]
+    (line,) = [
+        record.getMessage() for record in caplog.records if "is given back" in record.getMessage()
+    ]
     assert "count=2 first: msg_id=" in line
 
 
@@ -286,7 +319,9 @@ def test_what_a_handler_has_when_it_is_cancelled_at_the_close_comes_to_the_next_
                 messages[0].done()
                 await asyncio.Event().wait()
 
-            async with consumer_of(cluster, handler=hangs, handler_batch=3, concurrency=1, close_timeout=1):
+            async with consumer_of(
+                cluster, handler=hangs, handler_batch=3, concurrency=1, close_timeout=1
+            ):
                 await asyncio.sleep(1)
             assert committed(cluster) == 1
             lists = Lists()
@@ -313,10 +348,13 @@ def test_a_paused_consumer_hands_out_no_list() -> None:
     simulate(1, scenario)
 
 
-# --- what is told of it ------------------------------------------------------------------------------------------------------
+# --- what is told of it
+# -----------------------------------------------------------------------------------------------
 
 
-def test_each_message_of_a_list_has_a_trace_all_with_one_request_id_and_a_share_of_the_time() -> None:
+def test_each_message_of_a_list_has_a_trace_all_with_one_request_id_and_a_share_of_the_time() -> (
+    None
+):
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             cluster.name_server.route(TRACE_TOPIC, cluster.broker)
@@ -331,7 +369,16 @@ def test_each_message_of_a_list_has_a_trace_all_with_one_request_id_and_a_share_
             async with consumer_of(cluster, handler=lists, handler_batch=4, trace=True):
                 await until(lambda: committed(cluster) == 4)
             told = {name: by_message(cluster, name) for name in ("M0", "M1", "M2")}
-            assert len({record[4 if record[0] == "SubBefore" else 1] for both in told.values() for record in both}) == 1
+            assert (
+                len(
+                    {
+                        record[4 if record[0] == "SubBefore" else 1]
+                        for both in told.values()
+                        for record in both
+                    }
+                )
+                == 1
+            )
             assert {name: (after[3], after[4], after[6]) for name, (_, after) in told.items()} == {
                 "M0": ("500", "true", "0"),
                 "M1": ("500", "false", "4"),
@@ -351,7 +398,9 @@ def test_each_message_of_a_list_has_a_trace_all_with_one_request_id_and_a_share_
         (fails, ConsumeResult.CR_THROW_EXCEPTION),
     ],
 )
-def test_an_operator_s_message_comes_as_a_list_of_one(fate: Callable[[list[Delivery]], object], result: ConsumeResult) -> None:
+def test_an_operator_s_message_comes_as_a_list_of_one(
+    fate: Callable[[list[Delivery]], object], result: ConsumeResult
+) -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             cluster.broker.takes_back = True
@@ -370,12 +419,17 @@ def test_an_operator_s_message_comes_as_a_list_of_one(fate: Callable[[list[Deliv
     simulate(1, scenario)
 
 
-# --- what is refused ---------------------------------------------------------------------------------------------------------
+# --- what is refused
+# -----------------------------------------------------------------------------------------------
 
 
 def test_a_batch_without_a_handler_is_refused_with_what_to_do() -> None:
     for kind in (PushConsumer, blocking.PushConsumer):
-        with pytest.raises(ConfigError, match=r"handler_batch=5 without handler=… is of no use: .*take\(count\)"):
+        with pytest.raises(
+            ConfigError,
+            match=r"handler_batch=5 without handler=… is of no use: "
+            r".*take\(count\)",
+        ):
             kind("127.0.0.1:9876", group="g", topic="t", handler_batch=5)
 
 
@@ -384,10 +438,17 @@ async def one(message: Delivery) -> None: ...
 
 def test_a_handler_of_single_messages_with_keys_is_refused_with_what_to_do() -> None:
     idempotent = IdempotentConsumer(key="order_id", store=MemoryStore())
-    with pytest.raises(ConfigError, match=r"handler_batch=5 gives lists, .*idempotent.handling\(message\)"):
-        PushConsumer("127.0.0.1:9876", group="g", topic="t", handler=idempotent(one), handler_batch=5)
+    with pytest.raises(
+        ConfigError,
+        match=r"handler_batch=5 gives lists, "
+        r".*idempotent.handling\(message\)",
+    ):
+        PushConsumer(
+            "127.0.0.1:9876", group="g", topic="t", handler=idempotent(one), handler_batch=5
+        )
     PushConsumer("127.0.0.1:9876", group="g", topic="t", handler=idempotent(one))
-    with pytest.raises(TypeError, match="wraps handlers of single messages"):  # behind a decorator it is found out late
+    # behind a decorator it is found out late
+    with pytest.raises(TypeError, match="wraps handlers of single messages"):
         asyncio.run(idempotent(one)([]))  # type: ignore[arg-type, func-returns-value]
 
 
@@ -396,7 +457,9 @@ def test_going_through_the_list_a_handler_can_be_idempotent_by_message() -> None
         async with scripted_cluster(simulation, queues=1) as cluster:
             for key in ("a", "b", "a", "a"):
                 cluster.broker.store("orders", 0, b"x", f"order_id\x01{key}\x02")
-            idempotent = IdempotentConsumer(key="order_id", store=MemoryStore(clock=simulation.clock("client")))
+            idempotent = IdempotentConsumer(
+                key="order_id", store=MemoryStore(clock=simulation.clock("client"))
+            )
             firsts: list[str] = []
 
             async def handle(messages: list[Delivery]) -> None:

@@ -1,4 +1,5 @@
-"""Plain functions that take several messages at once: what goes together when many threads take, and that each message gets its word."""
+"""Plain functions that take several messages at once: what goes together when many threads take,
+and that each message gets its word."""
 
 from __future__ import annotations
 
@@ -97,7 +98,12 @@ def test_a_plain_function_may_return_a_coroutine() -> None:
         async with threads(lambda messages: later(messages), 2, concurrency=2) as (_, ready):
             ready.put(messages_of(queue, 4))
             await until(lambda: len(queue.said) == 4)
-        assert [queue.said[offset][:6] for offset in range(4)] == ["failed", "failed", "done", "done"]
+        assert [queue.said[offset][:6] for offset in range(4)] == [
+            "failed",
+            "failed",
+            "done",
+            "done",
+        ]
 
     in_threads(story)
 
@@ -130,7 +136,10 @@ def test_messages_of_a_queue_that_is_dropped_are_not_handed_out() -> None:
     async def story() -> None:
         queue, other = Queue(), Queue()
         got: list[int] = []
-        async with threads(lambda messages: got.append(len(messages)), 5, concurrency=1) as (_, ready):
+        async with threads(lambda messages: got.append(len(messages)), 5, concurrency=1) as (
+            _,
+            ready,
+        ):
             ready.pause()
             ready.put(messages_of(queue, 3))
             ready.put(messages_of(other, 2))
@@ -152,13 +161,17 @@ def test_the_time_of_a_list_is_its_handlers_and_all_its_messages_have_one_reques
 
         def began_all(self, messages: list[Delivery]) -> None:
             assert {message.trace for message in messages} == {f"{len(messages)} together"}
-            self.begun.append(([message.queue_offset for message in messages], threading.get_ident()))
+            self.begun.append(
+                ([message.queue_offset for message in messages], threading.get_ident())
+            )
 
     async def story() -> None:
         traces, queue = Traces(), Queue()
         messages = messages_of(queue, 3)
         consumption = Consumption(asyncio.get_running_loop().time, traces)  # type: ignore[arg-type]
-        async with threads(lambda _: None, 2, concurrency=1, on_take=consumption.began_together) as (_, ready):
+        async with threads(
+            lambda _: None, 2, concurrency=1, on_take=consumption.began_together
+        ) as (_, ready):
             ready.put(messages)
             await until(lambda: len(queue.said) == 3)
         assert traces.begun == [([0, 1], threading.get_ident()), ([2], threading.get_ident())]
@@ -168,7 +181,9 @@ def test_the_time_of_a_list_is_its_handlers_and_all_its_messages_have_one_reques
 
 
 @pytest.mark.parametrize("how", ["in order", "popped in order", "popped", "pulled"])
-def test_plain_handlers_get_all_messages_of_a_broker_and_ordered_ones_one_list_of_a_queue_at_a_time(how: str) -> None:
+def test_plain_handlers_get_all_messages_of_a_broker_and_ordered_ones_one_list_of_a_queue_at_a_time(
+    how: str,
+) -> None:
     async def story() -> None:
         at_work: dict[int, int] = defaultdict(int)
         seen: dict[int, list[int]] = defaultdict(list)
@@ -177,7 +192,9 @@ def test_plain_handlers_get_all_messages_of_a_broker_and_ordered_ones_one_list_o
         def handle(messages: list[Delivery]) -> None:
             nonlocal most
             (queue,) = {message.queue_id for message in messages}
-            assert {isinstance(message, PoppedDelivery) for message in messages} == {"popped" in how}
+            assert {isinstance(message, PoppedDelivery) for message in messages} == {
+                "popped" in how
+            }
             at_work[queue] += 1
             most = max(most, at_work[queue])
             for message in messages:
@@ -233,7 +250,12 @@ def test_without_await_a_handler_gets_lists_too() -> None:
 
     def consume(namesrv: str) -> None:
         with blocking.PushConsumer(
-            namesrv, group="g", topic="orders", handler=handle, handler_batch=10, consume_from=ConsumeFrom.FIRST
+            namesrv,
+            group="g",
+            topic="orders",
+            handler=handle,
+            handler_batch=10,
+            consume_from=ConsumeFrom.FIRST,
         ):
             assert all_here.wait(PATIENCE_S)
 

@@ -1,4 +1,5 @@
-"""Plain functions as handlers: which thread handles what and when, and that each message gets its own word."""
+"""Plain functions as handlers: which thread handles what and when, and that each message gets its
+own word."""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ class Queue:
         self.said[message.queue_offset] = "done"
 
     def delivery_failed(self, message: Delivery, delay: float | None, level: int) -> None:
-        self.said[message.queue_offset] = f"failed delay={delay} level={level} cause={message.cause!r}"
+        self.said[message.queue_offset] = (
+            f"failed delay={delay} level={level} cause={message.cause!r}"
+        )
 
     def delivery_left(self, message: Delivery) -> None:
         self.left.append(message.queue_offset)
@@ -88,7 +91,10 @@ async def until(holds: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def threads(
-    handle: Callable[[Delivery], object], *, concurrency: int, on_take: Callable[[Delivery], None] | None = None
+    handle: Callable[[Delivery], object],
+    *,
+    concurrency: int,
+    on_take: Callable[[Delivery], None] | None = None,
 ) -> AsyncIterator[tuple[HandlerThreads, ReadyMessages]]:
     ready = ReadyMessages(on_take)
     pool = HandlerThreads(handle, ready, concurrency=concurrency)
@@ -149,7 +155,9 @@ def test_each_message_gets_what_its_own_call_said() -> None:
             lambda message: message.done() or raises(),
             lambda _: later(None),
         ]
-        async with threads(lambda message: answers[message.queue_offset](message), concurrency=3) as (_, ready):
+        async with threads(
+            lambda message: answers[message.queue_offset](message), concurrency=3
+        ) as (_, ready):
             ready.put(messages_of(queue, len(answers)))
             await until(lambda: len(queue.said) == len(answers))
         assert queue.said == {
@@ -179,7 +187,8 @@ def test_no_message_waits_behind_a_slow_one_while_a_thread_is_idle() -> None:
         queue = Queue()
         async with threads(handle, concurrency=2) as (_, ready):
             ready.put(messages_of(queue, 1000))
-            await until(lambda: len(queue.said) == 1000)  # they are fast: one thread would be enough
+            # they are fast: one thread would be enough
+            await until(lambda: len(queue.said) == 1000)
             ready.put(message_of(queue, offset) for offset in range(1000, 1100))
             await until(lambda: len(queue.said) == 1099)
             assert 1000 not in queue.said
@@ -273,12 +282,21 @@ def test_a_message_whose_queue_is_dropped_while_it_is_taken_is_put_down_again() 
     in_threads(story)
 
 
-def test_the_loop_does_other_things_between_what_many_messages_say(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loop_does_other_things_between_what_many_messages_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def story() -> None:
-        loop, turn, inside, release = asyncio.get_running_loop(), 0, threading.Event(), threading.Event()
+        loop, turn, inside, release = (
+            asyncio.get_running_loop(),
+            0,
+            threading.Event(),
+            threading.Event(),
+        )
         turns: list[int] = []
         time = iter(range(10**9))
-        monkeypatch.setattr("turbopump.client.consuming.handler_threads.monotonic", lambda: next(time) * 0.0005)
+        monkeypatch.setattr(
+            "turbopump.client.consuming.handler_threads.monotonic", lambda: next(time) * 0.0005
+        )
 
         class Slow(Queue):
             def delivery_done(self, message: Delivery) -> None:
@@ -442,7 +460,9 @@ def test_the_time_of_each_message_is_its_handlers_not_that_until_the_loop_looks(
     in_threads(story)
 
 
-def test_traces_of_a_message_begun_in_a_thread_are_written_on_the_loop_with_the_time_it_began() -> None:
+def test_traces_of_a_message_begun_in_a_thread_are_written_on_the_loop_with_the_time_it_began() -> (
+    None
+):
     class Traces:
         def __init__(self) -> None:
             self.records: list[tuple[str, int, int]] = []
@@ -466,7 +486,9 @@ def test_traces_of_a_message_begun_in_a_thread_are_written_on_the_loop_with_the_
 
 
 @pytest.mark.parametrize("how", ["in order", "popped", "pulled"])
-def test_plain_handlers_get_all_messages_of_a_broker_and_ordered_ones_one_of_a_queue_at_a_time(how: str) -> None:
+def test_plain_handlers_get_all_messages_of_a_broker_and_ordered_ones_one_of_a_queue_at_a_time(
+    how: str,
+) -> None:
     async def story() -> None:
         at_work: dict[int, int] = defaultdict(int)
         seen: dict[int, list[bytes]] = defaultdict(list)
@@ -478,9 +500,16 @@ def test_plain_handlers_get_all_messages_of_a_broker_and_ordered_ones_one_of_a_q
             together = max(together, at_work[message.queue_id])
             seen[message.queue_id].append(message.body)
             at_work[message.queue_id] -= 1
-            return Retry(delay=0.001) if how == "in order" and message.body == b"3" and message.attempt == 1 else None
+            return (
+                Retry(delay=0.001)
+                if how == "in order" and message.body == b"3" and message.attempt == 1
+                else None
+            )
 
-        settings: dict[str, Any] = {"in order": {"ordered": True, "suspend_time": 0.01}, "popped": {"client_rebalance": False}}
+        settings: dict[str, Any] = {
+            "in order": {"ordered": True, "suspend_time": 0.01},
+            "popped": {"client_rebalance": False},
+        }
         async with running_broker() as broker:
             await broker.create_topic("orders", 4)
             async with Producer(broker.namesrv) as producer:

@@ -1,4 +1,5 @@
-"""Handlers that end as no handler should: their message has failed and comes again, and everything else goes on."""
+"""Handlers that end as no handler should: their message has failed and comes again, and everything
+else goes on."""
 
 from __future__ import annotations
 
@@ -12,7 +13,13 @@ from typing import Any
 
 import pytest
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
-from tests.unit.client.test_handler_threads import Queue, in_threads, message_of, messages_of, threads
+from tests.unit.client.test_handler_threads import (
+    Queue,
+    in_threads,
+    message_of,
+    messages_of,
+    threads,
+)
 from tests.unit.client.test_handler_threads import until as until_really
 from tests.unit.client.test_push_consumer import committed, consumer_of, fill
 
@@ -108,8 +115,11 @@ WRONG: dict[str, Callable[[Delivery], Any]] = {
 wrong = pytest.mark.parametrize("name", WRONG)
 
 
-async def comes_again(cluster: ScriptedCluster, fails: Callable[[Delivery], Any], **settings: Any) -> None:
-    """Three messages fail at their first attempt, with two workers; all are handled at the second."""
+async def comes_again(
+    cluster: ScriptedCluster, fails: Callable[[Delivery], Any], **settings: Any
+) -> None:
+    """Three messages fail at their first attempt, with two workers; all are handled at the
+    second."""
     handled: list[tuple[bytes, int]] = []
 
     async def handle(message: Delivery) -> object:
@@ -128,7 +138,9 @@ async def comes_again(cluster: ScriptedCluster, fails: Callable[[Delivery], Any]
 
 @wrong
 @pytest.mark.parametrize("settings", [{}, {"ordered": True}], ids=["side by side", "in order"])
-def test_a_message_whose_handler_goes_wrong_has_failed_and_the_others_are_handled(name: str, settings: dict[str, Any]) -> None:
+def test_a_message_whose_handler_goes_wrong_has_failed_and_the_others_are_handled(
+    name: str, settings: dict[str, Any]
+) -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             await comes_again(cluster, WRONG[name], **settings)
@@ -136,11 +148,15 @@ def test_a_message_whose_handler_goes_wrong_has_failed_and_the_others_are_handle
     simulate(1, scenario)
 
 
-@pytest.mark.parametrize("name", ["what it awaits is cancelled", "a generator", "an await is missing", "its own Retry"])
+@pytest.mark.parametrize(
+    "name", ["what it awaits is cancelled", "a generator", "an await is missing", "its own Retry"]
+)
 def test_so_it_is_when_a_key_is_handled_once(name: str) -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
-            once = IdempotentConsumer(key=lambda message: message.body.decode(), store=MemoryStore())
+            once = IdempotentConsumer(
+                key=lambda message: message.body.decode(), store=MemoryStore()
+            )
             await comes_again(cluster, WRONG[name], wrap=once)
 
     simulate(1, scenario)
@@ -153,7 +169,13 @@ def test_what_failed_so_is_told_with_its_message(caplog: pytest.LogCaptureFixtur
 
     with caplog.at_level(logging.WARNING):
         simulate(1, scenario)
-    assert sum("handler failed" in record.message and "msg_id=" in record.message for record in caplog.records) == 3
+    assert (
+        sum(
+            "handler failed" in record.message and "msg_id=" in record.message
+            for record in caplog.records
+        )
+        == 3
+    )
 
 
 def test_a_worker_that_was_ended_is_replaced_and_told_of(caplog: pytest.LogCaptureFixture) -> None:
@@ -182,8 +204,12 @@ def test_workers_that_are_cancelled_with_everything_else_leave_nothing_behind() 
     assert queue.said == {}
 
 
-@pytest.mark.parametrize("values", [{"delay": "5"}, {"delay": float("nan")}, {"delay": float("inf")}, {"delay": True}])
-def test_a_delay_that_is_none_is_refused_before_the_message_is_settled(values: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "values", [{"delay": "5"}, {"delay": float("nan")}, {"delay": float("inf")}, {"delay": True}]
+)
+def test_a_delay_that_is_none_is_refused_before_the_message_is_settled(
+    values: dict[str, Any],
+) -> None:
     queue = Queue()
     message = message_of(queue, 0)
     with pytest.raises(ConfigError, match=r"delay=.* must be a number of seconds, or a timedelta"):
@@ -226,9 +252,16 @@ def test_a_plain_function_goes_wrong_as_well() -> None:
 
 def test_an_operator_is_told_how_it_went_wrong() -> None:
     async def scenario(simulation: Simulation) -> None:
-        for name in ("what it awaits is cancelled", "an await is missing", "a generator", "it raises what is no Exception"):
+        for name in (
+            "what it awaits is cancelled",
+            "an await is missing",
+            "a generator",
+            "it raises what is no Exception",
+        ):
             pool = HandlerPool(WRONG[name], ReadyMessages(), concurrency=1)
-            answer = await consume_directly(message_of(Queue(), 0), pool.call, simulation.clock("127.0.0.1"), ordered=False)
+            answer = await consume_directly(
+                message_of(Queue(), 0), pool.call, simulation.clock("127.0.0.1"), ordered=False
+            )
             assert answer.consume_result is ConsumeResult.CR_THROW_EXCEPTION, name
 
     simulate(1, scenario)
@@ -284,13 +317,20 @@ def test_a_close_leaves_a_handler_that_goes_on_after_it_was_cancelled_and_names_
                     await consumer.close()
                 assert simulation.loop.time() - begun < 7
                 assert committed(cluster) == 1
-                assert [farewell.consumer_group for farewell in cluster.broker.farewells] == ["readers"]
+                assert [farewell.consumer_group for farewell in cluster.broker.farewells] == [
+                    "readers"
+                ]
             finally:
                 release.set()
             await out.wait()
             await asyncio.sleep(60)
             assert committed(cluster) == 1
-            assert not [entry for place, entries in cluster.broker.entries.items() if place[0] != "orders" for entry in entries]
+            assert not [
+                entry
+                for place, entries in cluster.broker.entries.items()
+                if place[0] != "orders"
+                for entry in entries
+            ]
 
     with caplog.at_level(logging.WARNING):
         simulate(1, scenario)

@@ -12,7 +12,9 @@ from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.testing.simulation import Simulation, simulate
 
 
-def test_what_a_broker_says_against_a_heartbeat_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_broker_says_against_a_heartbeat_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             script = cluster.broker.script[RequestCode.HEART_BEAT]
@@ -25,4 +27,6 @@ def test_what_a_broker_says_against_a_heartbeat_is_logged_once(caplog: pytest.Lo
                 assert len(cluster.broker.heartbeats) > count
 
     simulate(1, scenario)
-    assert [record.levelname for record in caplog.records if "you differ" in record.getMessage()] == ["WARNING"]
+    assert [
+        record.levelname for record in caplog.records if "you differ" in record.getMessage()
+    ] == ["WARNING"]

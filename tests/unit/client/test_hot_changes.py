@@ -40,7 +40,9 @@ def one_queue(simulation: Simulation) -> AbstractAsyncContextManager[ScriptedClu
 def reported(consumer: PushConsumer) -> str:
     assert consumer._life.running is not None
     assert consumer._life.running.member.operated is not None
-    return consumer._life.running.member.operated.running_info().properties["PROP_THREADPOOL_CORE_SIZE"]
+    return consumer._life.running.member.operated.running_info().properties[
+        "PROP_THREADPOOL_CORE_SIZE"
+    ]
 
 
 def test_more_and_fewer_handlers_run_from_now_on_and_none_is_disturbed() -> None:

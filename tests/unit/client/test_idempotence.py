@@ -1,4 +1,5 @@
-"""A business key is handled once: through twins, failures, deaths and lost stores; the three stores keep one contract."""
+"""A business key is handled once: through twins, failures, deaths and lost stores; the three stores
+keep one contract."""
 
 from __future__ import annotations
 
@@ -88,7 +89,8 @@ def delivery(key: str | None, body: bytes = b"") -> Delivery:
     return message
 
 
-# --- the stores' contract -----------------------------------------------------------------------------------------------------------
+# --- the stores' contract
+# -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -104,12 +106,26 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     directory = tmp_path_factory.mktemp("redis")
-    arguments = ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(directory), "--save", "", "--appendonly", "no"]
+    arguments = [
+        "--port",
+        str(port),
+        "--bind",
+        "127.0.0.1",
+        "--dir",
+        str(directory),
+        "--save",
+        "",
+        "--appendonly",
+        "no",
+    ]
     server = subprocess.Popen([program, *arguments], stdout=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 20
         while True:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("127.0.0.1", port), timeout=1),
+            ):
                 break
             assert time.monotonic() < deadline
             assert server.poll() is None
@@ -133,10 +149,15 @@ async def store_of(
     if kind == "memory":
         store, passing = MemoryStore(max_keys=max_keys, clock=clock), pass_by_hand
     elif kind == "sqlite":
-        store, passing = SqliteStore(tmp_path / "keys.db", max_keys=max_keys, clock=clock), pass_by_hand
+        store, passing = (
+            SqliteStore(tmp_path / "keys.db", max_keys=max_keys, clock=clock),
+            pass_by_hand,
+        )
     else:
         store, passing = (
-            RedisStore(request.getfixturevalue("redis_url"), prefix=str(tmp_path), max_keys=max_keys),
+            RedisStore(
+                request.getfixturevalue("redis_url"), prefix=str(tmp_path), max_keys=max_keys
+            ),
             asyncio.sleep,
         )
     try:
@@ -173,7 +194,9 @@ def test_a_key_is_absent_then_in_hand_then_done_then_forgotten(
 
 
 @KINDS
-def test_a_lease_ends_unless_it_is_renewed(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_a_lease_ends_unless_it_is_renewed(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     async def story() -> None:
         async with store_of(kind, tmp_path, request) as (store, passing):
             assert await store.claim("k", "a", 0.5) is Claim.YOURS
@@ -192,7 +215,9 @@ def test_a_lease_ends_unless_it_is_renewed(kind: str, tmp_path: Path, request: p
 
 
 @KINDS
-def test_so_many_done_keys_are_kept_the_latest(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_so_many_done_keys_are_kept_the_latest(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     async def story() -> None:
         async with store_of(kind, tmp_path, request, max_keys=100) as (store, passing):
             count = 512 if kind == "sqlite" else 150
@@ -201,7 +226,10 @@ def test_so_many_done_keys_are_kept_the_latest(kind: str, tmp_path: Path, reques
                 await store.finish(f"k{number}", "a", 60)
                 if number % 25 == 0:
                     await passing(0.002)
-            kept = [await store.claim(f"k{number}", "b", 0.001) is Claim.DONE for number in range(count - 120, count)]
+            kept = [
+                await store.claim(f"k{number}", "b", 0.001) is Claim.DONE
+                for number in range(count - 120, count)
+            ]
             assert sum(kept) == 100
             assert all(kept[-50:])
 
@@ -274,7 +302,8 @@ def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
         IdempotentConsumer(key="order", store=MemoryStore(), lease=0)
 
 
-# --- handling ------------------------------------------------------------------------------------------------------------------------
+# --- handling
+# -----------------------------------------------------------------------------------------------
 
 
 def test_a_done_key_is_passed_over_and_messages_without_a_key_are_not(tmp_path: Path) -> None:
@@ -289,7 +318,9 @@ def test_a_done_key_is_passed_over_and_messages_without_a_key_are_not(tmp_path: 
         for key, body in [("1", b"a"), ("1", b"b"), ("2", b"c"), (None, b"d"), (None, b"e")]:
             await wrapped(delivery(key, body))
         assert seen == [b"a", b"c", b"d", b"e"]
-        other = IdempotentConsumer(key=lambda message: message.properties.get("order"), store=store, name="other")(handle)
+        other = IdempotentConsumer(
+            key=lambda message: message.properties.get("order"), store=store, name="other"
+        )(handle)
         await other(delivery("1", b"f"))
         assert seen[-1] == b"f", "another group's keys are its own"
         for name, key in [("a", "b:c"), ("a:b", "c"), ("a\\", "b:c"), ("a\\:b", "c")]:
@@ -337,7 +368,8 @@ def test_a_handler_that_succeeds_after_its_message_was_given_back_has_done_it(sa
         store = MemoryStore(clock=SimulatedClock(asyncio.get_running_loop()))
 
         async def handle(message: Delivery) -> object:
-            late.retry(level=3, reason=LateHandlerError("its handler had not ended"))  # as the consumer does meanwhile
+            # as the consumer does meanwhile
+            late.retry(level=3, reason=LateHandlerError("its handler had not ended"))
             if says == "retry":
                 message.retry()
             return Retry() if says == "Retry" else None
@@ -445,7 +477,9 @@ def test_a_consumer_that_died_gives_its_key_up_with_its_lease() -> None:
     simulate(1, scenario)
 
 
-def test_a_cancelled_handler_gives_its_key_back_and_one_in_a_thread_keeps_it_to_the_lease_s_end() -> None:
+def test_a_cancelled_handler_gives_its_key_back_and_one_in_a_thread_keeps_it_to_the_lease_s_end() -> (
+    None
+):
     async def story() -> None:
         store = MemoryStore()
         consumer = IdempotentConsumer(key="order", store=store)
@@ -507,7 +541,8 @@ def test_a_store_that_fails_before_fails_the_message_and_one_that_fails_after_do
     simulate(1, scenario)
 
 
-# --- processes, and whole consumers ----------------------------------------------------------------------------------------------------
+# --- processes, and whole consumers
+# -----------------------------------------------------------------------------------------------
 
 
 def _handle_all(path: Path, log: Path, keys: int) -> None:
@@ -534,7 +569,9 @@ def _handle_all(path: Path, log: Path, keys: int) -> None:
 def test_two_processes_on_one_file_handle_each_key_once(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     log = tmp_path / "handled"
-    processes = [context.Process(target=_handle_all, args=(tmp_path / "keys.db", log, 60)) for _ in range(2)]
+    processes = [
+        context.Process(target=_handle_all, args=(tmp_path / "keys.db", log, 60)) for _ in range(2)
+    ]
     for process in processes:
         process.start()
     for process in processes:
@@ -544,7 +581,9 @@ def test_two_processes_on_one_file_handle_each_key_once(tmp_path: Path) -> None:
 
 
 @KINDS
-def test_a_push_consumer_handles_each_business_key_once(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_a_push_consumer_handles_each_business_key_once(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     async def story() -> None:
         async with running_broker() as broker, store_of(kind, tmp_path, request) as (store, _):
             await broker.create_topic("orders", 4)
@@ -565,8 +604,16 @@ def test_a_push_consumer_handles_each_business_key_once(kind: str, tmp_path: Pat
 
             async with Producer(broker.namesrv) as producer:
                 for number in range(60):
-                    await producer.send(Message("orders", b"x", properties={"order": str(number % 20)}))
-            async with PushConsumer(broker.namesrv, group="g", topic="orders", handler=counted, consume_from=ConsumeFrom.FIRST):
+                    await producer.send(
+                        Message("orders", b"x", properties={"order": str(number % 20)})
+                    )
+            async with PushConsumer(
+                broker.namesrv,
+                group="g",
+                topic="orders",
+                handler=counted,
+                consume_from=ConsumeFrom.FIRST,
+            ):
                 async with asyncio.timeout(30):
                     while passed < 60:
                         await asyncio.sleep(0.01)

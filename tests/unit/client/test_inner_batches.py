@@ -21,20 +21,31 @@ async def make_batches(address: str) -> None:
     """Three batches of four messages, tags a and b in turns, as a Java 5 client sends them."""
     remoting = RemotingClient()
     try:
-        topic = CreateTopic(topic="B", read_queue_nums=1, write_queue_nums=1, attributes="+queue.type=BatchCQ")
+        topic = CreateTopic(
+            topic="B", read_queue_nums=1, write_queue_nums=1, attributes="+queue.type=BatchCQ"
+        )
         assert (await remoting.exchange(address, topic, timeout=10)).code == 0
         for first in range(0, len(BODIES), 4):
             batch = encode_batch(
-                Message("B", BODIES[number], tags="ab"[number % 2], properties={"UNIQ_KEY": f"ID{number}"})
+                Message(
+                    "B",
+                    BODIES[number],
+                    tags="ab"[number % 2],
+                    properties={"UNIQ_KEY": f"ID{number}"},
+                )
                 for number in range(first, first + 4)
             )
-            request = SendBatchMessage(topic="B", queue_id=0, batch=True, properties=f"UNIQ_KEY\x01BATCH{first}\x02")
+            request = SendBatchMessage(
+                topic="B", queue_id=0, batch=True, properties=f"UNIQ_KEY\x01BATCH{first}\x02"
+            )
             assert (await remoting.exchange(address, request, batch, timeout=10)).code == 0
     finally:
         await remoting.close()
 
 
-def test_a_push_consumer_gets_the_messages_its_tags_want_and_one_that_fails_comes_again_alone() -> None:
+def test_a_push_consumer_gets_the_messages_its_tags_want_and_one_that_fails_comes_again_alone() -> (
+    None
+):
     async def story() -> None:
         handled: list[Delivery] = []
         done = asyncio.Event()
@@ -49,7 +60,12 @@ def test_a_push_consumer_gets_the_messages_its_tags_want_and_one_that_fails_come
         async with running_broker(message_delay_level="1s 1s 1s") as broker:
             await make_batches(broker.broker_address)
             consumer = PushConsumer(
-                broker.namesrv, group="g", topic="B", tags="a", consume_from=ConsumeFrom.FIRST, handler=handle
+                broker.namesrv,
+                group="g",
+                topic="B",
+                tags="a",
+                consume_from=ConsumeFrom.FIRST,
+                handler=handle,
             )
             async with consumer, asyncio.timeout(60):
                 await done.wait()
@@ -68,9 +84,13 @@ def test_pull_and_lite_pull_consumers_begin_in_the_middle_of_a_batch() -> None:
             async with PullConsumer(broker.namesrv, group="p") as consumer:
                 (queue,) = await consumer.queues("B")
                 found = await consumer.pull(queue, 6)
-                assert [(one.queue_offset, one.body) for one in found.messages] == list(enumerate(BODIES))[6:]
+                assert [(one.queue_offset, one.body) for one in found.messages] == list(
+                    enumerate(BODIES)
+                )[6:]
                 assert (found.next_offset, await consumer.max_offset(queue)) == (12, 12)
-                assert [one.body for one in (await consumer.pull(queue, 0, tags="b")).messages] == BODIES[1::2]
+                assert [
+                    one.body for one in (await consumer.pull(queue, 0, tags="b")).messages
+                ] == BODIES[1::2]
             async with LitePullConsumer(broker.namesrv, group="l") as lite:
                 await lite.assign(await lite.queues("B"))
                 await lite.seek(queue, 5)

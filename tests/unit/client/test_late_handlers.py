@@ -1,4 +1,5 @@
-"""Handlers that do not come back: their messages are given back after a while, and the queue goes on."""
+"""Handlers that do not come back: their messages are given back after a while, and the queue goes
+on."""
 
 from __future__ import annotations
 
@@ -11,7 +12,13 @@ from typing import Any
 
 import pytest
 from tests.unit.client.scripted_cluster import scripted_cluster, until
-from tests.unit.client.test_handler_threads import PATIENCE_S, Queue, in_threads, messages_of, threads
+from tests.unit.client.test_handler_threads import (
+    PATIENCE_S,
+    Queue,
+    in_threads,
+    messages_of,
+    threads,
+)
 from tests.unit.client.test_handler_threads import until as until_really
 from tests.unit.client.test_push_consumer import committed, consumer_of, fill
 from tests.unit.client.test_push_over_pop import consumer_of as popping_consumer_of
@@ -25,7 +32,8 @@ from turbopump.testing.simulation import Simulation, simulate
 
 
 class Hangs:
-    """A handler whose first attempts at ``m1`` wait until ``release`` is set; who was handled, and when."""
+    """A handler whose first attempts at ``m1`` wait until ``release`` is set; who was handled, and
+    when."""
 
     def __init__(self) -> None:
         self.release = asyncio.Event()
@@ -63,11 +71,15 @@ def test_a_message_whose_handler_hangs_is_sent_back_and_its_queue_goes_on(
                 while not cluster.broker.requests(ConsumerSendMsgBack):
                     await asyncio.sleep(1)
                 assert seconds - 1 <= simulation.loop.time() - began <= seconds + 2
-                assert [back.delay_level for back in cluster.broker.requests(ConsumerSendMsgBack)] == [3]
+                assert [
+                    back.delay_level for back in cluster.broker.requests(ConsumerSendMsgBack)
+                ] == [3]
                 await until(lambda: committed(cluster) == 3)
                 hangs.release.set()
                 await until(lambda: len(hangs.ended) == 3)
-            assert len(cluster.broker.requests(ConsumerSendMsgBack)) == 1, "what it said afterwards did not count"
+            assert len(cluster.broker.requests(ConsumerSendMsgBack)) == 1, (
+                "what it said afterwards did not count"
+            )
 
     with warnings_of(caplog) as told:
         simulate(1, scenario)
@@ -79,7 +91,8 @@ def test_a_message_whose_handler_hangs_is_sent_back_and_its_queue_goes_on(
 
 def test_what_such_a_handler_says_later_does_not_count_for_the_next_attempt() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, queues=1) as cluster:  # its broker takes nothing back: it comes again here
+        # its broker takes nothing back: it comes again here
+        async with scripted_cluster(simulation, queues=1) as cluster:
             fill(cluster, 2)
             first, second = asyncio.Event(), asyncio.Event()
             attempts: list[int] = []
@@ -120,7 +133,9 @@ def test_a_popped_message_is_given_back_when_that_is_before_its_time() -> None:
             for body in (b"m0", b"m1", b"m2"):
                 pops.store("orders", 0, body)
             hangs = Hangs()
-            async with popping_consumer_of(cluster, handler=hangs, pop_invisible_time=300, consume_timeout=20):
+            async with popping_consumer_of(
+                cluster, handler=hangs, pop_invisible_time=300, consume_timeout=20
+            ):
                 await until(lambda: (b"m1", 2) in hangs.ended)
                 assert hangs.begun[-1][2] - hangs.begun[0][2] < 60
                 hangs.release.set()

@@ -1,4 +1,5 @@
-"""The lite pull consumer against a scripted cluster, in virtual time, and against a broker of ours."""
+"""The lite pull consumer against a scripted cluster, in virtual time, and against a broker of
+ours."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ OTHER = MessageQueue("orders", "broker-a", 1)
 
 def consumer_of(cluster: ScriptedCluster, **settings: Any) -> LitePullConsumer:
     defaults = {"group": "readers", "topic": "orders", "consume_from": ConsumeFrom.FIRST}
-    return LitePullConsumer(cluster.name_server.address, **{**defaults, **cluster.settings, **settings})
+    return LitePullConsumer(
+        cluster.name_server.address, **{**defaults, **cluster.settings, **settings}
+    )
 
 
 def fill(cluster: ScriptedCluster, count: int, *, queue_id: int = 0, start: int = 0) -> None:
@@ -56,7 +59,10 @@ async def bodies(consumer: LitePullConsumer, count: int, **poll: Any) -> list[by
 
 def test_a_subscription_is_read_from_all_its_queues_each_in_order() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, queues=2) as cluster, consumer_of(cluster) as consumer:
+        async with (
+            scripted_cluster(simulation, queues=2) as cluster,
+            consumer_of(cluster) as consumer,
+        ):
             fill(cluster, 50)
             fill(cluster, 50, queue_id=1)
             found = await bodies(consumer, 100, max_messages=7)
@@ -71,7 +77,10 @@ def test_a_subscription_is_read_from_all_its_queues_each_in_order() -> None:
 
 def test_a_poll_waits_for_a_message_and_gives_none_after_its_time() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, queues=1) as cluster, consumer_of(cluster) as consumer:
+        async with (
+            scripted_cluster(simulation, queues=1) as cluster,
+            consumer_of(cluster) as consumer,
+        ):
             started = simulation.loop.time()
             assert await consumer.poll(3) == []
             assert simulation.loop.time() - started == pytest.approx(3, abs=0.01)
@@ -114,7 +123,9 @@ def test_without_auto_commit_only_commit_moves_the_group() -> None:
                 await consumer.poll()
                 await consumer.commit(acknowledged=False)
                 await until(lambda: committed(cluster) == 10)
-                with pytest.raises(ConfigError, match=r"done up to 10; offset=5 goes back: use seek"):
+                with pytest.raises(
+                    ConfigError, match=r"done up to 10; offset=5 goes back: use seek"
+                ):
                     await consumer.commit({QUEUE: 5})
             assert committed(cluster) == 10
 
@@ -122,13 +133,17 @@ def test_without_auto_commit_only_commit_moves_the_group() -> None:
 
 
 @pytest.mark.parametrize("auto_commit", [True, False])
-def test_a_place_that_the_broker_names_because_the_queue_is_young_is_committed_once(auto_commit: bool) -> None:
+def test_a_place_that_the_broker_names_because_the_queue_is_young_is_committed_once(
+    auto_commit: bool,
+) -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=2) as cluster:
             cluster.broker.answers_zero = True
             async with consumer_of(cluster, consume_from=ConsumeFrom.LAST, auto_commit=auto_commit):
                 await asyncio.sleep(30)
-                assert sorted(one.queue_id for one in cluster.broker.requests(UpdateConsumerOffset)) == [0, 1]
+                assert sorted(
+                    one.queue_id for one in cluster.broker.requests(UpdateConsumerOffset)
+                ) == [0, 1]
             fill(cluster, 3)
             cluster.broker.answers_zero = False  # from now on the queue is old: LAST is its end
             async with consumer_of(cluster, consume_from=ConsumeFrom.LAST) as consumer:
@@ -153,10 +168,15 @@ def test_a_commit_that_is_not_waited_for_is_kept_though_the_consumer_is_closed_a
 
 def test_a_commit_that_was_refused_without_anybody_waiting_is_told_again() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, queues=1) as cluster, consumer_of(cluster, auto_commit=False) as consumer:
+        async with (
+            scripted_cluster(simulation, queues=1) as cluster,
+            consumer_of(cluster, auto_commit=False) as consumer,
+        ):
             fill(cluster, 5)
             await bodies(consumer, 3, max_messages=3)
-            cluster.broker.script[RequestCode.UPDATE_CONSUMER_OFFSET].append(refusal(ResponseCode.SYSTEM_ERROR))
+            cluster.broker.script[RequestCode.UPDATE_CONSUMER_OFFSET].append(
+                refusal(ResponseCode.SYSTEM_ERROR)
+            )
             await consumer.commit(acknowledged=False)
             await bodies(consumer, 2)
             await asyncio.sleep(6)
@@ -173,7 +193,9 @@ def test_a_commit_that_a_broker_refuses_is_told_to_the_caller() -> None:
         ):
             fill(cluster, 1)
             await consumer.poll()
-            cluster.broker.script[RequestCode.UPDATE_CONSUMER_OFFSET].append(refusal(ResponseCode.SYSTEM_ERROR))
+            cluster.broker.script[RequestCode.UPDATE_CONSUMER_OFFSET].append(
+                refusal(ResponseCode.SYSTEM_ERROR)
+            )
             with pytest.raises(ResponseError):
                 await consumer.commit()
             await consumer.commit()
@@ -183,7 +205,9 @@ def test_a_commit_that_a_broker_refuses_is_told_to_the_caller() -> None:
 
 
 @pytest.mark.parametrize("acknowledged", [True, False])
-def test_a_commit_is_not_undone_by_an_older_one_that_the_broker_was_slow_with(acknowledged: bool) -> None:
+def test_a_commit_is_not_undone_by_an_older_one_that_the_broker_was_slow_with(
+    acknowledged: bool,
+) -> None:
     async def scenario(simulation: Simulation) -> None:
         async with (
             scripted_cluster(simulation, queues=1) as cluster,
@@ -193,7 +217,12 @@ def test_a_commit_is_not_undone_by_an_older_one_that_the_broker_was_slow_with(ac
             await consumer.poll(max_messages=4)
             cluster.broker.update_delays += [0.5, 0.0]
             await consumer.commit(acknowledged=False)
-            await until(lambda: not cluster.broker.update_delays or bool(cluster.broker.requests(UpdateConsumerOffset)))
+            await until(
+                lambda: (
+                    not cluster.broker.update_delays
+                    or bool(cluster.broker.requests(UpdateConsumerOffset))
+                )
+            )
             await consumer.poll(max_messages=4)
             await consumer.commit(acknowledged=acknowledged)
             await until(lambda: not cluster.broker.update_delays)
@@ -233,7 +262,9 @@ def test_a_first_place_that_the_broker_refused_does_not_hold_up_the_others() -> 
             fill(cluster, 3)
             fill(cluster, 3, queue_id=1)
             await bodies(consumer, 6)
-            cluster.broker.script[RequestCode.UPDATE_CONSUMER_OFFSET].append(refusal(ResponseCode.SYSTEM_ERROR))
+            cluster.broker.script[RequestCode.UPDATE_CONSUMER_OFFSET].append(
+                refusal(ResponseCode.SYSTEM_ERROR)
+            )
             with pytest.raises(ResponseError):
                 await consumer.commit()
             await until(lambda: 3 in (committed(cluster), committed(cluster, 1)))
@@ -245,7 +276,10 @@ def test_a_first_place_that_the_broker_refused_does_not_hold_up_the_others() -> 
 
 def test_a_seek_wins_over_what_was_pulled_ahead_and_over_the_pull_under_way() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, queues=1) as cluster, consumer_of(cluster) as consumer:
+        async with (
+            scripted_cluster(simulation, queues=1) as cluster,
+            consumer_of(cluster) as consumer,
+        ):
             fill(cluster, 100)
             await consumer.poll(max_messages=5)
             await consumer.seek(QUEUE, 90)
@@ -266,7 +300,10 @@ def test_a_seek_wins_over_what_was_pulled_ahead_and_over_the_pull_under_way() ->
 
 def test_a_paused_queue_gives_nothing_until_it_is_resumed() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, queues=2) as cluster, consumer_of(cluster) as consumer:
+        async with (
+            scripted_cluster(simulation, queues=2) as cluster,
+            consumer_of(cluster) as consumer,
+        ):
             fill(cluster, 3)
             fill(cluster, 3, queue_id=1)
             await asyncio.sleep(1)
@@ -289,13 +326,21 @@ def test_a_queue_stays_paused_when_other_tags_are_wanted_of_its_topic(named: boo
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=2) as cluster:
             consumer = consumer_of(cluster, topic=None)
-            await (consumer.assign([QUEUE, OTHER], "odd") if named else consumer.subscribe("orders", "odd"))
+            await (
+                consumer.assign([QUEUE, OTHER], "odd")
+                if named
+                else consumer.subscribe("orders", "odd")
+            )
             async with consumer:
                 fill(cluster, 4)
                 fill(cluster, 4, queue_id=1)
                 await asyncio.sleep(1)
                 consumer.pause([QUEUE])
-                await (consumer.assign([QUEUE, OTHER], "even") if named else consumer.subscribe("orders", "even"))
+                await (
+                    consumer.assign([QUEUE, OTHER], "even")
+                    if named
+                    else consumer.subscribe("orders", "even")
+                )
                 assert await bodies(consumer, 2) == [b"1:0", b"1:2"]
                 assert await consumer.poll(30) == []
                 consumer.resume([QUEUE])
@@ -306,12 +351,18 @@ def test_a_queue_stays_paused_when_other_tags_are_wanted_of_its_topic(named: boo
 
 def test_no_more_is_pulled_ahead_than_the_bounds_allow() -> None:
     async def ahead(simulation: Simulation, expected: int, **settings: Any) -> None:
-        async with scripted_cluster(simulation, queues=2) as cluster, consumer_of(cluster, **settings) as consumer:
+        async with (
+            scripted_cluster(simulation, queues=2) as cluster,
+            consumer_of(cluster, **settings) as consumer,
+        ):
             fill(cluster, 300)
             fill(cluster, 300, queue_id=1)
             await asyncio.sleep(5)
             pulls = cluster.broker.requests(PullMessage)
-            far = sum(max(pull.queue_offset for pull in pulls if pull.queue_id == i) for i in (0, 1)) + 20
+            far = (
+                sum(max(pull.queue_offset for pull in pulls if pull.queue_id == i) for i in (0, 1))
+                + 20
+            )
             assert expected <= far <= expected + 40, far
             assert len(await bodies(consumer, 600)) == 600
 
@@ -345,28 +396,45 @@ def test_two_members_share_the_queues_and_go_on_where_the_other_was() -> None:
 
 def test_assigned_queues_are_read_whoever_else_is_there_and_may_be_exchanged() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, queues=2) as cluster, consumer_of(cluster, topic=None) as consumer:
+        async with (
+            scripted_cluster(simulation, queues=2) as cluster,
+            consumer_of(cluster, topic=None) as consumer,
+        ):
             fill(cluster, 4)
             fill(cluster, 4, queue_id=1)
             assert await consumer.queues("orders") == [QUEUE, OTHER]
             await consumer.assign([QUEUE])
             async with consumer_of(cluster, topic=None) as other:
                 await other.assign([QUEUE])
-                assert await bodies(consumer, 4) == await bodies(other, 4) == [b"0:0", b"0:1", b"0:2", b"0:3"]
+                assert (
+                    await bodies(consumer, 4)
+                    == await bodies(other, 4)
+                    == [b"0:0", b"0:1", b"0:2", b"0:3"]
+                )
             await consumer.assign([OTHER], tags="odd")
             assert await bodies(consumer, 2) == [b"1:1", b"1:3"]
-            with pytest.raises(ConfigError, match=r"is not assigned .* its queues: orders@broker-a:1"):
+            with pytest.raises(
+                ConfigError,
+                match=r"is not assigned .* its queues: "
+                r"orders@broker-a:1",
+            ):
                 consumer.pause([QUEUE])
             with pytest.raises(ConfigError, match="queues assigned by name"):
                 await consumer.subscribe("orders")
-            assert cluster.broker.heartbeats[-1].consumer_data_set[0].consume_type == "CONSUME_ACTIVELY"
+            assert (
+                cluster.broker.heartbeats[-1].consumer_data_set[0].consume_type
+                == "CONSUME_ACTIVELY"
+            )
 
     simulate(1, scenario)
 
 
 def test_a_subscription_may_change_its_tags_and_end() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, queues=1) as cluster, consumer_of(cluster, tags="even") as consumer:
+        async with (
+            scripted_cluster(simulation, queues=1) as cluster,
+            consumer_of(cluster, tags="even") as consumer,
+        ):
             fill(cluster, 4)
             assert await bodies(consumer, 2) == [b"0:0", b"0:2"]
             await consumer.poll(0.5)
@@ -386,7 +454,10 @@ def test_a_subscription_may_change_its_tags_and_end() -> None:
 
 def test_a_broker_that_is_away_for_a_while_costs_no_message() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, queues=1) as cluster, consumer_of(cluster) as consumer:
+        async with (
+            scripted_cluster(simulation, queues=1) as cluster,
+            consumer_of(cluster) as consumer,
+        ):
             fill(cluster, 5)
             assert len(await bodies(consumer, 5)) == 5
             await cluster.broker.stop()
@@ -464,7 +535,9 @@ def test_a_position_never_goes_back_by_itself() -> None:
 
 
 def test_unusable_settings_and_uses_are_refused_with_what_to_do() -> None:
-    with pytest.raises(ConfigError, match="messages_max=0 must be a whole number of messages, 1 or more"):
+    with pytest.raises(
+        ConfigError, match="messages_max=0 must be a whole number of messages, 1 or more"
+    ):
         LitePullConsumer("127.0.0.1:1", group="g", messages_max=0)
     with pytest.raises(ConfigError, match="there are AVG, AVG_BY_CIRCLE"):
         LitePullConsumer("127.0.0.1:1", group="g", allocation="AGV")
@@ -477,9 +550,17 @@ def test_a_real_broker_filters_finds_times_and_keeps_the_place_of_the_group() ->
         async with running_broker() as running, Producer(running.namesrv) as producer:
             await running.create_topic("prices", 2)
             for price in range(10):
-                await producer.send(Message("prices", b"%d" % price, properties={"price": str(price)}))
-            settings: dict[str, Any] = {"group": "g", "topic": "prices", "consume_from": ConsumeFrom.FIRST}
-            async with LitePullConsumer(running.namesrv, tags=Sql("price > 6"), **settings) as consumer:
+                await producer.send(
+                    Message("prices", b"%d" % price, properties={"price": str(price)})
+                )
+            settings: dict[str, Any] = {
+                "group": "g",
+                "topic": "prices",
+                "consume_from": ConsumeFrom.FIRST,
+            }
+            async with LitePullConsumer(
+                running.namesrv, tags=Sql("price > 6"), **settings
+            ) as consumer:
                 assert sorted(await bodies(consumer, 3)) == [b"7", b"8", b"9"]
                 queue = consumer.assigned[0]
                 assert await consumer.offset_for_time(queue, 0) == 0
@@ -505,7 +586,9 @@ def test_a_group_that_begins_at_a_time_is_not_given_what_came_before_it() -> Non
             while len(times) < 2:  # until the clock has moved between two of them
                 await producer.send("prices", b"%d" % count)
                 count += 1
-                times = {message.store_timestamp for message in (await pulls.pull(queue, 0)).messages}
+                times = {
+                    message.store_timestamp for message in (await pulls.pull(queue, 0)).messages
+                }
             begin = datetime.fromtimestamp(max(times) / 1000, UTC)
             settings: dict[str, Any] = {"group": "g", "topic": "prices", "consume_from": begin}
             async with LitePullConsumer(running.namesrv, **settings) as consumer:
@@ -517,14 +600,19 @@ def test_a_group_that_begins_at_a_time_is_not_given_what_came_before_it() -> Non
 @pytest.mark.parametrize("offset", ["3", 1.5, True, None, -1, 2**63])
 def test_what_is_no_place_in_a_queue_is_refused_and_changes_nothing(offset: Any) -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, queues=1) as cluster, consumer_of(cluster) as consumer:
+        async with (
+            scripted_cluster(simulation, queues=1) as cluster,
+            consumer_of(cluster) as consumer,
+        ):
             fill(cluster, 10)
             await consumer.poll(max_messages=2)
             with pytest.raises(ConfigError, match="offset="):
                 await consumer.seek(QUEUE, offset)
             with pytest.raises(ConfigError, match="offset="):
                 await consumer.commit({QUEUE: offset})
-            with pytest.raises(ConfigError, match="was read up to 10; offset=11 is beyond: use seek"):
+            with pytest.raises(
+                ConfigError, match="was read up to 10; offset=11 is beyond: use seek"
+            ):
                 await consumer.commit({QUEUE: 11})
             assert await bodies(consumer, 8) == [b"0:%d" % number for number in range(2, 10)]
 

@@ -1,4 +1,5 @@
-"""Finding messages again: against two brokers of ours over real connections, and against scripted ones in virtual time."""
+"""Finding messages again: against two brokers of ours over real connections, and against scripted
+ones in virtual time."""
 
 from __future__ import annotations
 
@@ -21,7 +22,13 @@ from turbopump.clock import SystemClock
 from turbopump.config.addresses import join_address
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.config.namesrv_config import NamesrvConfig
-from turbopump.errors import ConfigError, ConnectError, MessageNotFoundError, NotStartedError, RouteNotFoundError
+from turbopump.errors import (
+    ConfigError,
+    ConnectError,
+    MessageNotFoundError,
+    NotStartedError,
+    RouteNotFoundError,
+)
 from turbopump.message.ids import offset_msg_id
 from turbopump.message.message import Message
 from turbopump.message.message_queue import MessageQueue
@@ -49,7 +56,9 @@ class TickingClock(SystemClock):
 class World:
     """Two brokers, ``one`` and ``other``, with topic T and two queues on each."""
 
-    def __init__(self, one: Broker, other: Broker, producer: Producer, finder: MessageFinder) -> None:
+    def __init__(
+        self, one: Broker, other: Broker, producer: Producer, finder: MessageFinder
+    ) -> None:
         self.one = one
         self.other = other
         self.producer = producer
@@ -58,13 +67,18 @@ class World:
     async def send(self, number: int, **fields: Any) -> SendResult:
         """Message ``number``, to the queues in turn."""
         queues = await self.producer.publish_queues("T")
-        return await self.producer.send(Message("T", f"m{number}", **fields), queue=queues[number % len(queues)])
+        return await self.producer.send(
+            Message("T", f"m{number}", **fields), queue=queues[number % len(queues)]
+        )
 
 
 async def create_topic(topic: str, queues: int, *brokers: Broker) -> None:
     client = RemotingClient()
     for broker in brokers:
-        await client.call(broker.address, CreateTopic(topic=topic, read_queue_nums=queues, write_queue_nums=queues))
+        await client.call(
+            broker.address,
+            CreateTopic(topic=topic, read_queue_nums=queues, write_queue_nums=queues),
+        )
     await client.close()
 
 
@@ -113,7 +127,10 @@ def test_a_message_is_found_by_either_of_its_ids_on_whichever_broker_it_is(tmp_p
             for msg_id in (result.msg_id, result.offset_msg_id):
                 message = await here.finder.view("T", msg_id)
                 assert message.body == b"m%d" % number
-                assert (message.msg_id, message.offset_msg_id) == (result.msg_id, result.offset_msg_id)
+                assert (message.msg_id, message.offset_msg_id) == (
+                    result.msg_id,
+                    result.offset_msg_id,
+                )
                 assert message.broker_name == result.queue.broker_name
             assert (await here.finder.at(result.queue, result.queue_offset)).msg_id == result.msg_id
 
@@ -126,10 +143,15 @@ def test_messages_with_a_key_come_from_every_broker_sorted_by_their_time(tmp_pat
             await here.send(number, keys=["all", f"k{number % 3}"])
         finder = here.finder
         assert bodies(await finder.by_key("T", "k1")) == ["m1", "m4", "m7", "m10"]
-        assert bodies(await finder.by_key("T", "all", 5)) == ["m7", "m8", "m9", "m10", "m11"], "the newest"
+        assert bodies(await finder.by_key("T", "all", 5)) == ["m7", "m8", "m9", "m10", "m11"], (
+            "the newest"
+        )
         assert bodies(await finder.by_key("T", "k")) == []
         middle = (await finder.by_key("T", "k0")).messages[2].store_timestamp
-        before, after = await finder.by_key("T", "all", end=middle - 1), await finder.by_key("T", "all", begin=middle)
+        before, after = (
+            await finder.by_key("T", "all", end=middle - 1),
+            await finder.by_key("T", "all", begin=middle),
+        )
         assert bodies(before) + bodies(after) == [f"m{number}" for number in range(12)]
         when = datetime.fromtimestamp(middle / 1000, UTC)
         assert bodies(await finder.by_key("T", "all", begin=when)) == bodies(after)
@@ -150,9 +172,10 @@ def test_messages_of_a_time_come_from_every_queue(tmp_path: Path) -> None:
             part = await finder.by_time("T", time, time, max_messages=1000)
             assert len(part.messages) == times.count(time)
             assert {message.store_timestamp for message in part.messages} == {time}
-        assert [message.msg_id for message in (await finder.by_time("T", times[0], max_messages=7)).messages] == [
-            message.msg_id for message in everything.messages[:7]
-        ]
+        assert [
+            message.msg_id
+            for message in (await finder.by_time("T", times[0], max_messages=7)).messages
+        ] == [message.msg_id for message in everything.messages[:7]]
         assert bodies(await finder.by_time("T", times[79] + 1)) == []
         assert bodies(await finder.by_time("T", times[5], times[5] - 1)) == []
 
@@ -164,18 +187,30 @@ def test_what_is_not_there_is_said_with_where_it_was_looked_for(tmp_path: Path) 
         sent = await here.send(0)
         finder = here.finder
         with pytest.raises(
-            MessageNotFoundError, match=r"no broker of the topic \(broker-a, broker-b\) finds it.*fileReservedTime"
+            MessageNotFoundError,
+            match=r"no broker of the topic \(broker-a, broker-b\) finds "
+            r"it.*fileReservedTime",
         ):
             await finder.view("T", "0A0B0C0D0E0F00000000000000000001")
         host, port = here.one.address.rsplit(":", 1)
-        with pytest.raises(MessageNotFoundError, match=r"offset 99999 at .*can not find message by the offset, 99999"):
+        with pytest.raises(
+            MessageNotFoundError,
+            match=r"offset 99999 at .*can not find message "
+            r"by the offset, 99999",
+        ):
             await finder.view("T", offset_msg_id(host, int(port), 99999))
         await create_topic("U", 1, here.one, here.other)
         with pytest.raises(MessageNotFoundError, match="a message of another topic"):
             await finder.view("U", sent.offset_msg_id)
-        with pytest.raises(MessageNotFoundError, match=r"offset 1 of queue T@broker-.:., which has offsets 0 to 0"):
+        with pytest.raises(
+            MessageNotFoundError,
+            match=r"offset 1 of queue T@broker-.:., which "
+            r"has offsets 0 to 0",
+        ):
             await finder.at(sent.queue, 1)
-        empty = next(queue for queue in await here.producer.publish_queues("T") if queue != sent.queue)
+        empty = next(
+            queue for queue in await here.producer.publish_queues("T") if queue != sent.queue
+        )
         with pytest.raises(MessageNotFoundError, match="which has no messages"):
             await finder.at(empty, 0)
         with pytest.raises(ConnectError, match="no queue on a broker 'nowhere'"):
@@ -198,17 +233,27 @@ def test_a_broker_that_cannot_be_asked_is_named_and_the_others_answer(tmp_path: 
         assert list(found.missing) == ["broker-b"]
         assert {message.broker_name for message in found.messages} == {"broker-a"}
         assert len(found.messages) == 2
-        at_a, at_b = (next(r for r in sent if r.queue.broker_name == name) for name in ("broker-a", "broker-b"))
+        at_a, at_b = (
+            next(r for r in sent if r.queue.broker_name == name)
+            for name in ("broker-a", "broker-b")
+        )
         assert (await here.finder.view("T", at_a.msg_id)).offset_msg_id == at_a.offset_msg_id
         for msg_id in (at_b.msg_id, at_b.offset_msg_id):
-            with pytest.raises(ConnectError, match=r"not every broker could be asked: .*cannot connect"):
+            with pytest.raises(
+                ConnectError,
+                match=r"not every broker could be asked: .*cannot "
+                r"connect",
+            ):
                 await here.finder.view("T", msg_id)
-        assert {name.split(":")[0] for name in (await here.finder.by_time("T", 0)).missing} == {"T@broker-b"}
+        assert {name.split(":")[0] for name in (await here.finder.by_time("T", 0)).missing} == {
+            "T@broker-b"
+        }
 
     visit(tmp_path, scene)
 
 
-# --- scripted ----------------------------------------------------------------------------------------------------------------
+# --- scripted
+# -----------------------------------------------------------------------------------------------
 
 
 def finder_of(cluster: ScriptedCluster) -> MessageFinder:
@@ -250,10 +295,14 @@ def test_what_comes_damaged_is_not_handed_over(caplog: pytest.LogCaptureFixture)
             for body in (b"good", b"evil"):
                 broker.store("orders", 0, body, "KEYS\x01k\x02")
             one, two = broker.entries["orders", 0]
-            broker.script[RequestCode.QUERY_MESSAGE].append(Response(body=one + two.replace(b"evil", b"evi1")))
+            broker.script[RequestCode.QUERY_MESSAGE].append(
+                Response(body=one + two.replace(b"evil", b"evi1"))
+            )
             assert bodies(await finder.by_key("orders", "k")) == ["good"]
             assert "damaged message not handed over broker=broker-a" in caplog.text
-            broker.script[RequestCode.VIEW_MESSAGE_BY_ID].append(Response(body=one.replace(b"good", b"g00d")))
+            broker.script[RequestCode.VIEW_MESSAGE_BY_ID].append(
+                Response(body=one.replace(b"good", b"g00d"))
+            )
             host, port = broker.address.rsplit(":", 1)
             with pytest.raises(MessageNotFoundError, match="what the broker gives is damaged"):
                 await finder.view("orders", offset_msg_id(host, int(port), 0))
@@ -265,7 +314,9 @@ def test_what_comes_damaged_is_not_handed_over(caplog: pytest.LogCaptureFixture)
 def test_a_refusal_of_a_broker_is_passed_on_with_its_words() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, brokers=2) as cluster, finder_of(cluster) as finder:
-            cluster.brokers[1].script[RequestCode.QUERY_MESSAGE].append(refusal(ResponseCode.NO_PERMISSION, "not you"))
+            cluster.brokers[1].script[RequestCode.QUERY_MESSAGE].append(
+                refusal(ResponseCode.NO_PERMISSION, "not you")
+            )
             found = await finder.by_key("orders", "k")
             assert found.messages == []
             assert list(found.missing) == ["broker-b"]
@@ -287,7 +338,9 @@ def test_a_refusal_of_a_broker_is_passed_on_with_its_words() -> None:
         ("7F00000100002A9FFFFFFFFFFFFFFFFF", None),  # a negative offset
     ],
 )
-def test_an_id_is_taken_for_a_place_only_if_it_can_be_one(msg_id: str, place: tuple[str, int] | None) -> None:
+def test_an_id_is_taken_for_a_place_only_if_it_can_be_one(
+    msg_id: str, place: tuple[str, int] | None
+) -> None:
     assert _place_of(msg_id) == place
 
 

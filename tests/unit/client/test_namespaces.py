@@ -1,4 +1,5 @@
-"""Consumers in a namespace: names carry it on the wire and nowhere else. In virtual time, and once with a real broker."""
+"""Consumers in a namespace: names carry it on the wire and nowhere else. In virtual time, and once
+with a real broker."""
 
 from __future__ import annotations
 
@@ -36,33 +37,61 @@ def test_a_push_consumer_s_names_are_wrapped_on_the_wire_and_its_messages_unwrap
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, topic="space%orders", queues=1) as cluster:
             cluster.broker.store("space%orders", 0, b"body")
-            settings: dict[str, Any] = {"group": "readers", "topic": "orders", "namespace": "space", **cluster.settings}
-            async with PushConsumer(cluster.name_server.address, consume_from=ConsumeFrom.FIRST, **settings) as consumer:
+            settings: dict[str, Any] = {
+                "group": "readers",
+                "topic": "orders",
+                "namespace": "space",
+                **cluster.settings,
+            }
+            async with PushConsumer(
+                cluster.name_server.address, consume_from=ConsumeFrom.FIRST, **settings
+            ) as consumer:
                 message = await anext(aiter(consumer))
                 assert (message.topic, message.body) == ("orders", b"body")
-                assert (consumer.group, consumer.queues) == ("readers", [MessageQueue("orders", "broker-a", 0)])
+                assert (consumer.group, consumer.queues) == (
+                    "readers",
+                    [MessageQueue("orders", "broker-a", 0)],
+                )
                 message.done()
             (data,) = cluster.broker.heartbeats[-1].consumer_data_set
             assert data.group_name == "space%readers"
-            assert {each.topic for each in data.subscription_data_set} == {"space%orders", WIRED_RETRY}
+            assert {each.topic for each in data.subscription_data_set} == {
+                "space%orders",
+                WIRED_RETRY,
+            }
             assert cluster.broker.committed["space%readers", "space%orders", 0] == 1
             assert cluster.broker.farewells[-1].consumer_group == "space%readers"
-            assert {request.topic for request in cluster.broker.requests(PullMessage)} <= {"space%orders", WIRED_RETRY}
+            assert {request.topic for request in cluster.broker.requests(PullMessage)} <= {
+                "space%orders",
+                WIRED_RETRY,
+            }
 
     simulate(1, scenario)
 
 
-@pytest.mark.parametrize("settings", [{}, {"auto_batch": AutoBatch()}, {"back_pressure": BackPressure(messages=1)}])
-def test_what_goes_wrong_when_sending_is_told_with_the_names_that_the_user_knows(settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "settings", [{}, {"auto_batch": AutoBatch()}, {"back_pressure": BackPressure(messages=1)}]
+)
+def test_what_goes_wrong_when_sending_is_told_with_the_names_that_the_user_knows(
+    settings: dict[str, Any],
+) -> None:
     async def scenario(simulation: Simulation) -> None:
         settings.update(namespace="space", send_timeout=0.5)
-        async with scripted_cluster(simulation, topic="space%orders") as cluster, producer_of(cluster, **settings) as producer:
-            message, batch = Message("orders", b"x"), [Message("orders", b"x"), Message("orders", b"y")]
+        async with (
+            scripted_cluster(simulation, topic="space%orders") as cluster,
+            producer_of(cluster, **settings) as producer,
+        ):
+            message, batch = (
+                Message("orders", b"x"),
+                [Message("orders", b"x"), Message("orders", b"y")],
+            )
             for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
                 cluster.broker.script[code].extend([None] * 20)
 
             async def fails(doing: Awaitable[object]) -> None:
-                with pytest.raises((SendError, MessageError, RouteNotFoundError, RequestTimeoutError)) as caught:
+                with pytest.raises(
+                    (SendError, MessageError, RouteNotFoundError, RequestTimeoutError)
+                ) as caught:
                     await doing
                 assert "space%" not in str(caught.value).partition("turbopump topic create")[0]
                 assert "orders'" in str(caught.value)
@@ -86,7 +115,9 @@ def test_what_goes_wrong_when_sending_is_told_with_the_names_that_the_user_knows
     simulate(1, scenario)
 
 
-def test_a_message_that_failed_goes_back_under_the_names_of_its_namespace_and_comes_again_without() -> None:
+def test_a_message_that_failed_goes_back_under_the_names_of_its_namespace_and_comes_again_without() -> (
+    None
+):
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, topic="space%orders", queues=1) as cluster:
             cluster.name_server.route(WIRED_RETRY, cluster.broker, queues=1)
@@ -98,13 +129,24 @@ def test_a_message_that_failed_goes_back_under_the_names_of_its_namespace_and_co
                 if len(handled) == 1:
                     raise ValueError("not now")
 
-            settings: dict[str, Any] = {"group": "readers", "topic": "orders", "namespace": "space", **cluster.settings}
-            async with PushConsumer(cluster.name_server.address, consume_from=ConsumeFrom.FIRST, handler=handle, **settings):
+            settings: dict[str, Any] = {
+                "group": "readers",
+                "topic": "orders",
+                "namespace": "space",
+                **cluster.settings,
+            }
+            async with PushConsumer(
+                cluster.name_server.address,
+                consume_from=ConsumeFrom.FIRST,
+                handler=handle,
+                **settings,
+            ):
                 await until(lambda: len(handled) == 2)
             assert [topic for topic, _ in handled] == ["orders"] * 2
             (back,) = cluster.broker.requests(ConsumerSendMsgBack)
             assert (back.group, back.origin_topic) == ("space%readers", "space%orders")
-            (plain,) = cluster.broker.requests(SendMessageV2)  # the scripted broker takes nothing back
+            # the scripted broker takes nothing back
+            (plain,) = cluster.broker.requests(SendMessageV2)
             assert plain.topic == WIRED_RETRY
             assert decode_properties(plain.properties)["RETRY_TOPIC"] == "space%orders"
 
@@ -115,19 +157,28 @@ def test_a_pull_consumer_s_names_are_wrapped_on_the_wire_and_its_messages_unwrap
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, topic="space%orders", queues=1) as cluster:
             cluster.broker.store("space%orders", 0, b"body")
-            settings: dict[str, Any] = {"group": "readers", "namespace": "space", **cluster.settings}
+            settings: dict[str, Any] = {
+                "group": "readers",
+                "namespace": "space",
+                **cluster.settings,
+            }
             async with PullConsumer(cluster.name_server.address, **settings) as consumer:
                 (queue,) = await consumer.queues("orders")
                 assert queue == MessageQueue("orders", "broker-a", 0)
                 (message,) = (await consumer.pull(queue, 0)).messages
                 assert (message.topic, message.body) == ("orders", b"body")
-                assert (await consumer.min_offset(queue), await consumer.max_offset(queue)) == (0, 1)
+                assert (await consumer.min_offset(queue), await consumer.max_offset(queue)) == (
+                    0,
+                    1,
+                )
                 await consumer.commit(queue, 1)
                 assert await consumer.committed(queue) == 1
             (pull,) = cluster.broker.requests(PullMessage)
             (commit,) = cluster.broker.requests(UpdateConsumerOffset)
             assert (
-                (pull.consumer_group, pull.topic) == (commit.consumer_group, commit.topic) == ("space%readers", "space%orders")
+                (pull.consumer_group, pull.topic)
+                == (commit.consumer_group, commit.topic)
+                == ("space%readers", "space%orders")
             )
             (data,) = cluster.broker.heartbeats[-1].consumer_data_set
             assert data.group_name == "space%readers"
@@ -141,7 +192,11 @@ def test_names_that_are_wrapped_already_and_the_system_s_own_stay() -> None:
             scripted_cluster(simulation, topic="space%orders", queues=1) as cluster,
             producer_of(cluster, namespace="space") as producer,
         ):
-            settings: dict[str, Any] = {"group": "space%readers", "namespace": "space", **cluster.settings}
+            settings: dict[str, Any] = {
+                "group": "space%readers",
+                "namespace": "space",
+                **cluster.settings,
+            }
             async with PullConsumer(cluster.name_server.address, **settings) as consumer:
                 await producer.send("orders", b"x")
                 (queue,) = await consumer.queues("space%orders")
@@ -159,13 +214,18 @@ def test_two_namespaces_share_a_broker_and_nothing_else() -> None:
                     result = await producer.send("orders", f"for {namespace}")
                     assert result.queue.topic == "orders"
             for namespace in ("north", "south"):
-                first, settings = ConsumeFrom.FIRST, {"group": "g", "topic": "orders", "namespace": namespace}
+                first, settings = (
+                    ConsumeFrom.FIRST,
+                    {"group": "g", "topic": "orders", "namespace": namespace},
+                )
                 async with PushConsumer(broker.namesrv, consume_from=first, **settings) as consumer:  # type: ignore[arg-type]
                     message = await anext(aiter(consumer))
                     assert (message.topic, message.body) == ("orders", f"for {namespace}".encode())
                     assert message.properties["INSTANCE_ID"] == namespace
                     message.done()
             async with PullConsumer(broker.namesrv, group="g") as outside:
-                assert {queue.topic for queue in await outside.queues("north%orders")} == {"north%orders"}
+                assert {queue.topic for queue in await outside.queues("north%orders")} == {
+                    "north%orders"
+                }
 
     asyncio.run(asyncio.wait_for(scene(), 30))

@@ -1,5 +1,6 @@
-"""What was begun and still looks for its route when its client is closed: the close waits for it, and what takes longer is not sent
-afterwards, though another client keeps the connections; in virtual time."""
+"""What was begun and still looks for its route when its client is closed: the close waits for it,
+and what takes longer is not sent afterwards, though another client keeps the connections; in
+virtual time."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ async def start_send(producer: Producer) -> None:
 CALLS: dict[str, Begin] = {
     "send": lambda producer: producer.send("orders", b"x", timeout=PATIENCE_S),
     "send_new": lambda producer: producer.send("fresh", b"x", timeout=PATIENCE_S),
-    "send_batch": lambda producer: producer.send_batch([Message("orders", b"x")], timeout=PATIENCE_S),
+    "send_batch": lambda producer: producer.send_batch(
+        [Message("orders", b"x")], timeout=PATIENCE_S
+    ),
     "start_send": start_send,
     "send_oneway": lambda producer: producer.send_oneway("orders", b"x"),
     "request": lambda producer: producer.request(Message("orders", b"x"), timeout=PATIENCE_S),
@@ -58,18 +61,27 @@ def prepare(cluster: ScriptedCluster) -> None:
 
 
 def recalling(broker: ScriptedBroker) -> None:
-    broker.further.append((RecallMessage, lambda _request, _context: Response(header=RecallMessageReply(msg_id="U1"))))
+    broker.further.append(
+        (RecallMessage, lambda _request, _context: Response(header=RecallMessageReply(msg_id="U1")))
+    )
 
 
 def sent(cluster: ScriptedCluster) -> list[str]:
-    return [type(request).__name__ for request, _ in cluster.broker.received if isinstance(request, SENT)]
+    return [
+        type(request).__name__
+        for request, _ in cluster.broker.received
+        if isinstance(request, SENT)
+    ]
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("call", CALLS)
 def test_a_producer_sends_nothing_after_its_close(call: str, settings: str) -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, prepare=recalling) as cluster, producer_of(cluster) as other:
+        async with (
+            scripted_cluster(simulation, prepare=recalling) as cluster,
+            producer_of(cluster) as other,
+        ):
             prepare(cluster)
             await other.send("other", b"x")  # the connection to the broker is there
             cluster.broker.received.clear()
@@ -118,7 +130,13 @@ def test_a_consumer_replies_nothing_after_its_close() -> None:
             async def handle(_request: ReceivedMessage) -> None:
                 raise AssertionError("there is nothing to consume")
 
-            consumer = PushConsumer(cluster.name_server.address, group="g", topic="orders", handler=handle, **cluster.settings)
+            consumer = PushConsumer(
+                cluster.name_server.address,
+                group="g",
+                topic="orders",
+                handler=handle,
+                **cluster.settings,
+            )
             await consumer.start()
             assert consumer.client_id == other.client_id
             cluster.name_server.silent = True

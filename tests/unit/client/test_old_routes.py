@@ -1,4 +1,5 @@
-"""Sends whose route is old, the broker being elsewhere by now or the topic smaller: name servers are asked, and nothing is stored twice.
+"""Sends whose route is old, the broker being elsewhere by now or the topic smaller: name servers
+are asked, and nothing is stored twice.
 
 In virtual time; the route is polled every 30 s, and each story ends long before.
 """
@@ -11,7 +12,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.unit.client.scripted_cluster import ScriptedBroker, ScriptedCluster, refusal, scripted_cluster, until
+from tests.unit.client.scripted_cluster import (
+    ScriptedBroker,
+    ScriptedCluster,
+    refusal,
+    scripted_cluster,
+    until,
+)
 from tests.unit.client.test_producer import producer_of
 
 from turbopump.client.producer import Producer
@@ -74,10 +81,17 @@ async def oneway(producer: Producer) -> None:
     await producer.send_oneway("orders", b"x", queue=QUEUE)
 
 
-@pytest.mark.parametrize("send", [to_a_queue, by_selector, by_sharding_key, plainly, as_a_batch, oneway])
-def test_a_broker_that_has_moved_is_found_by_the_send_that_it_refuses(send: Callable[[Producer], Any]) -> None:
+@pytest.mark.parametrize(
+    "send", [to_a_queue, by_selector, by_sharding_key, plainly, as_a_batch, oneway]
+)
+def test_a_broker_that_has_moved_is_found_by_the_send_that_it_refuses(
+    send: Callable[[Producer], Any],
+) -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, retries=0) as producer:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, retries=0) as producer,
+        ):
             await producer.send("orders", b"before")
             await move(cluster)
             await asyncio.sleep(1)
@@ -92,10 +106,17 @@ def test_a_broker_that_has_moved_is_found_by_the_send_that_it_refuses(send: Call
 
 def test_a_queue_of_a_broker_that_the_route_does_not_know_yet_is_sent_to() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster) as producer:
+        async with (
+            scripted_cluster(simulation, brokers=2) as cluster,
+            producer_of(cluster) as producer,
+        ):
             cluster.name_server.route("orders", cluster.broker)
             await producer.send("orders", b"x")
-            with pytest.raises(SendError, match=r"1 attempt in .*broker-b has no master at the moment\. Check that the broker"):
+            with pytest.raises(
+                SendError,
+                match=r"1 attempt in .*broker-b has no master at the "
+                r"moment\. Check that the broker",
+            ):
                 await producer.send("orders", b"x", queue=ELSEWHERE)
             cluster.name_server.route("orders", *cluster.brokers)
             await asyncio.sleep(1)
@@ -122,14 +143,21 @@ def test_a_broker_that_does_not_know_the_topic_is_asked_for_at_the_name_server()
 
 def test_a_broker_that_is_down_does_not_flood_the_name_server() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, retries=0) as producer:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, retries=0) as producer,
+        ):
             await producer.send("orders", b"x")
             await cluster.broker.stop()
             await asyncio.sleep(1)
             began, errors = simulation.loop.time(), 0
             while simulation.loop.time() < began + 5:
                 for send in (plainly, to_a_queue, oneway):
-                    with pytest.raises(SendError, match=r"1 attempt in .*Connection refused\. Check that the broker runs"):
+                    with pytest.raises(
+                        SendError,
+                        match=r"1 attempt in .*Connection refused\. "
+                        r"Check that the broker runs",
+                    ):
                         await send(producer)
                     errors += 1
                 await asyncio.sleep(0.01)
@@ -156,9 +184,14 @@ def test_name_servers_that_keep_silent_cost_a_send_that_has_failed_half_a_second
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_what_may_be_stored_is_not_sent_again_but_the_next_send_finds_the_new_broker(lost: bool) -> None:
+def test_what_may_be_stored_is_not_sent_again_but_the_next_send_finds_the_new_broker(
+    lost: bool,
+) -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, send_timeout=1.5) as producer:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, send_timeout=1.5) as producer,
+        ):
             await producer.send("orders", b"x", queue=QUEUE)
             heir = ScriptedBroker("broker-a")
             await heir.start()
@@ -182,12 +215,14 @@ def test_what_may_be_stored_is_not_sent_again_but_the_next_send_finds_the_new_br
     simulate(1, scenario)
 
 
-# --- fewer queues ------------------------------------------------------------------------------------------------------------
+# --- fewer queues
+# -----------------------------------------------------------------------------------------------
 
 OURS = (29, "request queueId[7] is illegal, topic orders has 2 queues (0 to 1)")
 APACHE_5 = (
     29,
-    "request queueId[7] is illegal, TopicConfig [topicName=orders, readQueueNums=2, writeQueueNums=2] Producer: 1.2.3.4",
+    "request queueId[7] is illegal, TopicConfig [topicName=orders, readQueueNums=2, "
+    "writeQueueNums=2] Producer: 1.2.3.4",
 )
 APACHE_4 = (1, APACHE_5[1])
 
@@ -230,18 +265,27 @@ def test_a_topic_with_fewer_queues_costs_no_send(
 
 @pytest.mark.parametrize("answer", [OURS, APACHE_5, APACHE_4])
 @pytest.mark.parametrize(("left", "said"), [(2, "2 queues"), (1, "1 queue")])
-def test_a_chosen_queue_that_is_gone_is_told_with_what_there_is(left: int, said: str, answer: tuple[int, str]) -> None:
+def test_a_chosen_queue_that_is_gone_is_told_with_what_there_is(
+    left: int, said: str, answer: tuple[int, str]
+) -> None:
     async def scenario(simulation: Simulation) -> None:
         async with (
             scripted_cluster(simulation, queues=8, prepare=shrunk(answer)) as cluster,
             producer_of(cluster) as producer,
         ):
             gone = (await producer.publish_queues("orders"))[7]
-            with pytest.raises(SendError, match=r"1 attempt in .*is illegal.*name servers say: try again in a moment"):
+            with pytest.raises(
+                SendError,
+                match=r"1 attempt in .*is illegal.*name servers say: "
+                r"try again in a moment",
+            ):
                 await producer.send("orders", b"x", queue=gone)
             cluster.name_server.route("orders", cluster.broker, queues=left)
             await asyncio.sleep(1)
-            remedy = rf"only {said} on broker-a now: take one of `await producer\.publish_queues\('orders'\)`"
+            remedy = (
+                rf"only {said} on broker-a now: take one of `await "
+                r"producer\.publish_queues\('orders'\)`"
+            )
             with pytest.raises(SendError, match=remedy) as caught:
                 await producer.send("orders", b"x", queue=gone)
             assert caught.value.code == answer[0]
@@ -252,33 +296,53 @@ def test_a_chosen_queue_that_is_gone_is_told_with_what_there_is(left: int, said:
 
 def test_the_same_code_for_another_reason_stays_final() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster) as producer:
+        async with (
+            scripted_cluster(simulation, brokers=2) as cluster,
+            producer_of(cluster) as producer,
+        ):
             for broker in cluster.brokers:
-                broker.script[SEND].append(refusal(ResponseCode.INVALID_PARAMETER, "a batch must have one wait flag"))
-            with pytest.raises(SendError, match=r"1 attempt in .*wait flag\. The broker's log has the details"):
+                broker.script[SEND].append(
+                    refusal(ResponseCode.INVALID_PARAMETER, "a batch must have one wait flag")
+                )
+            with pytest.raises(
+                SendError,
+                match=r"1 attempt in .*wait flag\. The broker's log "
+                r"has the details",
+            ):
                 await producer.send("orders", b"x")
             assert cluster.name_server.asked == ["orders"]
 
     simulate(1, scenario)
 
 
-# --- recalls, transactions, and the first message of a topic -------------------------------------------------------------------
+# --- recalls, transactions, and the first message of a topic
+# -------------------------------------------------------------------
 
 
 def recalls(broker: ScriptedBroker) -> None:
     def answer(request: RecallMessage, context: RequestContext) -> Response:
-        return Response(RecallMessageReply(msg_id=RecallHandle.decode(request.recall_handle).unique_id))
+        return Response(
+            RecallMessageReply(msg_id=RecallHandle.decode(request.recall_handle).unique_id)
+        )
 
     broker.further.append((RecallMessage, answer))
 
 
 def test_a_recall_finds_a_broker_that_has_moved_or_is_new() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, brokers=2, prepare=recalls) as cluster, producer_of(cluster) as producer:
-            first, new = (RecallHandle("orders", name, "1795318199001", "U1").encode() for name in ("broker-a", "broker-b"))
+        async with (
+            scripted_cluster(simulation, brokers=2, prepare=recalls) as cluster,
+            producer_of(cluster) as producer,
+        ):
+            first, new = (
+                RecallHandle("orders", name, "1795318199001", "U1").encode()
+                for name in ("broker-a", "broker-b")
+            )
             cluster.name_server.route("orders", cluster.broker)
             assert await producer.recall("orders", first) == "U1"
-            with pytest.raises(RouteNotFoundError, match="broker-b that the recall handle names is not among those"):
+            with pytest.raises(
+                RouteNotFoundError, match="broker-b that the recall handle names is not among those"
+            ):
                 await producer.recall("orders", new)
             cluster.name_server.route("orders", *cluster.brokers)
             await asyncio.sleep(1)
@@ -296,7 +360,10 @@ def test_a_recall_finds_a_broker_that_has_moved_or_is_new() -> None:
 
 def test_a_recall_that_the_broker_of_the_old_route_cannot_know_goes_to_the_new_one() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, prepare=recalls) as cluster, producer_of(cluster) as producer:
+        async with (
+            scripted_cluster(simulation, prepare=recalls) as cluster,
+            producer_of(cluster) as producer,
+        ):
             handle = RecallHandle("orders", "broker-a", "1795318199001", "U1").encode()
             await producer.publish_queues("orders")
             heir = ScriptedBroker("broker-a")
@@ -316,12 +383,17 @@ def ends(broker: ScriptedBroker) -> None:
     broker.further.append((EndTransaction, lambda _request, _context: None))
 
 
-def test_the_end_of_a_transaction_reaches_a_broker_that_has_moved(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_end_of_a_transaction_reaches_a_broker_that_has_moved(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def scenario(simulation: Simulation) -> None:
         async with (
             scripted_cluster(simulation, prepare=ends) as cluster,
             TransactionProducer(
-                cluster.name_server.address, group="sellers", checker=lambda _: TransactionState.UNKNOWN, **cluster.settings
+                cluster.name_server.address,
+                group="sellers",
+                checker=lambda _: TransactionState.UNKNOWN,
+                **cluster.settings,
             ) as producer,
         ):
 
@@ -330,9 +402,13 @@ def test_the_end_of_a_transaction_reaches_a_broker_that_has_moved(caplog: pytest
                 await asyncio.sleep(1)
                 return TransactionState.COMMIT
 
-            assert (await producer.send_in_transaction(Message("orders", b"x"), "moves", executor=work)).told
+            assert (
+                await producer.send_in_transaction(Message("orders", b"x"), "moves", executor=work)
+            ).told
             await until(lambda: len(cluster.broker.requests(EndTransaction)) == 1)
-            assert not (await producer.send_in_transaction(Message("orders", b"x"), "stops", executor=work)).told
+            assert not (
+                await producer.send_in_transaction(Message("orders", b"x"), "stops", executor=work)
+            ).told
 
     simulate(1, scenario)
     assert "could not be told of a transaction" in caplog.text
@@ -343,16 +419,25 @@ def test_the_warning_of_a_topic_that_cannot_be_made_names_the_broker_of_its_firs
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, brokers=2, topic=None) as cluster, producer_of(cluster) as producer:
+        async with (
+            scripted_cluster(simulation, brokers=2, topic=None) as cluster,
+            producer_of(cluster) as producer,
+        ):
             cluster.name_server.route("TBW102", *cluster.brokers, perm=7)
             for broker in cluster.brokers:
-                broker.script[RequestCode.UPDATE_AND_CREATE_TOPIC].append(refusal(ResponseCode.NO_PERMISSION, "not you"))
-            await producer.send_oneway("fresh", b"first", queue=MessageQueue("fresh", "broker-b", 0))
+                broker.script[RequestCode.UPDATE_AND_CREATE_TOPIC].append(
+                    refusal(ResponseCode.NO_PERMISSION, "not you")
+                )
+            await producer.send_oneway(
+                "fresh", b"first", queue=MessageQueue("fresh", "broker-b", 0)
+            )
             await until(lambda: stored(*cluster.brokers) == 1)
             await producer.send("fresh", b"second", queue=MessageQueue("fresh", "broker-a", 0))
             assert [len(broker.requests(CreateTopic)) for broker in cluster.brokers] == [1, 1]
 
     with caplog.at_level(logging.WARNING, "turbopump.client"):
         simulate(1, scenario)
-    (warning,) = [record.getMessage() for record in caplog.records if "topic" in record.getMessage()]
+    (warning,) = [
+        record.getMessage() for record in caplog.records if "topic" in record.getMessage()
+    ]
     assert "on broker broker-b alone" in warning

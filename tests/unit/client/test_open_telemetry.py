@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster
 
-pytest.importorskip("opentelemetry.sdk", reason="turbopump[otel] and opentelemetry-sdk are not installed")
+pytest.importorskip(
+    "opentelemetry.sdk", reason="turbopump[otel] and opentelemetry-sdk are not installed"
+)
 
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -67,14 +69,21 @@ def with_producer(
     async def main(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, brokers=brokers) as cluster:
             settings.setdefault("hooks", [spans.telemetry])
-            async with Producer(cluster.name_server.address, **cluster.settings, **settings) as producer:
+            async with Producer(
+                cluster.name_server.address, **cluster.settings, **settings
+            ) as producer:
                 await scenario(cluster, producer)
 
     simulate(1, main)
 
 
 def stored(cluster: ScriptedCluster) -> list[ReceivedMessage]:
-    return [decode_entry(entry) for broker in cluster.brokers for queue in broker.entries.values() for entry in queue]
+    return [
+        decode_entry(entry)
+        for broker in cluster.brokers
+        for queue in broker.entries.values()
+        for entry in queue
+    ]
 
 
 def context_of(span: ReadableSpan) -> str:
@@ -86,9 +95,15 @@ def context_of(span: ReadableSpan) -> str:
 def test_a_send_has_a_span_by_the_conventions_and_the_message_carries_it(spans: Spans) -> None:
     async def scenario(cluster: ScriptedCluster, producer: Producer) -> None:
         with spans.tracer.start_as_current_span("the caller's"):
-            result = await producer.send("orders", b"body", tags="new", keys=["k1", "k2"], properties={"n": "1"})
+            result = await producer.send(
+                "orders", b"body", tags="new", keys=["k1", "k2"], properties={"n": "1"}
+            )
         sent, outer = spans.ended
-        assert (sent.name, sent.kind, sent.status.status_code) == ("send orders", SpanKind.PRODUCER, StatusCode.UNSET)
+        assert (sent.name, sent.kind, sent.status.status_code) == (
+            "send orders",
+            SpanKind.PRODUCER,
+            StatusCode.UNSET,
+        )
         assert sent.parent == outer.get_span_context()
         host, _, port = cluster.broker.address.partition(":")
         assert dict(sent.attributes or {}) == {
@@ -122,7 +137,9 @@ def test_a_send_has_a_span_by_the_conventions_and_the_message_carries_it(spans: 
 def test_each_attempt_has_a_span_and_the_message_carries_the_last(spans: Spans) -> None:
     async def scenario(cluster: ScriptedCluster, producer: Producer) -> None:
         for broker in cluster.brokers:
-            broker.script[RequestCode.SEND_MESSAGE_V2].append(refusal(ResponseCode.SYSTEM_BUSY, "busy"))
+            broker.script[RequestCode.SEND_MESSAGE_V2].append(
+                refusal(ResponseCode.SYSTEM_BUSY, "busy")
+            )
         await producer.send("orders", b"x")
         failed, again, sent = spans.ended
         for span in (failed, again):
@@ -163,8 +180,14 @@ def test_the_kind_of_a_message_is_told(spans: Spans) -> None:
         await producer.send(Message("orders", b"x", delay_level=3))
         await producer.send(Message("orders", b"x", deliver_at=1700000000000))
         ordered, delayed, timed = [dict(span.attributes or {}) for span in spans.ended]
-        assert (ordered["messaging.rocketmq.message.type"], ordered["messaging.rocketmq.message.group"]) == ("fifo", "book")
-        assert (delayed["messaging.rocketmq.message.type"], delayed["messaging.rocketmq.message.delay_time_level"]) == (
+        assert (
+            ordered["messaging.rocketmq.message.type"],
+            ordered["messaging.rocketmq.message.group"],
+        ) == ("fifo", "book")
+        assert (
+            delayed["messaging.rocketmq.message.type"],
+            delayed["messaging.rocketmq.message.delay_time_level"],
+        ) == (
             "delay",
             3,
         )
@@ -223,7 +246,9 @@ class Spoiler(SendHook):
 
 
 @pytest.mark.parametrize("value", ["a\x01b", "x" * 40_000, "\ud800", 5, None])
-def test_properties_of_a_hook_that_cannot_travel_do_not_fail_the_send(spans: Spans, value: Any) -> None:
+def test_properties_of_a_hook_that_cannot_travel_do_not_fail_the_send(
+    spans: Spans, value: Any
+) -> None:
     async def scenario(cluster: ScriptedCluster, producer: Producer) -> None:
         await producer.send("orders", b"x", properties={"mine": "stays"})
         (message,) = stored(cluster)
@@ -302,8 +327,14 @@ def test_a_list_of_messages_has_one_span_linked_to_those_that_sent_them(spans: S
         async with consumer:
             await handled.wait()
         *sent, processed = spans.ended
-        assert (processed.name, processed.kind, processed.parent) == ("process orders", SpanKind.CONSUMER, None)
-        assert [link.context.span_id for link in processed.links] == [one.get_span_context().span_id for one in sent]  # type: ignore[union-attr]
+        assert (processed.name, processed.kind, processed.parent) == (
+            "process orders",
+            SpanKind.CONSUMER,
+            None,
+        )
+        assert [link.context.span_id for link in processed.links] == [
+            one.get_span_context().span_id for one in sent
+        ]  # type: ignore[union-attr]
         assert inside == [(3, processed.get_span_context())]
         attributes = dict(processed.attributes or {})
         assert attributes["messaging.batch.message_count"] == 3
@@ -327,14 +358,19 @@ def test_what_a_handler_raises_marks_its_span_and_goes_on(spans: Spans) -> None:
     with pytest.raises(ValueError, match="not this one"):
         asyncio.run(spans.telemetry.traced(awaited)(received()))  # type: ignore[arg-type]
     for span in spans.ended:
-        assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "not this one")
+        assert (span.status.status_code, span.status.description) == (
+            StatusCode.ERROR,
+            "not this one",
+        )
         assert (span.attributes or {})["error.type"] == "ValueError"
         assert [event.name for event in span.events] == ["exception"]
         assert span.parent is None
 
 
 def test_without_a_handler_a_block_makes_the_span(spans: Spans) -> None:
-    with spans.telemetry.processing(received({"traceparent": "00-" + "1" * 32 + "-" + "2" * 16 + "-01"})) as span:
+    with spans.telemetry.processing(
+        received({"traceparent": "00-" + "1" * 32 + "-" + "2" * 16 + "-01"})
+    ) as span:
         span.set_attribute("own", 1)
     (ended,) = spans.ended
     assert ended.parent is not None
@@ -350,7 +386,11 @@ def test_the_context_of_a_plain_thread_reaches_the_blocking_producer(spans: Span
             def send() -> None:
                 with spans.tracer.start_as_current_span("the thread's"):
                     producer.send(
-                        "orders", b"x", queue=MessageQueue("orders", producer.publish_queues("orders")[0].broker_name, 0)
+                        "orders",
+                        b"x",
+                        queue=MessageQueue(
+                            "orders", producer.publish_queues("orders")[0].broker_name, 0
+                        ),
                     )
 
             thread = threading.Thread(target=send)
@@ -367,7 +407,9 @@ def test_without_a_provider_nothing_is_recorded_and_nothing_is_carried() -> None
     async def main(simulation: Simulation) -> None:
         async with scripted_cluster(simulation) as cluster:
             hooks = [OpenTelemetry(trace.NoOpTracerProvider())]
-            async with Producer(cluster.name_server.address, hooks=hooks, **cluster.settings) as producer:
+            async with Producer(
+                cluster.name_server.address, hooks=hooks, **cluster.settings
+            ) as producer:
                 await producer.send("orders", b"x")
             (request,) = cluster.broker.requests(SendMessageV2)
             assert "traceparent" not in decode_properties(request.properties or "")

@@ -1,4 +1,5 @@
-"""OpenTelemetry spans: the kind of a message as who handles it sees it, and what automatic batches carry."""
+"""OpenTelemetry spans: the kind of a message as who handles it sees it, and what automatic batches
+carry."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ from typing import Any
 import pytest
 from tests.unit.client.scripted_cluster import ScriptedCluster
 
-pytest.importorskip("opentelemetry.sdk", reason="turbopump[otel] and opentelemetry-sdk are not installed")
+pytest.importorskip(
+    "opentelemetry.sdk", reason="turbopump[otel] and opentelemetry-sdk are not installed"
+)
 
 from opentelemetry import trace
 from tests.unit.client.test_open_telemetry import Spans, context_of, spans, with_producer
@@ -35,7 +38,9 @@ def test_the_kind_of_a_message_is_told_when_it_is_handled_too(spans: Spans) -> N
 
         async def handle(message: ReceivedMessage) -> Retry | None:
             span: Any = trace.get_current_span()
-            types.setdefault(message.body.decode(), []).append(span.attributes["messaging.rocketmq.message.type"])
+            types.setdefault(message.body.decode(), []).append(
+                span.attributes["messaging.rocketmq.message.type"]
+            )
             if "messaging.rocketmq.message.delay_time_level" in span.attributes:
                 levels.append(message.body.decode())
             if sum(map(len, types.values())) == 6:
@@ -47,7 +52,10 @@ def test_the_kind_of_a_message_is_told_when_it_is_handled_too(spans: Spans) -> N
             await broker.create_topic("orders", 1)
             async with (
                 TransactionProducer(
-                    broker.namesrv, group="shop", checker=lambda _: None, executor=lambda *_: TransactionState.COMMIT
+                    broker.namesrv,
+                    group="shop",
+                    checker=lambda _: None,
+                    executor=lambda *_: TransactionState.COMMIT,
                 ) as producer,
                 PushConsumer(
                     broker.namesrv,
@@ -77,10 +85,14 @@ def test_the_kind_of_a_message_is_told_when_it_is_handled_too(spans: Spans) -> N
 def test_messages_of_automatic_batches_carry_what_they_are_given(spans: Spans) -> None:
     async def scenario(cluster: ScriptedCluster, producer: Producer) -> None:
         with spans.tracer.start_as_current_span("the caller's"):
-            sends = [producer.send(spans.telemetry.carrying(Message("orders", f"{n}"))) for n in range(3)]
+            sends = [
+                producer.send(spans.telemetry.carrying(Message("orders", f"{n}"))) for n in range(3)
+            ]
             await asyncio.gather(*sends)
         outer = spans.ended[-1]
-        (body,) = [body for request, body in cluster.broker.received if type(request) is SendBatchMessage]
+        (body,) = [
+            body for request, body in cluster.broker.received if type(request) is SendBatchMessage
+        ]
         assert body.count(context_of(outer).encode()) == 3
 
     with_producer(spans, scenario, auto_batch=AutoBatch())

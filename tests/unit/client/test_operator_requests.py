@@ -14,7 +14,11 @@ from turbopump.client.consuming.delivery import Delivery
 from turbopump.client.consuming.offset_store import ConsumeFrom
 from turbopump.protocol import fastjson
 from turbopump.protocol.bodies.offsets import GetConsumerStatusBody
-from turbopump.protocol.bodies.running import ConsumeMessageDirectlyResult, ConsumeResult, ConsumerRunningInfo
+from turbopump.protocol.bodies.running import (
+    ConsumeMessageDirectlyResult,
+    ConsumeResult,
+    ConsumerRunningInfo,
+)
 from turbopump.protocol.command import Command
 from turbopump.protocol.request import Request
 from turbopump.protocol.requests.consumers import ConsumeMessageDirectly, GetConsumerRunningInfo
@@ -26,8 +30,11 @@ COUNT = 50
 Ask = Callable[[Request[Any]], Awaitable[Command]]
 
 
-def with_a_broker(scene: Callable[[RunningBroker, Ask, str], Awaitable[None]], **config: Any) -> None:
-    """``scene(running, ask, offset_msg_id)`` with fifty messages in the one queue of T; the id is the first one's."""
+def with_a_broker(
+    scene: Callable[[RunningBroker, Ask, str], Awaitable[None]], **config: Any
+) -> None:
+    """``scene(running, ask, offset_msg_id)`` with fifty messages in the one queue of T; the id is
+    the first one's."""
 
     async def main() -> None:
         async with running_broker(**config) as running, Producer(running.namesrv) as producer:
@@ -38,7 +45,9 @@ def with_a_broker(scene: Callable[[RunningBroker, Ask, str], Awaitable[None]], *
                 async with asyncio.timeout(60):
                     await scene(
                         running,
-                        lambda request: operator.exchange(running.broker_address, request, timeout=15),
+                        lambda request: operator.exchange(
+                            running.broker_address, request, timeout=15
+                        ),
                         results[0].offset_msg_id or "",
                     )
             finally:
@@ -48,7 +57,9 @@ def with_a_broker(scene: Callable[[RunningBroker, Ask, str], Awaitable[None]], *
 
 
 def consumer_of(running: RunningBroker, **settings: Any) -> PushConsumer:
-    return PushConsumer(running.namesrv, group="g", topic="T", consume_from=ConsumeFrom.FIRST, **settings)
+    return PushConsumer(
+        running.namesrv, group="g", topic="T", consume_from=ConsumeFrom.FIRST, **settings
+    )
 
 
 def reset_to(offset: int) -> ResetOffset:
@@ -69,7 +80,9 @@ async def until(condition: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("server_side", [True, False])
-def test_a_running_consumer_goes_back_and_forth_with_resets(ordered: bool, server_side: bool) -> None:
+def test_a_running_consumer_goes_back_and_forth_with_resets(
+    ordered: bool, server_side: bool
+) -> None:
     async def scene(running: RunningBroker, ask: Ask, _first: str) -> None:
         seen: list[bytes] = []
 
@@ -138,7 +151,9 @@ def test_a_reset_sticks_though_the_consumer_closes_at_the_same_moment() -> None:
 @pytest.mark.parametrize("server_side", [True, False])
 def test_a_lite_pull_consumer_obeys_too(server_side: bool) -> None:
     async def scene(running: RunningBroker, ask: Ask, _first: str) -> None:
-        async with LitePullConsumer(running.namesrv, group="g", topic="T", consume_from=ConsumeFrom.FIRST) as consumer:
+        async with LitePullConsumer(
+            running.namesrv, group="g", topic="T", consume_from=ConsumeFrom.FIRST
+        ) as consumer:
             count = 0
             while count < COUNT:
                 count += len(await consumer.poll())
@@ -160,12 +175,18 @@ def test_a_consumer_tells_where_it_stands_and_what_it_does() -> None:
                 waiting.set()
                 await asyncio.Event().wait()
 
-        async with consumer_of(running, handler=wait_for_ever, concurrency=1, close_timeout=0.1) as consumer:
+        async with consumer_of(
+            running, handler=wait_for_ever, concurrency=1, close_timeout=0.1
+        ) as consumer:
             await waiting.wait()
             queue = MessageQueue("T", "broker-test", 0)
-            status = fastjson.decode((await ask(GetConsumerStatus(topic="T", group="g"))).body, GetConsumerStatusBody)
+            status = fastjson.decode(
+                (await ask(GetConsumerStatus(topic="T", group="g"))).body, GetConsumerStatusBody
+            )
             assert status.consumer_table == {consumer.client_id: {queue: 3}}
-            asked = GetConsumerRunningInfo(consumer_group="g", client_id=consumer.client_id, jstack_enable=True)
+            asked = GetConsumerRunningInfo(
+                consumer_group="g", client_id=consumer.client_id, jstack_enable=True
+            )
             info = fastjson.decode((await ask(asked)).body, ConsumerRunningInfo)
             assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
             assert info.properties["PROP_NAMESERVER_ADDR"] == running.namesrv
@@ -186,7 +207,11 @@ def test_a_consumer_tells_where_it_stands_and_what_it_does() -> None:
         (None, ConsumeResult.CR_SUCCESS, None),
         (Retry, ConsumeResult.CR_LATER, None),
         (Retry(5), ConsumeResult.CR_LATER, None),
-        (ZeroDivisionError("by hand"), ConsumeResult.CR_THROW_EXCEPTION, "ZeroDivisionError: by hand"),
+        (
+            ZeroDivisionError("by hand"),
+            ConsumeResult.CR_THROW_EXCEPTION,
+            "ZeroDivisionError: by hand",
+        ),
     ],
 )
 def test_a_message_is_handled_on_request_and_what_came_of_it_is_told(
@@ -205,7 +230,9 @@ def test_a_message_is_handled_on_request_and_what_came_of_it_is_told(
 
         async with consumer_of(running, handler=handle) as consumer:
             await until(lambda: len(seen) == COUNT)
-            asked = ConsumeMessageDirectly(consumer_group="g", client_id=consumer.client_id, msg_id=first, topic="T")
+            asked = ConsumeMessageDirectly(
+                consumer_group="g", client_id=consumer.client_id, msg_id=first, topic="T"
+            )
             told = fastjson.decode((await ask(asked)).body, ConsumeMessageDirectlyResult)
             assert (told.consume_result, told.remark) == (result, remark)
             assert seen[COUNT:] == [b"0"]
@@ -216,10 +243,14 @@ def test_a_message_is_handled_on_request_and_what_came_of_it_is_told(
 def test_what_cannot_be_handled_on_request_is_refused_with_the_cause() -> None:
     async def scene(running: RunningBroker, ask: Ask, first: str) -> None:
         async with consumer_of(running) as consumer:
-            asked = ConsumeMessageDirectly(consumer_group="g", client_id=consumer.client_id, msg_id=first)
+            asked = ConsumeMessageDirectly(
+                consumer_group="g", client_id=consumer.client_id, msg_id=first
+            )
             told = fastjson.decode((await ask(asked)).body, ConsumeMessageDirectlyResult)
             assert "no handler" in (told.remark or "")
-            answer = await ask(ConsumeMessageDirectly(consumer_group="g", client_id=consumer.client_id, msg_id="x"))
+            answer = await ask(
+                ConsumeMessageDirectly(consumer_group="g", client_id=consumer.client_id, msg_id="x")
+            )
             assert "no offset message id" in (answer.remark or "")
 
     with_a_broker(scene)

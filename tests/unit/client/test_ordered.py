@@ -1,4 +1,5 @@
-"""Ordered push consumers against a scripted cluster, in virtual time: one message at a time, under a lock, retried in place."""
+"""Ordered push consumers against a scripted cluster, in virtual time: one message at a time, under
+a lock, retried in place."""
 
 from __future__ import annotations
 
@@ -31,9 +32,15 @@ def ordered(cluster: ScriptedCluster, **settings: object) -> PushConsumer:
 def locked(cluster: ScriptedCluster, type_: type = LockBatchMq) -> list[list[int]]:
     """The queues of the topic that each request named."""
     bodies = [
-        fastjson.decode(body, LockBatchRequestBody) for request, body in cluster.broker.received if type(request) is type_
+        fastjson.decode(body, LockBatchRequestBody)
+        for request, body in cluster.broker.received
+        if type(request) is type_
     ]
-    return [queues for body in bodies if (queues := [queue.queue_id for queue in body.mq_set if queue.topic == "orders"])]
+    return [
+        queues
+        for body in bodies
+        if (queues := [queue.queue_id for queue in body.mq_set if queue.topic == "orders"])
+    ]
 
 
 class Hands:
@@ -131,7 +138,9 @@ def test_the_pause_is_settable_and_retry_may_ask_for_its_own() -> None:
     simulate(1, scenario)
 
 
-def test_after_its_maximum_a_message_goes_to_the_retry_topic_to_become_a_dead_letter_and_the_next_follows() -> None:
+def test_after_its_maximum_a_message_goes_to_the_retry_topic_to_become_a_dead_letter_and_the_next_follows() -> (
+    None
+):
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             cluster.name_server.route("%RETRY%readers", cluster.broker, queues=1)
@@ -140,8 +149,13 @@ def test_after_its_maximum_a_message_goes_to_the_retry_topic_to_become_a_dead_le
             async with ordered(cluster, handler=hands, max_reconsume_times=2):
                 await until(lambda: (b"m1", 0) in hands.seen)
             assert hands.seen[:3] == [(b"m0", 0), (b"m0", 1), (b"m0", 2)]
-            sent, *_ = cluster.broker.requests(SendMessageV2)  # this broker knows no dead letters and brings it again
-            assert (sent.topic, sent.reconsume_times, sent.max_reconsume_times) == ("%RETRY%readers", 3, 2)
+            # this broker knows no dead letters and brings it again
+            sent, *_ = cluster.broker.requests(SendMessageV2)
+            assert (sent.topic, sent.reconsume_times, sent.max_reconsume_times) == (
+                "%RETRY%readers",
+                3,
+                2,
+            )
             assert decode_properties(sent.properties)["RETRY_TOPIC"] == "orders"
 
     simulate(1, scenario)
@@ -183,7 +197,7 @@ def test_configured_queues_are_consumed_in_order_for_as_long_as_their_locks_are_
             async with ordered(cluster, handler=hands, allocation=allocation):
                 for minute in range(3):
                     cluster.broker.store("orders", 1, b"%d" % minute)
-                    await until(lambda: len(hands.seen) == minute + 1)  # noqa: B023 - in this round
+                    await until(lambda: len(hands.seen) == minute + 1)  # noqa: B023
                     await asyncio.sleep(60)
             assert [body for body, _ in hands.seen] == [b"0", b"1", b"2"]
             assert set(map(tuple, locked(cluster))) == {(1,)}
@@ -207,7 +221,9 @@ def test_a_queue_that_another_has_locked_is_waited_for() -> None:
     simulate(1, scenario)
 
 
-def test_a_queue_that_is_given_back_a_moment_after_a_notice_is_begun_at_once_however_long_it_was_waited_for() -> None:
+def test_a_queue_that_is_given_back_a_moment_after_a_notice_is_begun_at_once_however_long_it_was_waited_for() -> (
+    None
+):
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             fill(cluster, 1)
@@ -224,7 +240,9 @@ def test_a_queue_that_is_given_back_a_moment_after_a_notice_is_begun_at_once_how
     simulate(1, scenario)
 
 
-def test_without_a_good_answer_for_30_seconds_nothing_more_is_handled_until_the_queue_is_locked_again() -> None:
+def test_without_a_good_answer_for_30_seconds_nothing_more_is_handled_until_the_queue_is_locked_again() -> (
+    None
+):
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             fill(cluster, 200)
@@ -264,7 +282,9 @@ def test_a_queue_whose_lock_is_refused_is_left_at_once_and_its_offset_is_not_tou
     simulate(1, scenario)
 
 
-def test_a_queue_is_unlocked_only_when_its_last_handler_has_ended_and_what_it_did_is_committed() -> None:
+def test_a_queue_is_unlocked_only_when_its_last_handler_has_ended_and_what_it_did_is_committed() -> (
+    None
+):
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=2) as cluster:
             fill(cluster, 5, queue_id=1)
@@ -278,7 +298,13 @@ def test_a_queue_is_unlocked_only_when_its_last_handler_has_ended_and_what_it_di
                     assert (quick.seen, second.queues) == ([], [])
                     await until(lambda: len(second.queues) == 1)
                     await until(lambda: len(quick.seen) == 4)
-            assert [body for body, _ in slow.seen + quick.seen] == [b"m0", b"m1", b"m2", b"m3", b"m4"]
+            assert [body for body, _ in slow.seen + quick.seen] == [
+                b"m0",
+                b"m1",
+                b"m2",
+                b"m3",
+                b"m4",
+            ]
 
     simulate(1, scenario)
 
@@ -333,7 +359,11 @@ def test_where_the_broker_moves_the_offset_the_message_in_hand_ends_first() -> N
 def test_unusable_settings_are_refused() -> None:
     with pytest.raises(ConfigError, match="suspend_time"):
         PushConsumer("127.0.0.1:9876", group="g", ordered=True, suspend_time=0)
-    with pytest.raises(ConfigError, match=r"suspend_time=5 is for ordered=True.* Retry\(delay=seconds\)"):
+    with pytest.raises(
+        ConfigError,
+        match=r"suspend_time=5 is for ordered=True.* "
+        r"Retry\(delay=seconds\)",
+    ):
         PushConsumer("127.0.0.1:9876", group="g", suspend_time=5)
 
 
@@ -355,7 +385,9 @@ def test_who_comes_again_under_the_name_that_holds_the_lock_has_its_queues_at_on
     simulate(1, scenario)
 
 
-def test_a_reset_holds_while_the_message_in_hand_ends_and_when_the_queue_is_lost_meanwhile() -> None:
+def test_a_reset_holds_while_the_message_in_hand_ends_and_when_the_queue_is_lost_meanwhile() -> (
+    None
+):
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             fill(cluster, 10)
@@ -376,7 +408,9 @@ def test_a_reset_holds_while_the_message_in_hand_ends_and_when_the_queue_is_lost
     simulate(1, scenario)
 
 
-def test_what_a_handler_says_after_it_has_asked_for_the_message_again_does_not_count_for_the_next_attempt() -> None:
+def test_what_a_handler_says_after_it_has_asked_for_the_message_again_does_not_count_for_the_next_attempt() -> (
+    None
+):
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             fill(cluster, 2)

@@ -1,5 +1,6 @@
-"""In order, several messages at a time: of each queue one list, the next when all of it is dealt with; what failed comes again together.
-Pulled and popped, against a scripted cluster, in virtual time. (With brokers that fail: ``tests/simulation/test_ordered_batches.py``.)"""
+"""In order, several messages at a time: of each queue one list, the next when all of it is dealt
+with; what failed comes again together. Pulled and popped, against a scripted cluster, in virtual
+time. (With brokers that fail: ``tests/simulation/test_ordered_batches.py``.)"""
 
 from __future__ import annotations
 
@@ -56,7 +57,9 @@ class Place:
 
     def dead(self) -> list[bytes]:
         """What was sent to be a dead letter."""
-        return [body for request, body in self.cluster.broker.received if type(request) is SendMessageV2]
+        return [
+            body for request, body in self.cluster.broker.received if type(request) is SendMessageV2
+        ]
 
 
 @asynccontextmanager
@@ -104,7 +107,9 @@ def test_of_each_queue_one_list_at_a_time_in_order_and_the_queues_side_by_side(w
             for queue_id in range(3):
                 place.fill(10, queue_id=queue_id)
             async with place.consumer(handle, 4):
-                await until(lambda: sum(len(list_) for lists in got.values() for list_ in lists) == 30)
+                await until(
+                    lambda: sum(len(list_) for lists in got.values() for list_ in lists) == 30
+                )
                 await asyncio.sleep(2)
             for queue_id in range(3):
                 assert got[queue_id] == [bodies(0, 4), bodies(4, 8), bodies(8, 10)]
@@ -116,7 +121,9 @@ def test_of_each_queue_one_list_at_a_time_in_order_and_the_queues_side_by_side(w
 
 @WAYS
 @pytest.mark.parametrize("fate", [fails, lambda _: Retry()], ids=["raises", "Retry"])
-def test_a_list_that_fails_is_handled_again_in_place_as_a_whole(way: Way, fate: Callable[[list[Delivery]], object]) -> None:
+def test_a_list_that_fails_is_handled_again_in_place_as_a_whole(
+    way: Way, fate: Callable[[list[Delivery]], object]
+) -> None:
     async def scenario(simulation: Simulation) -> None:
         times: list[float] = []
         attempts: list[int] = []
@@ -124,7 +131,9 @@ def test_a_list_that_fails_is_handled_again_in_place_as_a_whole(way: Way, fate: 
         def twice(messages: list[Delivery]) -> object:
             times.append(asyncio.get_running_loop().time())
             attempts.append(messages[0].attempt)
-            return fate(messages) if messages[0].body == b"m0" and messages[0].attempt <= 2 else None
+            return (
+                fate(messages) if messages[0].body == b"m0" and messages[0].attempt <= 2 else None
+            )
 
         lists = Lists(twice)
         async with place_of(simulation, way) as place:
@@ -141,7 +150,9 @@ def test_a_list_that_fails_is_handled_again_in_place_as_a_whole(way: Way, fate: 
 
 
 @WAYS
-def test_what_lies_before_the_one_that_failed_is_done_and_what_lies_behind_comes_again_with_it(way: Way) -> None:
+def test_what_lies_before_the_one_that_failed_is_done_and_what_lies_behind_comes_again_with_it(
+    way: Way,
+) -> None:
     async def scenario(simulation: Simulation) -> None:
         lists = Lists(once(b"m2"))
         async with place_of(simulation, way) as place:
@@ -224,7 +235,9 @@ def test_after_its_retries_a_list_becomes_dead_letters_and_the_next_goes_on(way:
 
 
 @WAYS
-def test_a_handler_that_goes_on_after_it_has_asked_for_all_again_says_nothing_of_the_next_delivery(way: Way) -> None:
+def test_a_handler_that_goes_on_after_it_has_asked_for_all_again_says_nothing_of_the_next_delivery(
+    way: Way,
+) -> None:
     async def scenario(simulation: Simulation) -> None:
         go_on = asyncio.Event()
         got: list[list[bytes]] = []
@@ -281,7 +294,9 @@ def test_popped_what_the_filter_leaves_out_does_not_end_a_list() -> None:
         async with place_of(simulation, "popped") as place:
             assert place.pops is not None
             for i in range(6):
-                place.pops.store("orders", 0, b"m%d" % i, "TAGS\x01%s\x02" % ("Aa" if i % 2 == 0 else "BB"))
+                place.pops.store(
+                    "orders", 0, b"m%d" % i, "TAGS\x01%s\x02" % ("Aa" if i % 2 == 0 else "BB")
+                )
             async with place.consumer(lists, 4, tags="Aa"):
                 await until(lambda: place.done() == 6)
             assert lists.got == [[b"m0", b"m2", b"m4"], [b"m2", b"m4"]]

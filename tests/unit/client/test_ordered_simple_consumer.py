@@ -1,4 +1,5 @@
-"""The simple consumer of an ordered group, against a scripted cluster and against our broker, in virtual time."""
+"""The simple consumer of an ordered group, against a scripted cluster and against our broker, in
+virtual time."""
 
 from __future__ import annotations
 
@@ -18,7 +19,10 @@ from turbopump.testing.simulation import Simulation, simulate
 
 def test_of_a_queue_nothing_more_comes_until_all_that_was_received_is_acknowledged() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with popping(simulation) as (cluster, (pops,)), consumer_of(cluster, ordered=True) as consumer:
+        async with (
+            popping(simulation) as (cluster, (pops,)),
+            consumer_of(cluster, ordered=True) as consumer,
+        ):
             for body in (b"a", b"b", b"c"):
                 pops.store("orders", 0, body)
             first = await consumer.receive(2, 60)
@@ -44,7 +48,10 @@ def test_what_is_not_acknowledged_comes_again_in_place_and_is_counted() -> None:
                     pops.store("orders", 0, body)
                 for attempt in (1, 2, 3):
                     received = await consumer.receive(2, 10)
-                    assert [(message.body, message.attempt) for message in received] == [(b"a", attempt), (b"b", attempt)]
+                    assert [(message.body, message.attempt) for message in received] == [
+                        (b"a", attempt),
+                        (b"b", attempt),
+                    ]
                 await consumer.ack(received)
                 assert bodies(await consumer.receive(2, 10)) == [b"c"]
 
@@ -53,7 +60,10 @@ def test_what_is_not_acknowledged_comes_again_in_place_and_is_counted() -> None:
 
 def test_the_time_of_what_was_received_can_be_changed_more_than_once() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with popping(simulation) as (cluster, (pops,)), consumer_of(cluster, ordered=True) as consumer:
+        async with (
+            popping(simulation) as (cluster, (pops,)),
+            consumer_of(cluster, ordered=True) as consumer,
+        ):
             pops.store("orders", 0, b"a")
             (message,) = await consumer.receive(2, 10)
             for _ in range(3):
@@ -68,7 +78,10 @@ def test_the_time_of_what_was_received_can_be_changed_more_than_once() -> None:
 
 def test_what_a_lost_answer_brought_comes_without_waiting_for_its_time() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with popping(simulation) as (cluster, (pops,)), consumer_of(cluster, ordered=True) as consumer:
+        async with (
+            popping(simulation) as (cluster, (pops,)),
+            consumer_of(cluster, ordered=True) as consumer,
+        ):
             pops.lose_next_answer(simulation.network)
             pops.store("orders", 0, b"a")
             (message,) = await consumer.receive(1, 300, timeout=60)
@@ -87,8 +100,15 @@ def test_two_members_receive_every_message_of_our_broker_in_order() -> None:
 
         async def member(host: str) -> None:
             rng = world.source(host)
-            settings = {"clock": simulation.clock(host), "random": rng, "local_ip": host, "consume_from": ConsumeFrom.FIRST}
-            async with SimpleConsumer(f"{NAMESRV}:9876", group="g", topic=TOPIC, ordered=True, **settings) as consumer:
+            settings = {
+                "clock": simulation.clock(host),
+                "random": rng,
+                "local_ip": host,
+                "consume_from": ConsumeFrom.FIRST,
+            }
+            async with SimpleConsumer(
+                f"{NAMESRV}:9876", group="g", topic=TOPIC, ordered=True, **settings
+            ) as consumer:
                 while sum(map(len, got.values())) < 80:
                     messages = await consumer.receive(rng.randint(1, 5), 5, timeout=3)
                     done = messages[: rng.randint(0, len(messages))]
@@ -98,7 +118,11 @@ def test_two_members_receive_every_message_of_our_broker_in_order() -> None:
 
         host = "10.0.9.1"
         async with Producer(
-            f"{NAMESRV}:9876", group="p", clock=simulation.clock(host), random=world.source(host), local_ip=host
+            f"{NAMESRV}:9876",
+            group="p",
+            clock=simulation.clock(host),
+            random=world.source(host),
+            local_ip=host,
         ) as producer:
             for i in range(80):
                 await producer.send(TOPIC, b"%d" % i, queue=MessageQueue(TOPIC, "broker-a", i % 4))

@@ -1,4 +1,5 @@
-"""Inner batches that come out of a pop: their messages one by one, the batch acknowledged when all of them are done."""
+"""Inner batches that come out of a pop: their messages one by one, the batch acknowledged when all
+of them are done."""
 
 from __future__ import annotations
 
@@ -27,7 +28,10 @@ BATCH = ("orders", 0, 0)
 
 def store_batch(pops: ScriptedPops, count: int, *, body: bytes | None = None) -> None:
     """A batch of so many messages arrives, as brokers have it in topics with queue.type=BatchCQ."""
-    messages = (Message("orders", b"%d" % number, properties={"UNIQ_KEY": f"ID{number}"}) for number in range(count))
+    messages = (
+        Message("orders", b"%d" % number, properties={"UNIQ_KEY": f"ID{number}"})
+        for number in range(count)
+    )
     pops.store(
         "orders",
         0,
@@ -73,7 +77,10 @@ def test_a_batch_of_which_one_message_is_not_acknowledged_comes_again_whole() ->
             first = await consumer.receive(8, 30)
             await consumer.ack(first[:2])
             again = await consumer.receive(8, 30, timeout=60)
-            assert (bodies(again), [message.attempt for message in again]) == ([b"0", b"1", b"2"], [2, 2, 2])
+            assert (bodies(again), [message.attempt for message in again]) == (
+                [b"0", b"1", b"2"],
+                [2, 2, 2],
+            )
             assert {message.topic for message in again} == {"orders"}
             await consumer.ack(again)
             assert (pops.acked, pops.invisible) == ([("%RETRY%readers_orders", 0, 0)], [])
@@ -105,7 +112,9 @@ def test_messages_of_a_batch_that_want_the_same_time_at_once_ask_for_it_once() -
             assert len(cluster.broker.requests(ChangeInvisibleTime)) == 1
             await asyncio.sleep(1)
             await consumer.change_invisible_time(batch[0], 5)
-            assert len(cluster.broker.requests(ChangeInvisibleTime)) == 2, "more time, asked for later"
+            assert len(cluster.broker.requests(ChangeInvisibleTime)) == 2, (
+                "more time, asked for later"
+            )
             assert bodies(await consumer.receive(32, 30, timeout=60)) == bodies(batch)
 
     simulate(1, scenario)
@@ -113,7 +122,9 @@ def test_messages_of_a_batch_that_want_the_same_time_at_once_ask_for_it_once() -
 
 def test_a_push_consumer_handles_a_batch_one_by_one_and_what_fails_brings_all_of_it_again() -> None:
     async def scenario(simulation: Simulation) -> None:
-        handled = Handled(lambda message: Retry() if message.body == b"1" and message.attempt == 1 else None)
+        handled = Handled(
+            lambda message: Retry() if message.body == b"1" and message.attempt == 1 else None
+        )
         async with popping_for_push(simulation) as (cluster, pops):
             store_batch(pops, 3)
             async with push_consumer_of(cluster, handler=handled):
@@ -125,22 +136,31 @@ def test_a_push_consumer_handles_a_batch_one_by_one_and_what_fails_brings_all_of
     simulate(1, scenario)
 
 
-def test_a_batch_that_cannot_be_taken_apart_is_told_of_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_batch_that_cannot_be_taken_apart_is_told_of_and_left_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def scenario(simulation: Simulation) -> None:
         async with popping(simulation) as (cluster, (pops,)), consumer_of(cluster) as consumer:
             store_batch(pops, 3, body=b"nonsense")
             pops.store("orders", 0, b"single")
             assert bodies(await consumer.receive(8, 30)) == [b"single"]
-            assert "the inner batch at queue offset 0 of orders queue 0 cannot be taken apart" in caplog.text
+            assert (
+                "the inner batch at queue offset 0 of orders queue 0 cannot be taken apart"
+                in caplog.text
+            )
 
     simulate(1, scenario)
 
 
-def test_our_broker_and_a_simple_consumer_have_tags_of_batches_and_bring_one_again_from_the_retry_topic() -> None:
+def test_our_broker_and_a_simple_consumer_have_tags_of_batches_and_bring_one_again_from_the_retry_topic() -> (
+    None
+):
     async def story() -> None:
         async with running_broker() as broker:
             await make_batches(broker.broker_address)
-            consumer = SimpleConsumer(broker.namesrv, group="s", topic="B", tags="a", consume_from=ConsumeFrom.FIRST)
+            consumer = SimpleConsumer(
+                broker.namesrv, group="s", topic="B", tags="a", consume_from=ConsumeFrom.FIRST
+            )
             async with consumer, asyncio.timeout(60):
                 came = []
                 while len(came) < 6:
@@ -156,7 +176,9 @@ def test_our_broker_and_a_simple_consumer_have_tags_of_batches_and_bring_one_aga
                     (b"8", 2, "B", "ID8"),
                     (b"10", 2, "B", "ID10"),
                 ]
-                assert {one.batch for one in again} == {None}, "by themselves: each is acknowledged alone"
+                assert {one.batch for one in again} == {None}, (
+                    "by themselves: each is acknowledged alone"
+                )
                 await consumer.ack(again)
 
     asyncio.run(story())

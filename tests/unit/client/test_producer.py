@@ -19,7 +19,14 @@ from tests.unit.client.scripted_cluster import (
 
 from turbopump.client.producer import Producer
 from turbopump.client.sending.send_result import SendStatus
-from turbopump.errors import CallTimeoutError, ConfigError, MessageError, NotStartedError, RouteNotFoundError, SendError
+from turbopump.errors import (
+    CallTimeoutError,
+    ConfigError,
+    MessageError,
+    NotStartedError,
+    RouteNotFoundError,
+    SendError,
+)
 from turbopump.message.batch import decode_batch
 from turbopump.message.codec import decode_entry
 from turbopump.message.message import Message
@@ -38,9 +45,13 @@ def producer_of(cluster: ScriptedCluster, **settings: object) -> Producer:
 def test_five_lines_send_a_message_that_is_stored_as_given() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
-            result = await producer.send("orders", "body", tags="new", keys=["k1", "k2"], properties={"colour": "grün"})
+            result = await producer.send(
+                "orders", "body", tags="new", keys=["k1", "k2"], properties={"colour": "grün"}
+            )
             assert result.status is SendStatus.OK
-            stored = decode_entry(cluster.broker.entries["orders", result.queue.queue_id][result.queue_offset])
+            stored = decode_entry(
+                cluster.broker.entries["orders", result.queue.queue_id][result.queue_offset]
+            )
             assert (stored.body, stored.tags, stored.keys, stored.properties["colour"]) == (
                 b"body",
                 "new",
@@ -65,7 +76,10 @@ def test_a_message_object_can_be_sent_twice_and_gets_two_ids() -> None:
 
 def test_messages_go_round_all_queues_of_all_brokers() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, brokers=2, queues=3) as cluster, producer_of(cluster) as producer:
+        async with (
+            scripted_cluster(simulation, brokers=2, queues=3) as cluster,
+            producer_of(cluster) as producer,
+        ):
             results = [await producer.send("orders", b"x") for _ in range(12)]
             queues = [result.queue for result in results]
             assert len(set(queues[:6])) == 6
@@ -76,10 +90,15 @@ def test_messages_go_round_all_queues_of_all_brokers() -> None:
 
 def test_a_chosen_queue_is_kept_and_not_replaced_on_failure() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster) as producer:
+        async with (
+            scripted_cluster(simulation, brokers=2) as cluster,
+            producer_of(cluster) as producer,
+        ):
             queue = MessageQueue("orders", "broker-b", 2)
             assert (await producer.send("orders", b"x", queue=queue)).queue == queue
-            cluster.brokers[1].script[RequestCode.SEND_MESSAGE_V2].append(refusal(ResponseCode.SYSTEM_BUSY))
+            cluster.brokers[1].script[RequestCode.SEND_MESSAGE_V2].append(
+                refusal(ResponseCode.SYSTEM_BUSY)
+            )
             with pytest.raises(SendError, match="1 attempt"):
                 await producer.send("orders", b"x", queue=queue)
             with pytest.raises(MessageError, match="topic 'other'"):
@@ -91,14 +110,20 @@ def test_a_chosen_queue_is_kept_and_not_replaced_on_failure() -> None:
 @pytest.mark.parametrize("code", [17, 14, 1, 2, 16, 204, 205, 1500])
 def test_a_retryable_answer_sends_the_message_to_another_broker(code: int) -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster) as producer:
+        async with (
+            scripted_cluster(simulation, brokers=2) as cluster,
+            producer_of(cluster) as producer,
+        ):
             for broker in cluster.brokers:
                 broker.script[RequestCode.SEND_MESSAGE_V2].append(refusal(code))
             cluster.brokers[1].script[RequestCode.SEND_MESSAGE_V2].clear()
             for _ in range(8):  # once round: broker-a has one refusal to give
                 await producer.send("orders", b"x")
             sent = [len(broker.requests(SendMessageV2)) for broker in cluster.brokers]
-            stored = [sum(len(entries) for entries in broker.entries.values()) for broker in cluster.brokers]
+            stored = [
+                sum(len(entries) for entries in broker.entries.values())
+                for broker in cluster.brokers
+            ]
             assert sum(sent) == 9
             assert sum(stored) == 8
 
@@ -107,9 +132,14 @@ def test_a_retryable_answer_sends_the_message_to_another_broker(code: int) -> No
 
 def test_another_answer_is_final_and_its_code_is_in_the_error() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster) as producer:
+        async with (
+            scripted_cluster(simulation, brokers=2) as cluster,
+            producer_of(cluster) as producer,
+        ):
             for broker in cluster.brokers:
-                broker.script[RequestCode.SEND_MESSAGE_V2].append(refusal(ResponseCode.MESSAGE_ILLEGAL, "too odd"))
+                broker.script[RequestCode.SEND_MESSAGE_V2].append(
+                    refusal(ResponseCode.MESSAGE_ILLEGAL, "too odd")
+                )
             with pytest.raises(SendError, match=r"1 attempt .*code 13 .*too odd") as caught:
                 await producer.send("orders", b"x")
             assert "Check the message's size" in str(caught.value)
@@ -119,7 +149,10 @@ def test_another_answer_is_final_and_its_code_is_in_the_error() -> None:
 
 def test_the_error_lists_everything_that_was_tried() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster, retries=2) as producer:
+        async with (
+            scripted_cluster(simulation, brokers=2) as cluster,
+            producer_of(cluster, retries=2) as producer,
+        ):
             for broker in cluster.brokers:
                 broker.script[RequestCode.SEND_MESSAGE_V2].extend([refusal(2, "busy")] * 3)
             with pytest.raises(SendError) as caught:
@@ -136,8 +169,13 @@ def test_the_error_lists_everything_that_was_tried() -> None:
 
 def test_a_broker_that_says_the_same_at_every_attempt_is_quoted_once() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, retries=2) as producer:
-            refusals = [refusal(14, f"the disk is full, {free} bytes free") for free in (30, 20, 10)]
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, retries=2) as producer,
+        ):
+            refusals = [
+                refusal(14, f"the disk is full, {free} bytes free") for free in (30, 20, 10)
+            ]
             cluster.broker.script[RequestCode.SEND_MESSAGE_V2].extend(refusals)
             with pytest.raises(SendError, match="3 attempts") as caught:
                 await producer.send("orders", b"x")
@@ -150,7 +188,10 @@ def test_a_broker_that_says_the_same_at_every_attempt_is_quoted_once() -> None:
 
 def test_a_broker_that_is_gone_costs_one_attempt_and_no_message() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster) as producer:
+        async with (
+            scripted_cluster(simulation, brokers=2) as cluster,
+            producer_of(cluster) as producer,
+        ):
             await asyncio.gather(*(producer.send("orders", b"x") for _ in range(8)))
             await cluster.brokers[0].stop()
             results = await asyncio.gather(*(producer.send("orders", b"y") for _ in range(8)))
@@ -174,7 +215,10 @@ def test_the_only_broker_is_waited_for_while_it_restarts() -> None:
 
 def test_the_deadline_covers_every_retry() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster, send_timeout=2.0) as producer:
+        async with (
+            scripted_cluster(simulation, brokers=2) as cluster,
+            producer_of(cluster, send_timeout=2.0) as producer,
+        ):
             await producer.send("orders", b"x")
             for broker in cluster.brokers:
                 broker.script[RequestCode.SEND_MESSAGE_V2].extend([None] * 5)
@@ -188,7 +232,10 @@ def test_the_deadline_covers_every_retry() -> None:
 
 def test_a_connection_whose_peer_is_silent_is_given_up() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, send_timeout=2.0) as producer:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, send_timeout=2.0) as producer,
+        ):
             await producer.send("orders", b"x")
             await asyncio.sleep(1)  # virtual: until the heartbeat, too, is answered
             cluster.broker.go_deaf()
@@ -196,14 +243,18 @@ def test_a_connection_whose_peer_is_silent_is_given_up() -> None:
                 await producer.send("orders", b"x")
             before = simulation.loop.time()
             await producer.send("orders", b"x")
-            assert simulation.loop.time() - before < 0.2  # one retry, if it came before the connection was seen to end
+            # one retry, if it came before the connection was seen to end
+            assert simulation.loop.time() - before < 0.2
 
     simulate(1, scenario)
 
 
 def test_a_send_without_time_does_not_end_the_connection_of_the_others() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, send_timeout=2.0) as producer:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, send_timeout=2.0) as producer,
+        ):
             await producer.send("orders", b"x")
             await asyncio.sleep(1)
             cluster.broker.script[RequestCode.SEND_MESSAGE_V2].extend([None] * 2)
@@ -234,11 +285,17 @@ def test_a_send_whose_time_is_over_is_not_begun(timeout: float) -> None:
 
 def test_sends_with_little_time_find_out_that_the_broker_is_silent_too() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, send_timeout=0.2) as producer:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, send_timeout=0.2) as producer,
+        ):
             await producer.send("orders", b"x")
             await asyncio.sleep(1)
             cluster.broker.go_deaf()
-            sent = [await asyncio.gather(producer.send("orders", b"x"), return_exceptions=True) for _ in range(10)]
+            sent = [
+                await asyncio.gather(producer.send("orders", b"x"), return_exceptions=True)
+                for _ in range(10)
+            ]
             failed = [isinstance(one, SendError) for (one,) in sent]
             assert failed == sorted(failed, reverse=True)
             assert 4 <= sum(failed) <= 6  # a second
@@ -256,7 +313,12 @@ def test_codes_that_mean_stored_but_become_a_status() -> None:
                 (ResponseCode.SLAVE_NOT_AVAILABLE, SendStatus.SLAVE_NOT_AVAILABLE),
             ]:
                 answer = refusal(code)
-                answer.ext = {"msgId": "AB", "queueId": "3", "queueOffset": "7", "recallHandle": "h"}
+                answer.ext = {
+                    "msgId": "AB",
+                    "queueId": "3",
+                    "queueOffset": "7",
+                    "recallHandle": "h",
+                }
                 cluster.broker.script[RequestCode.SEND_MESSAGE_V2].append(answer)
                 result = await producer.send("orders", b"x")
                 assert (result.status, result.queue.queue_id, result.queue_offset) == (status, 3, 7)
@@ -268,7 +330,10 @@ def test_codes_that_mean_stored_but_become_a_status() -> None:
 
 def test_a_new_topic_takes_four_queues_of_the_default_topic_and_its_own_once_it_exists() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, topic="TBW102", queues=8) as cluster, producer_of(cluster) as producer:
+        async with (
+            scripted_cluster(simulation, topic="TBW102", queues=8) as cluster,
+            producer_of(cluster) as producer,
+        ):
             results = [await producer.send("fresh", b"x") for _ in range(8)]
             assert {result.queue.queue_id for result in results} == {0, 1, 2, 3}
             request = cluster.broker.requests(SendMessageV2)[0]
@@ -284,10 +349,15 @@ def test_a_new_topic_takes_four_queues_of_the_default_topic_and_its_own_once_it_
 @pytest.mark.parametrize("kind", ["zlib", "lz4", "zstd"])
 def test_a_body_that_does_not_shrink_travels_as_it_is(kind: str) -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, compression=kind) as producer:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, compression=kind) as producer,
+        ):
             noise = random.Random(1).randbytes(4 << 20)
             await producer.send("orders", noise)
-            ((request, body),) = [one for one in cluster.broker.received if isinstance(one[0], SendMessageV2)]
+            ((request, body),) = [
+                one for one in cluster.broker.received if isinstance(one[0], SendMessageV2)
+            ]
             assert body == noise
             assert not request.sys_flag & SysFlag.COMPRESSED
 
@@ -299,7 +369,9 @@ def test_a_large_body_travels_compressed_and_arrives_as_it_was() -> None:
         async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
             await producer.send("orders", b"x" * 4095)
             await producer.send("orders", b"y" * 4096)
-            (plain, plain_body), (packed, packed_body) = [r for r in cluster.broker.received if isinstance(r[0], SendMessageV2)]
+            (plain, plain_body), (packed, packed_body) = [
+                r for r in cluster.broker.received if isinstance(r[0], SendMessageV2)
+            ]
             assert (plain.sys_flag, len(plain_body)) == (0, 4095)
             assert packed.sys_flag & SysFlag.COMPRESSED
             assert len(packed_body) < 100
@@ -310,12 +382,17 @@ def test_a_large_body_travels_compressed_and_arrives_as_it_was() -> None:
 def test_a_batch_is_one_request_with_an_id_for_each_message() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
-            result = await producer.send_batch([Message("orders", f"m{i}", tags="t") for i in range(3)])
-            ((request, body),) = [r for r in cluster.broker.received if isinstance(r[0], SendBatchMessage)]
+            result = await producer.send_batch(
+                [Message("orders", f"m{i}", tags="t") for i in range(3)]
+            )
+            ((request, body),) = [
+                r for r in cluster.broker.received if isinstance(r[0], SendBatchMessage)
+            ]
             items = decode_batch(body)
             ids = [decode_properties(item.properties.decode())["UNIQ_KEY"] for item in items]
             assert request.batch
-            assert "UNIQ_KEY" not in request.properties  # Apache's brokers would give it to every message
+            # Apache's brokers would give it to every message
+            assert "UNIQ_KEY" not in request.properties
             assert [item.body for item in items] == [b"m0", b"m1", b"m2"]
             assert result.msg_id.split(",") == ids
             assert len(set(ids)) == 3
@@ -334,7 +411,9 @@ def test_a_batch_is_one_request_with_an_id_for_each_message() -> None:
         ([Message("a", b"x" * 3_000_000), Message("a", b"x" * 3_000_000)], "split it"),
     ],
 )
-def test_a_batch_that_cannot_go_together_is_refused_before_anything_is_sent(messages: list[Message], fault: str) -> None:
+def test_a_batch_that_cannot_go_together_is_refused_before_anything_is_sent(
+    messages: list[Message], fault: str
+) -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
             with pytest.raises(MessageError, match=fault):
@@ -355,13 +434,27 @@ def test_a_batch_that_cannot_go_together_is_refused_before_anything_is_sent(mess
         (Message("t", b"x" * (4 * 1024 * 1024 + 1)), "at most 4194304"),
         (Message("t", b"x", properties={"p": "v" * 32768}), "at most 32767"),
         (Message("t", b"x", properties={"p": "a\x01b"}), r"U\+0001"),
-        (Message("t", b"x", properties={"p": "\ud800"}), r"property 'p'='\\ud800' holds a lone surrogate"),
-        (Message("t", b"x", properties={"\ud800": "v"}), r"property '\\ud800'='v' holds a lone surrogate"),
+        (
+            Message("t", b"x", properties={"p": "\ud800"}),
+            r"property 'p'='\\ud800' holds a lone "
+            r"surrogate",
+        ),
+        (
+            Message("t", b"x", properties={"\ud800": "v"}),
+            r"property '\\ud800'='v' holds a lone "
+            r"surrogate",
+        ),
         (Message("t", b"x", tags="\ud800"), r"property 'TAGS'='\\ud800' holds a lone surrogate"),
-        (Message("t", b"x", keys=["k", "\ud800"]), r"property 'KEYS'='k \\ud800' holds a lone surrogate"),
+        (
+            Message("t", b"x", keys=["k", "\ud800"]),
+            r"property 'KEYS'='k \\ud800' holds a lone "
+            r"surrogate",
+        ),
     ],
 )
-def test_a_message_that_no_broker_takes_is_refused_in_a_sentence(message: Message, fault: str) -> None:
+def test_a_message_that_no_broker_takes_is_refused_in_a_sentence(
+    message: Message, fault: str
+) -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
             with pytest.raises(MessageError, match=fault):
@@ -379,7 +472,9 @@ def test_oneway_wants_no_answer() -> None:
             await cluster.broker.stop()
             await asyncio.sleep(1)  # virtual: until the client has heard of it
             with pytest.raises(
-                SendError, match=r"1 attempt in 0 ms: broker-a .* cannot connect .* Check that the broker runs"
+                SendError,
+                match=r"1 attempt in 0 ms: broker-a .* cannot connect .* Check that "
+                r"the broker runs",
             ) as told:
                 await producer.send_oneway("orders", b"x")
             assert (told.value.topic, told.value.brokers) == ("orders", ("broker-a",))
@@ -389,17 +484,28 @@ def test_oneway_wants_no_answer() -> None:
 
 def test_the_missing_route_is_explained() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, topic=None) as cluster, producer_of(cluster) as producer:
-            with pytest.raises(RouteNotFoundError, match="no broker is registered at the name server"):
+        async with (
+            scripted_cluster(simulation, topic=None) as cluster,
+            producer_of(cluster) as producer,
+        ):
+            with pytest.raises(
+                RouteNotFoundError, match="no broker is registered at the name server"
+            ):
                 await producer.send("orders", b"x")
             cluster.name_server.known_brokers["broker-a"] = cluster.broker.data
-            with pytest.raises(RouteNotFoundError, match=r"autoCreateTopicEnable=false.*turbopump topic create orders"):
+            with pytest.raises(
+                RouteNotFoundError,
+                match=r"autoCreateTopicEnable=false.*turbopump "
+                r"topic create orders",
+            ):
                 await producer.send("orders", b"x")
             cluster.name_server.route("orders", cluster.broker, perm=4)
             with pytest.raises(RouteNotFoundError, match="no writable queue"):
                 await producer.send("orders", b"x")
             await cluster.name_server.stop()
-            with pytest.raises(RouteNotFoundError, match=r"no name server answers.*`turbopump dev`"):
+            with pytest.raises(
+                RouteNotFoundError, match=r"no name server answers.*`turbopump dev`"
+            ):
                 await producer.send("other", b"x")
 
     simulate(1, scenario)
@@ -407,7 +513,10 @@ def test_the_missing_route_is_explained() -> None:
 
 def test_a_send_waits_for_a_silent_name_server_as_long_as_it_may_take() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, send_timeout=60.0) as producer:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, send_timeout=60.0) as producer,
+        ):
             cluster.name_server.silent = True
             begun = simulation.loop.time()
             sent = asyncio.ensure_future(producer.send("orders", b"patient"))
@@ -415,7 +524,9 @@ def test_a_send_waits_for_a_silent_name_server_as_long_as_it_may_take() -> None:
             await asyncio.sleep(20)
             assert not sent.done()
             with pytest.raises(
-                RouteNotFoundError, match=r"no name server answered in 5\.0 s .asked: 127.*Check the name server"
+                RouteNotFoundError,
+                match=r"no name server answered in 5\.0 s .asked: 127.*Check "
+                r"the name server",
             ):
                 await brief
             cluster.name_server.silent = False
@@ -429,7 +540,10 @@ def test_a_send_waits_for_a_silent_name_server_as_long_as_it_may_take() -> None:
 
 def test_a_silent_name_server_costs_a_send_no_more_than_its_time() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, send_timeout=10.0) as producer:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, send_timeout=10.0) as producer,
+        ):
             cluster.name_server.silent = True
             begun = simulation.loop.time()
             with pytest.raises(RouteNotFoundError, match=r"no name server answered in 10\.0 s"):
@@ -463,7 +577,10 @@ def test_of_two_name_servers_the_one_that_answers_is_asked_when_the_other_is_sil
 
 def test_a_name_server_that_refuses_is_told_of_at_once() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, send_timeout=60.0) as producer:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, send_timeout=60.0) as producer,
+        ):
             await cluster.name_server.stop()
             begun = simulation.loop.time()
             with pytest.raises(RouteNotFoundError, match="no name server answers"):
@@ -503,7 +620,9 @@ def test_brokers_hear_of_the_producer_each_30_s_and_when_it_leaves() -> None:
             heartbeat = cluster.broker.heartbeats[0]
             assert heartbeat.client_id == client_id
             assert [p.group_name for p in heartbeat.producer_data_set] == ["sellers"]
-            assert [(f.client_id, f.producer_group) for f in cluster.broker.farewells] == [(client_id, "sellers")]
+            assert [(f.client_id, f.producer_group) for f in cluster.broker.farewells] == [
+                (client_id, "sellers")
+            ]
 
     simulate(1, scenario)
 
@@ -532,9 +651,11 @@ def test_use_before_start_in_a_fork_or_on_another_loop_is_refused_in_one_sentenc
             async with producer:
                 await producer.send("orders", b"x")
                 said = in_a_fork(lambda: str(producer.send("orders", b"x").send(None)))
-                assert re.fullmatch(r"NotStartedError: .* is used in its fork \d+, .* start a new one after the fork", said), (
-                    said
-                )
+                assert re.fullmatch(
+                    r"NotStartedError: .* is used in its fork \d+, .* start a "
+                    r"new one after the fork",
+                    said,
+                ), said
                 await producer.send("orders", b"x")
 
     simulate(1, scenario)
@@ -568,11 +689,16 @@ def test_use_before_start_in_a_fork_or_on_another_loop_is_refused_in_one_sentenc
         ({"send_timeout": 0}, "send_timeout"),
         ({"retries": -1}, "retries"),
         ({"body_size_max": 0}, "body_size_max=0 must be a number of bytes above 0"),
-        ({"body_size_max": 64 * 1024 * 1024 + 1}, "at most 67108864, the longest body that consumers decompress"),
+        (
+            {"body_size_max": 64 * 1024 * 1024 + 1},
+            "at most 67108864, the longest body that consumers decompress",
+        ),
         ({"body_size_max": True}, "body_size_max=True must be a number of bytes"),
     ],
 )
-def test_unusable_settings_are_refused_when_the_producer_is_made(settings: dict[str, object], fault: str) -> None:
+def test_unusable_settings_are_refused_when_the_producer_is_made(
+    settings: dict[str, object], fault: str
+) -> None:
     with pytest.raises(ConfigError, match=fault):
         Producer(**{"namesrv": "127.0.0.1:9876", **settings})  # type: ignore[arg-type]
 
@@ -635,7 +761,11 @@ def test_a_oneway_send_to_a_broker_that_does_not_read_gives_up_at_its_deadline()
                     began = simulation.loop.time()
                     await producer.send_oneway("orders", b"x" * 100_000)
 
-            with pytest.raises(SendError, match=r"has not read for 2.0 s .* Nothing was stored.* longer send_timeout") as told:
+            with pytest.raises(
+                SendError,
+                match=r"has not read for 2.0 s .* Nothing was stored.* "
+                r"longer send_timeout",
+            ) as told:
                 await asyncio.wait_for(send_on_and_on(), 30)
             assert simulation.loop.time() - began == pytest.approx(2, abs=0.01)
             assert isinstance(told.value.__cause__, CallTimeoutError)

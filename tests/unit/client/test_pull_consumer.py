@@ -8,7 +8,13 @@ import pytest
 from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster
 
 from turbopump.client.pull_consumer import PullConsumer, PullStatus
-from turbopump.errors import ConfigError, ConnectError, NotStartedError, ResponseError, RouteNotFoundError
+from turbopump.errors import (
+    ConfigError,
+    ConnectError,
+    NotStartedError,
+    ResponseError,
+    RouteNotFoundError,
+)
 from turbopump.message.message_queue import MessageQueue
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.offsets import UpdateConsumerOffset
@@ -23,12 +29,17 @@ def consumer_of(cluster: ScriptedCluster) -> PullConsumer:
 
 def fill(cluster: ScriptedCluster, count: int) -> None:
     for i in range(count):
-        cluster.broker.store("orders", 0, f"m{i}".encode(), f"TAGS\x01{'even' if i % 2 == 0 else 'odd'}\x02")
+        cluster.broker.store(
+            "orders", 0, f"m{i}".encode(), f"TAGS\x01{'even' if i % 2 == 0 else 'odd'}\x02"
+        )
 
 
 def test_a_queue_is_read_by_offset_from_end_to_end() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, queues=2) as cluster, consumer_of(cluster) as consumer:
+        async with (
+            scripted_cluster(simulation, queues=2) as cluster,
+            consumer_of(cluster) as consumer,
+        ):
             fill(cluster, 40)
             assert await consumer.queues("orders") == [QUEUE, MessageQueue("orders", "broker-a", 1)]
             offset, bodies = await consumer.min_offset(QUEUE), []
@@ -46,7 +57,10 @@ def test_a_queue_is_read_by_offset_from_end_to_end() -> None:
 
 def test_every_outcome_says_where_to_go_on() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, queues=1) as cluster, consumer_of(cluster) as consumer:
+        async with (
+            scripted_cluster(simulation, queues=1) as cluster,
+            consumer_of(cluster) as consumer,
+        ):
             cluster.broker.min_offset["orders", 0] = 10
             fill(cluster, 3)
             assert [
@@ -71,7 +85,10 @@ def test_every_outcome_says_where_to_go_on() -> None:
 
 def test_tags_choose_messages() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, queues=1) as cluster, consumer_of(cluster) as consumer:
+        async with (
+            scripted_cluster(simulation, queues=1) as cluster,
+            consumer_of(cluster) as consumer,
+        ):
             fill(cluster, 6)
             result = await consumer.pull(QUEUE, 0, tags="odd || rare")
             assert [message.body for message in result.messages] == [b"m1", b"m3", b"m5"]
@@ -81,7 +98,10 @@ def test_tags_choose_messages() -> None:
 
 def test_a_pull_may_wait_for_a_message() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, queues=1) as cluster, consumer_of(cluster) as consumer:
+        async with (
+            scripted_cluster(simulation, queues=1) as cluster,
+            consumer_of(cluster) as consumer,
+        ):
             simulation.loop.call_later(5, fill, cluster, 1)
             result = await consumer.pull(QUEUE, 0, wait=20)
             assert result.status is PullStatus.FOUND
@@ -101,7 +121,9 @@ def test_the_place_of_a_group_is_kept_only_when_told() -> None:
                 assert await consumer.committed(QUEUE) == 2
                 assert await consumer.offset_at(QUEUE, 1) == 1
             assert len(cluster.broker.requests(UpdateConsumerOffset)) == 1
-            assert cluster.broker.heartbeats[0].consumer_data_set[0].consume_type == "CONSUME_ACTIVELY"
+            assert (
+                cluster.broker.heartbeats[0].consumer_data_set[0].consume_type == "CONSUME_ACTIVELY"
+            )
 
     simulate(1, scenario)
 
@@ -117,7 +139,9 @@ def test_errors_say_what_is_wrong() -> None:
                     await consumer.queues("missing")
                 with pytest.raises(ConnectError, match="no queue on a broker 'broker-z'"):
                     await consumer.pull(MessageQueue("orders", "broker-z", 0), 0)
-                cluster.broker.script[RequestCode.PULL_MESSAGE].append(refusal(ResponseCode.NO_PERMISSION, "not readable"))
+                cluster.broker.script[RequestCode.PULL_MESSAGE].append(
+                    refusal(ResponseCode.NO_PERMISSION, "not readable")
+                )
                 with pytest.raises(ResponseError, match="not readable"):
                     await consumer.pull(QUEUE, 0)
 
@@ -138,13 +162,18 @@ def test_a_damaged_message_is_left_out_and_named_and_the_others_come(
     byte: int, index: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, queues=1) as cluster, consumer_of(cluster) as consumer:
+        async with (
+            scripted_cluster(simulation, queues=1) as cluster,
+            consumer_of(cluster) as consumer,
+        ):
             for i in range(5):
                 cluster.broker.store("orders", 0, f"m{i}".encode(), "TAGS\x01a\x02", with_crc=True)
             damage(cluster, index, byte)
             result = await consumer.pull(QUEUE, 0)
             assert (result.status, result.next_offset) == (PullStatus.FOUND, 5)
-            assert [message.body for message in result.messages] == [f"m{i}".encode() for i in range(5) if i != index]
+            assert [message.body for message in result.messages] == [
+                f"m{i}".encode() for i in range(5) if i != index
+            ]
             assert [(one.queue, one.queue_offset) for one in result.damaged] == [(QUEUE, index)]
             assert f"topic=orders broker=broker-a queue=0 offset={index} cause=" in caplog.text
             assert all(message.properties == {"TAGS": "a"} for message in result.messages)
@@ -152,23 +181,35 @@ def test_a_damaged_message_is_left_out_and_named_and_the_others_come(
     simulate(1, scenario)
 
 
-def test_a_body_that_does_not_fit_its_crc_is_left_out_where_entries_have_no_crc_of_their_own() -> None:
+def test_a_body_that_does_not_fit_its_crc_is_left_out_where_entries_have_no_crc_of_their_own() -> (
+    None
+):
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, queues=1) as cluster, consumer_of(cluster) as consumer:
+        async with (
+            scripted_cluster(simulation, queues=1) as cluster,
+            consumer_of(cluster) as consumer,
+        ):
             fill(cluster, 3)
             damage(cluster, 1, 88)
             result = await consumer.pull(QUEUE, 0)
             assert [message.body for message in result.messages] == [b"m0", b"m2"]
             assert "bodyCRC does not fit the body" in result.damaged[0].fault
             alone = await consumer.pull(QUEUE, 1, 1)
-            assert (alone.status, alone.messages, alone.next_offset) == (PullStatus.NO_MATCHED_MESSAGE, [], 2)
+            assert (alone.status, alone.messages, alone.next_offset) == (
+                PullStatus.NO_MATCHED_MESSAGE,
+                [],
+                2,
+            )
 
     simulate(1, scenario)
 
 
 def test_what_is_no_queue_or_no_time_is_refused_with_what_to_give() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, queues=1) as cluster, consumer_of(cluster) as consumer:
+        async with (
+            scripted_cluster(simulation, queues=1) as cluster,
+            consumer_of(cluster) as consumer,
+        ):
             asked: list[Awaitable[object]] = [
                 consumer.pull("orders", 0),  # type: ignore[arg-type]
                 consumer.min_offset("orders"),  # type: ignore[arg-type]
@@ -176,9 +217,15 @@ def test_what_is_no_queue_or_no_time_is_refused_with_what_to_give() -> None:
                 consumer.commit(0, 0),  # type: ignore[arg-type]
             ]
             for call in asked:
-                with pytest.raises(ConfigError, match=r"is no MessageQueue: take one of `await consumer.queues\(topic\)`"):
+                with pytest.raises(
+                    ConfigError,
+                    match=r"is no MessageQueue: take one of `await "
+                    r"consumer.queues\(topic\)`",
+                ):
                     await call
-            with pytest.raises(ConfigError, match="when='yesterday' must be ms since 1970, or a datetime"):
+            with pytest.raises(
+                ConfigError, match="when='yesterday' must be ms since 1970, or a datetime"
+            ):
                 await consumer.offset_at(QUEUE, "yesterday")  # type: ignore[arg-type]
 
     simulate(1, scenario)

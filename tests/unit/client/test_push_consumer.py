@@ -1,4 +1,5 @@
-"""The push consumer against a scripted cluster, in virtual time: when a message is done, and what survives what."""
+"""The push consumer against a scripted cluster, in virtual time: when a message is done, and what
+survives what."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ async def fail_at(consumer: PushConsumer, body: bytes) -> None:
             raise ZeroDivisionError
 
 
-# --- when is a message done? -------------------------------------------------------------------------------------------------
+# --- when is a message done?
+# -----------------------------------------------------------------------------------------------
 
 
 def test_a_message_is_done_when_the_next_is_asked_for_and_not_committed_after_a_break() -> None:
@@ -259,14 +261,17 @@ def test_an_iteration_ends_when_the_consumer_is_closed() -> None:
     simulate(1, scenario)
 
 
-# --- what it gets ------------------------------------------------------------------------------------------------------------
+# --- what it gets
+# -----------------------------------------------------------------------------------------------
 
 
 def test_tags_are_compared_exactly_though_their_hashes_collide() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             for tag in ("Aa", "BB", "C", ""):  # "Aa" and "BB" have one hash in Java
-                cluster.broker.store("orders", 0, tag.encode() or b"none", f"TAGS\x01{tag}\x02" if tag else "")
+                cluster.broker.store(
+                    "orders", 0, tag.encode() or b"none", f"TAGS\x01{tag}\x02" if tag else ""
+                )
             async with consumer_of(cluster, tags="Aa || C") as consumer:
                 bodies = []
                 async for message in consumer:
@@ -296,9 +301,15 @@ def test_what_a_filter_leaves_out_does_not_hold_the_offset() -> None:
 
 @pytest.mark.parametrize(
     ("consume_from", "expected"),
-    [(ConsumeFrom.FIRST, b"m0"), (ConsumeFrom.LAST, b"new"), (datetime(2020, 1, 1, tzinfo=UTC), b"m1")],
+    [
+        (ConsumeFrom.FIRST, b"m0"),
+        (ConsumeFrom.LAST, b"new"),
+        (datetime(2020, 1, 1, tzinfo=UTC), b"m1"),
+    ],
 )
-def test_a_new_group_begins_where_it_wants(consume_from: ConsumeFrom | datetime, expected: bytes) -> None:
+def test_a_new_group_begins_where_it_wants(
+    consume_from: ConsumeFrom | datetime, expected: bytes
+) -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             fill(cluster, 3)
@@ -313,14 +324,20 @@ def test_a_new_group_begins_where_it_wants(consume_from: ConsumeFrom | datetime,
 
 @pytest.mark.parametrize("lives_for", [1, 40])
 @pytest.mark.parametrize("answers_zero", [True, False])
-def test_where_a_group_began_is_its_place_though_nothing_came(answers_zero: bool, lives_for: float) -> None:
+def test_where_a_group_began_is_its_place_though_nothing_came(
+    answers_zero: bool, lives_for: float
+) -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=2) as cluster:
             cluster.broker.answers_zero = answers_zero  # the queues are young
             async with consumer_of(cluster, consume_from=ConsumeFrom.LAST):
                 await asyncio.sleep(lives_for)
             assert (committed(cluster), committed(cluster, 1)) == (0, 0)
-            told = [one for one in cluster.broker.requests(UpdateConsumerOffset) if one.topic == "orders"]
+            told = [
+                one
+                for one in cluster.broker.requests(UpdateConsumerOffset)
+                if one.topic == "orders"
+            ]
             assert sorted(one.queue_id for one in told) == [0, 1], "once is enough"
             fill(cluster, 2)
             cluster.broker.answers_zero = False  # they are not any more: LAST would be their end
@@ -332,7 +349,10 @@ def test_where_a_group_began_is_its_place_though_nothing_came(answers_zero: bool
 
 def test_a_held_pull_brings_a_message_at_once() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, queues=1) as cluster, consumer_of(cluster) as consumer:
+        async with (
+            scripted_cluster(simulation, queues=1) as cluster,
+            consumer_of(cluster) as consumer,
+        ):
             await asyncio.sleep(40)  # two long polls have come back empty
             stored = simulation.loop.time()
             cluster.broker.store("orders", 0, b"x")
@@ -348,7 +368,10 @@ def test_a_held_pull_brings_a_message_at_once() -> None:
 
 def test_pulling_waits_when_too_much_is_in_flight() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, queues=1) as cluster, consumer_of(cluster) as consumer:
+        async with (
+            scripted_cluster(simulation, queues=1) as cluster,
+            consumer_of(cluster) as consumer,
+        ):
             fill(cluster, 3000)
             await asyncio.sleep(5)
             pulled = max(p.queue_offset for p in cluster.broker.requests(PullMessage))
@@ -373,7 +396,9 @@ def test_messages_of_the_retry_topic_carry_the_topic_they_came_from() -> None:
                     assert (message.topic, message.body) == ("orders", b"again")
                     message.done()
                     break
-                assert consumer.queues == [queue for queue in consumer.queues if queue.topic == "orders"]
+                assert consumer.queues == [
+                    queue for queue in consumer.queues if queue.topic == "orders"
+                ]
             assert cluster.broker.committed["readers", "%RETRY%readers", 0] == 1
 
     simulate(1, scenario)
@@ -385,7 +410,9 @@ def test_a_member_with_configured_queues_gets_what_has_failed_again() -> None:
             cluster.name_server.route("%RETRY%readers", cluster.broker, queues=1)
             cluster.broker.store("%RETRY%readers", 0, b"once more", "RETRY_TOPIC\x01orders\x02")
             configured = [MessageQueue("orders", "broker-a", 1)]
-            async with consumer_of(cluster, allocation=allocate_by_configuration(configured)) as consumer:
+            async with consumer_of(
+                cluster, allocation=allocate_by_configuration(configured)
+            ) as consumer:
                 assert consumer.queues == configured
                 async with asyncio.timeout(60):
                     (message,) = await consumer.take(1)
@@ -416,7 +443,8 @@ def test_several_topics_and_one_more_while_running() -> None:
     simulate(1, scenario)
 
 
-# --- sharing -----------------------------------------------------------------------------------------------------------------
+# --- sharing
+# -----------------------------------------------------------------------------------------------
 
 
 def test_two_members_share_the_queues_within_two_seconds_and_the_one_left_gets_them_all() -> None:
@@ -438,7 +466,10 @@ def test_two_members_share_the_queues_within_two_seconds_and_the_one_left_gets_t
 
 def test_a_change_of_the_group_without_a_notice_is_seen_within_20_s() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, queues=4) as cluster, consumer_of(cluster) as consumer:
+        async with (
+            scripted_cluster(simulation, queues=4) as cluster,
+            consumer_of(cluster) as consumer,
+        ):
             members = cluster.broker.members["readers"]
             members["zzz"] = members[consumer.client_id]
             await asyncio.sleep(20.5)
@@ -452,7 +483,10 @@ def test_a_change_of_the_group_without_a_notice_is_seen_within_20_s() -> None:
 
 def test_a_consumer_that_a_broker_has_forgotten_introduces_itself_again() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, queues=4) as cluster, consumer_of(cluster) as consumer:
+        async with (
+            scripted_cluster(simulation, queues=4) as cluster,
+            consumer_of(cluster) as consumer,
+        ):
             cluster.broker.members["readers"].clear()
             await asyncio.sleep(22)
             assert list(cluster.broker.members["readers"]) == [consumer.client_id]
@@ -515,12 +549,16 @@ def test_a_topic_that_does_not_exist_yet_is_waited_for() -> None:
     simulate(1, scenario)
 
 
-# --- trouble -----------------------------------------------------------------------------------------------------------------
+# --- trouble
+# -----------------------------------------------------------------------------------------------
 
 
 def test_a_broker_that_restarts_is_introduced_again_and_nothing_is_lost() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, queues=1) as cluster, consumer_of(cluster) as consumer:
+        async with (
+            scripted_cluster(simulation, queues=1) as cluster,
+            consumer_of(cluster) as consumer,
+        ):
             fill(cluster, 1)
             stream = aiter(consumer)
             assert (await anext(stream)).body == b"m0"
@@ -539,7 +577,10 @@ def test_a_broker_that_restarts_is_introduced_again_and_nothing_is_lost() -> Non
 
 def test_after_a_silent_loss_of_the_connection_messages_flow_again_within_a_minute() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, queues=1) as cluster, consumer_of(cluster) as consumer:
+        async with (
+            scripted_cluster(simulation, queues=1) as cluster,
+            consumer_of(cluster) as consumer,
+        ):
             await asyncio.sleep(7)
             cluster.broker.go_deaf()
             silent_since = simulation.loop.time()
@@ -590,7 +631,10 @@ def test_a_pull_commits_only_in_a_queue_whose_place_has_been_answered_for() -> N
                     for one, _ in cluster.broker.received
                     if (
                         isinstance(one, UpdateConsumerOffset)
-                        or (isinstance(one, PullMessage) and one.sys_flag & PullSysFlag.COMMIT_OFFSET)
+                        or (
+                            isinstance(one, PullMessage)
+                            and one.sys_flag & PullSysFlag.COMMIT_OFFSET
+                        )
                     )
                     and (one.topic, one.queue_id) == ("orders", queue_id)
                 ]
@@ -662,7 +706,9 @@ def test_an_answer_that_cannot_be_read_does_not_end_the_consumer() -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             fill(cluster, 2)
             broken = cluster.broker._pulled(
-                PullMessage(consumer_group="readers", topic="orders", queue_id=0, queue_offset=0), 0, 1
+                PullMessage(consumer_group="readers", topic="orders", queue_id=0, queue_offset=0),
+                0,
+                1,
             )
             broken.body = b"\x00" * 50
             cluster.broker.script[RequestCode.PULL_MESSAGE].append(broken)
@@ -674,9 +720,14 @@ def test_an_answer_that_cannot_be_read_does_not_end_the_consumer() -> None:
     simulate(1, scenario)
 
 
-def test_a_message_that_stays_damaged_is_left_out_and_the_others_are_delivered(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_message_that_stays_damaged_is_left_out_and_the_others_are_delivered(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, queues=1) as cluster, consumer_of(cluster) as consumer:
+        async with (
+            scripted_cluster(simulation, queues=1) as cluster,
+            consumer_of(cluster) as consumer,
+        ):
             fill(cluster, 4)
             entries = cluster.broker.entries["orders", 0]
             entries[1] = entries[1].replace(b"m1", b"x1")
@@ -686,10 +737,15 @@ def test_a_message_that_stays_damaged_is_left_out_and_the_others_are_delivered(c
                 if len(found) == 3:
                     break
             assert found == [b"m0", b"m2", b"m3"]
-            assert "damaged message not handed over topic=orders broker=broker-a queue=0 offset=1 cause=bodyCRC" in caplog.text
+            assert (
+                "damaged message not handed over topic=orders broker=broker-a queue=0 "
+                "offset=1 cause=bodyCRC"
+            ) in caplog.text
             fill(cluster, 1)
             async for message in consumer:
-                assert message.queue_offset >= 3, "the damaged one does not hold up what comes behind it"
+                assert message.queue_offset >= 3, (
+                    "the damaged one does not hold up what comes behind it"
+                )
                 if message.queue_offset == 4:
                     break
 
@@ -698,8 +754,13 @@ def test_a_message_that_stays_damaged_is_left_out_and_the_others_are_delivered(c
 
 def test_when_the_members_cannot_be_asked_everything_stays_and_is_looked_at_again_soon() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, queues=2) as cluster, consumer_of(cluster) as consumer:
-            cluster.broker.script[RequestCode.GET_CONSUMER_LIST_BY_GROUP].extend([refusal(ResponseCode.SYSTEM_ERROR)] * 2)
+        async with (
+            scripted_cluster(simulation, queues=2) as cluster,
+            consumer_of(cluster) as consumer,
+        ):
+            cluster.broker.script[RequestCode.GET_CONSUMER_LIST_BY_GROUP].extend(
+                [refusal(ResponseCode.SYSTEM_ERROR)] * 2
+            )
             await asyncio.sleep(21)
             asked = len(cluster.broker.requests(GetConsumerListByGroup))
             assert len(consumer.queues) == 2
@@ -714,7 +775,9 @@ def test_the_offset_query_that_fails_is_repeated_before_the_queue_is_begun() -> 
         async with scripted_cluster(simulation, queues=1) as cluster:
             fill(cluster, 2)
             cluster.broker.committed["readers", "orders", 0] = 1
-            cluster.broker.script[RequestCode.QUERY_CONSUMER_OFFSET].append(refusal(ResponseCode.SYSTEM_ERROR))
+            cluster.broker.script[RequestCode.QUERY_CONSUMER_OFFSET].append(
+                refusal(ResponseCode.SYSTEM_ERROR)
+            )
             async with consumer_of(cluster) as consumer:
                 async for message in consumer:
                     assert message.body == b"m1"
@@ -742,9 +805,9 @@ def test_leaving_unregisters_and_commits() -> None:
                 (message,) = await consumer.take(10)
                 message.done()
             assert committed(cluster) == 1
-            assert [(f.client_id, f.consumer_group, f.producer_group) for f in cluster.broker.farewells] == [
-                (client_id, "readers", None)
-            ]
+            assert [
+                (f.client_id, f.consumer_group, f.producer_group) for f in cluster.broker.farewells
+            ] == [(client_id, "readers", None)]
 
     simulate(1, scenario)
 
@@ -777,7 +840,9 @@ def test_wrong_use_is_said_in_a_sentence() -> None:
     simulate(1, scenario)
 
 
-def test_a_close_that_its_caller_gives_up_waiting_for_goes_on_and_the_next_one_waits_for_it() -> None:
+def test_a_close_that_its_caller_gives_up_waiting_for_goes_on_and_the_next_one_waits_for_it() -> (
+    None
+):
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             fill(cluster, 5)
@@ -824,7 +889,9 @@ def test_a_handler_may_close_its_consumer_and_its_message_is_done() -> None:
     simulate(1, scenario)
 
 
-def test_a_consumer_leaves_its_group_though_closing_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_consumer_leaves_its_group_though_closing_it_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def failing(self: Assignment, timeout: float) -> None:
         raise ZeroDivisionError
 
@@ -841,7 +908,8 @@ def test_a_consumer_leaves_its_group_though_closing_it_fails(monkeypatch: pytest
     simulate(1, scenario)
 
 
-# --- how much is in hand -----------------------------------------------------------------------------------------------------
+# --- how much is in hand
+# -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -854,7 +922,9 @@ def test_a_consumer_leaves_its_group_though_closing_it_fails(monkeypatch: pytest
         ({"topic_bytes_max": 2, "pull_batch": 1}, [1, 1]),
     ],
 )
-def test_pulling_waits_while_as_much_is_in_hand_as_was_allowed(limits: dict[str, int], in_hand: list[int]) -> None:
+def test_pulling_waits_while_as_much_is_in_hand_as_was_allowed(
+    limits: dict[str, int], in_hand: list[int]
+) -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=2) as cluster:
             fill(cluster, 50)
@@ -871,12 +941,20 @@ def test_pulling_waits_while_as_much_is_in_hand_as_was_allowed(limits: dict[str,
                 infos = consumer._life.ready().assignment.infos()
                 mine = [infos[queue] for queue in sorted(infos) if queue.topic == "orders"]
                 assert [info.cached_msg_count for info in mine] == in_hand
-                assert [info.cached_msg_max_offset for info in mine] == [count - 1 for count in in_hand]
-                assert all(info.last_pull_timestamp and not info.last_consume_timestamp for info in mine)
+                assert [info.cached_msg_max_offset for info in mine] == [
+                    count - 1 for count in in_hand
+                ]
+                assert all(
+                    info.last_pull_timestamp and not info.last_consume_timestamp for info in mine
+                )
                 waits.set()
                 await until(lambda: handled == 100)
                 infos = consumer._life.ready().assignment.infos()
-                assert all(info.last_consume_timestamp for queue, info in infos.items() if queue.topic == "orders")
+                assert all(
+                    info.last_consume_timestamp
+                    for queue, info in infos.items()
+                    if queue.topic == "orders"
+                )
 
     simulate(1, scenario)
 
@@ -890,7 +968,9 @@ def test_a_queue_may_hold_more_when_another_of_its_topic_goes() -> None:
                 assignment = consumer._life.ready().assignment
                 first = MessageQueue("orders", "broker-a", 0)
                 assert assignment.infos()[first].cached_msg_count == 5
-                await assignment.apply(Change(gained=(), lost=(MessageQueue("orders", "broker-a", 1),)))
+                await assignment.apply(
+                    Change(gained=(), lost=(MessageQueue("orders", "broker-a", 1),))
+                )
                 await asyncio.sleep(5)
                 assert assignment.infos()[first].cached_msg_count == 10
 
@@ -898,7 +978,8 @@ def test_a_queue_may_hold_more_when_another_of_its_topic_goes() -> None:
 
 
 @pytest.mark.parametrize(
-    "setting", ["pull_batch", "queue_messages_max", "queue_bytes_max", "queue_span_max", "topic_messages_max"]
+    "setting",
+    ["pull_batch", "queue_messages_max", "queue_bytes_max", "queue_span_max", "topic_messages_max"],
 )
 def test_limits_that_allow_nothing_are_refused(setting: str) -> None:
     with pytest.raises(ConfigError, match=setting):
@@ -908,7 +989,10 @@ def test_limits_that_allow_nothing_are_refused(setting: str) -> None:
 @pytest.mark.parametrize("count", [0, -1, "2", None, 1.5])
 def test_a_batch_of_no_size_is_refused_and_takes_nothing(count: object) -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, queues=1) as cluster, consumer_of(cluster) as consumer:
+        async with (
+            scripted_cluster(simulation, queues=1) as cluster,
+            consumer_of(cluster) as consumer,
+        ):
             fill(cluster, 2)
             with pytest.raises(ConfigError, match="count="):
                 await consumer.take(count)  # type: ignore[arg-type]
@@ -925,6 +1009,11 @@ def test_a_member_with_a_maximum_of_its_own_tells_it_and_when_it_was_started() -
                 (told,) = cluster.broker.heartbeats[-1].consumer_data_set
                 assert (told.max_reconsume_times, told.started_at) == (3, START_MS)
             async with consumer_of(cluster):
-                await until(lambda: cluster.broker.heartbeats[-1].consumer_data_set[0].max_reconsume_times is None)
+                await until(
+                    lambda: (
+                        cluster.broker.heartbeats[-1].consumer_data_set[0].max_reconsume_times
+                        is None
+                    )
+                )
 
     simulate(1, scenario)

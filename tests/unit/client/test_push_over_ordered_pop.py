@@ -1,5 +1,5 @@
-"""The push consumer where a broker has it pop in order, against a scripted cluster, in virtual time. (With brokers that fail:
-``tests/simulation/test_ordered_pop.py``.)"""
+"""The push consumer where a broker has it pop in order, against a scripted cluster, in virtual
+time. (With brokers that fail: ``tests/simulation/test_ordered_pop.py``.)"""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def test_of_each_queue_one_message_at_a_time_is_handled_and_the_queues_side_by_s
             assert pops.invisible == []
             asked = cluster.broker.requests(PopMessage)
             assert {one.order for one in asked} == {True}
-            assert len({one.attempt_id for one in asked}) == len(asked), "each pop that got an answer is another attempt"
+            assert len({one.attempt_id for one in asked}) == len(asked), (
+                "each pop that got an answer is another attempt"
+            )
             assert cluster.broker.requests(PullMessage) == []
 
     simulate(1, scenario)
@@ -51,7 +53,9 @@ def test_of_each_queue_one_message_at_a_time_is_handled_and_the_queues_side_by_s
 
 def test_a_message_that_fails_is_handled_again_in_place_and_what_follows_waits() -> None:
     async def scenario(simulation: Simulation) -> None:
-        handled = Handled(lambda message: Retry() if message.body == b"a" and message.attempt <= 100 else None)
+        handled = Handled(
+            lambda message: Retry() if message.body == b"a" and message.attempt <= 100 else None
+        )
         async with popping(simulation) as (cluster, pops):
             for body in (b"a", b"b", b"c"):
                 pops.store("orders", 0, body)
@@ -60,16 +64,21 @@ def test_a_message_that_fails_is_handled_again_in_place_and_what_follows_waits()
             assert handled.bodies == [*[b"a"] * 101, b"b", b"c"]
             assert handled.attempts == [*range(1, 102), 1, 1]
             assert {
-                round(later - earlier, 1) for earlier, later in zip(handled.times[:100], handled.times[1:101], strict=True)
+                round(later - earlier, 1)
+                for earlier, later in zip(handled.times[:100], handled.times[1:101], strict=True)
             } == {2.0}
             changed = [place for place, _ in pops.changed]
-            assert set(changed) == {("orders", 0, 2)}, "more time is asked for the last message, which blocks the queue"
+            assert set(changed) == {("orders", 0, 2)}, (
+                "more time is asked for the last message, which blocks the queue"
+            )
             assert 4 <= len(changed) <= 8
 
     simulate(1, scenario)
 
 
-def test_a_handler_that_goes_on_after_it_has_asked_for_its_message_again_says_nothing_of_the_next_delivery() -> None:
+def test_a_handler_that_goes_on_after_it_has_asked_for_its_message_again_says_nothing_of_the_next_delivery() -> (
+    None
+):
     async def scenario(simulation: Simulation) -> None:
         go_on = asyncio.Event()
         attempts: list[int] = []
@@ -95,7 +104,9 @@ def test_a_handler_that_goes_on_after_it_has_asked_for_its_message_again_says_no
     simulate(1, scenario)
 
 
-def test_after_its_retries_or_on_request_a_message_becomes_a_dead_letter_and_the_next_goes_on() -> None:
+def test_after_its_retries_or_on_request_a_message_becomes_a_dead_letter_and_the_next_goes_on() -> (
+    None
+):
     async def scenario(simulation: Simulation) -> None:
         fates = {b"poison": Retry(level=-1), b"hopeless": Retry()}
         handled = Handled(lambda message: fates.get(message.body))
@@ -106,8 +117,13 @@ def test_after_its_retries_or_on_request_a_message_becomes_a_dead_letter_and_the
                     pops.store("orders", 0, body)
                 await until(lambda: len(pops.acked) == 3)
             assert handled.bodies == [b"poison", *[b"hopeless"] * 3, b"good"]
-            dead = [request for request, _ in cluster.broker.received if type(request) is SendMessageV2]
-            assert [(one.topic, one.max_reconsume_times) for one in dead] == [("%RETRY%readers", 0), ("%RETRY%readers", 2)]
+            dead = [
+                request for request, _ in cluster.broker.received if type(request) is SendMessageV2
+            ]
+            assert [(one.topic, one.max_reconsume_times) for one in dead] == [
+                ("%RETRY%readers", 0),
+                ("%RETRY%readers", 2),
+            ]
 
     simulate(1, scenario)
 
@@ -125,7 +141,9 @@ def test_a_long_line_of_slow_messages_stays_with_whoever_began_it() -> None:
     simulate(1, scenario)
 
 
-def test_a_handler_that_hangs_keeps_a_queue_for_its_invisible_time_and_then_another_member_goes_on_from_there() -> None:
+def test_a_handler_that_hangs_keeps_a_queue_for_its_invisible_time_and_then_another_member_goes_on_from_there() -> (
+    None
+):
     async def scenario(simulation: Simulation) -> None:
         go_on = asyncio.Event()
         hung: list[bytes] = []
@@ -187,7 +205,10 @@ def test_at_close_what_was_not_begun_is_given_back_and_comes_soon_to_the_next_me
 
 def test_async_for_gets_the_next_message_when_it_asks_for_it() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with popping(simulation) as (cluster, pops), consumer_of(cluster, ordered=True) as consumer:
+        async with (
+            popping(simulation) as (cluster, pops),
+            consumer_of(cluster, ordered=True) as consumer,
+        ):
             for body in (b"a", b"b"):
                 pops.store("orders", 0, body)
             stream = aiter(consumer)
@@ -247,6 +268,8 @@ def test_where_the_broker_says_pull_its_queues_are_locked_and_pulled_in_order() 
             async with consumer_of(cluster, handler=handled, ordered=True):
                 await until(lambda: handled.bodies == [b"a", b"b"])
             assert cluster.broker.requests(PopMessage) == []
-            assert RequestCode.LOCK_BATCH_MQ in {request.code for request, _ in cluster.broker.received}
+            assert RequestCode.LOCK_BATCH_MQ in {
+                request.code for request, _ in cluster.broker.received
+            }
 
     simulate(1, scenario)

@@ -9,7 +9,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.unit.client.scripted_cluster import ScriptedBroker, ScriptedCluster, refusal, scripted_cluster, until
+from tests.unit.client.scripted_cluster import (
+    ScriptedBroker,
+    ScriptedCluster,
+    refusal,
+    scripted_cluster,
+    until,
+)
 from tests.unit.client.scripted_pops import ScriptedPops
 
 from turbopump import ConsumeFrom, MessageQueue, PushConsumer, Retry
@@ -29,12 +35,19 @@ POP, PULL = MessageRequestMode.POP, MessageRequestMode.PULL
 
 
 def consumer_of(cluster: ScriptedCluster, **settings: Any) -> PushConsumer:
-    defaults = {"group": "readers", "topic": "orders", "consume_from": ConsumeFrom.FIRST, "client_rebalance": False}
+    defaults = {
+        "group": "readers",
+        "topic": "orders",
+        "consume_from": ConsumeFrom.FIRST,
+        "client_rebalance": False,
+    }
     return PushConsumer(cluster.name_server.address, **{**defaults, **cluster.settings, **settings})
 
 
 @asynccontextmanager
-async def popping(simulation: Simulation, **settings: Any) -> AsyncIterator[tuple[ScriptedCluster, ScriptedPops]]:
+async def popping(
+    simulation: Simulation, **settings: Any
+) -> AsyncIterator[tuple[ScriptedCluster, ScriptedPops]]:
     pops: list[ScriptedPops] = []
 
     def prepare(broker: ScriptedBroker) -> None:
@@ -47,7 +60,9 @@ async def popping(simulation: Simulation, **settings: Any) -> AsyncIterator[tupl
 class Handled:
     """A handler: what it got, and when; ``fate`` says what it does with a message."""
 
-    def __init__(self, fate: Callable[[Delivery], object] = lambda _: None, *, takes: float = 0.0) -> None:
+    def __init__(
+        self, fate: Callable[[Delivery], object] = lambda _: None, *, takes: float = 0.0
+    ) -> None:
         self.bodies: list[bytes] = []
         self.attempts: list[int] = []
         self.times: list[float] = []
@@ -77,9 +92,16 @@ def test_messages_are_popped_handled_and_acknowledged() -> None:
             assert sorted(handled.bodies) == sorted([*(b"%d" % i for i in range(100)), b"later"])
             assert pops.invisible == []
             pop = cluster.broker.requests(PopMessage)[0]
-            assert (pop.queue_id, pop.max_msg_nums, pop.invisible_time, pop.poll_time) == (-1, 32, 60_000, 5_000)
+            assert (pop.queue_id, pop.max_msg_nums, pop.invisible_time, pop.poll_time) == (
+                -1,
+                32,
+                60_000,
+                5_000,
+            )
             assert cluster.broker.requests(PullMessage) == []
-            acks = len(cluster.broker.requests(AckMessage)) + len(cluster.broker.requests(BatchAckMessage))
+            acks = len(cluster.broker.requests(AckMessage)) + len(
+                cluster.broker.requests(BatchAckMessage)
+            )
             assert acks <= 20, "what is done while a request is on its way goes with the next"
 
     simulate(1, scenario)
@@ -107,9 +129,14 @@ def test_a_message_that_fails_comes_again_by_the_ladder() -> None:
             pops.store("orders", 0, b"book")
             await until(lambda: bool(pops.acked))
             assert handled.attempts == [1, 2, 3, 4, 5, 6]
-            gaps = [later - earlier for earlier, later in zip(handled.times, handled.times[1:], strict=False)]
+            gaps = [
+                later - earlier
+                for earlier, later in zip(handled.times, handled.times[1:], strict=False)
+            ]
             assert gaps == pytest.approx(LADDER_S[:5], abs=0.5)
-            assert [time for _, time in pops.changed] == [seconds * 1000 for seconds in LADDER_S[:5]]
+            assert [time for _, time in pops.changed] == [
+                seconds * 1000 for seconds in LADDER_S[:5]
+            ]
             assert pops.acked == [("%RETRY%readers_orders", 0, 4)]
 
     simulate(1, scenario)
@@ -129,33 +156,55 @@ def test_a_handler_chooses_when_a_message_comes_again() -> None:
 
 def test_after_its_retries_or_on_request_a_message_becomes_a_dead_letter() -> None:
     async def scenario(simulation: Simulation) -> None:
-        handled = Handled(lambda message: Retry(level=-1) if message.body == b"poison" else Retry(delay=1))
+        handled = Handled(
+            lambda message: Retry(level=-1) if message.body == b"poison" else Retry(delay=1)
+        )
         async with popping(simulation) as (cluster, pops):
             cluster.name_server.route("%RETRY%readers", cluster.broker, queues=1)
             async with consumer_of(cluster, handler=handled, max_reconsume_times=2):
                 pops.store("orders", 0, b"poison")
                 pops.store("orders", 0, b"hopeless")
                 await until(lambda: len(pops.acked) == 2)
-                assert (handled.bodies.count(b"poison"), handled.bodies.count(b"hopeless")) == (1, 3)
-                dead = [request for request, body in cluster.broker.received if type(request) is SendMessageV2]
-                assert [(one.topic, one.max_reconsume_times) for one in dead] == [("%RETRY%readers", 0)] * 2
+                assert (handled.bodies.count(b"poison"), handled.bodies.count(b"hopeless")) == (
+                    1,
+                    3,
+                )
+                dead = [
+                    request
+                    for request, body in cluster.broker.received
+                    if type(request) is SendMessageV2
+                ]
+                assert [(one.topic, one.max_reconsume_times) for one in dead] == [
+                    ("%RETRY%readers", 0)
+                ] * 2
                 assert all("RETRY_TOPIC\x01orders\x02" in (one.properties or "") for one in dead)
                 assert pops.invisible == []
 
     simulate(1, scenario)
 
 
-def test_what_was_not_begun_in_its_time_is_let_go_and_comes_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_was_not_begun_in_its_time_is_let_go_and_comes_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def scenario(simulation: Simulation) -> None:
         handled = Handled(takes=4)
         async with popping(simulation) as (cluster, pops):
             for i in range(10):
                 pops.store("orders", 0, b"%d" % i)
-            settings = {"handler": handled, "concurrency": 1, "pop_invisible_time": 15, "pop_threshold": 10}
+            settings = {
+                "handler": handled,
+                "concurrency": 1,
+                "pop_invisible_time": 15,
+                "pop_threshold": 10,
+            }
             async with consumer_of(cluster, **settings):
                 await until(lambda: len(handled.bodies) >= 10 and len(set(handled.bodies)) == 10)
                 await asyncio.sleep(60)
-            first_round = [body for body, attempt in zip(handled.bodies, handled.attempts, strict=True) if attempt == 1]
+            first_round = [
+                body
+                for body, attempt in zip(handled.bodies, handled.attempts, strict=True)
+                if attempt == 1
+            ]
             assert len(first_round) == 4, "15 s are enough to begin with four of them"
             assert set(handled.bodies) == {b"%d" % i for i in range(10)}
             assert pops.invisible == []
@@ -183,7 +232,10 @@ def test_slow_handlers_take_on_less_and_nothing_becomes_a_dead_letter_unhandled(
 def test_nothing_is_popped_while_the_consumer_is_paused() -> None:
     async def scenario(simulation: Simulation) -> None:
         handled = Handled()
-        async with popping(simulation) as (cluster, pops), consumer_of(cluster, handler=handled) as consumer:
+        async with (
+            popping(simulation) as (cluster, pops),
+            consumer_of(cluster, handler=handled) as consumer,
+        ):
             consumer.pause()
             await asyncio.sleep(6)
             pops.store("orders", 0, b"book")
@@ -206,7 +258,9 @@ def test_popping_waits_while_too_many_are_in_hand() -> None:
         async with popping(simulation) as (cluster, pops):
             for i in range(200):
                 pops.store("orders", 0, b"%d" % i)
-            async with consumer_of(cluster, handler=handle, concurrency=200, pop_threshold=50, pop_invisible_time=300):
+            async with consumer_of(
+                cluster, handler=handle, concurrency=200, pop_threshold=50, pop_invisible_time=300
+            ):
                 await asyncio.sleep(30)
                 assert len(pops.invisible) == 50
                 go_on.set()
@@ -234,7 +288,9 @@ def test_at_close_running_handlers_finish_and_what_was_not_begun_is_given_back()
     simulate(1, scenario)
 
 
-def test_what_a_pop_brings_while_the_consumer_closes_is_given_back_and_nothing_that_is_handled() -> None:
+def test_what_a_pop_brings_while_the_consumer_closes_is_given_back_and_nothing_that_is_handled() -> (
+    None
+):
     async def scenario(simulation: Simulation) -> None:
         handled = Handled(takes=3)
         async with popping(simulation) as (cluster, pops):
@@ -266,7 +322,10 @@ def test_a_message_left_in_async_for_is_given_back_at_close() -> None:
 def test_a_strangers_message_is_acknowledged_and_not_handed_over() -> None:
     async def scenario(simulation: Simulation) -> None:
         handled = Handled()
-        async with popping(simulation) as (cluster, pops), consumer_of(cluster, handler=handled, tags="Aa"):
+        async with (
+            popping(simulation) as (cluster, pops),
+            consumer_of(cluster, handler=handled, tags="Aa"),
+        ):
             pops.store("orders", 0, b"equal hash", "TAGS\x01BB\x02")
             pops.store("orders", 0, b"wanted", "TAGS\x01Aa\x02")
             await until(lambda: len(pops.acked) == 2)
@@ -298,7 +357,9 @@ def test_a_namespace_is_on_the_wire_alone() -> None:
 def test_an_acknowledgement_that_does_not_get_through_is_repeated() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with popping(simulation) as (cluster, pops):
-            cluster.broker.script[RequestCode.ACK_MESSAGE].extend([refusal(ResponseCode.SYSTEM_BUSY), None])
+            cluster.broker.script[RequestCode.ACK_MESSAGE].extend(
+                [refusal(ResponseCode.SYSTEM_BUSY), None]
+            )
             async with consumer_of(cluster, handler=Handled()):
                 pops.store("orders", 0, b"book")
                 await until(lambda: pops.acked == [("orders", 0, 0)])
@@ -314,9 +375,15 @@ def test_a_broker_that_fails_is_asked_again_until_it_works() -> None:
             await cluster.broker.stop()
             await asyncio.sleep(30)
             await cluster.broker.start()
-            cluster.broker.script[RequestCode.POP_MESSAGE].extend([refusal(ResponseCode.FLOW_CONTROL)] * 3)
-            cluster.broker.script[RequestCode.POP_MESSAGE].extend([refusal(ResponseCode.SYSTEM_ERROR)] * 3)
-            cluster.broker.script[RequestCode.POP_MESSAGE].extend([refusal(ResponseCode.POLLING_FULL)] * 3)
+            cluster.broker.script[RequestCode.POP_MESSAGE].extend(
+                [refusal(ResponseCode.FLOW_CONTROL)] * 3
+            )
+            cluster.broker.script[RequestCode.POP_MESSAGE].extend(
+                [refusal(ResponseCode.SYSTEM_ERROR)] * 3
+            )
+            cluster.broker.script[RequestCode.POP_MESSAGE].extend(
+                [refusal(ResponseCode.POLLING_FULL)] * 3
+            )
             pops.store("orders", 0, b"book")
             await until(lambda: handled.bodies == [b"book"])
 
@@ -326,7 +393,10 @@ def test_a_broker_that_fails_is_asked_again_until_it_works() -> None:
 def test_a_broker_may_have_it_pull_and_change_its_mind_both_ways() -> None:
     async def scenario(simulation: Simulation) -> None:
         handled = Handled(lambda message: Retry() if message.body == b"retried" else None)
-        async with popping(simulation, queues=1) as (cluster, pops), consumer_of(cluster, handler=handled) as consumer:
+        async with (
+            popping(simulation, queues=1) as (cluster, pops),
+            consumer_of(cluster, handler=handled) as consumer,
+        ):
             pops.store("orders", 0, b"popped")
             pops.store("orders", 0, b"retried")
             await until(lambda: len(handled.bodies) == 2)
@@ -337,7 +407,9 @@ def test_a_broker_may_have_it_pull_and_change_its_mind_both_ways() -> None:
             pops.store("orders", 0, b"pulled")
             await until(lambda: handled.bodies[-1] == b"pulled")
             wanted = [one.topic for one in consumer.consumer_data().subscription_data_set]
-            assert "%RETRY%readers_orders" in wanted, "what was popped before and failed is pulled too"
+            assert "%RETRY%readers_orders" in wanted, (
+                "what was popped before and failed is pulled too"
+            )
             pops.modes["orders"] = POP
             cluster.broker.notify("readers")
             await until(lambda: consumer.queues == [MessageQueue("orders", "broker-a", -1)])
@@ -367,7 +439,10 @@ def test_what_was_popped_before_and_failed_is_pulled_when_the_broker_has_it_pull
 
 def test_a_broker_that_cannot_say_changes_nothing() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with popping(simulation) as (cluster, pops), consumer_of(cluster, handler=Handled()) as consumer:
+        async with (
+            popping(simulation) as (cluster, pops),
+            consumer_of(cluster, handler=Handled()) as consumer,
+        ):
             before = consumer.queues
             pops.modes["orders"] = None
             cluster.broker.notify("readers")
@@ -426,11 +501,19 @@ def test_an_operator_sees_what_is_in_hand() -> None:
         ({"pop_threshold": 0}, "pop_threshold=0"),
         ({"pop_invisible_time": 30}, "pop_invisible_time=30 is for client_rebalance=False"),
         ({"pop_batch": 16}, "pop_batch=16 is for client_rebalance=False"),
-        ({"pop_threshold": 10, "client_rebalance": False, "broadcast": True}, "pop_threshold=10 is for .* without broadcast"),
+        (
+            {"pop_threshold": 10, "client_rebalance": False, "broadcast": True},
+            "pop_threshold=10 is for .* without broadcast",
+        ),
         ({"client_rebalance": False, "allocation": "CONSISTENT_HASH"}, "not known to brokers"),
-        ({"client_rebalance": False, "allocation": allocate_by_configuration([])}, "not known to brokers"),
+        (
+            {"client_rebalance": False, "allocation": allocate_by_configuration([])},
+            "not known to brokers",
+        ),
     ],
 )
-def test_settings_that_cannot_be_used_are_refused_where_they_are_given(settings: dict[str, Any], words: str) -> None:
+def test_settings_that_cannot_be_used_are_refused_where_they_are_given(
+    settings: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ConfigError, match=words):
         PushConsumer("127.0.0.1:1", group="g", topic="t", **settings)

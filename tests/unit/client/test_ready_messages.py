@@ -1,4 +1,5 @@
-"""Messages that wait for a taker: takers that are cancelled, in whatever order that and the next message come."""
+"""Messages that wait for a taker: takers that are cancelled, in whatever order that and the next
+message come."""
 
 from __future__ import annotations
 
@@ -37,13 +38,19 @@ async def read(ready: ReadyMessages) -> list[int]:
 HAPPENINGS: dict[str, Callable[[ReadyMessages], None]] = {
     "a message comes": lambda ready: ready.put([delivery(0)]),
     "a message is given back": lambda ready: ready.give_back(delivery(0)),
-    "it goes on after a pause": lambda ready: (ready.pause(), ready.put([delivery(0)]), ready.resume())[-1],  # type: ignore[func-returns-value]
+    "it goes on after a pause": lambda ready: (
+        ready.pause(),
+        ready.put([delivery(0)]),
+        ready.resume(),
+    )[-1],  # type: ignore[func-returns-value]
 }
 
 
 @pytest.mark.parametrize("happening", HAPPENINGS)
 @pytest.mark.parametrize("cancelled", ["before", "after"])
-def test_a_reader_that_is_cancelled_in_the_turn_of_a_message_leaves_it_to_the_next(happening: str, cancelled: str) -> None:
+def test_a_reader_that_is_cancelled_in_the_turn_of_a_message_leaves_it_to_the_next(
+    happening: str, cancelled: str
+) -> None:
     async def scenario(_simulation: Simulation) -> None:
         ready = ReadyMessages()
         leaves, stays = asyncio.create_task(read(ready)), asyncio.create_task(ready.take())
@@ -61,7 +68,9 @@ def test_a_reader_that_is_cancelled_in_the_turn_of_a_message_leaves_it_to_the_ne
 
 
 @pytest.mark.parametrize("cancelled", ["before", "after"])
-def test_a_reader_that_is_cancelled_in_the_turn_in_which_the_consumer_closes_is_cancelled(cancelled: str) -> None:
+def test_a_reader_that_is_cancelled_in_the_turn_in_which_the_consumer_closes_is_cancelled(
+    cancelled: str,
+) -> None:
     async def scenario(_simulation: Simulation) -> None:
         ready = ReadyMessages()
         leaves, stays = asyncio.create_task(read(ready)), asyncio.create_task(ready.take())

@@ -1,4 +1,5 @@
-"""Messages with a time of delivery, and calling them back: what a user gives, what is sent, what comes back."""
+"""Messages with a time of delivery, and calling them back: what a user gives, what is sent, what
+comes back."""
 
 from __future__ import annotations
 
@@ -13,7 +14,13 @@ from tests.unit.client.test_producer import producer_of
 
 from turbopump.blocking.producer import Producer as BlockingProducer
 from turbopump.client.producer import Producer
-from turbopump.errors import CallTimeoutError, ConnectionLostError, MessageError, ResponseError, RouteNotFoundError
+from turbopump.errors import (
+    CallTimeoutError,
+    ConnectionLostError,
+    MessageError,
+    ResponseError,
+    RouteNotFoundError,
+)
 from turbopump.message.message import Message
 from turbopump.message.recall_handle import RecallHandle
 from turbopump.protocol.codes import ResponseCode
@@ -83,24 +90,36 @@ def test_a_handle_is_apaches_text() -> None:
 
 def test_a_producer_recalls_what_it_sent_and_is_told_when_it_is_too_late() -> None:
     async def story() -> None:
-        async with running_broker() as running, Producer(running.namesrv, group="p", trace=True) as producer:
+        async with (
+            running_broker() as running,
+            Producer(running.namesrv, group="p", trace=True) as producer,
+        ):
             await running.create_topic("Orders")
             plain = await producer.send("Orders", b"now")
             assert plain.recall_handle is None
             later = await producer.send(Message("Orders", b"later", delay=3600))
             assert later.recall_handle is not None
             assert await producer.recall("Orders", later.recall_handle) == later.msg_id
-            own = await producer.send(Message("Orders", b"x", delay=60, properties={"UNIQ_KEY": "order 17"}))
+            own = await producer.send(
+                Message("Orders", b"x", delay=60, properties={"UNIQ_KEY": "order 17"})
+            )
             assert own.recall_handle is not None
             assert await producer.recall("Orders", own.recall_handle) == "order 17"
             wrong = RecallHandle.decode(later.recall_handle)
             with pytest.raises(ResponseError, match="no message") as refused:
-                await producer.recall("Orders", RecallHandle("Orders", wrong.broker_name, wrong.time_text, "UNKNOWN").encode())
+                await producer.recall(
+                    "Orders",
+                    RecallHandle("Orders", wrong.broker_name, wrong.time_text, "UNKNOWN").encode(),
+                )
             assert refused.value.code == ResponseCode.ILLEGAL_OPERATION
             with pytest.raises(ResponseError, match="too late"):
-                await producer.recall("Orders", RecallHandle("Orders", wrong.broker_name, "1000001", "X").encode())
+                await producer.recall(
+                    "Orders", RecallHandle("Orders", wrong.broker_name, "1000001", "X").encode()
+                )
             with pytest.raises(RouteNotFoundError, match="elsewhere"):
-                await producer.recall("Orders", RecallHandle("Orders", "elsewhere", "1", "X").encode())
+                await producer.recall(
+                    "Orders", RecallHandle("Orders", "elsewhere", "1", "X").encode()
+                )
             with pytest.raises(MessageError, match="recall handle is invalid"):
                 await producer.recall("Orders", "nonsense")
             plain = await producer.send(Message("Orders", b"at once"))
@@ -124,7 +143,9 @@ async def change_topic(running: RunningBroker, **settings: int) -> None:
 
 
 @pytest.mark.parametrize("since", [{"perm": 4}, {"perm": 0}, {"write_queue_nums": 0}])
-def test_a_producer_that_comes_later_recalls_in_a_topic_that_takes_no_more_messages(since: dict[str, int]) -> None:
+def test_a_producer_that_comes_later_recalls_in_a_topic_that_takes_no_more_messages(
+    since: dict[str, int],
+) -> None:
     async def story() -> None:
         async with running_broker() as running:
             await running.create_topic("Orders")
@@ -144,12 +165,17 @@ def test_a_producer_that_comes_later_recalls_in_a_topic_that_takes_no_more_messa
 
 def test_a_producer_recalls_on_a_broker_that_was_made_read_only(tmp_path: Path) -> None:
     async def story() -> None:
-        async with running_broker(directory=tmp_path, broker_name="broker-a") as running, Producer(running.namesrv) as producer:
+        async with (
+            running_broker(directory=tmp_path, broker_name="broker-a") as running,
+            Producer(running.namesrv) as producer,
+        ):
             await running.create_topic("Orders")
             sent = await producer.send(Message("Orders", b"later", delay=3600))
         assert sent.recall_handle is not None
         async with (
-            running_broker(directory=tmp_path, broker_name="broker-a", broker_permission=4) as running,
+            running_broker(
+                directory=tmp_path, broker_name="broker-a", broker_permission=4
+            ) as running,
             Producer(running.namesrv) as producer,
         ):
             assert await producer.recall("Orders", sent.recall_handle) == sent.msg_id
@@ -179,7 +205,9 @@ class _Recalls:
         if self.asked <= self.losses:
             context.peer.abort()
             return None
-        return Response(RecallMessageReply(msg_id=RecallHandle.decode(request.recall_handle).unique_id))
+        return Response(
+            RecallMessageReply(msg_id=RecallHandle.decode(request.recall_handle).unique_id)
+        )
 
 
 HANDLE = RecallHandle("orders", "broker-a", "1795318199001", "U1").encode()
@@ -189,7 +217,10 @@ HANDLE = RecallHandle("orders", "broker-a", "1795318199001", "U1").encode()
 def test_a_recall_whose_connection_is_lost_is_asked_again(losses: int) -> None:
     async def scenario(simulation: Simulation) -> None:
         recalls = _Recalls(losses)
-        async with scripted_cluster(simulation, prepare=recalls.prepare) as cluster, producer_of(cluster) as producer:
+        async with (
+            scripted_cluster(simulation, prepare=recalls.prepare) as cluster,
+            producer_of(cluster) as producer,
+        ):
             assert await producer.recall("orders", HANDLE) == "U1"
             assert recalls.asked == losses + 1
 
@@ -199,9 +230,15 @@ def test_a_recall_whose_connection_is_lost_is_asked_again(losses: int) -> None:
 def test_a_recall_that_stays_without_an_answer_says_that_nobody_knows() -> None:
     async def scenario(simulation: Simulation) -> None:
         recalls = _Recalls(10_000)
-        async with scripted_cluster(simulation, prepare=recalls.prepare) as cluster, producer_of(cluster) as producer:
+        async with (
+            scripted_cluster(simulation, prepare=recalls.prepare) as cluster,
+            producer_of(cluster) as producer,
+        ):
             before = simulation.loop.time()
-            with pytest.raises(ConnectionLostError, match="whether the message was recalled is not known: ask again"):
+            with pytest.raises(
+                ConnectionLostError,
+                match="whether the message was recalled is not known: ask again",
+            ):
                 await producer.recall("orders", HANDLE, timeout=2)
             assert simulation.loop.time() - before <= 2
             assert recalls.asked > 3
@@ -213,7 +250,10 @@ def test_a_recall_that_stays_without_an_answer_says_that_nobody_knows() -> None:
 def test_a_recall_without_time_asks_nobody(timeout: float) -> None:
     async def scenario(simulation: Simulation) -> None:
         recalls = _Recalls(0)
-        async with scripted_cluster(simulation, prepare=recalls.prepare) as cluster, producer_of(cluster) as producer:
+        async with (
+            scripted_cluster(simulation, prepare=recalls.prepare) as cluster,
+            producer_of(cluster) as producer,
+        ):
             with pytest.raises(CallTimeoutError, match="leaves no time for it: nobody was asked"):
                 await producer.recall("orders", HANDLE, timeout=timeout)
             assert recalls.asked == 0

@@ -8,7 +8,13 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from tests.unit.client.scripted_cluster import ScriptedBroker, ScriptedCluster, refusal, scripted_cluster, until
+from tests.unit.client.scripted_cluster import (
+    ScriptedBroker,
+    ScriptedCluster,
+    refusal,
+    scripted_cluster,
+    until,
+)
 
 from turbopump.client.consuming.offset_store import ConsumeFrom
 from turbopump.client.producer import Producer
@@ -63,7 +69,14 @@ def asked(cluster: ScriptedCluster) -> list[tuple[ScriptedBroker, dict[str, str]
     ]
 
 
-async def answer(cluster: ScriptedCluster, body: bytes = b"re", *, number: int = 0, sys_flag: int = 0, **more: Any) -> None:
+async def answer(
+    cluster: ScriptedCluster,
+    body: bytes = b"re",
+    *,
+    number: int = 0,
+    sys_flag: int = 0,
+    **more: Any,
+) -> None:
     """Push a reply to the request ``number``; the producer takes it."""
     await until(lambda: len(asked(cluster)) > number)
     broker, properties = asked(cluster)[number]
@@ -82,7 +95,8 @@ def a_request(broker_name: str = "broker-a", properties: str = REQUEST) -> Recei
     return message
 
 
-# --- asking --------------------------------------------------------------------------------------------------------------------
+# --- asking
+# -----------------------------------------------------------------------------------------------
 
 
 def test_a_request_says_who_waits_and_gets_the_reply_that_is_pushed() -> None:
@@ -95,9 +109,16 @@ def test_a_request_says_who_waits_and_gets_the_reply_that_is_pushed() -> None:
         assert reply.properties["MSG_TYPE"] == "reply"
         assert reply.properties["ARRIVE_TIME"] == str(cluster.settings["clock"].now_ms())
         ((_, sent),) = asked(cluster)
-        assert (sent["REPLY_TO_CLIENT"], sent["TTL"], sent["TAGS"], sent["colour"]) == (producer.client_id, "5000", "t", "red")
+        assert (sent["REPLY_TO_CLIENT"], sent["TTL"], sent["TAGS"], sent["colour"]) == (
+            producer.client_id,
+            "5000",
+            "t",
+            "red",
+        )
         assert reply.properties["CORRELATION_ID"] == sent["CORRELATION_ID"]
-        assert request.properties == {"TAGS": "t", "colour": "red"}, "the caller's own is not changed"
+        assert request.properties == {"TAGS": "t", "colour": "red"}, (
+            "the caller's own is not changed"
+        )
 
     with_producer(scenario)
 
@@ -109,21 +130,32 @@ def test_the_broker_knows_the_producer_before_it_gets_the_request() -> None:
         await answer(cluster)
         await waiting
         kinds = [type(request) for request, _ in cluster.broker.received]
-        assert kinds.index(SendMessageV2) > kinds.index(Heartbeat) + 1, "only after a heartbeat was answered"
+        assert kinds.index(SendMessageV2) > kinds.index(Heartbeat) + 1, (
+            "only after a heartbeat was answered"
+        )
 
     with_producer(scenario)
 
 
 def test_many_requests_at_once_each_get_their_own_reply() -> None:
     async def scenario(cluster: ScriptedCluster, producer: Producer) -> None:
-        waiting = [asyncio.create_task(producer.request(Message("orders", f"{n}"), timeout=60)) for n in range(300)]
+        waiting = [
+            asyncio.create_task(producer.request(Message("orders", f"{n}"), timeout=60))
+            for n in range(300)
+        ]
         await until(lambda: len(asked(cluster)) == 300)
-        sent = [(request, body) for request, body in cluster.broker.received if isinstance(request, SendMessageV2)]
+        sent = [
+            (request, body)
+            for request, body in cluster.broker.received
+            if isinstance(request, SendMessageV2)
+        ]
         ids = {decode_properties(request.properties or "")["CORRELATION_ID"] for request, _ in sent}
         assert len(ids) == 300
         for number in reversed(range(300)):
             await answer(cluster, b"re:" + sent[number][1], number=number)
-        assert [reply.body for reply in await asyncio.gather(*waiting)] == [b"re:%d" % n for n in range(300)]
+        assert [reply.body for reply in await asyncio.gather(*waiting)] == [
+            b"re:%d" % n for n in range(300)
+        ]
 
     with_producer(scenario)
 
@@ -148,12 +180,15 @@ def test_a_reply_that_says_it_is_compressed_and_is_not_is_taken_as_it_is() -> No
     with_producer(scenario)
 
 
-def test_a_request_without_a_reply_times_out_and_says_what_to_check_and_the_late_reply_is_counted() -> None:
+def test_a_request_without_a_reply_times_out_and_says_what_to_check_and_the_late_reply_is_counted() -> (
+    None
+):
     async def scenario(cluster: ScriptedCluster, producer: Producer) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
         with pytest.raises(
-            RequestTimeoutError, match="Check that a consumer of the topic is running, that it replies"
+            RequestTimeoutError,
+            match="Check that a consumer of the topic is running, that it replies",
         ) as caught:
             await producer.request(Message("orders", b"x"), timeout=2)
         assert loop.time() - began == pytest.approx(2, abs=0.001)
@@ -187,7 +222,9 @@ def test_a_second_reply_to_the_same_request_is_dropped() -> None:
 def test_a_request_that_cannot_be_sent_fails_at_once_with_the_error_of_the_send() -> None:
     async def scenario(cluster: ScriptedCluster, producer: Producer) -> None:
         loop = asyncio.get_running_loop()
-        cluster.broker.script[RequestCode.SEND_MESSAGE_V2].append(refusal(ResponseCode.MESSAGE_ILLEGAL, "too odd"))
+        cluster.broker.script[RequestCode.SEND_MESSAGE_V2].append(
+            refusal(ResponseCode.MESSAGE_ILLEGAL, "too odd")
+        )
         began = loop.time()
         with pytest.raises(SendError, match="too odd"):
             await producer.request(Message("orders", b"x"), timeout=60)
@@ -215,7 +252,10 @@ def test_no_more_requests_wait_than_may() -> None:
     async def scenario(cluster: ScriptedCluster, producer: Producer) -> None:
         requests = producer._started().instance.requests
         requests.limit = 2
-        waiting = [asyncio.create_task(producer.request(Message("orders", b"x"), timeout=5)) for _ in range(2)]
+        waiting = [
+            asyncio.create_task(producer.request(Message("orders", b"x"), timeout=5))
+            for _ in range(2)
+        ]
         await until(lambda: len(asked(cluster)) == 2)
         with pytest.raises(RequestError, match="2 requests of this client wait for replies"):
             await producer.request(Message("orders", b"x"), timeout=5)
@@ -327,7 +367,9 @@ def test_a_broker_that_answers_no_heartbeat_is_not_asked_but_another_one() -> No
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_whatever_brokers_do_every_request_ends_by_its_deadline_with_its_own_reply_or_an_error(seed: int) -> None:
+def test_whatever_brokers_do_every_request_ends_by_its_deadline_with_its_own_reply_or_an_error(
+    seed: int,
+) -> None:
     async def main(simulation: Simulation) -> None:
         source, loop = simulation.random, asyncio.get_running_loop()
         ends: list[type | None] = []
@@ -352,7 +394,9 @@ def test_whatever_brokers_do_every_request_ends_by_its_deadline_with_its_own_rep
                         properties = decode_properties(request.properties or "")
                         text = f"CORRELATION_ID\x01{properties['CORRELATION_ID']}\x02"
                         with contextlib.suppress(RemotingError):
-                            await broker.push_reply(properties["REPLY_TO_CLIENT"], text, b"re:" + body)
+                            await broker.push_reply(
+                                properties["REPLY_TO_CLIENT"], text, b"re:" + body
+                            )
                 seen = len(broker.received)
 
         async def trouble(broker: ScriptedBroker) -> None:
@@ -367,7 +411,11 @@ def test_whatever_brokers_do_every_request_ends_by_its_deadline_with_its_own_rep
 
         async with scripted_cluster(simulation, brokers=2) as cluster:
             cluster.name_server.route("c_REPLY_TOPIC", *cluster.brokers, queues=1)
-            beside = [asyncio.create_task(work(broker)) for broker in cluster.brokers for work in (reply_to_most, trouble)]
+            beside = [
+                asyncio.create_task(work(broker))
+                for broker in cluster.brokers
+                for work in (reply_to_most, trouble)
+            ]
             async with producer_of(cluster) as producer:
                 await asyncio.gather(*(ask(producer, number) for number in range(200)))
                 assert len(producer._started().instance.requests) == 0
@@ -383,14 +431,19 @@ def test_whatever_brokers_do_every_request_ends_by_its_deadline_with_its_own_rep
 def test_a_request_goes_where_it_is_told() -> None:
     async def scenario(cluster: ScriptedCluster, producer: Producer) -> None:
         queue = (await producer.publish_queues("orders"))[2]
-        for number, where in enumerate([{"queue": queue}, {"selector": lambda queues, _: queues[2]}, {"sharding_key": 17}]):
+        for number, where in enumerate(
+            [{"queue": queue}, {"selector": lambda queues, _: queues[2]}, {"sharding_key": 17}]
+        ):
             waiting = asyncio.create_task(producer.request(Message("orders", b"x"), **where))  # type: ignore[arg-type]
             await answer(cluster, number=number)
             await waiting
         sent = cluster.broker.requests(SendMessageV2)
         assert [request.queue_id for request in sent] == [2, 2, 17 % 4]
         with pytest.raises(ConfigError):
-            await producer.request(Message("orders", b"x"), selector=lambda queues, _: MessageQueue("orders", "broker-a", 9))
+            await producer.request(
+                Message("orders", b"x"),
+                selector=lambda queues, _: MessageQueue("orders", "broker-a", 9),
+            )
 
     with_producer(scenario)
 
@@ -401,12 +454,15 @@ def test_a_namespace_is_put_on_the_request_topic() -> None:
         waiting = asyncio.create_task(producer.request(Message("orders", b"x")))
         await answer(cluster)
         await waiting
-        assert [request.topic for request in cluster.broker.requests(SendMessageV2)] == ["ns%orders"]
+        assert [request.topic for request in cluster.broker.requests(SendMessageV2)] == [
+            "ns%orders"
+        ]
 
     with_producer(scenario, namespace="ns")
 
 
-# --- replying ------------------------------------------------------------------------------------------------------------------
+# --- replying
+# -----------------------------------------------------------------------------------------------
 
 
 def test_a_reply_carries_what_the_request_said_and_is_not_a_plain_send() -> None:
@@ -464,11 +520,21 @@ def test_a_reply_is_brought_to_the_broker_that_the_request_came_from_and_else_to
     async def scenario(cluster: ScriptedCluster, producer: Producer) -> None:
         one, two = cluster.brokers
         waiting = asyncio.create_task(producer.request(Message("orders", b"x"), timeout=10))
-        await until(lambda: len(asked(cluster)) == 1 and all(producer.client_id in b.producing for b in cluster.brokers))
+        await until(
+            lambda: (
+                len(asked(cluster)) == 1
+                and all(producer.client_id in b.producing for b in cluster.brokers)
+            )
+        )
         sent = asked(cluster)[0][1]
-        request = a_request("broker-b", "".join(f"{name}\x01{value}\x02" for name, value in {**sent, "CLUSTER": "c"}.items()))
+        request = a_request(
+            "broker-b",
+            "".join(f"{name}\x01{value}\x02" for name, value in {**sent, "CLUSTER": "c"}.items()),
+        )
         async with producer_of(cluster, instance_name="replier") as replier:
-            two.script[RequestCode.SEND_REPLY_MESSAGE_V2].append(refusal(ResponseCode.SYSTEM_ERROR, "not found"))
+            two.script[RequestCode.SEND_REPLY_MESSAGE_V2].append(
+                refusal(ResponseCode.SYSTEM_ERROR, "not found")
+            )
             result = await replier.reply(request, b"by one", timeout=5)
             assert result.queue.broker_name == "broker-a"
             assert (await waiting).body == b"by one"
@@ -484,7 +550,10 @@ def test_a_reply_that_reaches_nobody_is_an_error_with_the_cause() -> None:
     async def scenario(cluster: ScriptedCluster, producer: Producer) -> None:
         with pytest.raises(ReplyError, match="channel of <somebody> not found") as caught:
             await producer.reply(a_request(), b"that")
-        assert (caught.value.client_id, caught.value.code) == ("somebody", ResponseCode.SYSTEM_ERROR)
+        assert (caught.value.client_id, caught.value.code) == (
+            "somebody",
+            ResponseCode.SYSTEM_ERROR,
+        )
         text = str(caught.value)
         assert "REQUEST-1" in text
         assert "that producer has ended, gave up, or is just connecting again" in text
@@ -501,8 +570,14 @@ def test_a_refused_reply_is_tried_again_for_who_is_just_connecting() -> None:
         waiting = asyncio.create_task(producer.request(Message("orders", b"x"), timeout=10))
         await until(lambda: len(asked(cluster)) == 1)
         sent = asked(cluster)[0][1]
-        request = a_request(properties="".join(f"{name}\x01{value}\x02" for name, value in {**sent, "CLUSTER": "c"}.items()))
-        cluster.broker.script[RequestCode.SEND_REPLY_MESSAGE_V2].append(refusal(ResponseCode.SYSTEM_ERROR, "not found"))
+        request = a_request(
+            properties="".join(
+                f"{name}\x01{value}\x02" for name, value in {**sent, "CLUSTER": "c"}.items()
+            )
+        )
+        cluster.broker.script[RequestCode.SEND_REPLY_MESSAGE_V2].append(
+            refusal(ResponseCode.SYSTEM_ERROR, "not found")
+        )
         await producer.reply(request, b"that")
         assert (await waiting).body == b"that"
 
@@ -511,8 +586,12 @@ def test_a_refused_reply_is_tried_again_for_who_is_just_connecting() -> None:
 
 def test_only_a_request_can_be_replied_to() -> None:
     for missing in ("REPLY_TO_CLIENT", "CORRELATION_ID", "CLUSTER"):
-        pairs = {name: value for name, value in decode_properties(REQUEST).items() if name != missing}
-        request = a_request(properties="".join(f"{name}\x01{value}\x02" for name, value in pairs.items()))
+        pairs = {
+            name: value for name, value in decode_properties(REQUEST).items() if name != missing
+        }
+        request = a_request(
+            properties="".join(f"{name}\x01{value}\x02" for name, value in pairs.items())
+        )
         with pytest.raises(MessageError, match=f"wants no reply: it has no property {missing}"):
             reply_to(request, b"x")
     assert reply_to(a_request(), "text").body == b"text"
@@ -523,7 +602,11 @@ def test_a_long_reply_is_compressed() -> None:
         waiting = asyncio.create_task(producer.request(Message("orders", b"x"), timeout=10))
         await until(lambda: len(asked(cluster)) == 1)
         sent = asked(cluster)[0][1]
-        request = a_request(properties="".join(f"{name}\x01{value}\x02" for name, value in {**sent, "CLUSTER": "c"}.items()))
+        request = a_request(
+            properties="".join(
+                f"{name}\x01{value}\x02" for name, value in {**sent, "CLUSTER": "c"}.items()
+            )
+        )
         await producer.reply(request, b"long " * 1000)
         (reply,) = cluster.broker.requests(SendReplyMessageV2)
         assert reply.sys_flag & SysFlag.COMPRESSED

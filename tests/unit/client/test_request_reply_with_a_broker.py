@@ -1,4 +1,5 @@
-"""Request and reply end to end: our clients, both faces, and our broker in the same loop or in a thread."""
+"""Request and reply end to end: our clients, both faces, and our broker in the same loop or in a
+thread."""
 
 from __future__ import annotations
 
@@ -20,19 +21,38 @@ REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"
 def test_requests_are_replied_to_and_the_replies_are_kept() -> None:
     async def story() -> None:
         async def handle(request: Delivery) -> None:
-            await consumer.reply(request, b"re:" + request.body, properties={"n": request.properties["n"]})
+            await consumer.reply(
+                request, b"re:" + request.body, properties={"n": request.properties["n"]}
+            )
 
         async with running_broker() as broker:
             await broker.create_topic("questions", 4)
             consumer = PushConsumer(
-                broker.namesrv, group="g", topic="questions", consume_from=ConsumeFrom.FIRST, handler=handle
+                broker.namesrv,
+                group="g",
+                topic="questions",
+                consume_from=ConsumeFrom.FIRST,
+                handler=handle,
             )
-            async with consumer, Producer(broker.namesrv) as producer, PullConsumer(broker.namesrv, group="r") as reader:
+            async with (
+                consumer,
+                Producer(broker.namesrv) as producer,
+                PullConsumer(broker.namesrv, group="r") as reader,
+            ):
                 questions = [
-                    Message("questions", f"{n} " * (3000 if n % 10 == 9 else 1), properties={"n": f"{n}"}) for n in range(50)
+                    Message(
+                        "questions",
+                        f"{n} " * (3000 if n % 10 == 9 else 1),
+                        properties={"n": f"{n}"},
+                    )
+                    for n in range(50)
                 ]
-                replies = await asyncio.gather(*(producer.request(question, timeout=30) for question in questions))
-                assert [reply.body for reply in replies] == [b"re:" + question.body for question in questions]
+                replies = await asyncio.gather(
+                    *(producer.request(question, timeout=30) for question in questions)
+                )
+                assert [reply.body for reply in replies] == [
+                    b"re:" + question.body for question in questions
+                ]
                 assert [reply.properties["n"] for reply in replies] == [f"{n}" for n in range(50)]
                 assert producer.late_replies == 0
                 (queue,) = await reader.queues(REPLY_TOPIC)
@@ -50,7 +70,9 @@ def test_a_producer_that_gave_up_gets_nothing_and_one_that_left_is_told_to_the_r
     async def story() -> None:
         async with running_broker() as broker:
             await broker.create_topic("questions", 1)
-            consumer = PushConsumer(broker.namesrv, group="g", topic="questions", consume_from=ConsumeFrom.FIRST)
+            consumer = PushConsumer(
+                broker.namesrv, group="g", topic="questions", consume_from=ConsumeFrom.FIRST
+            )
             async with consumer, Producer(broker.namesrv, instance_name="stays") as producer:
                 with pytest.raises(RequestTimeoutError):
                     await producer.request(Message("questions", b"first"), timeout=0.2)
@@ -75,11 +97,18 @@ def test_the_blocking_faces_request_and_reply_from_plain_threads() -> None:
     with BrokerThread() as broker:
         broker.create_topic("questions", queues=2)
         consumer = without_await.PushConsumer(
-            broker.namesrv, group="g", topic="questions", consume_from=ConsumeFrom.FIRST, handler=handle
+            broker.namesrv,
+            group="g",
+            topic="questions",
+            consume_from=ConsumeFrom.FIRST,
+            handler=handle,
         )
         with consumer, without_await.Producer(broker.namesrv) as producer:
             assert producer.request(Message("questions", b"one"), timeout=30).body == b"re:one"
-            assert producer.request(Message("questions", b"two"), timeout=30, sharding_key=1).body == b"re:two"
+            assert (
+                producer.request(Message("questions", b"two"), timeout=30, sharding_key=1).body
+                == b"re:two"
+            )
             assert producer.late_replies == 0
     assert threads
     assert threading.main_thread() not in threads
@@ -95,7 +124,9 @@ def test_the_blocking_producer_replies_to_what_a_pull_consumer_got() -> None:
         ):
             answers: list[bytes] = []
             question = Message("questions", b"one")
-            asker = threading.Thread(target=lambda: answers.append(asking.request(question, timeout=30).body))
+            asker = threading.Thread(
+                target=lambda: answers.append(asking.request(question, timeout=30).body)
+            )
             asker.start()
             (queue,) = consumer.queues("questions")
             (request,) = consumer.pull(queue, 0, wait=30).messages

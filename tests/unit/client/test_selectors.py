@@ -1,4 +1,5 @@
-"""Ways to choose a queue, as pure functions and through the producer. What they must equal in Java is in tests/golden/test_clients.py."""
+"""Ways to choose a queue, as pure functions and through the producer. What they must equal in Java
+is in tests/golden/test_clients.py."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.testing.simulation import Simulation, simulate
 
-QUEUES = [MessageQueue("t", broker, i) for broker in ("near@a", "near@b", "far@c") for i in range(4)]
+QUEUES = [
+    MessageQueue("t", broker, i) for broker in ("near@a", "near@b", "far@c") for i in range(4)
+]
 MESSAGE = Message("t", b"x")
 
 
@@ -54,8 +57,13 @@ def test_only_the_keys_of_a_queue_that_goes_move_on_the_ring() -> None:
 
 def test_messages_with_one_sharding_key_lie_in_one_queue_in_order() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster) as producer:
-            results = [await producer.send("orders", f"{i}", sharding_key="order-42") for i in range(6)]
+        async with (
+            scripted_cluster(simulation, brokers=2) as cluster,
+            producer_of(cluster) as producer,
+        ):
+            results = [
+                await producer.send("orders", f"{i}", sharding_key="order-42") for i in range(6)
+            ]
             (queue,) = {result.queue for result in results}
             assert [result.queue_offset for result in results] == list(range(6))
             broker = cluster.brokers[queue.broker_name == "broker-b"]
@@ -67,17 +75,32 @@ def test_messages_with_one_sharding_key_lie_in_one_queue_in_order() -> None:
 
 def test_a_selector_chooses_for_every_way_to_send_and_has_one_attempt() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster) as producer:
+        async with (
+            scripted_cluster(simulation, brokers=2) as cluster,
+            producer_of(cluster) as producer,
+        ):
             queue = MessageQueue("orders", "broker-b", 3)
-            assert (await producer.send("orders", b"x", selector=lambda queues, _: queues[-1])).queue == queue
-            await producer.send_oneway(Message("orders", b"y"), selector=lambda queues, _: queues[-1])
+            assert (
+                await producer.send("orders", b"x", selector=lambda queues, _: queues[-1])
+            ).queue == queue
+            await producer.send_oneway(
+                Message("orders", b"y"), selector=lambda queues, _: queues[-1]
+            )
             await producer.send("orders", b"z", queue=queue)
-            assert [request.queue_id for request in cluster.brokers[1].requests(SendMessageV2)] == [3, 3, 3]
-            cluster.brokers[1].script[RequestCode.SEND_MESSAGE_V2].append(refusal(ResponseCode.SYSTEM_BUSY))
+            assert [request.queue_id for request in cluster.brokers[1].requests(SendMessageV2)] == [
+                3,
+                3,
+                3,
+            ]
+            cluster.brokers[1].script[RequestCode.SEND_MESSAGE_V2].append(
+                refusal(ResponseCode.SYSTEM_BUSY)
+            )
             with pytest.raises(SendError, match="1 attempt"):
                 await producer.send("orders", b"x", selector=lambda queues, _: queues[-1])
             with pytest.raises(ConfigError, match="none of the 8 queues"):
-                await producer.send("orders", b"x", selector=lambda *_: MessageQueue("orders", "broker-z", 0))
+                await producer.send(
+                    "orders", b"x", selector=lambda *_: MessageQueue("orders", "broker-z", 0)
+                )
             with pytest.raises(TypeError, match="give one of them"):
                 await producer.send("orders", b"x", queue=queue, sharding_key="k")
 

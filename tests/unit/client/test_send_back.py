@@ -1,4 +1,5 @@
-"""A consumer that could not handle a message gives it back: to its broker, else as a plain message, else it keeps it."""
+"""A consumer that could not handle a message gives it back: to its broker, else as a plain message,
+else it keeps it."""
 
 from __future__ import annotations
 
@@ -23,7 +24,10 @@ def backs(cluster: ScriptedCluster, broker: int = 0) -> list[ConsumerSendMsgBack
     return cluster.brokers[broker].requests(ConsumerSendMsgBack)
 
 
-@pytest.mark.parametrize(("how", "level"), [("exception", 0), ("Retry", 0), ("Retry(level=5)", 5), ("retry(level=-1)", -1)])
+@pytest.mark.parametrize(
+    ("how", "level"),
+    [("exception", 0), ("Retry", 0), ("Retry(level=5)", 5), ("retry(level=-1)", -1)],
+)
 def test_a_message_that_failed_is_sent_back_and_the_offset_goes_on(how: str, level: int) -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
@@ -46,7 +50,10 @@ def test_a_message_that_failed_is_sent_back_and_the_offset_goes_on(how: str, lev
                 await until(lambda: len(seen) == 3 and len(backs(cluster)) == 1)
             (back,) = backs(cluster)
             assert (back.group, back.delay_level, back.max_reconsume_times) == ("readers", level, 7)
-            assert (back.offset, back.origin_topic) == (len(cluster.broker.entries["orders", 0][0]), "orders")
+            assert (back.offset, back.origin_topic) == (
+                len(cluster.broker.entries["orders", 0][0]),
+                "orders",
+            )
             assert sorted(seen) == [b"m0", b"m1", b"m2"], "it does not come again by itself"
             assert committed(cluster) == 3, "and is given back before the consumer has gone"
 
@@ -57,7 +64,9 @@ def test_what_its_broker_refuses_goes_to_the_retry_topic_as_a_plain_message() ->
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             cluster.name_server.route(RETRY, cluster.broker, queues=1)
-            cluster.broker.store("orders", 0, b"body", "UNIQ_KEY\x01U1\x02TAGS\x01a\x02TRAN_MSG\x01true\x02")
+            cluster.broker.store(
+                "orders", 0, b"body", "UNIQ_KEY\x01U1\x02TAGS\x01a\x02TRAN_MSG\x01true\x02"
+            )
             handled: list[tuple[str, bytes]] = []
 
             async def handle(message: Delivery) -> None:
@@ -72,9 +81,12 @@ def test_what_its_broker_refuses_goes_to_the_retry_topic_as_a_plain_message() ->
             assert (plain.topic, plain.reconsume_times, plain.max_reconsume_times) == (RETRY, 1, 4)
             properties = decode_properties(plain.properties)
             assert properties.pop("ORIGIN_MESSAGE_ID")
-            assert properties == {"UNIQ_KEY": "U1", "TAGS": "a", "RETRY_TOPIC": "orders", "DELAY": "3"} | {
-                "TURBOPUMP_FAILURE": "1 ValueError: not now"
-            }
+            assert properties == {
+                "UNIQ_KEY": "U1",
+                "TAGS": "a",
+                "RETRY_TOPIC": "orders",
+                "DELAY": "3",
+            } | {"TURBOPUMP_FAILURE": "1 ValueError: not now"}
             assert committed(cluster) == 1
 
     simulate(1, scenario)
@@ -97,7 +109,10 @@ def test_a_broker_that_does_not_answer_is_passed_over_for_another() -> None:
 
             async with consumer_of(cluster, handler=handle):
                 await until(lambda: len(seen) == 2)
-            assert (len(first.requests(SendMessageV2)), len(second.requests(SendMessageV2))) == (1, 1)
+            assert (len(first.requests(SendMessageV2)), len(second.requests(SendMessageV2))) == (
+                1,
+                1,
+            )
             assert len(backs(cluster)) == 1
             assert committed(cluster) == 1
 

@@ -36,11 +36,19 @@ def test_a_retry_is_an_attempt_and_only_what_ends_in_an_error_is_given_up() -> N
             script = cluster.broker.script[RequestCode.SEND_MESSAGE_V2]
             script.append(refusal(ResponseCode.SYSTEM_BUSY))
             await producer.send("orders", b"again")
-            assert (producer.statistics.stored, producer.statistics.failed, producer.statistics.given_up) == (2, 1, 0)
+            assert (
+                producer.statistics.stored,
+                producer.statistics.failed,
+                producer.statistics.given_up,
+            ) == (2, 1, 0)
             script.append(refusal(ResponseCode.MESSAGE_ILLEGAL))
             with pytest.raises(SendError):
                 await producer.send("orders", b"odd")
-            assert (producer.statistics.stored, producer.statistics.failed, producer.statistics.given_up) == (2, 2, 1)
+            assert (
+                producer.statistics.stored,
+                producer.statistics.failed,
+                producer.statistics.given_up,
+            ) == (2, 2, 1)
             with pytest.raises(RouteNotFoundError):
                 await producer.send("nowhere", b"x", timeout=0.5)
             assert producer.statistics.given_up == 2
@@ -54,7 +62,10 @@ def test_statistics_add_up_and_show_themselves() -> None:
         statistics.count_stored("a", seconds)
     statistics.count_failed("b")
     assert (statistics.stored, statistics.failed, statistics.brokers["b"].mean_ms) == (2, 1, 0.0)
-    assert (statistics.brokers["a"].mean_ms, statistics.brokers["a"].longest_s) == (pytest.approx(2.0), 0.003)
+    assert (statistics.brokers["a"].mean_ms, statistics.brokers["a"].longest_s) == (
+        pytest.approx(2.0),
+        0.003,
+    )
     assert "stored=2, failed=1, given_up=0" in repr(statistics)
     assert "mean=2.000 ms longest=3.0 ms" in repr(statistics)
 
@@ -64,9 +75,18 @@ def test_a_batch_tells_the_id_of_each_message() -> None:
         async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
             result = await producer.send_batch([Message("orders", b"x"), Message("orders", b"y")])
             assert result.msg_ids == tuple(result.msg_id.split(","))
-            ((request, body),) = [pair for pair in cluster.broker.received if pair[0].code == RequestCode.SEND_BATCH_MESSAGE]
-            assert "UNIQ_KEY" not in request.properties, "brokers before 5.3.4 would give all messages that one id"
-            assert [f"UNIQ_KEY\x01{each}\x02".encode() in body for each in result.msg_ids] == [True, True]
+            ((request, body),) = [
+                pair
+                for pair in cluster.broker.received
+                if pair[0].code == RequestCode.SEND_BATCH_MESSAGE
+            ]
+            assert "UNIQ_KEY" not in request.properties, (
+                "brokers before 5.3.4 would give all messages that one id"
+            )
+            assert [f"UNIQ_KEY\x01{each}\x02".encode() in body for each in result.msg_ids] == [
+                True,
+                True,
+            ]
             assert (await producer.send("orders", b"x")).msg_ids[1:] == ()
 
     simulate(1, scenario)

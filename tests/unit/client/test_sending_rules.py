@@ -1,4 +1,5 @@
-"""What a message carries: compression, namespaces, hooks, signatures; and what its error says. In virtual time."""
+"""What a message carries: compression, namespaces, hooks, signatures; and what its error says. In
+virtual time."""
 
 from __future__ import annotations
 
@@ -10,7 +11,13 @@ import pytest
 from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster, until
 from tests.unit.client.test_producer import producer_of
 
-from turbopump.client.hooks import EndTransactionContext, MessageKind, SendContext, SendHook, SendHooks
+from turbopump.client.hooks import (
+    EndTransactionContext,
+    MessageKind,
+    SendContext,
+    SendHook,
+    SendHooks,
+)
 from turbopump.client.identity import Credentials, Dress
 from turbopump.client.producer import Producer
 from turbopump.client.pull_consumer import PullConsumer
@@ -34,7 +41,8 @@ from turbopump.testing.simulation import Simulation, simulate
 TEXT = bytes(random.Random(1).choices(b"abcdefgh ", k=20_000))
 
 
-# --- settings ------------------------------------------------------------------------------------------------------------------
+# --- settings
+# -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -50,7 +58,9 @@ TEXT = bytes(random.Random(1).choices(b"abcdefgh ", k=20_000))
         ({"compress_from": -1}, "compress_from=-1 must be"),
     ],
 )
-def test_a_setting_that_cannot_be_is_refused_in_a_sentence(settings: dict[str, Any], said: str) -> None:
+def test_a_setting_that_cannot_be_is_refused_in_a_sentence(
+    settings: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ConfigError, match=said):
         Producer("127.0.0.1:9876", **settings)
 
@@ -64,17 +74,25 @@ def test_a_selector_beside_a_sharding_key_is_refused() -> None:
     simulate(1, scenario)
 
 
-# --- content -----------------------------------------------------------------------------------------------------------------
+# --- content
+# -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("kind", "flag"), [("zlib", ZLIB), ("lz4", LZ4), ("zstd", ZSTD)])
 @pytest.mark.parametrize("level", [None, 1, 9])
-def test_bodies_travel_compressed_in_the_kind_and_level_asked_for(kind: str, flag: int, level: int | None) -> None:
+def test_bodies_travel_compressed_in_the_kind_and_level_asked_for(
+    kind: str, flag: int, level: int | None
+) -> None:
     async def scenario(simulation: Simulation) -> None:
         settings = {"compression": kind, "compression_level": level}
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, **settings) as producer:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, **settings) as producer,
+        ):
             result = await producer.send("orders", TEXT)
-            ((request, body),) = [pair for pair in cluster.broker.received if isinstance(pair[0], SendMessageV2)]
+            ((request, body),) = [
+                pair for pair in cluster.broker.received if isinstance(pair[0], SendMessageV2)
+            ]
             entry = decode_entry(cluster.broker.entries["orders", result.queue.queue_id][0])
             assert request.sys_flag & COMPRESSION_MASK == flag
             assert len(body) < len(TEXT)
@@ -88,7 +106,11 @@ def test_a_higher_level_makes_bodies_smaller() -> None:
     async def size_at(cluster: ScriptedCluster, level: int) -> int:
         async with producer_of(cluster, compression_level=level) as producer:
             await producer.send("orders", TEXT)
-        return min(len(body) for request, body in cluster.broker.received if isinstance(request, SendMessageV2))
+        return min(
+            len(body)
+            for request, body in cluster.broker.received
+            if isinstance(request, SendMessageV2)
+        )
 
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation) as cluster:
@@ -99,14 +121,16 @@ def test_a_higher_level_makes_bodies_smaller() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "level"), [("gzip", None), ("zlib", 10), ("zlib", -1), ("zstd", 0), ("zstd", 23), ("lz4", 17)]
+    ("kind", "level"),
+    [("gzip", None), ("zlib", 10), ("zlib", -1), ("zstd", 0), ("zstd", 23), ("lz4", 17)],
 )
 def test_an_unknown_kind_or_level_is_refused(kind: str, level: int | None) -> None:
     with pytest.raises(ConfigError, match="compression"):
         Compression(4096, kind, level)
 
 
-# --- namespaces --------------------------------------------------------------------------------------------------------------
+# --- namespaces
+# -----------------------------------------------------------------------------------------------
 
 
 def test_a_namespace_wraps_names_on_the_wire_and_users_do_not_see_it() -> None:
@@ -118,15 +142,24 @@ def test_a_namespace_wraps_names_on_the_wire_and_users_do_not_see_it() -> None:
             queue = (await producer.publish_queues("orders"))[2]
             assert queue == MessageQueue("orders", "broker-a", 2)
             assert (await producer.send("orders", b"x", queue=queue)).queue == queue
-            assert (await producer.send("orders", b"x", selector=lambda queues, _: queues[2])).queue == queue
-            assert (await producer.send_batch([Message("orders", b"x"), Message("orders", b"y")])).queue.topic == "orders"
+            assert (
+                await producer.send("orders", b"x", selector=lambda queues, _: queues[2])
+            ).queue == queue
+            assert (
+                await producer.send_batch([Message("orders", b"x"), Message("orders", b"y")])
+            ).queue.topic == "orders"
             await producer.send_oneway("orders", b"x", queue=queue)
             await until(lambda: len(cluster.broker.requests(SendMessageV2)) == 3)
-            for request in [*cluster.broker.requests(SendMessageV2), *cluster.broker.requests(SendBatchMessage)]:
+            for request in [
+                *cluster.broker.requests(SendMessageV2),
+                *cluster.broker.requests(SendBatchMessage),
+            ]:
                 assert (request.topic, request.producer_group) == ("space%orders", "space%sellers")
                 assert "INSTANCE_ID\x01space\x02" in request.properties
             await until(lambda: bool(cluster.broker.heartbeats))
-            assert [data.group_name for data in cluster.broker.heartbeats[-1].producer_data_set] == ["space%sellers"]
+            assert [
+                data.group_name for data in cluster.broker.heartbeats[-1].producer_data_set
+            ] == ["space%sellers"]
             with pytest.raises(MessageError, match="at most 127"):
                 await producer.send("t" * 125, b"x")
 
@@ -165,7 +198,12 @@ def test_a_namespace_of_the_second_kind_stands_in_every_request() -> None:
             async with producer_of(cluster, namespace_v2="space") as producer:
                 await producer.send("orders", b"x")
                 await until(lambda: RequestCode.HEART_BEAT in tap.codes())
-            assert {GetRouteInfo.code, SendMessageV2.code, Heartbeat.code, UnregisterClient.code} <= tap.codes()
+            assert {
+                GetRouteInfo.code,
+                SendMessageV2.code,
+                Heartbeat.code,
+                UnregisterClient.code,
+            } <= tap.codes()
             for command in tap.commands:
                 assert command.ext is not None
                 assert (command.ext["ns"], command.ext["nsd"]) == ("space", "true")
@@ -173,7 +211,8 @@ def test_a_namespace_of_the_second_kind_stands_in_every_request() -> None:
     simulate(1, scenario)
 
 
-# --- signatures --------------------------------------------------------------------------------------------------------------
+# --- signatures
+# -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("token", [None, "token"])
@@ -226,7 +265,8 @@ def test_clients_of_other_credentials_do_not_share_connections_and_empty_ones_ar
         Credentials("a", "")
 
 
-# --- hooks -------------------------------------------------------------------------------------------------------------------
+# --- hooks
+# -----------------------------------------------------------------------------------------------
 
 
 class Notes(SendHook):
@@ -246,7 +286,10 @@ class Notes(SendHook):
 def test_hooks_see_each_attempt_before_and_after() -> None:
     async def scenario(simulation: Simulation) -> None:
         notes = Notes()
-        async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster, hooks=[notes]) as producer:
+        async with (
+            scripted_cluster(simulation, brokers=2) as cluster,
+            producer_of(cluster, hooks=[notes]) as producer,
+        ):
             for broker in cluster.brokers:
                 broker.script[RequestCode.SEND_MESSAGE_V2].append(refusal(ResponseCode.SYSTEM_BUSY))
             cluster.brokers[1].script[RequestCode.SEND_MESSAGE_V2].clear()
@@ -263,7 +306,11 @@ def test_hooks_see_each_attempt_before_and_after() -> None:
             failed, done = notes.contexts
             assert isinstance(failed.error, Exception)
             assert done.result is not None
-            assert (done.kind, done.properties["TAGS"], done.address) == (MessageKind.DELAY, "t", cluster.broker.address)
+            assert (done.kind, done.properties["TAGS"], done.address) == (
+                MessageKind.DELAY,
+                "t",
+                cluster.broker.address,
+            )
             assert (done.state["n"], done.cost_ms >= 0) == (3, True)
 
     simulate(1, scenario)
@@ -276,17 +323,25 @@ def test_hooks_see_the_names_that_the_user_gave() -> None:
         notes = Notes()
         async with scripted_cluster(simulation) as cluster:
             cluster.name_server.route("north%orders", cluster.broker)
-            async with producer_of(cluster, group="sellers", namespace="north", hooks=[notes]) as producer:
+            async with producer_of(
+                cluster, group="sellers", namespace="north", hooks=[notes]
+            ) as producer:
                 queue = (await producer.publish_queues("orders"))[1]
                 await producer.send("orders", b"x", queue=queue)
-                await producer.send_batch([Message("orders", b"y"), Message("orders", b"z")], queue=queue)
+                await producer.send_batch(
+                    [Message("orders", b"y"), Message("orders", b"z")], queue=queue
+                )
                 await producer.send_oneway("orders", b"x", queue=queue)
-        assert [(seen.group, seen.topic, seen.queue) for seen in notes.contexts] == [("sellers", "orders", queue)] * 3
+        assert [(seen.group, seen.topic, seen.queue) for seen in notes.contexts] == [
+            ("sellers", "orders", queue)
+        ] * 3
         results = [seen.result.queue for seen in notes.contexts if seen.result is not None]
         assert results == [queue] * 2
         assert queue == MessageQueue("orders", "broker-a", 1)
         sent = cluster.broker.requests(SendMessageV2)
-        assert [(request.producer_group, request.topic) for request in sent] == [("north%sellers", "north%orders")] * 2
+        assert [(request.producer_group, request.topic) for request in sent] == [
+            ("north%sellers", "north%orders")
+        ] * 2
 
     simulate(1, scenario)
 
@@ -298,13 +353,20 @@ def test_hooks_see_the_names_that_the_user_gave_when_a_transaction_ends() -> Non
         def end_transaction(self, context: EndTransactionContext) -> None:
             ended.append(context)
 
-    told = EndTransactionContext("north%sellers", "north%orders", {}, "a:1", "ID", None, "COMMIT_MESSAGE", from_check=True)
+    told = EndTransactionContext(
+        "north%sellers", "north%orders", {}, "a:1", "ID", None, "COMMIT_MESSAGE", from_check=True
+    )
     SendHooks([Hook()], "north").end_transaction(told)
     SendHooks([Hook()]).end_transaction(told)
-    assert [(context.group, context.topic) for context in ended] == [("sellers", "orders"), ("north%sellers", "north%orders")]
+    assert [(context.group, context.topic) for context in ended] == [
+        ("sellers", "orders"),
+        ("north%sellers", "north%orders"),
+    ]
 
 
-def test_a_hook_may_forbid_and_one_that_fails_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_hook_may_forbid_and_one_that_fails_changes_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     class Strict(SendHook):
         def forbid(self, context: SendContext) -> None:
             if "secret" in context.properties:
@@ -314,7 +376,10 @@ def test_a_hook_may_forbid_and_one_that_fails_changes_nothing(caplog: pytest.Log
             raise RuntimeError("a bug of mine")
 
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, hooks=[Strict()]) as producer:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, hooks=[Strict()]) as producer,
+        ):
             with pytest.raises(MessageError, match="no secrets"):
                 await producer.send("orders", b"x", properties={"secret": "1"})
             assert cluster.broker.requests(SendMessageV2) == []
@@ -327,13 +392,18 @@ def test_a_hook_may_forbid_and_one_that_fails_changes_nothing(caplog: pytest.Log
 
 
 @pytest.mark.parametrize("odd", [None, 5, ["a"], {5: "x"}, {"x": b"y"}])
-def test_a_hook_that_makes_the_properties_something_else_changes_nothing(odd: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_hook_that_makes_the_properties_something_else_changes_nothing(
+    odd: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     class Odd(SendHook):
         def before(self, context: SendContext) -> None:
             context.properties = odd
 
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, hooks=[Odd()]) as producer:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, hooks=[Odd()]) as producer,
+        ):
             result = await producer.send("orders", b"x", properties={"mine": "stays"})
             stored = decode_entry(cluster.broker.entries["orders", result.queue.queue_id][0])
             assert (stored.properties["mine"], stored.msg_id) == ("stays", result.msg_id)
@@ -349,15 +419,22 @@ def test_a_hook_does_not_change_the_id_that_the_sender_is_told(change: dict[str,
             context.properties = {"added": "yes", **change}
 
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, hooks=[Renaming()]) as producer:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, hooks=[Renaming()]) as producer,
+        ):
             result = await producer.send("orders", b"x")
             stored = decode_entry(cluster.broker.entries["orders", result.queue.queue_id][0])
-            assert (stored.properties["added"], stored.properties["UNIQ_KEY"]) == ("yes", result.msg_id)
+            assert (stored.properties["added"], stored.properties["UNIQ_KEY"]) == (
+                "yes",
+                result.msg_id,
+            )
 
     simulate(1, scenario)
 
 
-# --- errors ------------------------------------------------------------------------------------------------------------------
+# --- errors
+# -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -370,15 +447,30 @@ def test_a_hook_does_not_change_the_id_that_the_sender_is_told(change: dict[str,
         (ResponseCode.MESSAGE_ILLEGAL, "size, properties"),
     ],
 )
-def test_an_error_says_what_was_tried_how_long_it_took_what_was_answered_and_what_to_check(code: int, remedy: str) -> None:
+def test_an_error_says_what_was_tried_how_long_it_took_what_was_answered_and_what_to_check(
+    code: int, remedy: str
+) -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, retries=1) as producer:
-            cluster.broker.script[RequestCode.SEND_MESSAGE_V2].extend([refusal(code, "because")] * 2)
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, retries=1) as producer,
+        ):
+            cluster.broker.script[RequestCode.SEND_MESSAGE_V2].extend(
+                [refusal(code, "because")] * 2
+            )
             with pytest.raises(SendError) as caught:
                 await producer.send("orders", b"x")
             error = caught.value
             text = str(error)
-            for part in ("'orders'", "broker-a", cluster.broker.address, f"code {int(code)}", "because", " ms: ", remedy):
+            for part in (
+                "'orders'",
+                "broker-a",
+                cluster.broker.address,
+                f"code {int(code)}",
+                "because",
+                " ms: ",
+                remedy,
+            ):
                 assert part in text
             assert (error.topic, error.code, set(error.brokers)) == ("orders", code, {"broker-a"})
             assert error.spent_ms < 1000
@@ -386,37 +478,62 @@ def test_an_error_says_what_was_tried_how_long_it_took_what_was_answered_and_wha
     simulate(1, scenario)
 
 
-@pytest.mark.parametrize("ext", [{}, {"msgId": "x", "queueId": "zz", "queueOffset": "5"}, {"queueId": "0", "queueOffset": "5"}])
+@pytest.mark.parametrize(
+    "ext",
+    [{}, {"msgId": "x", "queueId": "zz", "queueOffset": "5"}, {"queueId": "0", "queueOffset": "5"}],
+)
 @pytest.mark.parametrize("hooked", [True, False])
-def test_a_good_answer_that_cannot_be_read_is_a_send_error_and_nothing_is_sent_twice(ext: dict[str, str], hooked: bool) -> None:
+def test_a_good_answer_that_cannot_be_read_is_a_send_error_and_nothing_is_sent_twice(
+    ext: dict[str, str], hooked: bool
+) -> None:
     async def scenario(simulation: Simulation) -> None:
         notes = Notes()
         settings = {"hooks": [notes]} if hooked else {}
-        async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster, **settings) as producer:
+        async with (
+            scripted_cluster(simulation, brokers=2) as cluster,
+            producer_of(cluster, **settings) as producer,
+        ):
             for broker in cluster.brokers:
                 answer = refusal(ResponseCode.SUCCESS)
                 answer.ext = ext
                 broker.script[RequestCode.SEND_MESSAGE_V2].extend([answer] * 2)
             for _ in range(2):  # the first makes the connection, the second finds it
-                with pytest.raises(SendError, match=r"cannot be read: .*\. The message is most likely stored") as caught:
+                with pytest.raises(
+                    SendError,
+                    match=r"cannot be read: .*\. The message is most "
+                    r"likely stored",
+                ) as caught:
                     await producer.send("orders", b"x", queue=MessageQueue("orders", "broker-a", 0))
-                assert (caught.value.topic, caught.value.brokers, caught.value.code) == ("orders", ("broker-a",), None)
+                assert (caught.value.topic, caught.value.brokers, caught.value.code) == (
+                    "orders",
+                    ("broker-a",),
+                    None,
+                )
             with pytest.raises(SendError) as caught:
                 await producer.send("orders", b"x")
             assert len(caught.value.brokers) == 1
             assert sum(len(broker.requests(SendMessageV2)) for broker in cluster.brokers) == 3
-            assert [context.error is None for context in notes.contexts] == [False] * (3 if hooked else 0)
+            assert [context.error is None for context in notes.contexts] == [False] * (
+                3 if hooked else 0
+            )
             assert producer.statistics.given_up == 3
 
     simulate(1, scenario)
 
 
-@pytest.mark.parametrize("settings", [{}, {"auto_batch": AutoBatch()}, {"back_pressure": BackPressure()}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"auto_batch": AutoBatch()}, {"back_pressure": BackPressure()}]
+)
 def test_what_is_no_queue_selector_or_batch_is_said_to_be_none(settings: dict[str, Any]) -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, **settings) as producer:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, **settings) as producer,
+        ):
             odd: Any = "broker-a:0"
-            with pytest.raises(TypeError, match="queue='broker-a:0' is no MessageQueue; take one of"):
+            with pytest.raises(
+                TypeError, match="queue='broker-a:0' is no MessageQueue; take one of"
+            ):
                 await producer.send("orders", b"x", queue=odd)
             with pytest.raises(TypeError, match="selector='broker-a:0' is no function"):
                 await producer.send("orders", b"x", selector=odd)
@@ -432,7 +549,10 @@ def test_what_is_no_queue_selector_or_batch_is_said_to_be_none(settings: dict[st
 
 def test_a_broker_that_cannot_be_reached_is_named_with_its_advertised_address() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, retries=0) as producer:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, retries=0) as producer,
+        ):
             await producer.publish_queues("orders")
             await asyncio.sleep(1)
             await cluster.broker.stop()

@@ -1,4 +1,5 @@
-"""Settings that cannot work are refused where the object is made, and the refusal says what to give instead."""
+"""Settings that cannot work are refused where the object is made, and the refusal says what to give
+instead."""
 
 from __future__ import annotations
 
@@ -23,12 +24,27 @@ from turbopump.errors import ConfigError
 
 UNUSABLE = [
     ({"auto_batch": True}, r"auto_batch=True must be made as AutoBatch, as in AutoBatch\(\)"),
-    ({"back_pressure": 1}, r"back_pressure=1 must be made as BackPressure, as in BackPressure\(messages=1000\)"),
-    ({"latency_faults": True}, r"latency_faults=True must be made as LatencyFaults, as in LatencyFaults\(\)"),
-    ({"compression_level": 2.5}, "compression_level=2.5 is not one of zlib's, which are whole numbers from 0 to 9"),
+    (
+        {"back_pressure": 1},
+        r"back_pressure=1 must be made as BackPressure, as in "
+        r"BackPressure\(messages=1000\)",
+    ),
+    (
+        {"latency_faults": True},
+        r"latency_faults=True must be made as LatencyFaults, as in "
+        r"LatencyFaults\(\)",
+    ),
+    (
+        {"compression_level": 2.5},
+        "compression_level=2.5 is not one of zlib's, which are whole numbers from 0 to 9",
+    ),
     ({"compression_level": "5"}, "compression_level='5' is not one"),
     ({"compression_level": True}, "compression_level=True is not one"),
-    ({"retry_codes": "12"}, r"retry_codes='12' must be a collection of response codes, as in \(2, 14\)"),
+    (
+        {"retry_codes": "12"},
+        r"retry_codes='12' must be a collection of response codes, as in "
+        r"\(2, 14\)",
+    ),
     ({"retry_codes": 5}, "retry_codes=5 must be a collection"),
     ({"retry_codes": ("2",)}, "must be a collection of response codes"),
     ({"trace": "bad topic!"}, "trace='bad topic!' must be True .* or the name of a topic"),
@@ -47,8 +63,15 @@ UNUSABLE = [
     ({"retries": True}, "retries=True must be a whole number"),
     ({"send_timeout": float("inf")}, "send_timeout=inf must be a number of seconds above 0"),
     ({"send_timeout": float("nan")}, "send_timeout=nan must be a number of seconds above 0"),
-    ({"attempt_timeout": float("inf")}, "attempt_timeout=inf must be a number of seconds above 0, or None"),
-    ({"clock": 5}, r"clock=5 is no clock: an object with now_ms\(\) and monotonic\(\) is expected, or None"),
+    (
+        {"attempt_timeout": float("inf")},
+        "attempt_timeout=inf must be a number of seconds above 0, or None",
+    ),
+    (
+        {"clock": 5},
+        r"clock=5 is no clock: an object with now_ms\(\) and monotonic\(\) is "
+        r"expected, or None",
+    ),
     ({"clock": SystemClock}, "is no clock: an object with"),
     ({"random": 7}, r"random=7 is no random.Random, as in random.Random\(7\), or None"),
     ({"instance_name": "\ud800"}, r"instance_name='\\ud800' must be text .* in valid Unicode"),
@@ -56,7 +79,11 @@ UNUSABLE = [
     ({"namesrv": 9876}, "namesrv=9876 is no name server: HOST:PORT is expected"),
     ({"group": 5}, "group=5 is no group: its name is expected"),
     ({"compress_from": True}, "compress_from=True must be a number of bytes"),
-    ({"credentials": ("key", "secret")}, r"credentials must be made as Credentials\(access_key, secret_key\)$"),
+    (
+        {"credentials": ("key", "secret")},
+        r"credentials must be made as Credentials\(access_key, "
+        r"secret_key\)$",
+    ),
 ]
 
 
@@ -72,9 +99,26 @@ def test_a_producer_says_of_a_setting_that_cannot_work_what_it_must_be(
 @pytest.mark.parametrize(
     "settings",
     [
-        {"auto_batch": AutoBatch(), "back_pressure": BackPressure(1, 1), "latency_faults": LatencyFaults()},
-        {"retry_codes": [2, 14], "trace": "traces", "local_ip": "::1", "hooks": [SendHook()], "compression_level": 9},
-        {"retry_codes": frozenset(), "trace": True, "local_ip": "10.0.0.7", "hooks": (), "namespace": "a", "namespace_v2": "b"},
+        {
+            "auto_batch": AutoBatch(),
+            "back_pressure": BackPressure(1, 1),
+            "latency_faults": LatencyFaults(),
+        },
+        {
+            "retry_codes": [2, 14],
+            "trace": "traces",
+            "local_ip": "::1",
+            "hooks": [SendHook()],
+            "compression_level": 9,
+        },
+        {
+            "retry_codes": frozenset(),
+            "trace": True,
+            "local_ip": "10.0.0.7",
+            "hooks": (),
+            "namespace": "a",
+            "namespace_v2": "b",
+        },
     ],
 )
 def test_what_can_work_is_taken(settings: dict[str, Any]) -> None:
@@ -83,10 +127,16 @@ def test_what_can_work_is_taken(settings: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "told"),
-    [({"local_ip": "nonsense"}, "is no address"), ({"namespace_v2": ""}, "not empty"), ({"namespace": ""}, "not empty")],
+    [
+        ({"local_ip": "nonsense"}, "is no address"),
+        ({"namespace_v2": ""}, "not empty"),
+        ({"namespace": ""}, "not empty"),
+    ],
 )
 @pytest.mark.parametrize("make", [PullConsumer, PushConsumer, SimpleConsumer, LitePullConsumer])
-def test_what_all_clients_have_is_checked_for_all(make: Callable[..., object], settings: dict[str, Any], told: str) -> None:
+def test_what_all_clients_have_is_checked_for_all(
+    make: Callable[..., object], settings: dict[str, Any], told: str
+) -> None:
     with pytest.raises(ConfigError, match=told):
         make("127.0.0.1:9876", group="readers", **settings)
 
@@ -98,22 +148,46 @@ def test_what_all_clients_have_is_checked_for_all(make: Callable[..., object], s
         (lambda: BackPressure("3"), "messages='3' lets nothing through"),  # type: ignore[arg-type]
         (lambda: BackPressure(0), "messages=0 lets nothing through"),
         (lambda: BackPressure(size=0), "size=0 lets nothing through"),
-        (lambda: LatencyFaults((50,), (-5,)), r"not_available_ms=\(-5,\) must be whole numbers of ms, 0 or more"),
+        (
+            lambda: LatencyFaults((50,), (-5,)),
+            r"not_available_ms=\(-5,\) must be whole numbers "
+            r"of ms, 0 or more",
+        ),
         (lambda: LatencyFaults(("50",), (5,)), "latency_max_ms=.* must be whole numbers"),  # type: ignore[arg-type]
         (lambda: LatencyFaults(latency_max_ms=5), "latency_max_ms=5 must be whole numbers"),  # type: ignore[arg-type]
-        (lambda: LatencyFaults(detect_interval=float("nan")), "detect_interval=nan must be a number of seconds above 0"),
+        (
+            lambda: LatencyFaults(detect_interval=float("nan")),
+            "detect_interval=nan must be a number of seconds above 0",
+        ),
         (lambda: LatencyFaults(detect_interval=float("inf")), "detect_interval=inf must be"),
-        (lambda: LatencyFaults(detect_timeout=0), "detect_timeout=0 must be a number of seconds above 0"),
+        (
+            lambda: LatencyFaults(detect_timeout=0),
+            "detect_timeout=0 must be a number of seconds above 0",
+        ),
         (lambda: LatencyFaults(detector=1), "detector=1 must be True or False"),  # type: ignore[arg-type]
-        (lambda: AutoBatch(hold="1"), "hold='1' must be a number of seconds above 0 and at most 30"),  # type: ignore[arg-type]
+        (
+            lambda: AutoBatch(hold="1"),
+            "hold='1' must be a number of seconds above 0 and at most 30",
+        ),  # type: ignore[arg-type]
         (lambda: AutoBatch(hold=31), "hold=31 must be"),
-        (lambda: AutoBatch(size=True), "size=True must be a number of bytes above 0 and at most 2097152"),
+        (
+            lambda: AutoBatch(size=True),
+            "size=True must be a number of bytes above 0 and at most 2097152",
+        ),
         (lambda: AutoBatch(size=2.5), "size=2.5 must be"),  # type: ignore[arg-type]
-        (lambda: AutoBatch(total_size=float("inf")), "total_size=inf must be a number of bytes above 0"),  # type: ignore[arg-type]
-        (lambda: HashRing(0), "virtual_nodes=0 must be a whole number of points of each queue, 1 or more"),
+        (
+            lambda: AutoBatch(total_size=float("inf")),
+            "total_size=inf must be a number of bytes above 0",
+        ),  # type: ignore[arg-type]
+        (
+            lambda: HashRing(0),
+            "virtual_nodes=0 must be a whole number of points of each queue, 1 or more",
+        ),
         (lambda: HashRing(1.5), "virtual_nodes=1.5 must be"),  # type: ignore[arg-type]
     ],
 )
-def test_what_a_setting_is_made_of_is_checked_where_it_is_made(make: Callable[[], object], told: str) -> None:
+def test_what_a_setting_is_made_of_is_checked_where_it_is_made(
+    make: Callable[[], object], told: str
+) -> None:
     with pytest.raises(ConfigError, match=told):
         make()

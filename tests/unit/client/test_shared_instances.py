@@ -1,4 +1,5 @@
-"""Which clients of a process share an instance; but for those on several event loops in virtual time."""
+"""Which clients of a process share an instance; but for those on several event loops in virtual
+time."""
 
 from __future__ import annotations
 
@@ -49,7 +50,9 @@ def test_clients_of_one_process_share_a_client_id_and_their_connections() -> Non
             assert one.client_id == other.client_id == consumer.client_id
             assert connections(cluster) == 1
             await until(lambda: len(cluster.broker.heartbeats[-1].producer_data_set) == 2)
-            assert [data.group_name for data in cluster.broker.heartbeats[-1].consumer_data_set] == ["readers"]
+            assert [
+                data.group_name for data in cluster.broker.heartbeats[-1].consumer_data_set
+            ] == ["readers"]
 
     simulate(1, scenario)
 
@@ -71,16 +74,22 @@ def test_a_second_consumer_of_a_group_gets_an_instance_of_its_own_and_its_share(
     ("kind", "settings"),
     [(Producer, {}), (PullConsumer, {}), (PushConsumer, {"topic": "orders"})],
 )
-def test_a_duplicate_is_refused_only_under_an_equal_name(kind: type, settings: dict[str, object]) -> None:
+def test_a_duplicate_is_refused_only_under_an_equal_name(
+    kind: type, settings: dict[str, object]
+) -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation) as cluster:
             first = client_of(kind, cluster, group="g", instance_name="till", **settings)
             second = client_of(kind, cluster, group="g", instance_name="till", **settings)
             async with first:
                 what = "producer" if kind is Producer else "consumer"
-                with pytest.raises(ConfigError, match=f"a {what} of group 'g' under instance_name='till' already"):
+                with pytest.raises(
+                    ConfigError, match=f"a {what} of group 'g' under instance_name='till' already"
+                ):
                     await second.start()
-                async with client_of(kind, cluster, group="other", instance_name="till", **settings) as third:
+                async with client_of(
+                    kind, cluster, group="other", instance_name="till", **settings
+                ) as third:
                     assert first.client_id == third.client_id == "127.0.0.1@till"
             async with second:
                 assert second.client_id == "127.0.0.1@till"
@@ -119,7 +128,10 @@ def test_the_unit_stands_in_the_client_id_and_other_name_servers_mean_another_in
 
 def test_who_leaves_takes_nothing_from_the_others() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, client_of(Producer, cluster, group="stay") as stays:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            client_of(Producer, cluster, group="stay") as stays,
+        ):
             leaves = client_of(Producer, cluster, group="leave")
             twin = client_of(Producer, cluster, group="leave")
             await leaves.start()
@@ -135,7 +147,9 @@ def test_who_leaves_takes_nothing_from_the_others() -> None:
             await stays.send("orders", b"x")
             assert connections(cluster) == 1
             await asyncio.sleep(31)
-            assert [data.group_name for data in cluster.broker.heartbeats[-1].producer_data_set] == ["stay"]
+            assert [
+                data.group_name for data in cluster.broker.heartbeats[-1].producer_data_set
+            ] == ["stay"]
 
     simulate(1, scenario)
 
@@ -156,11 +170,16 @@ def test_the_last_one_closes_the_instance_and_its_name_is_not_used_again() -> No
 
 def test_a_member_that_comes_while_a_heartbeat_is_under_way_is_in_the_next() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, client_of(Producer, cluster, group="early") as early:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            client_of(Producer, cluster, group="early") as early,
+        ):
             await early.send("orders", b"x")  # the first heartbeat is on its way
             async with client_of(Producer, cluster, group="late"):
                 await until(lambda: len(cluster.broker.heartbeats) >= 2)
-                groups = [data.group_name for data in cluster.broker.heartbeats[-1].producer_data_set]
+                groups = [
+                    data.group_name for data in cluster.broker.heartbeats[-1].producer_data_set
+                ]
                 assert groups == ["early", "late"]
                 assert simulation.loop.time() < 5
 
@@ -168,7 +187,8 @@ def test_a_member_that_comes_while_a_heartbeat_is_under_way_is_in_the_next() -> 
 
 
 def test_a_member_that_is_announced_while_a_heartbeat_is_under_way_waits_for_the_next() -> None:
-    """Its wait once began with the old heartbeat, which had just ended, again and again: the loop got no turn."""
+    """Its wait once began with the old heartbeat, which had just ended, again and again: the loop
+    got no turn."""
 
     async def scenario(simulation: Simulation) -> None:
         async with (
@@ -178,7 +198,9 @@ def test_a_member_that_is_announced_while_a_heartbeat_is_under_way_waits_for_the
         ):
             sent = await producer.send("orders", b"x")  # the first heartbeat is on its way
             await consumer.commit(sent.queue, 1)
-            assert [data.group_name for data in cluster.broker.heartbeats[-1].consumer_data_set] == ["readers"]
+            assert [
+                data.group_name for data in cluster.broker.heartbeats[-1].consumer_data_set
+            ] == ["readers"]
 
     simulate(1, scenario)
 
@@ -192,7 +214,11 @@ ONE, OTHER = Credentials("one", "secret-1"), Credentials("other", "secret-2")
         ({"credentials": ONE}, {"credentials": OTHER}, "with other credentials, and"),
         ({}, {"credentials": OTHER}, "with other credentials, and"),
         ({"namespace_v2": "n"}, {}, "with another namespace_v2, and"),
-        ({"credentials": ONE, "namespace_v2": "n"}, {}, "with other credentials and with another namespace_v2, and"),
+        (
+            {"credentials": ONE, "namespace_v2": "n"},
+            {},
+            "with other credentials and with another namespace_v2, and",
+        ),
     ],
 )
 def test_a_name_in_use_is_refused_to_who_cannot_share_its_instance(
@@ -205,10 +231,14 @@ def test_a_name_in_use_is_refused_to_who_cannot_share_its_instance(
             refused = client_of(Producer, cluster, group="b", instance_name="till", **second)
             async with (
                 client_of(Producer, cluster, group="a", instance_name="till", **first),
-                client_of(Producer, cluster, group="b", instance_name="till", unit_name="north", **second),
+                client_of(
+                    Producer, cluster, group="b", instance_name="till", unit_name="north", **second
+                ),
             ):
                 with pytest.raises(
-                    ConfigError, match=rf"instance_name='till' is in use in this process {says} .*close the other"
+                    ConfigError,
+                    match=rf"instance_name='till' is in use in this process {says} "
+                    r".*close the other",
                 ):
                     await refused.start()
             async with refused:
@@ -217,7 +247,9 @@ def test_a_name_in_use_is_refused_to_who_cannot_share_its_instance(
     simulate(1, scenario)
 
 
-def test_a_name_serves_two_clusters_and_one_whose_name_servers_are_named_in_another_order_or_not_all() -> None:
+def test_a_name_serves_two_clusters_and_one_whose_name_servers_are_named_in_another_order_or_not_all() -> (
+    None
+):
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation) as cluster:
             here, beside, elsewhere = cluster.name_server.address, "127.0.0.1:1", "127.0.0.1:2"
@@ -228,7 +260,9 @@ def test_a_name_serves_two_clusters_and_one_whose_name_servers_are_named_in_anot
                 Producer(elsewhere, group="a", **named) as apart,
             ):
                 assert one.client_id == other.client_id == apart.client_id == "127.0.0.1@till"
-                with pytest.raises(ConfigError, match="with other name servers of the same cluster"):
+                with pytest.raises(
+                    ConfigError, match="with other name servers of the same cluster"
+                ):
                     await Producer(here, group="c", **named).start()
 
     simulate(1, scenario)
@@ -244,12 +278,19 @@ def test_a_name_in_use_on_one_loop_is_refused_on_another_until_it_is_free(kind: 
 
     async def on_two_loops() -> None:
         async with Producer(NOBODY, group="a", instance_name="two-loops"):
-            with pytest.raises(ConfigError, match=r"in use in this process on another event loop, and .*close the other first"):
+            with pytest.raises(
+                ConfigError,
+                match=r"in use in this process on another event "
+                r"loop, and .*close the other first",
+            ):
                 await asyncio.to_thread(second.start)
 
     second = kind(NOBODY, group="b", instance_name="two-loops")
     asyncio.run(on_two_loops())
-    with kind(NOBODY, group="b", instance_name="two-loops"), pytest.raises(ConfigError, match="on another event loop"):
+    with (
+        kind(NOBODY, group="b", instance_name="two-loops"),
+        pytest.raises(ConfigError, match="on another event loop"),
+    ):
         asyncio.run(on_two_loops())
     asyncio.run(on_two_loops())
 

@@ -8,11 +8,22 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.unit.client.scripted_cluster import ScriptedBroker, ScriptedCluster, scripted_cluster, until
+from tests.unit.client.scripted_cluster import (
+    ScriptedBroker,
+    ScriptedCluster,
+    scripted_cluster,
+    until,
+)
 from tests.unit.client.scripted_pops import ScriptedPops
 
 from turbopump import ConsumeFrom, PoppedMessage, SimpleConsumer, Sql
-from turbopump.errors import ConfigError, ConnectError, NotStartedError, ResponseError, RouteNotFoundError
+from turbopump.errors import (
+    ConfigError,
+    ConnectError,
+    NotStartedError,
+    ResponseError,
+    RouteNotFoundError,
+)
 from turbopump.message.pop_handle import PopHandle
 from turbopump.protocol.bodies.heartbeat import ConsumeType
 from turbopump.protocol.codes import RequestCode, ResponseCode
@@ -32,11 +43,15 @@ from turbopump.testing.simulation import Simulation, simulate
 
 def consumer_of(cluster: ScriptedCluster, **settings: Any) -> SimpleConsumer:
     defaults = {"group": "readers", "topic": "orders", "consume_from": ConsumeFrom.FIRST}
-    return SimpleConsumer(cluster.name_server.address, **{**defaults, **cluster.settings, **settings})
+    return SimpleConsumer(
+        cluster.name_server.address, **{**defaults, **cluster.settings, **settings}
+    )
 
 
 @asynccontextmanager
-async def popping(simulation: Simulation, **settings: Any) -> AsyncIterator[tuple[ScriptedCluster, list[ScriptedPops]]]:
+async def popping(
+    simulation: Simulation, **settings: Any
+) -> AsyncIterator[tuple[ScriptedCluster, list[ScriptedPops]]]:
     pops: list[ScriptedPops] = []
 
     def prepare(broker: ScriptedBroker) -> None:
@@ -55,14 +70,24 @@ def test_a_message_is_received_once_and_gone_when_it_is_acknowledged() -> None:
         async with popping(simulation) as (cluster, (pops,)), consumer_of(cluster) as consumer:
             pops.store("orders", 2, b"book")
             (message,) = await consumer.receive(8, 30)
-            assert (message.body, message.attempt, message.topic, message.broker_name) == (b"book", 1, "orders", "broker-a")
+            assert (message.body, message.attempt, message.topic, message.broker_name) == (
+                b"book",
+                1,
+                "orders",
+                "broker-a",
+            )
             assert message.visible_at_ms == PopHandle.decode(message.handle).pop_time_ms + 30_000
             assert await consumer.receive(timeout=20) == [], "it is invisible"
             await consumer.ack(message)
             assert pops.acked == [("orders", 2, 0)]
             assert await consumer.receive(timeout=60) == []
             pop = cluster.broker.requests(PopMessage)[0]
-            assert (pop.queue_id, pop.max_msg_nums, pop.invisible_time, pop.born_time) == (-1, 8, 30_000, 0)
+            assert (pop.queue_id, pop.max_msg_nums, pop.invisible_time, pop.born_time) == (
+                -1,
+                8,
+                30_000,
+                0,
+            )
             assert pop.init_mode == InitMode.MIN
 
     simulate(1, scenario)
@@ -75,8 +100,15 @@ def test_what_is_not_acknowledged_comes_again_as_another_attempt_of_its_topic() 
             (first,) = await consumer.receive(8, 30)
             started = simulation.loop.time()
             (second,) = await consumer.receive(8, 30, timeout=60)
-            assert simulation.loop.time() - started == pytest.approx(30, abs=0.1), "a wait hears of it at once"
-            assert (second.body, second.attempt, second.topic, second.tags) == (b"book", 2, "orders", "new")
+            assert simulation.loop.time() - started == pytest.approx(30, abs=0.1), (
+                "a wait hears of it at once"
+            )
+            assert (second.body, second.attempt, second.topic, second.tags) == (
+                b"book",
+                2,
+                "orders",
+                "new",
+            )
             with pytest.raises(ResponseError) as refused:
                 await consumer.ack(first)
             assert refused.value.code == ResponseCode.NO_MESSAGE
@@ -89,7 +121,10 @@ def test_what_is_not_acknowledged_comes_again_as_another_attempt_of_its_topic() 
 
 def test_a_wait_takes_nothing_and_hears_of_an_arrival_at_once() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with popping(simulation, brokers=3) as (cluster, pops), consumer_of(cluster) as consumer:
+        async with (
+            popping(simulation, brokers=3) as (cluster, pops),
+            consumer_of(cluster) as consumer,
+        ):
             started = simulation.loop.time()
             assert await consumer.receive(timeout=3) == []
             assert simulation.loop.time() - started == pytest.approx(3, abs=0.01)
@@ -123,7 +158,9 @@ def test_a_wait_that_is_cancelled_loses_nothing_and_a_pop_that_is_cancelled_give
     simulate(1, scenario)
 
 
-def test_what_the_pops_before_brought_is_given_back_too_when_a_receive_of_many_is_cancelled() -> None:
+def test_what_the_pops_before_brought_is_given_back_too_when_a_receive_of_many_is_cancelled() -> (
+    None
+):
     async def scenario(simulation: Simulation) -> None:
         async with popping(simulation) as (cluster, (pops,)), consumer_of(cluster) as consumer:
             for i in range(50):
@@ -149,7 +186,10 @@ def test_what_the_pops_before_brought_is_given_back_too_when_a_receive_of_many_i
 
 def test_topics_and_brokers_take_turns() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with popping(simulation, brokers=2) as (cluster, pops), consumer_of(cluster) as consumer:
+        async with (
+            popping(simulation, brokers=2) as (cluster, pops),
+            consumer_of(cluster) as consumer,
+        ):
             cluster.name_server.route("bills", *cluster.brokers)
             await consumer.subscribe("bills")
             for one in pops:
@@ -178,7 +218,9 @@ def test_more_than_a_broker_gives_at_once_is_fetched_in_pieces() -> None:
             messages = await consumer.receive(80)
             assert len(messages) == 80
             await consumer.ack(messages)
-            assert sorted(pops.acked) == sorted(("orders", m.queue_id, m.queue_offset) for m in messages)
+            assert sorted(pops.acked) == sorted(
+                ("orders", m.queue_id, m.queue_offset) for m in messages
+            )
             assert len(cluster.broker.requests(BatchAckMessage)) == 1
             assert cluster.broker.requests(AckMessage) == []
 
@@ -215,14 +257,19 @@ def test_the_invisible_time_can_be_changed_and_the_handle_with_it() -> None:
             await consumer.change_invisible_time(message, 0.5)
             (again,) = await consumer.receive(1, timeout=1)
             assert again.attempt == 2
-            assert [request.invisible_time for request in cluster.broker.requests(ChangeInvisibleTime)] == [100_000, 500]
+            assert [
+                request.invisible_time for request in cluster.broker.requests(ChangeInvisibleTime)
+            ] == [100_000, 500]
 
     simulate(1, scenario)
 
 
 def test_a_tag_filter_is_exact_and_a_strangers_message_is_acknowledged() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with popping(simulation) as (cluster, (pops,)), consumer_of(cluster, tags="Aa || new") as consumer:
+        async with (
+            popping(simulation) as (cluster, (pops,)),
+            consumer_of(cluster, tags="Aa || new") as consumer,
+        ):
             pops.store("orders", 0, b"no", "TAGS\x01old\x02")
             pops.store("orders", 0, b"equal hash", "TAGS\x01BB\x02")
             pops.store("orders", 0, b"yes", "TAGS\x01Aa\x02")
@@ -236,11 +283,17 @@ def test_a_tag_filter_is_exact_and_a_strangers_message_is_acknowledged() -> None
 def test_an_sql_filter_is_the_brokers() -> None:
     async def scenario(simulation: Simulation) -> None:
         filter_ = Sql("price > 10")
-        async with popping(simulation) as (cluster, (pops,)), consumer_of(cluster, tags=filter_) as consumer:
+        async with (
+            popping(simulation) as (cluster, (pops,)),
+            consumer_of(cluster, tags=filter_) as consumer,
+        ):
             pops.store("orders", 0, b"cheap", "price\x015\x02")
             pops.store("orders", 0, b"dear", "price\x0150\x02")
             assert bodies(await consumer.receive()) == [b"dear"]
-            assert (cluster.broker.requests(PopMessage)[0].exp_type, consumer.subscriptions) == ("SQL92", {"orders": filter_})
+            assert (cluster.broker.requests(PopMessage)[0].exp_type, consumer.subscriptions) == (
+                "SQL92",
+                {"orders": filter_},
+            )
 
     simulate(1, scenario)
 
@@ -272,7 +325,10 @@ def test_brokers_know_the_group_as_one_that_pops() -> None:
                 assert (data.group_name, data.consume_type) == ("readers", ConsumeType.CONSUME_POP)
                 await consumer.subscribe("bills", "paid")
                 (data,) = cluster.broker.heartbeats[-1].consumer_data_set
-                assert {one.topic: one.sub_string for one in data.subscription_data_set} == {"orders": "*", "bills": "paid"}
+                assert {one.topic: one.sub_string for one in data.subscription_data_set} == {
+                    "orders": "*",
+                    "bills": "paid",
+                }
                 await consumer.unsubscribe("bills")
                 assert consumer.subscriptions == {"orders": "*"}
             assert cluster.broker.farewells[-1].consumer_group == "readers"
@@ -282,13 +338,22 @@ def test_brokers_know_the_group_as_one_that_pops() -> None:
 
 def test_after_its_retries_a_message_becomes_a_dead_letter() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with popping(simulation) as (cluster, (pops,)), consumer_of(cluster, max_reconsume_times=1) as consumer:
+        async with (
+            popping(simulation) as (cluster, (pops,)),
+            consumer_of(cluster, max_reconsume_times=1) as consumer,
+        ):
             cluster.name_server.route("%RETRY%readers", cluster.broker, queues=1)
             pops.store("orders", 0, b"book")
-            assert [message.attempt for _ in range(2) for message in await consumer.receive(1, 5)] == [1, 2]
+            assert [
+                message.attempt for _ in range(2) for message in await consumer.receive(1, 5)
+            ] == [1, 2]
             assert await consumer.receive(1, 5, timeout=30) == []
             (sent,) = cluster.broker.requests(SendMessageV2)
-            assert (sent.topic, sent.reconsume_times, sent.max_reconsume_times) == ("%RETRY%readers", 3, 0)
+            assert (sent.topic, sent.reconsume_times, sent.max_reconsume_times) == (
+                "%RETRY%readers",
+                3,
+                0,
+            )
             assert "RETRY_TOPIC\x01orders\x02" in (sent.properties or "")
             assert pops.invisible == [], "acknowledged when the dead letter is there"
 
@@ -297,7 +362,10 @@ def test_after_its_retries_a_message_becomes_a_dead_letter() -> None:
 
 def test_a_broker_that_is_down_does_not_keep_the_others_from_giving() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with popping(simulation, brokers=2) as (cluster, pops), consumer_of(cluster) as consumer:
+        async with (
+            popping(simulation, brokers=2) as (cluster, pops),
+            consumer_of(cluster) as consumer,
+        ):
             await cluster.brokers[0].stop()
             started = simulation.loop.time()
             for i in range(5):
@@ -322,7 +390,9 @@ def test_when_nobody_can_be_asked_the_error_is_raised_after_the_time() -> None:
             assert simulation.loop.time() - started == pytest.approx(10, abs=1)
             simulation.loop.call_later(5, asyncio.ensure_future, cluster.broker.start())
             simulation.loop.call_later(6, pops.store, "orders", 0, b"back")
-            assert bodies(await consumer.receive(timeout=20)) == [b"back"], "a broker that comes back is found again"
+            assert bodies(await consumer.receive(timeout=20)) == [b"back"], (
+                "a broker that comes back is found again"
+            )
 
     simulate(1, scenario)
 
@@ -351,7 +421,10 @@ def test_a_full_line_of_waiters_is_not_asked_without_a_pause() -> None:
 
 def test_a_topic_that_is_not_there_yet_is_waited_for() -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with popping(simulation, topic=None) as (cluster, (pops,)), consumer_of(cluster) as consumer:
+        async with (
+            popping(simulation, topic=None) as (cluster, (pops,)),
+            consumer_of(cluster) as consumer,
+        ):
             assert await consumer.receive(timeout=3) == []
             simulation.loop.call_later(5, cluster.name_server.route, "orders", cluster.broker)
             simulation.loop.call_later(6, pops.store, "orders", 0, b"first")
@@ -398,7 +471,9 @@ def test_without_a_name_server_it_does_not_start() -> None:
         ({"max_reconsume_times": -1}, "max_reconsume_times"),
     ],
 )
-def test_settings_that_cannot_be_used_are_refused_where_they_are_given(settings: dict[str, Any], words: str) -> None:
+def test_settings_that_cannot_be_used_are_refused_where_they_are_given(
+    settings: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ConfigError, match=words):
         SimpleConsumer("127.0.0.1:1", **{"group": "g", **settings})
 
@@ -410,9 +485,13 @@ def test_calls_that_make_no_sense_are_refused() -> None:
             (message,) = await consumer.receive()
             with pytest.raises(ConfigError, match="max_messages"):
                 await consumer.receive(0)
-            with pytest.raises(ConfigError, match="invisible_seconds=0 must be a number of seconds above 0"):
+            with pytest.raises(
+                ConfigError, match="invisible_seconds=0 must be a number of seconds above 0"
+            ):
                 await consumer.receive(1, 0)
-            with pytest.raises(ConfigError, match=r"seconds=.* must be a number of seconds above 0"):
+            with pytest.raises(
+                ConfigError, match=r"seconds=.* must be a number of seconds above 0"
+            ):
                 await consumer.change_invisible_time(message, -1)
             await consumer.unsubscribe("orders")
             with pytest.raises(ConfigError, match="nothing to receive"):
@@ -425,7 +504,10 @@ def test_what_was_not_received_cannot_be_acknowledged_nor_put_off() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with popping(simulation) as (cluster, (_,)), consumer_of(cluster) as consumer:
             for wrong in ("a message id", [b"a body"]):
-                with pytest.raises(TypeError, match="is no message of a SimpleConsumer: give what `receive` returned"):
+                with pytest.raises(
+                    TypeError,
+                    match="is no message of a SimpleConsumer: give what `receive` returned",
+                ):
                     await consumer.ack(wrong)  # type: ignore[arg-type]
             with pytest.raises(TypeError, match="is no message of a SimpleConsumer"):
                 await consumer.change_invisible_time("a message id", 60)  # type: ignore[arg-type]

@@ -1,4 +1,5 @@
-"""A consumer that filters by SQL92 is given what matches, by push and by pull; what is no filter is refused before anything is sent."""
+"""A consumer that filters by SQL92 is given what matches, by push and by pull; what is no filter is
+refused before anything is sent."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ async def fill(running: RunningBroker) -> None:
     async with Producer(running.namesrv) as producer:
         for price in range(10):
             colour = "red" if price % 2 == 0 else "blue"
-            await producer.send(Message("Goods", str(price), properties={"price": str(price), "colour": colour}))
+            await producer.send(
+                Message("Goods", str(price), properties={"price": str(price), "colour": colour})
+            )
 
 
 def test_a_push_consumer_gets_what_its_filter_takes() -> None:
@@ -28,7 +31,11 @@ def test_a_push_consumer_gets_what_its_filter_takes() -> None:
             await fill(running)
             got = []
             consumer = PushConsumer(
-                running.namesrv, group="red", topic="Goods", tags=CHEAP_AND_RED, consume_from=ConsumeFrom.FIRST
+                running.namesrv,
+                group="red",
+                topic="Goods",
+                tags=CHEAP_AND_RED,
+                consume_from=ConsumeFrom.FIRST,
             )
             async with consumer, asyncio.timeout(20):
                 async for message in consumer:
@@ -54,5 +61,8 @@ def test_a_pull_may_have_a_filter_of_its_own() -> None:
 
 
 def test_what_is_no_filter_is_refused_at_once() -> None:
-    with pytest.raises(ConfigError, match="'price >' is no SQL92 filter: at character 8: a property, a literal or a bracket"):
+    with pytest.raises(
+        ConfigError,
+        match="'price >' is no SQL92 filter: at character 8: a property, a literal or a bracket",
+    ):
         Sql("price >")

@@ -1,4 +1,5 @@
-"""Clients whose start does not end well, or consumers whose queues cannot be divided for a while: a scripted cluster in virtual time."""
+"""Clients whose start does not end well, or consumers whose queues cannot be divided for a while: a
+scripted cluster in virtual time."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ Consumer = PushConsumer | LitePullConsumer | SimpleConsumer
 
 
 def consumer_of(kind: type[Consumer], cluster: ScriptedCluster, **settings: object) -> Consumer:
-    return kind(cluster.name_server.address, group="readers", topic="orders", **cluster.settings, **settings)
+    return kind(
+        cluster.name_server.address, group="readers", topic="orders", **cluster.settings, **settings
+    )
 
 
 @pytest.mark.parametrize(
@@ -35,7 +38,9 @@ def consumer_of(kind: type[Consumer], cluster: ScriptedCluster, **settings: obje
         (SimpleConsumer, RequestCode.HEART_BEAT),
     ],
 )
-def test_a_start_that_is_given_up_leaves_no_member_behind(kind: type[Consumer], silent: RequestCode) -> None:
+def test_a_start_that_is_given_up_leaves_no_member_behind(
+    kind: type[Consumer], silent: RequestCode
+) -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation) as cluster:
             cluster.broker.script[silent].append(None)  # it hangs for a while
@@ -88,7 +93,11 @@ def test_a_plain_listener_is_told_after_a_start_that_was_called_again() -> None:
         await listeners.add("orders", listen)
         listeners.close()
         spawn = lambda work, name: loop.create_task(work, name=name)  # noqa: E731
-        running = loop.create_task(listeners.run(cast(Any, SimpleNamespace(routes=SimpleNamespace(get=route), spawn=spawn))))
+        running = loop.create_task(
+            listeners.run(
+                cast(Any, SimpleNamespace(routes=SimpleNamespace(get=route), spawn=spawn))
+            )
+        )
         await asyncio.sleep(0)  # it has looked at the route
         queues = (MessageQueue("orders", "broker-a", 0),)
         listeners.route_changed(cast(Any, SimpleNamespace(topic="orders", subscribe_queues=queues)))
@@ -109,12 +118,16 @@ class NoEntropy(Random):
 
 
 @pytest.mark.parametrize("trace", [False, True])
-def test_a_producer_whose_start_fails_leaves_its_place_and_may_be_started_once_more(trace: bool) -> None:
+def test_a_producer_whose_start_fails_leaves_its_place_and_may_be_started_once_more(
+    trace: bool,
+) -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation) as cluster:
             source = NoEntropy(1)
             settings = {**cluster.settings, "random": source, "instance_name": "till"}
-            producer = Producer(cluster.name_server.address, group="sellers", trace=trace, **settings)
+            producer = Producer(
+                cluster.name_server.address, group="sellers", trace=trace, **settings
+            )
             async with Producer(cluster.name_server.address, group="others", **settings) as other:
                 source.there = False
                 with pytest.raises(OSError, match="no entropy"):
@@ -122,7 +135,9 @@ def test_a_producer_whose_start_fails_leaves_its_place_and_may_be_started_once_m
                 source.there = True
                 await other.send("orders", b"x")
                 await until(lambda: bool(cluster.broker.heartbeats))
-                assert [data.group_name for data in cluster.broker.heartbeats[-1].producer_data_set] == ["others"]
+                assert [
+                    data.group_name for data in cluster.broker.heartbeats[-1].producer_data_set
+                ] == ["others"]
                 async with Producer(cluster.name_server.address, group="sellers", **settings):
                     pass
                 async with producer:
@@ -132,7 +147,9 @@ def test_a_producer_whose_start_fails_leaves_its_place_and_may_be_started_once_m
 
 
 @pytest.mark.parametrize("kind", [PushConsumer, LitePullConsumer])
-def test_a_start_that_is_overtaken_by_a_close_says_so_and_nothing_goes_on(kind: type[Consumer]) -> None:
+def test_a_start_that_is_overtaken_by_a_close_says_so_and_nothing_goes_on(
+    kind: type[Consumer],
+) -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation) as cluster:
             cluster.broker.script[RequestCode.GET_CONSUMER_LIST_BY_GROUP].append(None)
@@ -156,7 +173,9 @@ def test_an_allocation_that_raises_is_told_and_the_next_one_counts(
 ) -> None:
     rooms = {"nobody": "here"}
 
-    def allocate(queues: Sequence[MessageQueue], clients: Sequence[str], client_id: str) -> list[MessageQueue]:
+    def allocate(
+        queues: Sequence[MessageQueue], clients: Sequence[str], client_id: str
+    ) -> list[MessageQueue]:
         assert rooms["everybody"]
         return allocate_average(queues, clients, client_id)
 
@@ -166,10 +185,13 @@ def test_an_allocation_that_raises_is_told_and_the_next_one_counts(
             assert isinstance(consumer, PushConsumer | LitePullConsumer)
             async with consumer:
                 await asyncio.sleep(30)
-                told = [record for record in caplog.records if "not rebalanced" in record.getMessage()]
-                assert [("KeyError('everybody')" in record.getMessage(), bool(record.exc_info)) for record in told] == [
-                    (True, True)
+                told = [
+                    record for record in caplog.records if "not rebalanced" in record.getMessage()
                 ]
+                assert [
+                    ("KeyError('everybody')" in record.getMessage(), bool(record.exc_info))
+                    for record in told
+                ] == [(True, True)]
                 rooms["everybody"] = "here"
                 await asyncio.sleep(2)
                 ours = consumer.queues if isinstance(consumer, PushConsumer) else consumer.assigned

@@ -19,17 +19,30 @@ INHERITABLE = 7
 
 
 @pytest.mark.parametrize(("default_queues", "queues"), [(8, 4), (2, 2)])
-def test_a_new_topic_is_made_on_every_master_before_its_first_message(default_queues: int, queues: int) -> None:
+def test_a_new_topic_is_made_on_every_master_before_its_first_message(
+    default_queues: int, queues: int
+) -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, brokers=2, topic=None) as cluster, producer_of(cluster) as producer:
-            cluster.name_server.route("TBW102", *cluster.brokers, queues=default_queues, perm=INHERITABLE)
-            results = await asyncio.gather(*(producer.send("fresh", b"x") for _ in range(queues * 2)))
+        async with (
+            scripted_cluster(simulation, brokers=2, topic=None) as cluster,
+            producer_of(cluster) as producer,
+        ):
+            cluster.name_server.route(
+                "TBW102", *cluster.brokers, queues=default_queues, perm=INHERITABLE
+            )
+            results = await asyncio.gather(
+                *(producer.send("fresh", b"x") for _ in range(queues * 2))
+            )
             assert {(result.queue.broker_name, result.queue.queue_id) for result in results} == {
                 (broker.name, i) for broker in cluster.brokers for i in range(queues)
             }
             for broker in cluster.brokers:
                 (created,) = broker.requests(CreateTopic)
-                assert (created.topic, created.default_topic, created.perm) == ("fresh", "TBW102", 6)
+                assert (created.topic, created.default_topic, created.perm) == (
+                    "fresh",
+                    "TBW102",
+                    6,
+                )
                 assert created.read_queue_nums == created.write_queue_nums == queues
                 kinds = [type(request) for request, _ in broker.received]
                 assert kinds.index(CreateTopic) < kinds.index(SendMessageV2)
@@ -37,12 +50,19 @@ def test_a_new_topic_is_made_on_every_master_before_its_first_message(default_qu
     simulate(1, scenario)
 
 
-def test_where_it_is_denied_the_send_goes_on_and_one_warning_names_the_broker(caplog: pytest.LogCaptureFixture) -> None:
+def test_where_it_is_denied_the_send_goes_on_and_one_warning_names_the_broker(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def scenario(simulation: Simulation) -> str:
-        async with scripted_cluster(simulation, brokers=2, topic=None) as cluster, producer_of(cluster) as producer:
+        async with (
+            scripted_cluster(simulation, brokers=2, topic=None) as cluster,
+            producer_of(cluster) as producer,
+        ):
             cluster.name_server.route("TBW102", *cluster.brokers, perm=INHERITABLE)
             for broker in cluster.brokers:
-                broker.script[RequestCode.UPDATE_AND_CREATE_TOPIC].append(refusal(ResponseCode.NO_PERMISSION, "not you"))
+                broker.script[RequestCode.UPDATE_AND_CREATE_TOPIC].append(
+                    refusal(ResponseCode.NO_PERMISSION, "not you")
+                )
             result = await producer.send("fresh", b"x")
             for _ in range(5):
                 await producer.send("fresh", b"x")
@@ -51,15 +71,22 @@ def test_where_it_is_denied_the_send_goes_on_and_one_warning_names_the_broker(ca
 
     with caplog.at_level(logging.WARNING, "turbopump.client"):
         landed = simulate(1, scenario)
-    (warning,) = [record.getMessage() for record in caplog.records if "topic" in record.getMessage()]
+    (warning,) = [
+        record.getMessage() for record in caplog.records if "topic" in record.getMessage()
+    ]
     assert f"on broker {landed} alone" in warning
     assert "not you" in warning
     assert "turbopump topic create fresh" in warning
 
 
-def test_a_broker_that_lets_nothing_be_inherited_is_not_asked(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broker_that_lets_nothing_be_inherited_is_not_asked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, topic="TBW102") as cluster, producer_of(cluster) as producer:
+        async with (
+            scripted_cluster(simulation, topic="TBW102") as cluster,
+            producer_of(cluster) as producer,
+        ):
             await producer.send("fresh", b"x")
             assert cluster.broker.requests(CreateTopic) == []
 
@@ -68,9 +95,14 @@ def test_a_broker_that_lets_nothing_be_inherited_is_not_asked(caplog: pytest.Log
     assert "no broker lets new topics inherit" in caplog.text
 
 
-def test_a_broker_that_does_not_answer_costs_half_the_time_of_the_first_send_and_no_message() -> None:
+def test_a_broker_that_does_not_answer_costs_half_the_time_of_the_first_send_and_no_message() -> (
+    None
+):
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, topic=None) as cluster, producer_of(cluster, send_timeout=2.0) as producer:
+        async with (
+            scripted_cluster(simulation, topic=None) as cluster,
+            producer_of(cluster, send_timeout=2.0) as producer,
+        ):
             cluster.name_server.route("TBW102", cluster.broker, perm=INHERITABLE)
             cluster.broker.script[RequestCode.UPDATE_AND_CREATE_TOPIC].append(None)
             before = simulation.loop.time()

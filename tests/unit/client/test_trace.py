@@ -1,4 +1,5 @@
-"""Traces of sends and of consumers, in virtual time. Their encoding is tested against Apache's in tests/golden/test_clients.py."""
+"""Traces of sends and of consumers, in virtual time. Their encoding is tested against Apache's in
+tests/golden/test_clients.py."""
 
 from __future__ import annotations
 
@@ -33,7 +34,12 @@ from turbopump.testing.simulation import Simulation, simulate
 
 
 def traces(cluster: ScriptedCluster, topic: str = TRACE_TOPIC) -> list[ReceivedMessage]:
-    found = [decode_entry(entry) for key, entries in cluster.broker.entries.items() if key[0] == topic for entry in entries]
+    found = [
+        decode_entry(entry)
+        for key, entries in cluster.broker.entries.items()
+        if key[0] == topic
+        for entry in entries
+    ]
     return sorted(found, key=lambda message: message.body)
 
 
@@ -62,7 +68,12 @@ def test_a_send_leaves_a_trace_after_five_seconds() -> None:
                 "k1 k2",
                 cluster.broker.address,
             ]
-            assert (fields[9], fields[11], fields[12], fields[13]) == ("4", "0", result.offset_msg_id, "true")
+            assert (fields[9], fields[11], fields[12], fields[13]) == (
+                "4",
+                "0",
+                result.offset_msg_id,
+                "true",
+            )
             assert message.keys == [result.msg_id, "k1", "k2"]
             groups = [data.group_name for data in cluster.broker.heartbeats[-1].producer_data_set]
             assert groups == ["sellers", "_INNER_TRACE_PRODUCER-sellers-PRODUCE-1"]
@@ -71,7 +82,8 @@ def test_a_send_leaves_a_trace_after_five_seconds() -> None:
 
 
 def test_groups_of_any_length_are_traced_each_under_a_group_of_its_own() -> None:
-    """A group of 89 characters and more once could not be started: the name of its traces' group was too long."""
+    """A group of 89 characters and more once could not be started: the name of its traces' group
+    was too long."""
     long = "g" * 120
     groups = ["g" * 88, "g" * 89, long, long[:-1] + "h"]
 
@@ -80,10 +92,18 @@ def test_groups_of_any_length_are_traced_each_under_a_group_of_its_own() -> None
             cluster.name_server.route(TRACE_TOPIC, cluster.broker)
             fill(cluster, 1)
             for group in groups:
-                producer = await stack.enter_async_context(producer_of(cluster, group=group, trace=True, instance_name="till"))
+                producer = await stack.enter_async_context(
+                    producer_of(cluster, group=group, trace=True, instance_name="till")
+                )
                 await producer.send("orders", b"body")
             await stack.enter_async_context(
-                consumer_of(cluster, group=long, trace=True, instance_name="till", consume_from=ConsumeFrom.FIRST)
+                consumer_of(
+                    cluster,
+                    group=long,
+                    trace=True,
+                    instance_name="till",
+                    consume_from=ConsumeFrom.FIRST,
+                )
             )
             await until(lambda: len(cluster.broker.heartbeats[-1].producer_data_set) == 9)
             named = [data.group_name for data in cluster.broker.heartbeats[-1].producer_data_set]
@@ -92,7 +112,12 @@ def test_groups_of_any_length_are_traced_each_under_a_group_of_its_own() -> None
             assert [len(name) for name in by_traces] == [120] * 5
             assert [name.endswith("-PRODUCE-1") for name in by_traces] == [True] * 4 + [False]
             assert len(set(by_traces)) == 5
-        traced = {record[3] for message in traces(cluster) for record in records(message) if record[0] == "Pub"}
+        traced = {
+            record[3]
+            for message in traces(cluster)
+            for record in records(message)
+            if record[0] == "Pub"
+        }
         assert traced == set(groups)
 
     simulate(1, scenario)
@@ -108,7 +133,10 @@ def test_ten_traces_go_at_once_the_rest_at_the_close_and_traces_leave_none() -> 
                 await until(lambda: len(traces(cluster, "my_traces")) == 1)
                 assert simulation.loop.time() < 1
                 await producer.send("orders", b"x")
-            assert sorted(len(records(message)) for message in traces(cluster, "my_traces")) == [1, 10]
+            assert sorted(len(records(message)) for message in traces(cluster, "my_traces")) == [
+                1,
+                10,
+            ]
 
     simulate(1, scenario)
 
@@ -119,10 +147,18 @@ def test_what_failed_and_what_the_broker_does_not_want_traced_leaves_none() -> N
             cluster.name_server.route(TRACE_TOPIC, cluster.broker)
             async with producer_of(cluster, trace=True, retries=0) as producer:
                 off = refusal(ResponseCode.SUCCESS)
-                off.ext = {"msgId": "AB", "queueId": "0", "queueOffset": "7", "TRACE_ON": "false", "MSG_REGION": "north"}
+                off.ext = {
+                    "msgId": "AB",
+                    "queueId": "0",
+                    "queueOffset": "7",
+                    "TRACE_ON": "false",
+                    "MSG_REGION": "north",
+                }
                 late = refusal(ResponseCode.FLUSH_DISK_TIMEOUT)
                 late.ext = {**off.ext, "TRACE_ON": "true"}
-                cluster.broker.script[RequestCode.SEND_MESSAGE_V2].extend([refusal(ResponseCode.SYSTEM_BUSY), off, late])
+                cluster.broker.script[RequestCode.SEND_MESSAGE_V2].extend(
+                    [refusal(ResponseCode.SYSTEM_BUSY), off, late]
+                )
                 try:
                     await producer.send("orders", b"x")
                 except SendError:
@@ -141,7 +177,10 @@ def test_what_failed_and_what_the_broker_does_not_want_traced_leaves_none() -> N
 
 def test_traces_that_cannot_be_sent_disturb_nobody(caplog) -> None:  # type: ignore[no-untyped-def]
     async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster, trace=True) as producer:
+        async with (
+            scripted_cluster(simulation) as cluster,
+            producer_of(cluster, trace=True) as producer,
+        ):
             for _ in range(30):
                 await producer.send("orders", b"x")
             assert simulation.loop.time() < 5
@@ -200,12 +239,18 @@ def test_each_message_of_a_batch_has_a_trace_with_its_own_id_and_keys() -> None:
         async with scripted_cluster(simulation) as cluster:
             cluster.name_server.route(TRACE_TOPIC, cluster.broker)
             async with producer_of(cluster, trace=True) as producer:
-                batch = [Message("orders", b"first", keys="k1", tags="a"), Message("orders", b"2nd", keys=["k2", "k3"])]
+                batch = [
+                    Message("orders", b"first", keys="k1", tags="a"),
+                    Message("orders", b"2nd", keys=["k2", "k3"]),
+                ]
                 result = await producer.send_batch(batch)
                 (alone,) = (await producer.send_batch([Message("orders", b"x", keys="k4")])).msg_ids
             (message,) = traces(cluster)
             first, second = result.msg_ids
-            fields = [(record[5], record[6], record[7], record[9], record[12]) for record in records(message)]
+            fields = [
+                (record[5], record[6], record[7], record[9], record[12])
+                for record in records(message)
+            ]
             offset_ids = result.offset_msg_id.split(",")
             assert fields[:2] == [
                 (first, "a", "k1", "5", offset_ids[0]),
@@ -222,8 +267,12 @@ def test_messages_that_are_batched_by_themselves_are_traced_by_their_ids_and_key
         async with scripted_cluster(simulation) as cluster:
             cluster.name_server.route(TRACE_TOPIC, cluster.broker)
             async with producer_of(cluster, trace=True, auto_batch=AutoBatch()) as producer:
-                results = await asyncio.gather(*[producer.send("orders", b"x", keys=f"key{i}") for i in range(9)])
-            found = {record[5]: record[7] for message in traces(cluster) for record in records(message)}
+                results = await asyncio.gather(
+                    *[producer.send("orders", b"x", keys=f"key{i}") for i in range(9)]
+                )
+            found = {
+                record[5]: record[7] for message in traces(cluster) for record in records(message)
+            }
             assert found == {result.msg_id: f"key{i}" for i, result in enumerate(results)}
 
     simulate(1, scenario)
@@ -235,11 +284,15 @@ def test_a_large_batch_takes_no_other_messages_traces_with_it() -> None:
             cluster.name_server.route(TRACE_TOPIC, cluster.broker)
             async with producer_of(cluster, trace=True) as producer:
                 before = await producer.send("orders", b"x", keys="k")
-                batch = await producer.send_batch([Message("orders", b"x") for _ in range(HELD_MAX)])
+                batch = await producer.send_batch(
+                    [Message("orders", b"x") for _ in range(HELD_MAX)]
+                )
                 after = await producer.send("orders", b"x")
             keys = {key for message in traces(cluster) for key in message.keys}
             assert {before.msg_id, "k", after.msg_id} <= keys
-            assert len(keys & set(batch.msg_ids)) == (HELD_MAX - 1) // 2, "half of the room that it finds"
+            assert len(keys & set(batch.msg_ids)) == (HELD_MAX - 1) // 2, (
+                "half of the room that it finds"
+            )
 
     simulate(1, scenario)
 
@@ -247,7 +300,9 @@ def test_a_large_batch_takes_no_other_messages_traces_with_it() -> None:
 def test_the_keys_of_a_trace_message_fit_its_properties_however_many_or_long_they_are() -> None:
     def keys_of(records: list[TraceRecord]) -> list[list[str]]:
         messages = messages_of(records)
-        assert all(len(message.properties["KEYS"].encode()) <= KEYS_SIZE_MAX for message in messages)
+        assert all(
+            len(message.properties["KEYS"].encode()) <= KEYS_SIZE_MAX for message in messages
+        )
         return [message.keys for message in messages]
 
     many = keys_of([(Traced("t", f"{i:032}"), "r\x02") for i in range(1500)])
@@ -256,7 +311,9 @@ def test_the_keys_of_a_trace_message_fit_its_properties_however_many_or_long_the
     long = " ".join("é" * 100 + str(i) for i in range(150))
     (kept,) = keys_of([(Traced("t", "one", keys=long), "r\x02")])
     assert kept == ["one", *long.split()[:118]]
-    assert keys_of([(Traced("t", "an id with spaces"), "r\x02")]) == [["an", "id", "with", "spaces"]]
+    assert keys_of([(Traced("t", "an id with spaces"), "r\x02")]) == [
+        ["an", "id", "with", "spaces"]
+    ]
 
 
 def test_a_record_that_is_refused_takes_no_others_with_it(caplog) -> None:  # type: ignore[no-untyped-def]
@@ -268,26 +325,44 @@ def test_a_record_that_is_refused_takes_no_others_with_it(caplog) -> None:  # ty
                 for i in range(7):
                     name = "not\x01text" if i == 3 else f"m{i}"
                     producer._tracing.dispatcher.append(Traced("orders", name), f"r{i}\x02")
-            assert sorted(key for message in traces(cluster) for key in message.keys) == ["m0", "m1", "m2", "m4", "m5", "m6"]
-            cluster.broker.script[RequestCode.SEND_MESSAGE_V2].append(refusal(ResponseCode.MESSAGE_ILLEGAL))
+            assert sorted(key for message in traces(cluster) for key in message.keys) == [
+                "m0",
+                "m1",
+                "m2",
+                "m4",
+                "m5",
+                "m6",
+            ]
+            cluster.broker.script[RequestCode.SEND_MESSAGE_V2].append(
+                refusal(ResponseCode.MESSAGE_ILLEGAL)
+            )
             async with producer_of(cluster, trace=True) as producer:
                 assert producer._tracing is not None
                 for i in range(2):
                     producer._tracing.dispatcher.append(Traced("orders", f"n{i}"), f"r{i}\x02")
-            assert [message.keys for message in traces(cluster) if message.keys[0].startswith("n")] == [["n0"], ["n1"]]
+            assert [
+                message.keys for message in traces(cluster) if message.keys[0].startswith("n")
+            ] == [["n0"], ["n1"]]
 
     simulate(1, scenario)
     assert caplog.text.count("traces not sent") == 1
 
 
-# --- consumers -------------------------------------------------------------------------------------------------------------------
+# --- consumers
+# -----------------------------------------------------------------------------------------------
 
 
 def by_message(cluster: ScriptedCluster, msg_id: str) -> list[list[str]]:
     """The records of one message, in the order in which they were made."""
     found = [record for message in traces(cluster) for record in records(message)]
     mine = [record for record in found if msg_id in record]
-    return sorted(mine, key=lambda record: (int(record[1] if record[0] == "SubBefore" else record[7]), record[0] == "SubAfter"))
+    return sorted(
+        mine,
+        key=lambda record: (
+            int(record[1] if record[0] == "SubBefore" else record[7]),
+            record[0] == "SubAfter",
+        ),
+    )
 
 
 def store(cluster: ScriptedCluster, body: bytes, msg_id: str, **properties: str) -> None:
@@ -299,7 +374,15 @@ def test_a_consumer_leaves_a_record_before_and_after_each_handling() -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             cluster.broker.takes_back = True
             cluster.name_server.route(TRACE_TOPIC, cluster.broker)
-            store(cluster, b"good", "M1", MSG_REGION="north", TRACE_ON="true", KEYS="k1 k2", TAGS="new")
+            store(
+                cluster,
+                b"good",
+                "M1",
+                MSG_REGION="north",
+                TRACE_ON="true",
+                KEYS="k1 k2",
+                TAGS="new",
+            )
             store(cluster, b"bad", "M2", MSG_REGION="north")
             store(cluster, b"not now", "M3", MSG_REGION="north")
             store(cluster, b"untraced", "M4", TRACE_ON="false")
@@ -314,12 +397,33 @@ def test_a_consumer_leaves_a_record_before_and_after_each_handling() -> None:
 
             async with consumer_of(cluster, handler=handle, trace=True, tags="*"):
                 await until(lambda: len(seen) == 4)
-                groups = [data.group_name for data in cluster.broker.heartbeats[-1].producer_data_set]
+                groups = [
+                    data.group_name for data in cluster.broker.heartbeats[-1].producer_data_set
+                ]
                 assert groups == ["_INNER_TRACE_PRODUCER-readers-CONSUME-1"]
             before, after = by_message(cluster, "M1")
             request = before[4]
-            assert before == ["SubBefore", before[1], "north", "readers", request, "M1", "0", "k1 k2"]
-            assert after == ["SubAfter", request, "M1", "250", "true", "k1 k2", "0", after[7], "readers"]
+            assert before == [
+                "SubBefore",
+                before[1],
+                "north",
+                "readers",
+                request,
+                "M1",
+                "0",
+                "k1 k2",
+            ]
+            assert after == [
+                "SubAfter",
+                request,
+                "M1",
+                "250",
+                "true",
+                "k1 k2",
+                "0",
+                after[7],
+                "readers",
+            ]
             assert int(after[7]) - int(before[1]) == 250
             assert len(request) == 32
             (_, bad), (_, early) = by_message(cluster, "M2"), by_message(cluster, "M3")
@@ -332,7 +436,9 @@ def test_a_consumer_leaves_a_record_before_and_after_each_handling() -> None:
     simulate(1, scenario)
 
 
-def test_an_ordered_consumer_leaves_records_of_every_attempt_and_async_for_of_what_is_settled() -> None:
+def test_an_ordered_consumer_leaves_records_of_every_attempt_and_async_for_of_what_is_settled() -> (
+    None
+):
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             cluster.name_server.route(TRACE_TOPIC, cluster.broker)
@@ -364,13 +470,24 @@ def test_a_lite_pull_consumer_leaves_records_of_what_was_polled() -> None:
             for i in range(3):
                 store(cluster, b"x", f"M{i}", TRACE_ON="false" if i == 1 else "true")
             settings = {**cluster.settings, "trace": "my_traces", "consume_from": ConsumeFrom.FIRST}
-            async with LitePullConsumer(cluster.name_server.address, group="readers", topic="orders", **settings) as consumer:  # type: ignore[arg-type]
+            async with LitePullConsumer(
+                cluster.name_server.address, group="readers", topic="orders", **settings
+            ) as consumer:  # type: ignore[arg-type]
                 assert len(await consumer.poll()) == 3
             (message,) = traces(cluster, "my_traces")
-            told = [(record[0], record[5 if record[0] == "SubBefore" else 2]) for record in records(message)]
-            assert told == [("SubBefore", "M0"), ("SubBefore", "M2"), ("SubAfter", "M0"), ("SubAfter", "M2")]
-            assert len({record[4 if record[0] == "SubBefore" else 1] for record in records(message)}) == 1, (
-                "one poll, one request id"
-            )
+            told = [
+                (record[0], record[5 if record[0] == "SubBefore" else 2])
+                for record in records(message)
+            ]
+            assert told == [
+                ("SubBefore", "M0"),
+                ("SubBefore", "M2"),
+                ("SubAfter", "M0"),
+                ("SubAfter", "M2"),
+            ]
+            assert (
+                len({record[4 if record[0] == "SubBefore" else 1] for record in records(message)})
+                == 1
+            ), "one poll, one request id"
 
     simulate(1, scenario)

@@ -1,4 +1,5 @@
-"""The producer of transactions, against real brokers: what becomes of a message when its transaction succeeds, fails, or is undecided."""
+"""The producer of transactions, against real brokers: what becomes of a message when its
+transaction succeeds, fails, or is undecided."""
 
 from __future__ import annotations
 
@@ -24,7 +25,11 @@ from turbopump.testing.broker_in_loop import SMALL_FILES, RunningBroker, running
 from turbopump.testing.broker_thread import BrokerThread
 from turbopump.testing.simulation import Simulation, simulate
 
-COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
+COMMIT, ROLLBACK, UNKNOWN = (
+    TransactionState.COMMIT,
+    TransactionState.ROLLBACK,
+    TransactionState.UNKNOWN,
+)
 NAMESRV, BROKER, SELLER, OTHER = "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"
 
 
@@ -38,7 +43,9 @@ class World:
     def producer(self, host: str = SELLER, **settings: Any) -> TransactionProducer:
         settings = {"group": "sellers", "checker": unexpected, **settings}
         clock, source = self.simulation.clock(host), self.simulation.source(host)
-        return TransactionProducer(f"{NAMESRV}:9876", clock=clock, random=source, local_ip=host, **settings)
+        return TransactionProducer(
+            f"{NAMESRV}:9876", clock=clock, random=source, local_ip=host, **settings
+        )
 
     def delivered(self, topic: str = "orders") -> list[bytes]:
         """What consumers of the topic get."""
@@ -62,7 +69,10 @@ def in_a_world(story: Callable[[World], Awaitable[None]], **config: Any) -> None
         over, ready = asyncio.Event(), asyncio.Event()
 
         async def serve() -> None:
-            name_server = NameServer(NamesrvConfig(bind_address=NAMESRV, listen_port=9876), clock=simulation.clock(NAMESRV))
+            name_server = NameServer(
+                NamesrvConfig(bind_address=NAMESRV, listen_port=9876),
+                clock=simulation.clock(NAMESRV),
+            )
             await name_server.start()
             await over.wait()
             await name_server.close()
@@ -76,7 +86,11 @@ def in_a_world(story: Callable[[World], Awaitable[None]], **config: Any) -> None
                 **config,
             }
             disk, clock = simulation.disk(BROKER).mount(), simulation.clock(BROKER)
-            world.broker = Broker(BrokerConfig(store_path_root_dir=str(Path("/store")), **fields), disk=disk, clock=clock)
+            world.broker = Broker(
+                BrokerConfig(store_path_root_dir=str(Path("/store")), **fields),
+                disk=disk,
+                clock=clock,
+            )
             await world.broker.start()
             ready.set()
             await over.wait()
@@ -94,7 +108,8 @@ def in_a_world(story: Callable[[World], Awaitable[None]], **config: Any) -> None
     simulate(1, scenario)
 
 
-# --- with coroutines, in virtual time ----------------------------------------------------------------------------------------
+# --- with coroutines, in virtual time
+# ----------------------------------------------------------------------------------------
 
 
 def test_a_message_is_delivered_if_the_executor_commits_and_never_if_it_rolls_back() -> None:
@@ -107,7 +122,9 @@ def test_a_message_is_delivered_if_the_executor_commits_and_never_if_it_rolls_ba
             return COMMIT if arg == "good" else ROLLBACK
 
         async with world.producer(executor=execute) as producer:
-            good = await producer.send_in_transaction(Message("orders", b"one", tags="t", keys="k"), "good")
+            good = await producer.send_in_transaction(
+                Message("orders", b"one", tags="t", keys="k"), "good"
+            )
             await asyncio.sleep(1)
             bad = await producer.send_in_transaction(Message("orders", b"two"), "bad")
             assert seen == [(good.transaction_id, "good"), (bad.transaction_id, "bad")]
@@ -151,7 +168,9 @@ def test_a_broker_that_was_told_nothing_asks_the_checker() -> None:
     in_a_world(story)
 
 
-def test_another_producer_of_the_group_answers_for_one_that_has_died_even_if_it_has_never_sent() -> None:
+def test_another_producer_of_the_group_answers_for_one_that_has_died_even_if_it_has_never_sent() -> (
+    None
+):
     async def story(world: World) -> None:
         async def undecided(_message: Message, _arg: object) -> None:
             return None
@@ -211,8 +230,12 @@ def test_hooks_and_traces_tell_how_transactions_end() -> None:
         async def check(_message: ReceivedMessage) -> TransactionState:
             return ROLLBACK
 
-        async with world.producer(executor=execute, checker=check, hooks=[Hook()], trace=True) as producer:
-            done = await producer.send_in_transaction(Message("orders", b"x", keys="k", tags="t"), COMMIT)
+        async with world.producer(
+            executor=execute, checker=check, hooks=[Hook()], trace=True
+        ) as producer:
+            done = await producer.send_in_transaction(
+                Message("orders", b"x", keys="k", tags="t"), COMMIT
+            )
             await producer.send_in_transaction(Message("orders", b"y"))
             await asyncio.sleep(70)
         assert [(context.state, context.from_check) for context in ended] == [
@@ -239,7 +262,9 @@ def test_what_cannot_be_a_transaction_is_refused_before_anything_is_sent() -> No
             with pytest.raises(ConfigError, match="needs an executor"):
                 await producer.send_in_transaction(Message("orders", b"x"))
             with pytest.raises(MessageError, match="cannot be delayed"):
-                await producer.send_in_transaction(Message("orders", b"x", delay_level=3), executor=execute)
+                await producer.send_in_transaction(
+                    Message("orders", b"x", delay_level=3), executor=execute
+                )
 
     in_a_world(story)
 
@@ -296,7 +321,8 @@ def test_closing_waits_for_transactions_under_way() -> None:
     in_a_world(story)
 
 
-# --- with plain functions, in threads ----------------------------------------------------------------------------------------
+# --- with plain functions, in threads
+# ----------------------------------------------------------------------------------------
 
 
 def test_plain_functions_run_in_threads_and_never_hold_the_loop() -> None:
@@ -312,7 +338,9 @@ def test_plain_functions_run_in_threads_and_never_hold_the_loop() -> None:
         def check(_message: ReceivedMessage) -> TransactionState:
             raise AssertionError("not asked")
 
-        async with TransactionProducer(running.namesrv, group="sellers", checker=check, executor=execute) as producer:
+        async with TransactionProducer(
+            running.namesrv, group="sellers", checker=check, executor=execute
+        ) as producer:
             sending = asyncio.ensure_future(producer.send_in_transaction(Message("orders", b"x")))
             async with asyncio.timeout(10):
                 while not threads:
@@ -340,7 +368,9 @@ def test_the_blocking_producer_does_the_same_without_await() -> None:
             checked.set()
             return COMMIT
 
-        with BlockingTransactionProducer(broker.namesrv, group="sellers", checker=check, executor=execute) as producer:
+        with BlockingTransactionProducer(
+            broker.namesrv, group="sellers", checker=check, executor=execute
+        ) as producer:
             assert producer.send_in_transaction(Message("orders", b"a"), COMMIT).state is COMMIT
             assert producer.send_in_transaction(Message("orders", b"b")).state is UNKNOWN
             assert checked.wait(10)

@@ -1,4 +1,5 @@
-"""A push consumer that gives a topic up while it runs: what is done of it is committed, its queues are free, and the rest goes on."""
+"""A push consumer that gives a topic up while it runs: what is done of it is committed, its queues
+are free, and the rest goes on."""
 
 from __future__ import annotations
 
@@ -10,7 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.client.scripted_cluster import ScriptedBroker, ScriptedCluster, scripted_cluster, until
+from tests.unit.client.scripted_cluster import (
+    ScriptedBroker,
+    ScriptedCluster,
+    scripted_cluster,
+    until,
+)
 from tests.unit.client.scripted_pops import ScriptedPops
 from tests.unit.client.test_ordered import locked
 from tests.unit.client.test_push_consumer import committed, consumer_of
@@ -43,14 +49,18 @@ async def cluster_of(simulation: Simulation, way: str) -> AsyncIterator[Scripted
     """With the topics orders and bills."""
 
     def prepare(broker: ScriptedBroker) -> None:
-        ScriptedPops(broker, modes=dict.fromkeys(("orders", "bills"), POP) if "popped" in way else {})
+        ScriptedPops(
+            broker, modes=dict.fromkeys(("orders", "bills"), POP) if "popped" in way else {}
+        )
 
     async with scripted_cluster(simulation, queues=2, prepare=prepare) as cluster:
         cluster.name_server.route("bills", cluster.broker, queues=2)
         yield cluster
 
 
-def consumer_by(way: str, cluster: ScriptedCluster, simulation: Simulation, handler: object) -> PushConsumer:
+def consumer_by(
+    way: str, cluster: ScriptedCluster, simulation: Simulation, handler: object
+) -> PushConsumer:
     settings = dict(WAYS[way])
     if way == "broadcast":
         disk = simulation.disk("client")
@@ -69,10 +79,15 @@ def topics_of_the_heartbeat(cluster: ScriptedCluster) -> set[str]:
 
 
 @EVERY_WAY
-def test_a_topic_that_is_given_up_is_left_where_it_is_done_and_taken_up_again_from_there(way: str) -> None:
+def test_a_topic_that_is_given_up_is_left_where_it_is_done_and_taken_up_again_from_there(
+    way: str,
+) -> None:
     async def scenario(simulation: Simulation) -> None:
         handled = Handled()
-        async with cluster_of(simulation, way) as cluster, consumer_by(way, cluster, simulation, handled) as consumer:
+        async with (
+            cluster_of(simulation, way) as cluster,
+            consumer_by(way, cluster, simulation, handled) as consumer,
+        ):
             await consumer.subscribe("bills")
             store(cluster, "orders", b"o0", b"o1")
             store(cluster, "bills", b"b0")
@@ -111,10 +126,15 @@ def asked_for_orders(cluster: ScriptedCluster) -> list[object]:
 
 
 @EVERY_WAY
-def test_however_early_a_topic_is_given_up_after_it_was_taken_up_no_queue_of_it_stays(way: str) -> None:
+def test_however_early_a_topic_is_given_up_after_it_was_taken_up_no_queue_of_it_stays(
+    way: str,
+) -> None:
     async def scenario(simulation: Simulation) -> None:
         handled = Handled()
-        async with cluster_of(simulation, way) as cluster, consumer_by(way, cluster, simulation, handled) as consumer:
+        async with (
+            cluster_of(simulation, way) as cluster,
+            consumer_by(way, cluster, simulation, handled) as consumer,
+        ):
             for turns in range(80):
                 await consumer.subscribe("bills")
                 for _ in range(turns % 40):
@@ -130,7 +150,9 @@ def test_however_early_a_topic_is_given_up_after_it_was_taken_up_no_queue_of_it_
     simulate(1, scenario)
 
 
-def test_in_order_a_queue_is_free_when_its_handler_has_ended_and_what_that_did_is_committed() -> None:
+def test_in_order_a_queue_is_free_when_its_handler_has_ended_and_what_that_did_is_committed() -> (
+    None
+):
     async def scenario(simulation: Simulation) -> None:
         go_on = asyncio.Event()
         begun: list[bytes] = []
@@ -140,7 +162,10 @@ def test_in_order_a_queue_is_free_when_its_handler_has_ended_and_what_that_did_i
             await go_on.wait()
 
         way = "in order"
-        async with cluster_of(simulation, way) as cluster, consumer_by(way, cluster, simulation, handle) as consumer:
+        async with (
+            cluster_of(simulation, way) as cluster,
+            consumer_by(way, cluster, simulation, handle) as consumer,
+        ):
             store(cluster, "orders", b"o0", b"o1")
             await until(lambda: begun == [b"o0"])
             await consumer.unsubscribe("orders")
@@ -186,7 +211,10 @@ def test_what_was_not_consumed_can_be_given_up_without_a_word_and_before_the_sta
             await consumer.subscribe("bills")
             async with consumer:
                 await consumer.unsubscribe("never")
-                assert consumer.queues == [MessageQueue("bills", "broker-a", 0), MessageQueue("bills", "broker-a", 1)]
+                assert consumer.queues == [
+                    MessageQueue("bills", "broker-a", 0),
+                    MessageQueue("bills", "broker-a", 1),
+                ]
 
     simulate(1, scenario)
 

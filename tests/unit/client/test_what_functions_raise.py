@@ -1,4 +1,5 @@
-"""Users' functions that raise what no Future or task can carry: it is their failure, and everything else goes on."""
+"""Users' functions that raise what no Future or task can carry: it is their failure, and everything
+else goes on."""
 
 from __future__ import annotations
 
@@ -81,7 +82,9 @@ def on_a_loop_thread(story: Callable[[], Any]) -> None:
 
 @names
 @forms
-def test_a_function_that_raises_it_has_failed_and_whoever_asked_is_told(form: Any, error: BaseException) -> None:
+def test_a_function_that_raises_it_has_failed_and_whoever_asked_is_told(
+    form: Any, error: BaseException
+) -> None:
     async def story() -> None:
         function = UserFunction(form(error), threads=1, name="test")
         with pytest.raises(RuntimeError) as failure:
@@ -94,7 +97,9 @@ def test_a_function_that_raises_it_has_failed_and_whoever_asked_is_told(form: An
 
 @names
 @forms
-def test_a_handler_that_raises_it_gets_the_message_again_and_the_next_one_too(form: Any, error: BaseException) -> None:
+def test_a_handler_that_raises_it_gets_the_message_again_and_the_next_one_too(
+    form: Any, error: BaseException
+) -> None:
     async def story() -> None:
         wild, queue, ready = form(error), Queue(), ReadyMessages(None)
 
@@ -144,9 +149,14 @@ def test_a_transaction_is_decided_in_the_end_and_the_other_clients_live() -> Non
         return TransactionState.COMMIT
 
     settings = {"transaction_time_out": 100, "transaction_check_interval": 200}
-    with BrokerThread(**settings) as broker, Producer(broker.namesrv, instance_name="other") as other:
+    with (
+        BrokerThread(**settings) as broker,
+        Producer(broker.namesrv, instance_name="other") as other,
+    ):
         with TransactionProducer(broker.namesrv, group="sellers", checker=check) as producer:
-            result = producer.send_in_transaction(Message("T", b"x"), executor=plain(StopIteration("no such row")))
+            result = producer.send_in_transaction(
+                Message("T", b"x"), executor=plain(StopIteration("no such row"))
+            )
             assert result.state is TransactionState.UNKNOWN
             assert isinstance(result.error, RuntimeError)
             assert isinstance(result.error.__cause__, StopIteration)
@@ -187,7 +197,9 @@ def test_a_call_on_a_loop_that_was_stopped_fails_instead_of_waiting_for_ever(
     assert the_loop_thread() == "another"
 
 
-def test_a_name_is_free_again_when_the_loop_of_all_blocking_clients_was_stopped(thread: LoopThread) -> None:
+def test_a_name_is_free_again_when_the_loop_of_all_blocking_clients_was_stopped(
+    thread: LoopThread,
+) -> None:
     async def start_and_stop() -> None:
         await asyncio_producer.Producer("127.0.0.1:1", instance_name="stopped").start()
         asyncio.get_running_loop().stop()

@@ -28,7 +28,10 @@ def test_an_address_is_a_host_and_a_port(text: str, found: tuple[str, int]) -> N
     assert parse_address(join_address(*found)) == found
 
 
-@pytest.mark.parametrize("text", ["", "host", ":9876", "host:", "host:0", "host:65536", "host:x", "http://h:1", "a b:1", "h:١"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "host", ":9876", "host:", "host:0", "host:65536", "host:x", "http://h:1", "a b:1", "h:١"],
+)
 def test_anything_else_is_refused_in_a_sentence_that_shows_it(text: str) -> None:
     with pytest.raises(ConfigError, match="expected") as refused:
         parse_address(text)
@@ -50,8 +53,12 @@ def test_a_list_is_separated_by_semicolons_and_each_part_checked() -> None:
 
 
 def test_only_this_machine_reaches_loopback() -> None:
-    assert [is_loopback(host) for host in ("127.0.0.1", "127.8.8.8", "::1", "localhost")] == [True] * 4
-    assert [is_loopback(host) for host in ("0.0.0.0", "::", "10.0.0.1", "example.org", "")] == [False] * 5
+    assert [is_loopback(host) for host in ("127.0.0.1", "127.8.8.8", "::1", "localhost")] == [
+        True
+    ] * 4
+    assert [is_loopback(host) for host in ("0.0.0.0", "::", "10.0.0.1", "example.org", "")] == [
+        False
+    ] * 5
 
 
 def test_a_wildcard_is_every_interface() -> None:

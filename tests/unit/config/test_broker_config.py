@@ -1,4 +1,5 @@
-"""broker.conf and namesrv.conf: keys to values, defaults, overrides, and one sentence for what cannot be used."""
+"""broker.conf and namesrv.conf: keys to values, defaults, overrides, and one sentence for what
+cannot be used."""
 
 import logging
 from dataclasses import fields
@@ -42,14 +43,20 @@ def load(conf: Path, text: str) -> BrokerConfig:
 
 def test_apaches_own_example_is_taken(conf: Path) -> None:
     config = load(conf, APACHES_OWN_EXAMPLE)
-    assert (config.broker_name, config.broker_cluster_name, config.broker_id) == ("broker-a", "DefaultCluster", 0)
+    assert (config.broker_name, config.broker_cluster_name, config.broker_id) == (
+        "broker-a",
+        "DefaultCluster",
+        0,
+    )
     assert config.flush_disk_type is FlushDiskType.ASYNC_FLUSH
 
 
 def test_values_have_the_type_of_their_key(conf: Path) -> None:
     config = load(
         conf,
-        "listenPort = 20911 \nautoCreateTopicEnable=FALSE\nflushDiskType=SYNC_FLUSH\nstorePathRootDir= /data/store\n",
+        "listenPort = 20911 "
+        "\nautoCreateTopicEnable=FALSE\nflushDiskType=SYNC_FLUSH\nstorePathRootDir= "
+        "/data/store\n",
     )
     assert config.listen_port == 20911
     assert config.auto_create_topic_enable is False
@@ -72,14 +79,27 @@ def test_a_directory_of_the_log_is_named_once(conf: Path, tmp_path: Path) -> Non
         with pytest.raises(ConfigError, match=f"{key} names /a twice: name it once"):
             load(conf, f"{key}=/a,/b,/a")
         for other in ("link", "b/../a", "./a"):
-            with pytest.raises(ConfigError, match=f"{key} names {tmp_path}/a and {tmp_path}/{other}, which are the same"):
+            with pytest.raises(
+                ConfigError,
+                match=f"{key} names {tmp_path}/a and {tmp_path}/{other}, which are the same",
+            ):
                 load(conf, f"{key}={tmp_path}/a,{tmp_path}/{other}")
 
 
 def test_numbers_that_are_held_within_bounds_are_shown_as_they_count(conf: Path) -> None:
-    config = load(conf, "diskMaxUsedSpaceRatio=99\ndiskSpaceCleanForciblyRatio=1\nregisterNameServerPeriod=70000\n")
+    config = load(
+        conf,
+        "diskMaxUsedSpaceRatio=99\ndiskSpaceCleanForciblyRatio=1\nregisterNameServerPeriod=70000\n",
+    )
     shown = effective(config)
-    assert [shown[key] for key in ("diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio", "diskSpaceWarningLevelRatio")] == [
+    assert [
+        shown[key]
+        for key in (
+            "diskMaxUsedSpaceRatio",
+            "diskSpaceCleanForciblyRatio",
+            "diskSpaceWarningLevelRatio",
+        )
+    ] == [
         "95",
         "30",
         "90",
@@ -97,9 +117,20 @@ def test_the_hours_of_deletion_are_read_as_apache_reads_them(conf: Path) -> None
 
 def test_defaults_are_apaches_but_for_the_loopback_bind() -> None:
     config = load_broker_config(environ={})
-    assert (config.bind_address, config.listen_port, config.namesrv_addr) == ("127.0.0.1", 10911, "")
-    assert (config.mapped_file_size_commit_log, config.mapped_file_size_consume_queue) == (1 << 30, 6_000_000)
-    assert (config.flush_interval_commit_log, config.sync_flush_timeout, config.max_message_size) == (500, 5000, 4 << 20)
+    assert (config.bind_address, config.listen_port, config.namesrv_addr) == (
+        "127.0.0.1",
+        10911,
+        "",
+    )
+    assert (config.mapped_file_size_commit_log, config.mapped_file_size_consume_queue) == (
+        1 << 30,
+        6_000_000,
+    )
+    assert (
+        config.flush_interval_commit_log,
+        config.sync_flush_timeout,
+        config.max_message_size,
+    ) == (500, 5000, 4 << 20)
     assert config.store_path_root_dir.endswith("/store")
     assert config.broker_name
     assert load_namesrv_config().listen_port == 9876
@@ -116,7 +147,9 @@ def test_name_servers_come_from_the_override_then_the_file_then_the_environment(
     environ = {"NAMESRV_ADDR": "environment:3"}
     assert load_broker_config(None, environ=environ).namesrv_addresses == ["environment:3"]
     assert load_broker_config(conf, environ=environ).namesrv_addresses == ["file:1", "file:2"]
-    assert load_broker_config(conf, {"namesrv_addr": "option:4"}, environ=environ).namesrv_addresses == ["option:4"]
+    assert load_broker_config(
+        conf, {"namesrv_addr": "option:4"}, environ=environ
+    ).namesrv_addresses == ["option:4"]
 
 
 @pytest.mark.parametrize(
@@ -124,37 +157,67 @@ def test_name_servers_come_from_the_override_then_the_file_then_the_environment(
     [
         ("listenPort=ten", "listenPort=ten: a whole number is expected"),
         ("listenPort=70000", "listenPort=70000: a whole number from 0 to 65535 is expected"),
-        ("flushIntervalCommitLog=-5", r"flushIntervalCommitLog=-5: a whole number \(ms\) from 1 to"),
+        (
+            "flushIntervalCommitLog=-5",
+            r"flushIntervalCommitLog=-5: a whole number \(ms\) from 1 to",
+        ),
         ("flushIntervalCommitLog=", r"flushIntervalCommitLog=: a whole number \(ms\) is expected"),
-        ("flushIntervalCommitLog=0.5", r"flushIntervalCommitLog=0.5: a whole number \(ms\) is expected"),
-        ("maxMessageSize=" + "9" * 5000, r"maxMessageSize=9{57}\.\.\.: a whole number \(bytes\) is expected"),
+        (
+            "flushIntervalCommitLog=0.5",
+            r"flushIntervalCommitLog=0.5: a whole number \(ms\) is "
+            r"expected",
+        ),
+        (
+            "maxMessageSize=" + "9" * 5000,
+            r"maxMessageSize=9{57}\.\.\.: a whole number \(bytes\) "
+            r"is expected",
+        ),
         ("autoCreateTopicEnable=yes", "autoCreateTopicEnable=yes: true or false is expected"),
-        ("flushDiskType=SOMETIMES", "flushDiskType=SOMETIMES: one of ASYNC_FLUSH, SYNC_FLUSH is expected"),
-        ("brokerRole=SLAVE", "brokerRole=SLAVE: only ASYNC_MASTER is served, other roles come with a later release"),
+        (
+            "flushDiskType=SOMETIMES",
+            "flushDiskType=SOMETIMES: one of ASYNC_FLUSH, SYNC_FLUSH is expected",
+        ),
+        (
+            "brokerRole=SLAVE",
+            "brokerRole=SLAVE: only ASYNC_MASTER is served, other roles come with a later release",
+        ),
         ("brokerRole=SYNC_MASTER", "brokerRole=SYNC_MASTER: only ASYNC_MASTER is served"),
         ("brokerId=1", "brokerId=1: only 0 is served"),
-        ("aclEnable=true", "aclEnable=true: only false is served, access control comes with a later release"),
+        (
+            "aclEnable=true",
+            "aclEnable=true: only false is served, access control comes with a later release",
+        ),
         ("authenticationEnabled=true", "authenticationEnabled=true: only false is served"),
         ("useTLS=true", "useTLS=true: only false is served"),
         ("storeType=defaultRocksDB", "storeType=defaultRocksDB: only default is served"),
         ("messageStorePlugIn=org.X", "messageStorePlugIn=org.X: only no value is served"),
         ("namesrvAddr=10.0.0.1", "namesrvAddr '10.0.0.1' has no port"),
         ("brokerName=", "brokerName is empty"),
-        ("storePathRootDir=~/store", "storePathRootDir=~/store: only a shell reads ~ as the home directory"),
+        (
+            "storePathRootDir=~/store",
+            "storePathRootDir=~/store: only a shell reads ~ as the home directory",
+        ),
         ("storePathCommitLog=/a, ~/b", "storePathCommitLog=/a, ~/b: only a shell reads ~"),
         ("storePathRootDir=", "storePathRootDir is empty: the name of a directory is expected"),
         ("brokerName=\\u12", r"the configuration file \S+broker.conf: malformed escape"),
-        ("mappedFileSizeCommitLog=4194304", "a message of maxMessageSize=4194304 bytes would not fit in one file"),
+        (
+            "mappedFileSizeCommitLog=4194304",
+            "a message of maxMessageSize=4194304 bytes would not fit in one file",
+        ),
     ],
 )
-def test_a_value_that_cannot_be_used_stops_the_start_with_one_sentence(conf: Path, line: str, sentence: str) -> None:
+def test_a_value_that_cannot_be_used_stops_the_start_with_one_sentence(
+    conf: Path, line: str, sentence: str
+) -> None:
     with pytest.raises(ConfigError, match=f"^{sentence}|{sentence}$") as refused:
         load(conf, line)
     assert "\n" not in str(refused.value)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"missing\.conf cannot be read: No such file or directory"):
+    with pytest.raises(
+        ConfigError, match=r"missing\.conf cannot be read: No such file or directory"
+    ):
         load_broker_config(tmp_path / "missing.conf")
     with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
         load_namesrv_config(tmp_path)
@@ -164,7 +227,10 @@ def test_keys_without_effect_and_unknown_keys_are_reported_and_their_values_are_
     conf: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "turbopump.config"):
-        load(conf, "flushDiskTyp=SYNC_FLUSH\nsendMessageThreadPoolNums=4\nmyOwn.thing=secret\nlistenPort=1\n")
+        load(
+            conf,
+            "flushDiskTyp=SYNC_FLUSH\nsendMessageThreadPoolNums=4\nmyOwn.thing=secret\nlistenPort=1\n",
+        )
     told = [(record.levelname, record.getMessage()) for record in caplog.records]
     assert told == [
         ("WARNING", f"unknown key file={conf} key=flushDiskTyp nearest=flushDiskType"),
@@ -183,13 +249,18 @@ def test_the_effective_configuration_is_a_file_that_loads_to_the_same(conf: Path
     assert "brokerIP1=10.0.0.5\n" in text
     assert "autoCreateTopicEnable=true\n" in text
     assert build(BrokerConfig, decode_text(text), {}) == config
-    assert build(NamesrvConfig, decode_text(encode(effective(NamesrvConfig()))), {}) == NamesrvConfig()
+    assert (
+        build(NamesrvConfig, decode_text(encode(effective(NamesrvConfig()))), {}) == NamesrvConfig()
+    )
 
 
 def test_clients_are_told_the_set_host_or_the_one_that_is_bound() -> None:
     assert BrokerConfig().advertised_host == "127.0.0.1"
     assert BrokerConfig(bind_address="10.1.2.3").advertised_host == "10.1.2.3"
-    assert BrokerConfig(bind_address="10.1.2.3", broker_ip1="shop.example").advertised_host == "shop.example"
+    assert (
+        BrokerConfig(bind_address="10.1.2.3", broker_ip1="shop.example").advertised_host
+        == "shop.example"
+    )
     assert BrokerConfig(bind_address="0.0.0.0").advertised_host not in ("", "0.0.0.0")
 
 

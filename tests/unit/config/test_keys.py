@@ -12,8 +12,9 @@ from turbopump.config.setting import SettingsClass, settings_of
 
 DOC = Path(__file__).parents[3] / "docs" / "configuration.md"
 
-# Counted in Apache's source at both tags: public one-argument setters of the classes that the start reads a file into, and the
-# two keys that BrokerStartup reads itself. A key that two classes have counts once.
+# Counted in Apache's source at both tags: public one-argument setters of the classes that the start
+# reads a file into, and the two keys that BrokerStartup reads itself. A key that two classes have
+# counts once.
 APACHE_BROKER_KEYS = 451
 APACHE_NAMESRV_KEYS = 58
 
@@ -23,28 +24,48 @@ def test_every_key_of_apaches_is_in_the_tables() -> None:
     assert len(NAMESRV_KEYS) == APACHE_NAMESRV_KEYS
 
 
-@pytest.mark.parametrize(("table", "config"), [(BROKER_KEYS, BrokerConfig), (NAMESRV_KEYS, NamesrvConfig)])
-def test_a_key_is_honoured_exactly_if_a_field_has_it(table: KeyTable, config: type[SettingsClass]) -> None:
-    assert {key.name for key in table.values() if not key.reason} == {known.key for _, known in settings_of(config)}
+@pytest.mark.parametrize(
+    ("table", "config"), [(BROKER_KEYS, BrokerConfig), (NAMESRV_KEYS, NamesrvConfig)]
+)
+def test_a_key_is_honoured_exactly_if_a_field_has_it(
+    table: KeyTable, config: type[SettingsClass]
+) -> None:
+    assert {key.name for key in table.values() if not key.reason} == {
+        known.key for _, known in settings_of(config)
+    }
 
 
 @pytest.mark.parametrize("config", [BrokerConfig, NamesrvConfig])
 def test_what_is_called_honoured_is_read_by_something(config: type[SettingsClass]) -> None:
-    readers = "\n".join(path.read_text("utf-8") for path in (DOC.parents[1] / "src" / "turbopump").rglob("*.py"))
-    unread = [name for name, known in settings_of(config) if not known.only and not re.search(rf"\w\.{name}\b", readers)]
+    readers = "\n".join(
+        path.read_text("utf-8") for path in (DOC.parents[1] / "src" / "turbopump").rglob("*.py")
+    )
+    unread = [
+        name
+        for name, known in settings_of(config)
+        if not known.only and not re.search(rf"\w\.{name}\b", readers)
+    ]
     assert unread == []
 
 
 def test_each_class_is_told_apart() -> None:
     assert classify("listenPort", BROKER_KEYS).key_class is KeyClass.HONOURED
     accepted = classify("inBrokerContainer", BROKER_KEYS)
-    assert (accepted.key_class, accepted.reason) == (KeyClass.ACCEPTED, "there is no broker container")
+    assert (accepted.key_class, accepted.reason) == (
+        KeyClass.ACCEPTED,
+        "there is no broker container",
+    )
     assert classify("popPollingSize", NAMESRV_KEYS).key_class is KeyClass.UNKNOWN
 
 
 @pytest.mark.parametrize(
     ("written", "meant"),
-    [("flushDiskTyp", "flushDiskType"), ("brokerip1", "brokerIP1"), ("nameSrvAddr", "namesrvAddr"), ("qqq", "")],
+    [
+        ("flushDiskTyp", "flushDiskType"),
+        ("brokerip1", "brokerIP1"),
+        ("nameSrvAddr", "namesrvAddr"),
+        ("qqq", ""),
+    ],
 )
 def test_the_nearest_key_is_offered_for_an_unknown_one(written: str, meant: str) -> None:
     found = classify(written, BROKER_KEYS)
@@ -61,13 +82,16 @@ def test_defaults_are_given_per_version() -> None:
 
 def test_the_page_is_up_to_date() -> None:
     assert DOC.read_text("utf-8") == page(), (
-        "docs/configuration.md is stale: python -m turbopump.config.reference > docs/configuration.md"
+        "docs/configuration.md is stale: python -m turbopump.config.reference > "
+        "docs/configuration.md"
     )
 
 
 def test_the_page_has_one_row_per_key_and_counts_them() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (\*\*honoured\*\*|accepted) \|", page(), flags=re.MULTILINE)
-    assert [name for name, _ in rows if name in BROKER_KEYS or name in NAMESRV_KEYS] == [name for name, _ in rows]
+    assert [name for name, _ in rows if name in BROKER_KEYS or name in NAMESRV_KEYS] == [
+        name for name, _ in rows
+    ]
     assert len(rows) == len(BROKER_KEYS) + len(NAMESRV_KEYS)
     honoured = sum(1 for _, kind in rows if kind == "**honoured**")
     counts = re.findall(r"(\d+) keys, (\d+) honoured, (\d+) accepted without effect", page())

@@ -64,7 +64,9 @@ def test_a_file_is_read_as_utf_8_and_otherwise_as_java_does() -> None:
 
 
 def test_what_is_written_is_ascii_and_escaped_as_java_does() -> None:
-    assert encode({"a b": " c:d=#!\\", "é": "😀\n"}) == "a\\ b=\\ c\\:d\\=\\#\\!\\\\\n\\u00E9=\\uD83D\\uDE00\\n\n"
+    assert encode({"a b": " c:d=#!\\", "é": "😀\n"}) == (
+        "a\\ b=\\ c\\:d\\=\\#\\!\\\\\n\\u00E9=\\uD83D\\uDE00\\n\n"
+    )
 
 
 @given(st.dictionaries(st.text(), st.text(), max_size=5))

@@ -1,4 +1,5 @@
-"""SQL92 filters judge as Apache's own classes did (recorded by tests/golden/recorder), and say what is wrong with a bad one."""
+"""SQL92 filters judge as Apache's own classes did (recorded by tests/golden/recorder), and say what
+is wrong with a bad one."""
 
 from __future__ import annotations
 
@@ -10,9 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turbopump.filtering.sql92 import DEPTH_MAX, NoVerdictError, SqlError, compile_judge, compile_sql
+from turbopump.filtering.sql92 import (
+    DEPTH_MAX,
+    NoVerdictError,
+    SqlError,
+    compile_judge,
+    compile_sql,
+)
 
-RECORDED: dict[str, Any] = json.loads((Path(__file__).parents[2] / "golden/data/5.3.3/filters.bin").read_bytes())
+RECORDED: dict[str, Any] = json.loads(
+    (Path(__file__).parents[2] / "golden/data/5.3.3/filters.bin").read_bytes()
+)
 WORDS = {True: "true", False: "false", None: "null"}
 
 
@@ -33,7 +42,9 @@ def outcomes(expression: str) -> str | list[str]:
 def test_every_recorded_filter_has_apaches_outcome_for_every_message() -> None:
     filters = RECORDED["filters"]
     assert len(filters) >= 700
-    different = [one["expression"] for one in filters if outcomes(one["expression"]) != one["outcomes"]]
+    different = [
+        one["expression"] for one in filters if outcomes(one["expression"]) != one["outcomes"]
+    ]
     assert different == []
 
 
@@ -48,10 +59,14 @@ def test_only_true_matches() -> None:
 @pytest.mark.parametrize(
     ("expression", "says"),
     [
-        ("a >", "at character 4: a property, a literal or a bracket should stand here, not the end"),
+        (
+            "a >",
+            "at character 4: a property, a literal or a bracket should stand here, not the end",
+        ),
         (
             "a = 'x",
-            "at character 5: \"'\" begins no word of a SQL92 filter; a string begins here and does not end: close it with '",
+            'at character 5: "\'" begins no word of a SQL92 filter; a string begins here and '
+            "does not end: close it with '",
         ),
         ("a ? 1", "at character 3: '?' begins no word of a SQL92 filter"),
         ("a = NULL", "before character 9: nothing equals NULL; write IS NULL or IS NOT NULL"),
@@ -84,7 +99,9 @@ def test_long_chains_are_no_deeper_than_short_ones() -> None:
     st.text(alphabet="ab1.5'()=<>,- \n\tNOTANDORINULL/*", max_size=40),
     st.dictionaries(st.sampled_from("ab"), st.text(max_size=4)),
 )
-def test_whatever_is_written_is_a_filter_or_an_sql_error(expression: str, message: dict[str, str]) -> None:
+def test_whatever_is_written_is_a_filter_or_an_sql_error(
+    expression: str, message: dict[str, str]
+) -> None:
     try:
         matches = compile_sql(expression)
     except SqlError:
@@ -116,7 +133,11 @@ def test_a_literal_of_any_length_is_refused_in_a_short_sentence() -> None:
 
 def test_conditions_of_conditions_have_a_depth_that_python_can_bear() -> None:
     assert not compile_sql("a IS NULL" + " IS NULL" * DEPTH_MAX)({"a": "1"})
-    for deep in ("a IS NULL" + " IS NULL" * 1500, "a" + " = b" * 1500, "a" + " CONTAINS 'x'" * 1500):
+    for deep in (
+        "a IS NULL" + " IS NULL" * 1500,
+        "a" + " = b" * 1500,
+        "a" + " CONTAINS 'x'" * 1500,
+    ):
         with pytest.raises(SqlError, match="join conditions with AND and OR"):
             compile_sql(deep)
 

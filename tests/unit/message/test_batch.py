@@ -16,9 +16,19 @@ def test_a_batch_lies_in_bytes_as_apache_writes_it() -> None:
     assert batch == struct.pack(">iiiii", 31, 0, 0, 9, 2) + b"ab" + b"\x00\x07TAGS\x01t\x02"
 
 
-@given(st.lists(st.tuples(st.binary(max_size=50), st.integers(-(2**31), 2**31 - 1), st.text("abc", min_size=1, max_size=9))))
+@given(
+    st.lists(
+        st.tuples(
+            st.binary(max_size=50),
+            st.integers(-(2**31), 2**31 - 1),
+            st.text("abc", min_size=1, max_size=9),
+        )
+    )
+)
 def test_any_batch_survives(parts: list[tuple[bytes, int, str]]) -> None:
-    messages = [Message("T", body, flag=flag, properties={"p": value}) for body, flag, value in parts]
+    messages = [
+        Message("T", body, flag=flag, properties={"p": value}) for body, flag, value in parts
+    ]
     assert decode_batch(encode_batch(messages)) == [
         BatchItem(flag, body, f"p\x01{value}\x02".encode()) for body, flag, value in parts
     ]

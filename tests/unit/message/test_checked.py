@@ -12,7 +12,9 @@ HOST = encode_host("127.0.0.1", 10911)
 
 
 def entry(number: int, body: bytes, *, with_crc: bool = True) -> bytes:
-    return encode_entry(3, 0, number, 1000 * number, 0, 1, HOST, 2, HOST, 0, 0, body, b"T", b"a\x01b\x02", with_crc)
+    return encode_entry(
+        3, 0, number, 1000 * number, 0, 1, HOST, 2, HOST, 0, 0, body, b"T", b"a\x01b\x02", with_crc
+    )
 
 
 ENTRIES = [entry(number, b"%d " % number * 10) for number in range(5)]
@@ -37,11 +39,14 @@ def test_any_flipped_bit_costs_one_message_and_no_other(index: int) -> None:
             data = bytearray(ANSWER)
             data[start + at] ^= 1 << bit
             good, damaged = read(bytes(data))
-            if at >= len(ENTRIES[index]) - 20 and not damaged:  # the name of the CRC: then the body's is what is checked
+            # the name of the CRC: then the body's is what is checked
+            if at >= len(ENTRIES[index]) - 20 and not damaged:
                 assert good[index][:-20] == ENTRIES[index][:-20]
                 continue
             assert good == [each for each in ENTRIES if each is not ENTRIES[index]]
-            assert [(one.begin, one.end) for one in damaged] == [(start, start + len(ENTRIES[index]))]
+            assert [(one.begin, one.end) for one in damaged] == [
+                (start, start + len(ENTRIES[index]))
+            ]
 
 
 def test_a_damaged_message_says_its_own_queue_offset_where_that_can_be_read() -> None:
@@ -57,7 +62,9 @@ def test_an_answer_cut_short_or_of_nonsense_ends() -> None:
         good, damaged = read(ANSWER[:size])
         assert good == ENTRIES[: len(good)]
         whole = sum(map(len, good))
-        assert [(one.begin, one.end) for one in damaged] == ([(whole, size)] if size > whole else [])
+        assert [(one.begin, one.end) for one in damaged] == (
+            [(whole, size)] if size > whole else []
+        )
     assert read(b"\xda\xa3\x20" * 50)[0] == []
 
 
@@ -76,4 +83,6 @@ def test_good_messages_behind_any_bytes_are_found(noise: bytes, numbers: list[in
     wanted = [ENTRIES[number] for number in numbers]
     good, damaged = read(noise + b"".join(wanted))
     assert good[len(good) - len(wanted) :] == wanted
-    assert sum(one.end - one.begin for one in damaged) + sum(map(len, good)) == len(noise) + sum(map(len, wanted))
+    assert sum(one.end - one.begin for one in damaged) + sum(map(len, good)) == len(noise) + sum(
+        map(len, wanted)
+    )

@@ -50,7 +50,17 @@ def test_an_entry_lies_in_bytes_as_apache_writes_it() -> None:
     data = entry()
     assert data == b"".join(
         (
-            struct.pack(">IIIiiqqi", len(data), MAGIC_V1, crc32(b"hello") & 0x7FFFFFFF, 3, -7, 12, 1 << 40, 0),
+            struct.pack(
+                ">IIIiiqqi",
+                len(data),
+                MAGIC_V1,
+                crc32(b"hello") & 0x7FFFFFFF,
+                3,
+                -7,
+                12,
+                1 << 40,
+                0,
+            ),
             struct.pack(">q4si", 1_700_000_000_123, bytes([10, 0, 0, 1]), 10911),
             struct.pack(">q4si", 1_700_000_000_456, bytes([10, 0, 0, 2]), 10912),
             struct.pack(">iqI", 2, 99, 5),
@@ -62,9 +72,22 @@ def test_an_entry_lies_in_bytes_as_apache_writes_it() -> None:
 
 def test_an_entry_is_read_field_by_field() -> None:
     message = decode_entry(entry())
-    assert (message.topic, message.queue_id, message.queue_offset, message.commit_log_offset) == ("orders", 3, 12, 1 << 40)
-    assert (message.flag, message.sys_flag, message.reconsume_times, message.prepared_transaction_offset) == (-7, 0, 2, 99)
-    assert (message.born_timestamp, message.store_timestamp) == (1_700_000_000_123, 1_700_000_000_456)
+    assert (message.topic, message.queue_id, message.queue_offset, message.commit_log_offset) == (
+        "orders",
+        3,
+        12,
+        1 << 40,
+    )
+    assert (
+        message.flag,
+        message.sys_flag,
+        message.reconsume_times,
+        message.prepared_transaction_offset,
+    ) == (-7, 0, 2, 99)
+    assert (message.born_timestamp, message.store_timestamp) == (
+        1_700_000_000_123,
+        1_700_000_000_456,
+    )
     assert (message.born_host, message.store_host) == (V4, ("10.0.0.2", 10912))
     assert (message.body, message.tags, message.keys) == (b"hello", "a", ["k1", "k2"])
     assert message.body_crc == body_crc32(b"hello")
@@ -76,13 +99,21 @@ def test_an_entry_is_read_field_by_field() -> None:
 
 @pytest.mark.parametrize("born", [V4, V6])
 @pytest.mark.parametrize("store", [V4, V6])
-def test_hosts_of_either_family_are_read_back(born: tuple[str, int], store: tuple[str, int]) -> None:
-    flags = (SysFlag.BORN_HOST_V6 if born is V6 else 0) | (SysFlag.STORE_HOST_V6 if store is V6 else 0)
-    message = decode_entry(entry(born_host=encode_host(*born), store_host=encode_host(*store), sys_flag=flags))
+def test_hosts_of_either_family_are_read_back(
+    born: tuple[str, int], store: tuple[str, int]
+) -> None:
+    flags = (SysFlag.BORN_HOST_V6 if born is V6 else 0) | (
+        SysFlag.STORE_HOST_V6 if store is V6 else 0
+    )
+    message = decode_entry(
+        entry(born_host=encode_host(*born), store_host=encode_host(*store), sys_flag=flags)
+    )
     assert (message.born_host, message.store_host, message.body) == (born, store, b"hello")
 
 
-@pytest.mark.parametrize(("size", "magic"), [(1, MAGIC_V1), (127, MAGIC_V1), (128, MAGIC_V2), (255, MAGIC_V2)])
+@pytest.mark.parametrize(
+    ("size", "magic"), [(1, MAGIC_V1), (127, MAGIC_V1), (128, MAGIC_V2), (255, MAGIC_V2)]
+)
 def test_a_topic_of_more_than_127_bytes_makes_a_second_version_entry(size: int, magic: int) -> None:
     data = entry(topic=b"t" * size)
     assert int.from_bytes(data[4:8]) == magic
@@ -94,7 +125,9 @@ def test_the_crc_property_covers_all_that_precedes_it(properties: bytes) -> None
     data = entry(properties=properties, with_crc=True)
     digits = b"%010d" % (crc32(data[:-20]) & 0x7FFFFFFF)
     assert data[-20:] == b"__CRC32#\x01" + digits[::-1] + b"\x02"
-    assert decode_entry(data).properties == ({"a": "b"} if properties else {}), "its user does not see it"
+    assert decode_entry(data).properties == ({"a": "b"} if properties else {}), (
+        "its user does not see it"
+    )
     assert decode_entry(data).store_size == len(data)
 
 
@@ -107,7 +140,12 @@ def test_the_crc_property_covers_all_that_precedes_it(properties: bytes) -> None
     with_crc=st.booleans(),
 )
 def test_any_entry_survives(
-    body: bytes, topic: str, properties: str, numbers: tuple[int, ...], small: tuple[int, ...], with_crc: bool
+    body: bytes,
+    topic: str,
+    properties: str,
+    numbers: tuple[int, ...],
+    small: tuple[int, ...],
+    with_crc: bool,
 ) -> None:
     data = entry(
         body=body,
@@ -125,7 +163,11 @@ def test_any_entry_survives(
     )
     message = decode_entry(b"before" + data + b"after", 6)
     assert (message.stored_body, message.topic, message.store_size) == (body, topic, len(data))
-    assert (message.queue_offset, message.commit_log_offset, message.queue_id) == (numbers[0], numbers[1], small[0])
+    assert (message.queue_offset, message.commit_log_offset, message.queue_id) == (
+        numbers[0],
+        numbers[1],
+        small[0],
+    )
     if not with_crc:
         assert message.properties == decode_entry(data).properties
 

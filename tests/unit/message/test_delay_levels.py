@@ -20,10 +20,17 @@ def test_the_table_is_apaches_unless_told_otherwise() -> None:
     assert len(delays) == 18
     assert (delays[0], delays[4], delays[17]) == (1000, 60_000, 7_200_000)
     assert BrokerConfig().delay_levels_ms == delays
-    assert BrokerConfig(message_delay_level="1s 2m 3h 4d").delay_levels_ms == (1000, 120_000, 10_800_000, 345_600_000)
+    assert BrokerConfig(message_delay_level="1s 2m 3h 4d").delay_levels_ms == (
+        1000,
+        120_000,
+        10_800_000,
+        345_600_000,
+    )
 
 
-@pytest.mark.parametrize("wrong", ["", "5", "s", "1s,2s", "-1s", "1.5s", "1w", "1S", "99999999s", "1s " * 1001])
+@pytest.mark.parametrize(
+    "wrong", ["", "5", "s", "1s,2s", "-1s", "1.5s", "1w", "1S", "99999999s", "1s " * 1001]
+)
 def test_a_table_that_makes_no_sense_is_refused(wrong: str) -> None:
     with pytest.raises(ConfigError, match="messageDelayLevel"):
         parse_delay_levels(wrong)

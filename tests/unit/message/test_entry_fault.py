@@ -9,7 +9,12 @@ V4, V6 = encode_host("10.0.0.1", 10911), encode_host("2001:db8::1", 10911)
 
 
 def entry(
-    *, with_crc: bool, born: bytes = V4, store: bytes = V4, topic: bytes = b"orders", properties: bytes = b"TAGS\x01a\x02"
+    *,
+    with_crc: bool,
+    born: bytes = V4,
+    store: bytes = V4,
+    topic: bytes = b"orders",
+    properties: bytes = b"TAGS\x01a\x02",
 ) -> bytes:
     return encode_entry(
         queue_id=3,
@@ -57,7 +62,8 @@ def test_every_single_flipped_bit_is_a_fault(kind: str) -> None:
 
 
 def test_without_a_whole_entry_crc_lengths_place_and_body_are_covered() -> None:
-    """What Apache's check covers by default: not the queue offset, the times, the hosts or the texts."""
+    """What Apache's check covers by default: not the queue offset, the times, the hosts or the
+    texts."""
     data = entry(with_crc=False)
     body = data.index(b"some body")
     covered = [*range(12), *range(28, 36), *range(84, body + 9 + 1)]
@@ -71,7 +77,9 @@ def test_without_a_whole_entry_crc_lengths_place_and_body_are_covered() -> None:
 def test_a_missing_crc_is_a_fault_only_where_it_is_required() -> None:
     data = entry(with_crc=False)
     assert entry_fault(data, POSITION) is None
-    assert entry_fault(data, POSITION, crc_required=True) == "its CRC (property __CRC32#) is missing"
+    assert entry_fault(data, POSITION, crc_required=True) == (
+        "its CRC (property __CRC32#) is missing"
+    )
 
 
 def test_an_entry_in_another_place_or_cut_is_a_fault() -> None:

@@ -1,4 +1,5 @@
-"""What a message may be made of: what would be sent as something else, or fail deep inside, is refused where it is made."""
+"""What a message may be made of: what would be sent as something else, or fail deep inside, is
+refused where it is made."""
 
 import enum
 from typing import Any
@@ -12,7 +13,10 @@ from turbopump.message.message import Message
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"flag": 2**31}, "flag=2147483648 does not fit: a whole number from -2147483648 to 2147483647"),
+        (
+            {"flag": 2**31},
+            "flag=2147483648 does not fit: a whole number from -2147483648 to 2147483647",
+        ),
         ({"flag": -(2**31) - 1}, "does not fit"),
         ({"flag": 2**40}, "does not fit"),
         ({"flag": 1.5}, "flag=1.5 does not fit"),
@@ -20,7 +24,11 @@ from turbopump.message.message import Message
         ({"flag": "7"}, "flag='7' does not fit"),
         ({"flag": True}, "flag=True does not fit"),
         ({"flag": None}, "flag=None does not fit"),
-        ({"properties": {"a": 1}}, r"property 'a' has the value 1; names and values are text: give str\(1\)"),
+        (
+            {"properties": {"a": 1}},
+            r"property 'a' has the value 1; names and values are text: "
+            r"give str\(1\)",
+        ),
         ({"properties": {"a": ["b"]}}, "property 'a' has the value"),
         ({"properties": {1: "a"}}, "property 1 has the value 'a'"),
         ({"properties": 5}, "properties=5 is no mapping"),
@@ -38,27 +46,37 @@ from turbopump.message.message import Message
         ({"wait_store_ok": None}, "wait_store_ok=None must be True or False"),
     ],
 )
-def test_what_no_message_can_be_made_of_is_refused_in_a_sentence(settings: dict[str, Any], told: str) -> None:
+def test_what_no_message_can_be_made_of_is_refused_in_a_sentence(
+    settings: dict[str, Any], told: str
+) -> None:
     with pytest.raises(MessageError, match=told):
         Message("orders", b"x", **settings)
 
 
 @pytest.mark.parametrize("body", [3, 0, 1.5, None, [65, 66], {"a": 1}, True])
 def test_a_body_that_is_neither_bytes_nor_text_is_refused(body: Any) -> None:
-    with pytest.raises(MessageError, match=f"a body is bytes or a str, not {type(body).__name__}; encode it first"):
+    with pytest.raises(
+        MessageError, match=f"a body is bytes or a str, not {type(body).__name__}; encode it first"
+    ):
         Message("orders", body)
 
 
 def test_a_body_that_cannot_be_written_as_unicode_says_where_it_cannot() -> None:
     with pytest.raises(
-        MessageError, match=r"body='tea\\ud83c' holds a lone surrogate at 3, which is no text; give valid Unicode"
+        MessageError,
+        match=r"body='tea\\ud83c' holds a lone surrogate at 3, which is no text; "
+        r"give valid Unicode",
     ):
         Message("orders", "tea\ud83c")
 
 
 @pytest.mark.parametrize("topic", [5, None, b"orders", ["orders"]])
 def test_a_topic_that_is_no_text_is_refused_where_the_message_is_made(topic: Any) -> None:
-    with pytest.raises(MessageError, match=r"topic=.* is no topic: its name is expected, as in 'orders'"):
+    with pytest.raises(
+        MessageError,
+        match=r"topic=.* is no topic: its name is expected, as in "
+        r"'orders'",
+    ):
         Message(topic, b"x")
 
 
@@ -72,7 +90,9 @@ def test_every_flag_of_32_bits_is_taken() -> None:
     class Kind(enum.IntEnum):
         PAID = 7
 
-    made = [Message("orders", b"x", flag=flag).flag for flag in (0, 5, -(2**31), 2**31 - 1, Kind.PAID)]
+    made = [
+        Message("orders", b"x", flag=flag).flag for flag in (0, 5, -(2**31), 2**31 - 1, Kind.PAID)
+    ]
     assert made == [0, 5, -(2**31), 2**31 - 1, 7]
     assert all(type(flag) is int for flag in made)
 

@@ -42,7 +42,9 @@ def test_a_handle_of_a_whole_queue_has_seven_fields() -> None:
     assert handle.encode() == "0 1 2 999 0 b 4"
 
 
-@pytest.mark.parametrize("text", ["", "1 2 3", "a 1 2 3 0 b 4 5", "0 1 2 3 0 b 4 x", "0 1 2 3 0 b ٣ 4"])
+@pytest.mark.parametrize(
+    "text", ["", "1 2 3", "a 1 2 3 0 b 4 5", "0 1 2 3 0 b 4 x", "0 1 2 3 0 b ٣ 4"]
+)
 def test_text_that_is_no_handle_is_refused(text: str) -> None:
     with pytest.raises(MessageError):
         PopHandle.decode(text)
@@ -75,6 +77,12 @@ def test_a_queue_named_twice_is_refused() -> None:
 def test_retry_topics_of_both_versions_lead_back_to_their_topic() -> None:
     assert pop_retry_topic("orders", "billing") == "%RETRY%billing_orders"
     assert pop_retry_topic("orders", "billing", v2=True) == "%RETRY%billing+orders"
-    assert [kind_of(topic) for topic in ("orders", "%RETRY%billing_orders", "%RETRY%billing+orders")] == list(QueueKind)
-    assert original_topic("%RETRY%billing_orders", "billing") == original_topic("%RETRY%billing+orders", "billing") == "orders"
+    assert [
+        kind_of(topic) for topic in ("orders", "%RETRY%billing_orders", "%RETRY%billing+orders")
+    ] == list(QueueKind)
+    assert (
+        original_topic("%RETRY%billing_orders", "billing")
+        == original_topic("%RETRY%billing+orders", "billing")
+        == "orders"
+    )
     assert original_topic("orders", "billing") == "orders"

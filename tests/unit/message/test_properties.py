@@ -23,7 +23,9 @@ def test_the_last_pair_may_lack_its_end_and_a_name_given_twice_counts_last() -> 
     assert decode_properties("a\x011\x02b\x012\x02a\x013") == {"a": "3", "b": "2"}
 
 
-@pytest.mark.parametrize("text", ["", "\x02", "\x02\x02", "no pair", "no pair\x02", "\x01value\x02", "name\x01\x02"])
+@pytest.mark.parametrize(
+    "text", ["", "\x02", "\x02\x02", "no pair", "no pair\x02", "\x01value\x02", "name\x01\x02"]
+)
 def test_pieces_that_are_no_pairs_are_passed_over(text: str) -> None:
     assert decode_properties(text) == {}
 
@@ -33,7 +35,9 @@ def test_one_value_is_found_without_decoding_as_it_would_be_with(text: str, name
     assert property_value(text, name) == decode_properties(text).get(name)
 
 
-@pytest.mark.parametrize("properties", [{"a\x01": "b"}, {"a\x02": "b"}, {"a": "\x01"}, {"a": "b\x02"}])
+@pytest.mark.parametrize(
+    "properties", [{"a\x01": "b"}, {"a\x02": "b"}, {"a": "\x01"}, {"a": "b\x02"}]
+)
 def test_separators_inside_a_property_are_refused(properties: dict[str, str]) -> None:
     with pytest.raises(MessageError, match="which separate properties"):
         encode_properties(properties)

@@ -9,7 +9,9 @@ from turbopump.message.message_queue import MessageQueue
 from turbopump.message.rules import group_fault, is_system_topic, topic_fault
 
 
-@pytest.mark.parametrize("topic", ["T", "a-b_C9", "%RETRY%group", "%DLQ%group", "a|b", "t" * 127, "%RETRY%" + "g" * 248])
+@pytest.mark.parametrize(
+    "topic", ["T", "a-b_C9", "%RETRY%group", "%DLQ%group", "a|b", "t" * 127, "%RETRY%" + "g" * 248]
+)
 def test_legal_topics_have_no_fault(topic: str) -> None:
     assert topic_fault(topic) is None
 
@@ -65,7 +67,9 @@ def test_tag_codes_are_java_s_string_hashes(text: str, code: int) -> None:
 
 
 def test_a_message_keeps_tags_and_keys_among_its_properties() -> None:
-    message = Message("T", "ü", tags="t", keys=["a", "b"], properties={"own": "1"}, wait_store_ok=False)
+    message = Message(
+        "T", "ü", tags="t", keys=["a", "b"], properties={"own": "1"}, wait_store_ok=False
+    )
     assert (message.body, message.tags, message.keys) == ("ü".encode(), "t", ["a", "b"])
     assert message.properties == {"own": "1", "TAGS": "t", "KEYS": "a b", "WAIT": "false"}
     assert not message.wait_store_ok
@@ -74,7 +78,12 @@ def test_a_message_keeps_tags_and_keys_among_its_properties() -> None:
 
 
 def test_queues_sort_by_topic_broker_and_number() -> None:
-    queues = [MessageQueue("T", "b", 10), MessageQueue("T", "b", 9), MessageQueue("T", "a", 11), MessageQueue("S", "z", 0)]
+    queues = [
+        MessageQueue("T", "b", 10),
+        MessageQueue("T", "b", 9),
+        MessageQueue("T", "a", 11),
+        MessageQueue("S", "z", 0),
+    ]
     assert [str(queue) for queue in sorted(queues)] == ["S@z:0", "T@a:11", "T@b:9", "T@b:10"]
 
 

@@ -96,48 +96,75 @@ def test_the_refusal_says_what_to_use_instead(name: str, instead: str) -> None:
         Message("orders", b"x", properties={name: "v"})
 
 
-@pytest.mark.parametrize("properties", [{"": "v"}, {"a": ""}, {" ": "v"}, {"a": " \t"}, {"UNIQ_KEY": ""}])
+@pytest.mark.parametrize(
+    "properties", [{"": "v"}, {"a": ""}, {" ": "v"}, {"a": " \t"}, {"UNIQ_KEY": ""}]
+)
 def test_what_is_blank_is_refused_for_it_would_be_lost(properties: dict[str, str]) -> None:
     with pytest.raises(MessageError, match="is blank, and would be lost"):
         Message("orders", b"x", properties=properties)
 
 
-@pytest.mark.parametrize("name", ["UNIQ_KEY", "CHECK_IMMUNITY_TIME_IN_SECONDS", "__SHARDINGKEY", "traceparent", "keys"])
+@pytest.mark.parametrize(
+    "name", ["UNIQ_KEY", "CHECK_IMMUNITY_TIME_IN_SECONDS", "__SHARDINGKEY", "traceparent", "keys"]
+)
 def test_an_id_of_one_s_own_and_what_java_lets_through_may_be_given(name: str) -> None:
     assert Message("orders", b"x", properties={name: " v"}).properties == {name: " v"}
 
 
-def test_the_properties_of_one_s_own_are_told_apart_from_those_that_rocketmq_keeps_among_them() -> None:
-    message = Message("orders", b"x", tags="t", keys="k", delay_level=3, wait_store_ok=False, properties={"mine": "1"})
+def test_the_properties_of_one_s_own_are_told_apart_from_those_that_rocketmq_keeps_among_them() -> (
+    None
+):
+    message = Message(
+        "orders",
+        b"x",
+        tags="t",
+        keys="k",
+        delay_level=3,
+        wait_store_ok=False,
+        properties={"mine": "1"},
+    )
     assert message.user_properties == {"mine": "1"}
     assert message.with_property("more", "2").properties == {**message.properties, "more": "2"}
 
 
-def test_a_received_message_is_sent_on_with_what_its_sender_said_of_it_and_without_what_brokers_put_in() -> None:
+def test_a_received_message_is_sent_on_with_what_its_sender_said_of_it_and_without_what_brokers_put_in() -> (
+    None
+):
     async def story() -> None:
         async with running_broker() as broker:
             await broker.create_topic("orders", 1)
             await broker.create_topic("copies", 1)
             async with Producer(broker.namesrv) as producer:
-                await producer.send(Message("orders", b"x", tags="t", keys="k", delay=0.1, properties={"mine": "1"}))
+                await producer.send(
+                    Message("orders", b"x", tags="t", keys="k", delay=0.1, properties={"mine": "1"})
+                )
                 (got,) = await messages_of(broker.namesrv, "orders", 1)
                 assert got.user_properties == {"UNIQ_KEY": got.msg_id, "mine": "1"}
                 await producer.send("copies", got.body, properties=got.properties)
                 await producer.send("copies", got.body, properties={**got.properties, "hop": "2"})
-                await producer.send(Message("copies", got.body, properties=got.properties).with_property("hop", "3"))
+                await producer.send(
+                    Message("copies", got.body, properties=got.properties).with_property("hop", "3")
+                )
                 with pytest.raises(MessageError, match="blank"):
                     Message("copies", b"x", properties={**got.properties, "hop": ""})
                 empty: Any = {"mine": "1", "lost": ""}
                 message = Message("orders", b"x")
                 message.properties = empty
-                with pytest.raises(MessageError, match="property 'lost' with the value '' is blank"):
+                with pytest.raises(
+                    MessageError, match="property 'lost' with the value '' is blank"
+                ):
                     await producer.send(message)
                 with pytest.raises(MessageError, match="property 'lost'"):
                     await producer.send_batch([message])
             copies = await messages_of(broker.namesrv, "copies", 3)
             assert [copy.properties.get("hop") for copy in copies] == [None, "2", "3"]
             for copy in copies:
-                assert (copy.tags, copy.keys, copy.msg_id, copy.properties["mine"]) == ("t", ["k"], got.msg_id, "1")
+                assert (copy.tags, copy.keys, copy.msg_id, copy.properties["mine"]) == (
+                    "t",
+                    ["k"],
+                    got.msg_id,
+                    "1",
+                )
                 assert not any(name.startswith(("TIMER", "REAL_")) for name in copy.properties)
 
     asyncio.run(story())
@@ -152,7 +179,9 @@ def test_a_message_with_everything_can_still_be_the_one_of_a_transaction() -> No
                 assert message.properties["TRAN_MSG"] == "true"
                 return TransactionState.COMMIT
 
-            async with TransactionProducer(broker.namesrv, group="shop", checker=lambda _: None, executor=execute) as producer:
+            async with TransactionProducer(
+                broker.namesrv, group="shop", checker=lambda _: None, executor=execute
+            ) as producer:
                 message = Message("orders", b"x", tags="t", keys="k", properties={"mine": "1"})
                 await producer.send_in_transaction(message)
             (got,) = await messages_of(broker.namesrv, "orders", 1)

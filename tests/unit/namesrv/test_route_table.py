@@ -1,9 +1,19 @@
 """The route table alone: registrations, questions and times in, values out."""
 
-from turbopump.namesrv.registration import Accepted, BrokerIdentity, Incomplete, Registration, Superseded
+from turbopump.namesrv.registration import (
+    Accepted,
+    BrokerIdentity,
+    Incomplete,
+    Registration,
+    Superseded,
+)
 from turbopump.namesrv.route_table import RouteTable
 from turbopump.protocol.bodies.static_topics import TopicQueueMappingInfo
-from turbopump.protocol.bodies.topics import DataVersion, TopicConfig, TopicConfigAndMappingSerializeWrapper
+from turbopump.protocol.bodies.topics import (
+    DataVersion,
+    TopicConfig,
+    TopicConfigAndMappingSerializeWrapper,
+)
 
 MASTER = BrokerIdentity("c", "broker-a", 0, "10.0.0.1:10911")
 SLAVE = BrokerIdentity("c", "broker-a", 1, "10.0.0.2:10911")
@@ -29,7 +39,8 @@ def registration(
     return Registration(
         broker=broker,
         topics=TopicConfigAndMappingSerializeWrapper(
-            data_version=DataVersion(counter=version, state_version=state_version), topic_config_table=configs
+            data_version=DataVersion(counter=version, state_version=state_version),
+            topic_config_table=configs,
         ),
         ha_address=broker.address.replace("10911", "10912"),
         acting_master=acting_master,
@@ -40,7 +51,11 @@ def registration(
 
 def queues_of(table: RouteTable, topic: str) -> dict[str | None, int]:
     route = table.route(topic)
-    return {} if route is None else {queue.broker_name: queue.write_queue_nums for queue in route.queue_datas}
+    return (
+        {}
+        if route is None
+        else {queue.broker_name: queue.write_queue_nums for queue in route.queue_datas}
+    )
 
 
 def perms_of(table: RouteTable, topic: str) -> dict[str | None, int]:
@@ -50,7 +65,15 @@ def perms_of(table: RouteTable, topic: str) -> dict[str | None, int]:
 
 def addresses_of(table: RouteTable, topic: str) -> dict[int, str]:
     route = table.route(topic)
-    return {} if route is None else {key: value for broker in route.broker_datas for key, value in broker.broker_addrs.items()}
+    return (
+        {}
+        if route is None
+        else {
+            key: value
+            for broker in route.broker_datas
+            for key, value in broker.broker_addrs.items()
+        }
+    )
 
 
 def test_a_registered_broker_is_in_the_route_of_each_of_its_topics() -> None:
@@ -127,7 +150,9 @@ def test_a_slave_is_told_its_live_master_and_where_to_replicate_from() -> None:
     table = RouteTable()
     assert table.register(registration(SLAVE), "c1", 0.0) == Accepted()
     table.register(registration(MASTER), "c2", 0.0)
-    assert table.register(registration(SLAVE), "c1", 1.0) == Accepted(MASTER.address, "10.0.0.1:10912")
+    assert table.register(registration(SLAVE), "c1", 1.0) == Accepted(
+        MASTER.address, "10.0.0.1:10912"
+    )
 
 
 def test_an_address_has_one_id_so_that_a_slave_can_become_the_master() -> None:
@@ -151,7 +176,9 @@ def test_of_two_owners_of_an_id_the_one_with_the_newer_state_stays() -> None:
     table = RouteTable()
     rival = BrokerIdentity("c", "broker-a", 0, "10.0.0.7:10911")
     table.register(registration(MASTER, state_version=5), "c1", 0.0)
-    assert table.register(registration(rival, state_version=4), "c2", 1.0) == Superseded(MASTER.address)
+    assert table.register(registration(rival, state_version=4), "c2", 1.0) == Superseded(
+        MASTER.address
+    )
     assert addresses_of(table, "T") == {0: MASTER.address}
     assert table.data_version("c", rival.address) is None
 
@@ -272,7 +299,9 @@ def test_write_permission_is_taken_and_given_back_until_the_broker_says_otherwis
 def test_topics_are_listed_by_cluster() -> None:
     table = RouteTable()
     table.register(registration(MASTER), "c1", 0.0)
-    table.register(registration(BrokerIdentity("d", "broker-d", 0, "10.0.1.1:1"), {"T": 1, "X": 1}), "c2", 0.0)
+    table.register(
+        registration(BrokerIdentity("d", "broker-d", 0, "10.0.1.1:1"), {"T": 1, "X": 1}), "c2", 0.0
+    )
     assert sorted(table.topics_of_cluster("d")) == ["T", "X"]
     assert sorted(table.topics_of_cluster("c")) == ["T", "U"]
     assert table.topics_of_cluster("e") == ()
@@ -290,7 +319,9 @@ def test_filter_servers_stand_in_the_route_by_address() -> None:
 def test_static_topic_mappings_come_and_go_with_their_broker() -> None:
     table = RouteTable()
     wanted = registration(MASTER)
-    wanted.topics.topic_queue_mapping_info_map["T"] = TopicQueueMappingInfo(topic="T", bname="broker-a")
+    wanted.topics.topic_queue_mapping_info_map["T"] = TopicQueueMappingInfo(
+        topic="T", bname="broker-a"
+    )
     table.register(wanted, "c1", 0.0)
     table.register(registration(OTHER), "c2", 0.0)
     route = table.route("T")
@@ -315,7 +346,10 @@ def test_a_deleted_topic_has_no_route_until_a_broker_that_has_it_says_so_again()
     table.register(registration(MASTER), "c1", 0.0)
     table.register(registration(BrokerIdentity("d", "broker-d", 0, "10.0.0.7:10911")), "c2", 0.0)
     assert table.delete_topic("T", "d") == 1
-    assert (queues_of(table, "T"), queues_of(table, "U")) == ({"broker-a": 4}, {"broker-a": 4, "broker-d": 4})
+    assert (queues_of(table, "T"), queues_of(table, "U")) == (
+        {"broker-a": 4},
+        {"broker-a": 4, "broker-d": 4},
+    )
     assert table.delete_topic("T") == 1
     assert "T" not in table.topics()
     assert (table.delete_topic("T"), table.delete_topic("U", "nowhere")) == (0, 0)

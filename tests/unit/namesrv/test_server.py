@@ -1,4 +1,5 @@
-"""A whole name server in virtual time: brokers register over connections, fall silent, are cut off; clients ask."""
+"""A whole name server in virtual time: brokers register over connections, fall silent, are cut off;
+clients ask."""
 
 import asyncio
 import random
@@ -43,7 +44,8 @@ T = TypeVar("T")
 
 
 def four_x_form(body: RegisterBrokerBody) -> bytes:
-    """A compressed registration as a 4.x broker writes it: without the (here empty) section of mappings, a count of four bytes."""
+    """A compressed registration as a 4.x broker writes it: without the (here empty) section of
+    mappings, a count of four bytes."""
     return zlib.compress(zlib.decompress(body.encode_compressed())[:-4])
 
 
@@ -64,7 +66,9 @@ class LoopClock:
 class World:
     """A name server on its host, and brokers and clients on theirs."""
 
-    def __init__(self, loop: SimulatedLoop, network: SimulatedNetwork, config: NamesrvConfig) -> None:
+    def __init__(
+        self, loop: SimulatedLoop, network: SimulatedNetwork, config: NamesrvConfig
+    ) -> None:
         self.loop = loop
         self.network = network
         self._hosts = 0
@@ -94,7 +98,9 @@ class Peer:
         self._process = loop.create_process(host)
         self._client = self._process.call(RemotingClient)
 
-    async def ask(self, request: Request[Any], body: bytes = b"", *, version: int | None = None) -> Command:
+    async def ask(
+        self, request: Request[Any], body: bytes = b"", *, version: int | None = None
+    ) -> Command:
         """The answer to a request, which says that it comes from a peer of `version`."""
 
         async def call() -> Command:
@@ -106,18 +112,32 @@ class Peer:
 
         return await self._process.start(call())
 
-    async def register(self, topics: tuple[str, ...] = ("T", "U"), *, name: str = "broker-a", **header: Any) -> Command:
+    async def register(
+        self, topics: tuple[str, ...] = ("T", "U"), *, name: str = "broker-a", **header: Any
+    ) -> Command:
         body = registered(topics).encode()
-        return await self.ask(self.registration(name=name, **{"body_crc32": body_crc32(body), **header}), body)
+        return await self.ask(
+            self.registration(name=name, **{"body_crc32": body_crc32(body), **header}), body
+        )
 
     def registration(self, *, name: str = "broker-a", **header: Any) -> RegisterBroker:
         return RegisterBroker(
-            **{"broker_name": name, "broker_addr": self.address, "cluster_name": "c", "broker_id": 0, **header}
+            **{
+                "broker_name": name,
+                "broker_addr": self.address,
+                "cluster_name": "c",
+                "broker_id": 0,
+                **header,
+            }
         )
 
     async def route(self, topic: str, *, version: int | None = None) -> TopicRouteData | None:
         answer = await self.ask(GetRouteInfo(topic=topic), version=version)
-        return fastjson.decode(answer.body, TopicRouteData) if answer.code == ResponseCode.SUCCESS else None
+        return (
+            fastjson.decode(answer.body, TopicRouteData)
+            if answer.code == ResponseCode.SUCCESS
+            else None
+        )
 
     def disconnect(self) -> None:
         self._process.call(self._client.disconnect, NAMESRV)
@@ -126,7 +146,9 @@ class Peer:
 def registered(topics: tuple[str, ...], counter: int = 1) -> RegisterBrokerBody:
     body = RegisterBrokerBody()
     body.topic_config_serialize_wrapper.data_version = DataVersion(counter=counter)
-    body.topic_config_serialize_wrapper.topic_config_table = {name: TopicConfig(topic_name=name) for name in topics}
+    body.topic_config_serialize_wrapper.topic_config_table = {
+        name: TopicConfig(topic_name=name) for name in topics
+    }
     return body
 
 
@@ -185,7 +207,9 @@ def test_a_missing_route_names_its_cause() -> None:
     play(scene)
 
 
-def test_a_silent_broker_is_forgotten_at_the_scan_after_its_time_out_and_its_connection_closed() -> None:
+def test_a_silent_broker_is_forgotten_at_the_scan_after_its_time_out_and_its_connection_closed() -> (
+    None
+):
     async def scene(world: World) -> None:
         broker, client = world.peer(), world.peer()
         await broker.register(heartbeat_timeout_millis=12_000)
@@ -216,7 +240,11 @@ def test_heartbeats_and_version_queries_keep_a_broker() -> None:
     async def scene(world: World) -> None:
         broker, client = world.peer(), world.peer()
         await broker.register(heartbeat_timeout_millis=10_000)
-        identity: dict[str, Any] = {"cluster_name": "c", "broker_addr": broker.address, "broker_name": "broker-a"}
+        identity: dict[str, Any] = {
+            "cluster_name": "c",
+            "broker_addr": broker.address,
+            "broker_name": "broker-a",
+        }
         for _ in range(3):
             await asyncio.sleep(8)
             assert (await broker.ask(BrokerHeartbeat(**identity))).code == ResponseCode.SUCCESS
@@ -254,7 +282,9 @@ def test_only_the_connection_that_registered_a_broker_can_unregister_it() -> Non
     async def scene(world: World) -> None:
         broker, stranger = world.peer(), world.peer()
         await broker.register()
-        leaving = UnregisterBroker(broker_name="broker-a", broker_addr=broker.address, cluster_name="c", broker_id=0)
+        leaving = UnregisterBroker(
+            broker_name="broker-a", broker_addr=broker.address, cluster_name="c", broker_id=0
+        )
         assert (await stranger.ask(leaving)).code == ResponseCode.SUCCESS
         assert await stranger.route("T") is not None
         assert (await broker.ask(leaving)).code == ResponseCode.SUCCESS
@@ -266,7 +296,11 @@ def test_only_the_connection_that_registered_a_broker_can_unregister_it() -> Non
 def test_a_version_query_says_whether_to_register_again() -> None:
     async def scene(world: World) -> None:
         broker = world.peer()
-        identity: dict[str, Any] = {"cluster_name": "c", "broker_addr": broker.address, "broker_name": "broker-a"}
+        identity: dict[str, Any] = {
+            "cluster_name": "c",
+            "broker_addr": broker.address,
+            "broker_name": "broker-a",
+        }
         version = fastjson.encode(DataVersion(counter=1))
         answer = await broker.ask(QueryDataVersion(**identity), version)
         assert (answer.header(QueryDataVersionReply).changed, answer.body) == (True, b"")
@@ -274,7 +308,9 @@ def test_a_version_query_says_whether_to_register_again() -> None:
         answer = await broker.ask(QueryDataVersion(**identity), version)
         assert answer.header(QueryDataVersionReply).changed is False
         assert fastjson.decode(answer.body, DataVersion) == DataVersion(counter=1)
-        answer = await broker.ask(QueryDataVersion(**identity), fastjson.encode(DataVersion(counter=2)))
+        answer = await broker.ask(
+            QueryDataVersion(**identity), fastjson.encode(DataVersion(counter=2))
+        )
         assert answer.header(QueryDataVersionReply).changed is True
 
     play(scene)
@@ -287,7 +323,8 @@ def test_a_slave_is_told_its_master() -> None:
         answer = await slave.register(broker_id=1)
         assert answer.ext == {"masterAddr": master.address, "haServerAddr": "10.0.0.1:10912"}
         group = fastjson.decode(
-            (await slave.ask(GetBrokerMemberGroup(cluster_name="c", broker_name="broker-a"))).body, BrokerMemberGroupBody
+            (await slave.ask(GetBrokerMemberGroup(cluster_name="c", broker_name="broker-a"))).body,
+            BrokerMemberGroupBody,
         ).broker_member_group
         assert group is not None
         assert group.broker_addrs == {0: master.address, 1: slave.address}
@@ -337,19 +374,29 @@ def test_write_permission_is_wiped_and_added() -> None:
     async def scene(world: World) -> None:
         broker, operator = world.peer(), world.peer()
         await broker.register()
-        assert (await operator.ask(WipeWritePerm(broker_name="broker-a"))).ext == {"wipeTopicCount": "2"}
+        assert (await operator.ask(WipeWritePerm(broker_name="broker-a"))).ext == {
+            "wipeTopicCount": "2"
+        }
         route = await operator.route("T")
         assert route is not None
         assert route.queue_datas[0].perm == 4
-        assert (await operator.ask(AddWritePerm(broker_name="broker-a"))).ext == {"addTopicCount": "2"}
+        assert (await operator.ask(AddWritePerm(broker_name="broker-a"))).ext == {
+            "addTopicCount": "2"
+        }
         assert (await operator.ask(DeleteTopicInNamesrv(topic="T", cluster_name=""))).code == 0
         assert await operator.route("T") is None
 
     play(scene)
 
 
-@pytest.mark.parametrize(("four_x", "version"), [(False, V5_0_0), (True, V5_0_0 - 1)], ids=["5.x with mappings", "4.x without"])
-def test_a_compressed_registration_is_read_as_its_sender_s_version_writes_it(four_x: bool, version: int) -> None:
+@pytest.mark.parametrize(
+    ("four_x", "version"),
+    [(False, V5_0_0), (True, V5_0_0 - 1)],
+    ids=["5.x with mappings", "4.x without"],
+)
+def test_a_compressed_registration_is_read_as_its_sender_s_version_writes_it(
+    four_x: bool, version: int
+) -> None:
     async def scene(world: World) -> None:
         broker = world.peer()
         made = registered(("T", "U"))
@@ -365,7 +412,9 @@ def test_a_registration_of_three_point_zero_is_the_topics_alone() -> None:
     async def scene(world: World) -> None:
         broker = world.peer()
         body = fastjson.encode(registered(("T", "U")).topic_config_serialize_wrapper)
-        assert (await broker.ask(broker.registration(), body, version=V3_0_11 - 1)).code == ResponseCode.SUCCESS
+        assert (
+            await broker.ask(broker.registration(), body, version=V3_0_11 - 1)
+        ).code == ResponseCode.SUCCESS
         assert await broker.route("U") is not None
 
     play(scene)
@@ -388,7 +437,11 @@ def test_a_registration_without_body_is_a_broker_without_topics() -> None:
         ({}, b"{", "Failed to decode RegisterBrokerBody"),
         ({}, b'{"topicConfigSerializeWrapper":7}', "Failed to decode RegisterBrokerBody"),
         ({"compressed": True}, b"not zlib", "Failed to decode RegisterBrokerBody"),
-        ({"compressed": True}, zlib.compress(b"\x7f\xff\xff\xff{}"), "Failed to decode RegisterBrokerBody"),
+        (
+            {"compressed": True},
+            zlib.compress(b"\x7f\xff\xff\xff{}"),
+            "Failed to decode RegisterBrokerBody",
+        ),
         ({"compressed": True}, four_x_form(registered(("T", "U"))), "Failed to decode"),
         ({"broker_addr": "somewhere"}, b"", "brokerAddr 'somewhere' is not HOST:PORT"),
         ({"broker_addr": "h:99999"}, b"", "brokerAddr 'h:99999' is not HOST:PORT"),
@@ -413,13 +466,20 @@ def test_a_bad_registration_is_answered_with_code_one_and_changes_nothing(
     ("code", "ext", "answer_code", "words"),
     [
         (103, {"brokerName": "b", "brokerAddr": "h:1", "clusterName": "c"}, 1, "brokerId"),
-        (103, {"brokerName": "b", "brokerAddr": "h:1", "clusterName": "c", "brokerId": "x"}, 1, "brokerId"),
+        (
+            103,
+            {"brokerName": "b", "brokerAddr": "h:1", "clusterName": "c", "brokerId": "x"},
+            1,
+            "brokerId",
+        ),
         (105, {}, 1, "topic"),
         (322, {"brokerName": "b", "brokerAddr": "h:1", "clusterName": "c"}, 1, "JSON"),
         (4711, {}, 3, "4711 not supported"),
     ],
 )
-def test_a_bad_request_gets_a_code_and_a_sentence(code: int, ext: dict[str, str], answer_code: int, words: str) -> None:
+def test_a_bad_request_gets_a_code_and_a_sentence(
+    code: int, ext: dict[str, str], answer_code: int, words: str
+) -> None:
     async def scene(world: World) -> None:
         async def call() -> Command:
             connection = await RemotingClient().connect(NAMESRV)
@@ -465,7 +525,18 @@ def garbled(body: bytes, chance: random.Random) -> bytes:
         elif way == 2:
             data[at:at] = data[at : at + chance.randrange(30)]
         else:
-            data[at:at] = chance.choice([b"{", b"[", b'"', b"null", b"1e999", b"-9999999999999999999999", b"\xff\xff", b"NaN"])
+            data[at:at] = chance.choice(
+                [
+                    b"{",
+                    b"[",
+                    b'"',
+                    b"null",
+                    b"1e999",
+                    b"-9999999999999999999999",
+                    b"\xff\xff",
+                    b"NaN",
+                ]
+            )
     return bytes(data)
 
 
@@ -478,7 +549,11 @@ def test_garbled_registrations_are_answered_and_harm_nobody() -> None:
         codes = set()
         for number in range(300):
             compressed = number % 2 == 1
-            body = zlib.compress(garbled(zlib.decompress(packed), chance)) if compressed else garbled(plain, chance)
+            body = (
+                zlib.compress(garbled(zlib.decompress(packed), chance))
+                if compressed
+                else garbled(plain, chance)
+            )
             answer = await bad.ask(bad.registration(name="bad", compressed=compressed), body)
             codes.add(answer.code)
             assert "Traceback" not in (answer.remark or "")

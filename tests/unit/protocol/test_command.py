@@ -1,4 +1,5 @@
-"""Both header forms, both directions: what we write, what real clients send, and what is refused."""
+"""Both header forms, both directions: what we write, what real clients send, and what is
+refused."""
 
 import json
 import struct
@@ -10,7 +11,13 @@ from hypothesis import strategies as st
 
 from turbopump.errors import HeaderError
 from turbopump.protocol.codes import CURRENT_VERSION, LanguageCode, RequestCode
-from turbopump.protocol.command import EXT_FIELDS_MAX, Command, decode_command, encode_command, request_command
+from turbopump.protocol.command import (
+    EXT_FIELDS_MAX,
+    Command,
+    decode_command,
+    encode_command,
+    request_command,
+)
 from turbopump.protocol.frame import JSON, ROCKETMQ, Frame, FrameReader
 from turbopump.protocol.requests.offsets import GetMaxOffset
 from turbopump.protocol.requests.pull import PullMessage
@@ -80,8 +87,24 @@ def test_a_request_without_fields_has_no_ext_fields() -> None:
 
 
 def test_numbers_and_booleans_among_the_header_fields_become_strings() -> None:
-    sent = {"code": 11, "extFields": {"queueId": 3, "oway": True, "x": False, "ratio": 1.5, "list": [1, "a"], "none": None}}
-    assert read(sent).ext == {"queueId": "3", "oway": "true", "x": "false", "ratio": "1.5", "list": '[1,"a"]'}
+    sent = {
+        "code": 11,
+        "extFields": {
+            "queueId": 3,
+            "oway": True,
+            "x": False,
+            "ratio": 1.5,
+            "list": [1, "a"],
+            "none": None,
+        },
+    }
+    assert read(sent).ext == {
+        "queueId": "3",
+        "oway": "true",
+        "x": "false",
+        "ratio": "1.5",
+        "list": '[1,"a"]',
+    }
 
 
 @pytest.mark.parametrize(
@@ -109,7 +132,9 @@ def test_everything_but_the_code_may_be_absent() -> None:
 
 
 def test_numbers_may_come_as_strings_and_unknown_keys_are_passed_over() -> None:
-    command = read({"code": "34", "opaque": "5", "flag": "2", "version": "401", "OnsChannel": "ALIYUN"})
+    command = read(
+        {"code": "34", "opaque": "5", "flag": "2", "version": "401", "OnsChannel": "ALIYUN"}
+    )
     assert (command.code, command.opaque, command.is_oneway, command.version) == (34, 5, True, 401)
 
 
@@ -181,7 +206,12 @@ def test_line_separators_and_control_characters_are_written_as_fastjson_does() -
 
 
 def binary(
-    *, code: int = 11, remark: bytes = b"", ext: bytes = b"", remark_size: int | None = None, ext_size: int | None = None
+    *,
+    code: int = 11,
+    remark: bytes = b"",
+    ext: bytes = b"",
+    remark_size: int | None = None,
+    ext_size: int | None = None,
 ) -> bytes:
     fixed = struct.pack(
         ">hBhiii", code, 9, 401, 42, 0, len(remark) if remark_size is None else remark_size
@@ -196,12 +226,28 @@ def pair(key: bytes, value: bytes) -> bytes:
 def test_a_binary_header_is_read_field_by_field() -> None:
     header = binary(remark="ü".encode(), ext=pair(b"topic", b"T") + pair(b"queueId", b"0"))
     command = decode_command(Frame(ROCKETMQ, header, b"body"))
-    assert fields(command) == (11, 42, 0, LanguageCode.GO, 401, "ü", {"topic": "T", "queueId": "0"}, b"body", ROCKETMQ)
+    assert fields(command) == (
+        11,
+        42,
+        0,
+        LanguageCode.GO,
+        401,
+        "ü",
+        {"topic": "T", "queueId": "0"},
+        b"body",
+        ROCKETMQ,
+    )
 
 
 def test_a_binary_header_is_written_field_by_field() -> None:
     command = Command(
-        11, opaque=42, language=9, version=401, remark="ü", ext={"topic": "T", "queueId": "0"}, serialize_type=ROCKETMQ
+        11,
+        opaque=42,
+        language=9,
+        version=401,
+        remark="ü",
+        ext={"topic": "T", "queueId": "0"},
+        serialize_type=ROCKETMQ,
     )
     header = only_frame(encode_command(command)).header
     assert header == binary(remark="ü".encode(), ext=pair(b"topic", b"T") + pair(b"queueId", b"0"))
@@ -244,7 +290,9 @@ def test_a_binary_header_whose_lengths_or_texts_lie_is_refused(header: bytes) ->
 @pytest.mark.parametrize("value", [b"", b"v"])
 @pytest.mark.parametrize("same_name", [True, False])
 def test_a_binary_header_of_too_many_fields_is_refused(value: bytes, same_name: bool) -> None:
-    ext = b"".join(pair(b"0" if same_name else b"%d" % number, value) for number in range(EXT_FIELDS_MAX + 1))
+    ext = b"".join(
+        pair(b"0" if same_name else b"%d" % number, value) for number in range(EXT_FIELDS_MAX + 1)
+    )
     with pytest.raises(HeaderError, match="more than 10000 header fields"):
         decode_command(Frame(ROCKETMQ, binary(ext=ext), b""))
 
@@ -260,23 +308,34 @@ def test_random_bytes_as_a_header_are_read_or_refused_and_nothing_else(data: byt
 
 
 def test_codes_beyond_sixteen_bits_do_not_travel_in_a_binary_header() -> None:
-    with pytest.raises(HeaderError, match="code 200050 does not fit the 16 bits of a ROCKETMQ header"):
+    with pytest.raises(
+        HeaderError, match="code 200050 does not fit the 16 bits of a ROCKETMQ header"
+    ):
         encode_command(Command(200050, serialize_type=ROCKETMQ))
     assert read(only_frame(encode_command(Command(200050))).header).code == 200050
 
 
 @pytest.mark.parametrize("form", [JSON, ROCKETMQ])
 def test_a_typed_request_survives_either_form(form: int) -> None:
-    pull = PullMessage(consumer_group="g", topic="T", queue_id=1, queue_offset=2**40, subscription="a || b")
+    pull = PullMessage(
+        consumer_group="g", topic="T", queue_id=1, queue_offset=2**40, subscription="a || b"
+    )
     command = request_command(pull, b"body", opaque=9, oneway=True)
     command.serialize_type = form
     received = decode_command(only_frame(encode_command(command)))
     assert received.header(PullMessage) == pull
-    assert (received.code, received.opaque, received.is_oneway, received.body) == (RequestCode.PULL_MESSAGE, 9, True, b"body")
+    assert (received.code, received.opaque, received.is_oneway, received.body) == (
+        RequestCode.PULL_MESSAGE,
+        9,
+        True,
+        b"body",
+    )
 
 
 def test_a_command_shows_itself_without_its_body() -> None:
-    assert repr(Command(10, opaque=1, body=b"12345")) == "<request code=10 opaque=1 remark=None ext=None body=5 B>"
+    assert repr(Command(10, opaque=1, body=b"12345")) == (
+        "<request code=10 opaque=1 remark=None ext=None body=5 B>"
+    )
     assert "<response" in repr(Command(0, flag=1))
 
 

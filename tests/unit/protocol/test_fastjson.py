@@ -55,8 +55,14 @@ QUEUE = MessageQueue("t", "b", 3)
         ('{"brokerAddrs":{"0":"a:1"}}', Bean(broker_addrs={0: "a:1"})),
         ('{"brokerAddrs" : { -1 : "a" , } , }', Bean(broker_addrs={-1: "a"})),
         ('{"offsets":{{"brokerName":"b","queueId":3,"topic":"t"}:5}}', Bean(offsets={QUEUE: 5})),
-        ('{"offsets":{{"topic":"t","queueId":"3","brokerName":"b","x":[{}]}:"5"}}', Bean(offsets={QUEUE: 5})),
-        (r'{"offsets":{"{\"brokerName\":\"b\",\"queueId\":3,\"topic\":\"t\"}":5}}', Bean(offsets={QUEUE: 5})),
+        (
+            '{"offsets":{{"topic":"t","queueId":"3","brokerName":"b","x":[{}]}:"5"}}',
+            Bean(offsets={QUEUE: 5}),
+        ),
+        (
+            r'{"offsets":{"{\"brokerName\":\"b\",\"queueId\":3,\"topic\":\"t\"}":5}}',
+            Bean(offsets={QUEUE: 5}),
+        ),
         ("{name:'it\\'s',count:'12'}", Bean(name="it's", count=12)),
         ('{"name":5,"total":"9223372036854775807"}', Bean(name="5", total=2**63 - 1)),
         ('{"name":true,"enabled":1}', Bean(name="true", enabled=True)),
@@ -64,7 +70,10 @@ QUEUE = MessageQueue("t", "b", 3)
         ('{"colour":1,"level":20}', Bean(colour=Colour.GREEN, level=Level.HIGH)),
         ('{"colour":"GREEN","level":"LOW"}', Bean(colour=Colour.GREEN, level=Level.LOW)),
         ('{"colour":"MAUVE","level":99}', Bean()),
-        ('{"count":null,"someList":null,"someSet":["a",null],"colour":null}', Bean(some_set=("a",))),
+        (
+            '{"count":null,"someList":null,"someSet":["a",null],"colour":null}',
+            Bean(some_set=("a",)),
+        ),
         ('{"count":"","total":"null"}', Bean()),
         ('{"count":1,"count":2,"unknown":{"a":[1,{0:2}]}}', Bean(count=2)),
         ('{"data":"AAH/"}', Bean(data=b"\0\1\xff")),
@@ -88,7 +97,9 @@ def test_parse_gives_builtins_and_object_keys_as_pairs() -> None:
     assert parsed["b"] == {(("topic", "t"), ("queueId", 1)): {1: "x"}}
 
 
-def test_an_offset_file_with_bare_keys_is_read_without_the_slow_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_offset_file_with_bare_keys_is_read_without_the_slow_parser(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse(text: str) -> Any:
         raise AssertionError("the slow parser was used")
 
@@ -236,14 +247,20 @@ def test_an_error_is_a_body_error_and_says_where() -> None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=12,
 )
 
 
 @given(JSON)
-def test_every_json_text_means_the_same_to_the_tolerant_parser_and_the_strict_one(value: Any) -> None:
+def test_every_json_text_means_the_same_to_the_tolerant_parser_and_the_strict_one(
+    value: Any,
+) -> None:
     text = msgspec.json.encode(value)
     assert parse_tolerant(text.decode()) == msgspec.json.decode(text)
 
@@ -255,7 +272,12 @@ def test_what_the_three_forms_say_is_the_same(value: Any) -> None:
     assert fastjson.parse(fastjson.encode_standard(value)) == plain
 
 
-@given(st.dictionaries(st.builds(MessageQueue, st.text(), st.text(), st.integers(-(2**31), 2**31 - 1)), st.integers(0, 2**62)))
+@given(
+    st.dictionaries(
+        st.builds(MessageQueue, st.text(), st.text(), st.integers(-(2**31), 2**31 - 1)),
+        st.integers(0, 2**62),
+    )
+)
 def test_a_map_with_queues_as_keys_comes_back(table: dict[MessageQueue, int]) -> None:
     for writer in (fastjson.encode, fastjson.encode_indented, fastjson.encode_standard):
         assert fastjson.decode(writer(table), dict[MessageQueue, int]) == table

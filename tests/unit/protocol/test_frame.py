@@ -14,7 +14,11 @@ def framed(header: bytes, body: bytes = b"", serialize_type: int = JSON) -> byte
     return frame_head(len(header), len(body), serialize_type) + header + body
 
 
-THREE = [Frame(JSON, b'{"code":10}', b"body"), Frame(ROCKETMQ, b"\x00\x0b", b""), Frame(JSON, b"", b"\x00" * 9)]
+THREE = [
+    Frame(JSON, b'{"code":10}', b"body"),
+    Frame(ROCKETMQ, b"\x00\x0b", b""),
+    Frame(JSON, b"", b"\x00" * 9),
+]
 STREAM = b"".join(framed(frame.header, frame.body, frame.serialize_type) for frame in THREE)
 
 
@@ -42,7 +46,11 @@ def test_frames_that_come_byte_by_byte_are_put_together_again() -> None:
 
 
 @given(
-    frames=st.lists(st.builds(Frame, st.sampled_from([JSON, ROCKETMQ]), st.binary(max_size=40), st.binary(max_size=60))),
+    frames=st.lists(
+        st.builds(
+            Frame, st.sampled_from([JSON, ROCKETMQ]), st.binary(max_size=40), st.binary(max_size=60)
+        )
+    ),
     cuts=st.lists(st.integers(0, 400)),
 )
 def test_any_frames_survive_any_cuts(frames: list[Frame], cuts: list[int]) -> None:
@@ -57,7 +65,10 @@ def test_any_frames_survive_any_cuts(frames: list[Frame], cuts: list[int]) -> No
 @pytest.mark.parametrize(
     ("head", "cause"),
     [
-        (frame_head(10, 0)[:4] + b"\x00\x00\x00\x0b", "a header of 11 bytes does not fit into 14 bytes"),
+        (
+            frame_head(10, 0)[:4] + b"\x00\x00\x00\x0b",
+            "a header of 11 bytes does not fit into 14 bytes",
+        ),
         (b"\x00\x00\x00\x00\x00\x00\x00\x00", "does not fit into 0 bytes"),
         (b"\x00\x00\x00\x03\x00\x00\x00\x00", "does not fit into 3 bytes"),
         (b"\x00\x00\x00\x04\x02\x00\x00\x00", "serialize type 2"),

@@ -30,15 +30,22 @@ def body(*topics: TopicConfig) -> RegisterBrokerBody:
 
 
 def test_a_registration_comes_back_from_its_compressed_form() -> None:
-    made = body(TopicConfig(topic_name="a", attributes={"+message.type": "FIFO"}), TopicConfig(topic_name="b", perm=4))
-    assert RegisterBrokerBody.decode_compressed(made.encode_compressed(), with_mappings=True) == made
+    made = body(
+        TopicConfig(topic_name="a", attributes={"+message.type": "FIFO"}),
+        TopicConfig(topic_name="b", perm=4),
+    )
+    assert (
+        RegisterBrokerBody.decode_compressed(made.encode_compressed(), with_mappings=True) == made
+    )
     assert RegisterBrokerBody.decode(made.encode()) == made
 
 
 def test_order_and_sys_flag_are_lost_in_the_compressed_form() -> None:
     made = body(TopicConfig(topic_name="a", order=True, topic_sys_flag=3))
     read = RegisterBrokerBody.decode_compressed(made.encode_compressed(), with_mappings=True)
-    assert read.topic_config_serialize_wrapper.topic_config_table["a"] == TopicConfig(topic_name="a")
+    assert read.topic_config_serialize_wrapper.topic_config_table["a"] == TopicConfig(
+        topic_name="a"
+    )
 
 
 def test_attributes_with_a_space_are_dropped_as_apache_drops_them() -> None:
@@ -52,7 +59,10 @@ def test_a_line_of_a_4_x_broker_has_five_words() -> None:
     assert TopicConfig.decode_line("a 1 2 4 MULTI_TAG").attributes == {}
 
 
-@pytest.mark.parametrize("line", ["", "a", "a 1 2 6", "a x 2 6 SINGLE_TAG", "a 1 2 6 OTHER", "a 1 99999999999 6 SINGLE_TAG"])
+@pytest.mark.parametrize(
+    "line",
+    ["", "a", "a 1 2 6", "a x 2 6 SINGLE_TAG", "a 1 2 6 OTHER", "a 1 99999999999 6 SINGLE_TAG"],
+)
 def test_a_topic_line_that_is_none_is_refused(line: str) -> None:
     with pytest.raises(FastjsonError, match="topic line"):
         TopicConfig.decode_line(line)
@@ -81,7 +91,9 @@ def test_a_count_without_its_topics_is_refused(count: int) -> None:
 
 
 @given(st.binary(max_size=200), st.integers(0, 400), st.booleans())
-def test_a_damaged_stream_is_read_or_refused_with_the_one_error(damage: bytes, at: int, deflate: bool) -> None:
+def test_a_damaged_stream_is_read_or_refused_with_the_one_error(
+    damage: bytes, at: int, deflate: bool
+) -> None:
     whole = bytearray(body(TopicConfig(topic_name="a")).encode_compressed())
     whole[at : at + len(damage)] = damage
     data = zlib.compress(bytes(damage)) if deflate else bytes(whole)

@@ -1,4 +1,5 @@
-"""A router on a real port of the loop in which the test runs, and a peer that speaks raw bytes to it."""
+"""A router on a real port of the loop in which the test runs, and a peer that speaks raw bytes to
+it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -74,7 +75,14 @@ async def raw_peer(host: str, port: int) -> AsyncIterator[RawPeer]:
         await peer.close()
 
 
-def frame(request: Request[Any], opaque: int, body: bytes = b"", *, oneway: bool = False, serialize_type: int = 0) -> bytes:
+def frame(
+    request: Request[Any],
+    opaque: int,
+    body: bytes = b"",
+    *,
+    oneway: bool = False,
+    serialize_type: int = 0,
+) -> bytes:
     """One request as it travels."""
     command = request_command(request, body, opaque=opaque, oneway=oneway)
     command.serialize_type = serialize_type

@@ -1,4 +1,5 @@
-"""Requests that wait for their turn: a connection that brings thousands at once does not keep the loop, and no wait has no end."""
+"""Requests that wait for their turn: a connection that brings thousands at once does not keep the
+loop, and no wait has no end."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -44,7 +45,8 @@ class Wire(asyncio.Transport):
 
 
 class Stage:
-    """A server's side: requests for the maximum may wait and take `cost` seconds each; those for the minimum may not wait."""
+    """A server's side: requests for the maximum may wait and take `cost` seconds each; those for
+    the minimum may not wait."""
 
     def __init__(self, loop: HandClock, limits: Limits = Limits()) -> None:  # noqa: B008
         self.loop = loop
@@ -68,7 +70,8 @@ class Stage:
 
     def requests(self, first: int, count: int, **more: Any) -> bytes:
         return b"".join(
-            frame(GetMaxOffset(topic="t", queue_id=0), number, self.body, **more) for number in range(first, first + count)
+            frame(GetMaxOffset(topic="t", queue_id=0), number, self.body, **more)
+            for number in range(first, first + count)
         )
 
     def _slow(self, _request: GetMaxOffset, context: RequestContext) -> Outcome:
@@ -109,7 +112,9 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("serialize_type", [0, 1])
-def test_thousands_of_requests_in_one_read_take_a_share_of_each_turn_and_keep_their_order(serialize_type: int) -> None:
+def test_thousands_of_requests_in_one_read_take_a_share_of_each_turn_and_keep_their_order(
+    serialize_type: int,
+) -> None:
     async def scene(loop: HandClock) -> None:
         stage = Stage(loop, Limits(wait_s=None))
         connection, wire = stage.connect()
@@ -157,7 +162,10 @@ def test_who_waits_too_long_is_refused_and_was_not_handled() -> None:
         connection.data_received(stage.requests(1, 600))
         await until(lambda: len(stage.backlog) == 0)
         await turns()
-        handled, refused = set(stage.handled), {answer.opaque for answer in wire.answers if answer.code == 2}
+        handled, refused = (
+            set(stage.handled),
+            {answer.opaque for answer in wire.answers if answer.code == 2},
+        )
         assert handled | refused == set(range(1, 601))
         assert not handled & refused
         assert {why for why, _, _ in stage.refused} == {Refused.WAITED}
@@ -228,12 +236,19 @@ def test_who_waits_for_room_is_refused_after_its_time_and_later_ones_at_once() -
         connection.data_received(stage.requests(4, 1))
         await turns()
         assert stage.handled == [4]
-        assert [(answer.opaque, answer.code) for answer in wire.answers] == [(1, 2), (3, 2), (2, 2), (4, 0)]
+        assert [(answer.opaque, answer.code) for answer in wire.answers] == [
+            (1, 2),
+            (3, 2),
+            (2, 2),
+            (4, 0),
+        ]
 
     play(scene)
 
 
-def test_what_waited_behind_an_append_that_stood_still_is_refused_and_what_comes_later_is_not() -> None:
+def test_what_waited_behind_an_append_that_stood_still_is_refused_and_what_comes_later_is_not() -> (
+    None
+):
     async def scene(loop: HandClock) -> None:
         stage = Stage(loop)
         connection, wire = stage.connect()

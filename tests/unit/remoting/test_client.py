@@ -1,4 +1,5 @@
-"""The calling side: answers matched to calls, time-outs, lost connections, addresses that lead nowhere."""
+"""The calling side: answers matched to calls, time-outs, lost connections, addresses that lead
+nowhere."""
 
 import asyncio
 import contextlib
@@ -9,7 +10,13 @@ from typing import Any
 import pytest
 from tests.unit.remoting.serving import serving, until
 
-from turbopump.errors import CallTimeoutError, ConnectError, ConnectionLostError, HeaderError, ResponseError
+from turbopump.errors import (
+    CallTimeoutError,
+    ConnectError,
+    ConnectionLostError,
+    HeaderError,
+    ResponseError,
+)
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import encode_command, request_command
 from turbopump.protocol.frame import JSON, ROCKETMQ
@@ -52,7 +59,10 @@ class Patient:
         self.asked.clear()
 
 
-def run(scene: Callable[[RemotingClient, Patient, str, RemotingServer], Coroutine[Any, Any, None]], **options: Any) -> None:
+def run(
+    scene: Callable[[RemotingClient, Patient, str, RemotingServer], Coroutine[Any, Any, None]],
+    **options: Any,
+) -> None:
     async def main() -> None:
         patient = Patient()
         async with serving(patient.router) as (server, host, port):
@@ -67,20 +77,32 @@ def run(scene: Callable[[RemotingClient, Patient, str, RemotingServer], Coroutin
 
 @pytest.mark.parametrize("form", [JSON, ROCKETMQ])
 def test_answers_in_any_order_reach_the_calls_they_belong_to(form: int) -> None:
-    async def scene(client: RemotingClient, patient: Patient, address: str, server: RemotingServer) -> None:
-        calls = [asyncio.ensure_future(client.call(address, minimum(number))) for number in range(20)]
+    async def scene(
+        client: RemotingClient, patient: Patient, address: str, server: RemotingServer
+    ) -> None:
+        calls = [
+            asyncio.ensure_future(client.call(address, minimum(number))) for number in range(20)
+        ]
         await until(lambda: len(patient.asked) == 20)
         patient.answer()
-        assert [reply.offset for reply in await asyncio.gather(*calls)] == [number * 10 for number in range(20)]
+        assert [reply.offset for reply in await asyncio.gather(*calls)] == [
+            number * 10 for number in range(20)
+        ]
         assert len(server.connections) == 1, "one connection is shared"
 
     run(scene, serialize_type=form)
 
 
 def test_an_error_code_is_raised_with_its_remark_and_given_raw_to_who_wants_it() -> None:
-    async def scene(client: RemotingClient, _patient: Patient, address: str, _server: RemotingServer) -> None:
+    async def scene(
+        client: RemotingClient, _patient: Patient, address: str, _server: RemotingServer
+    ) -> None:
         request = UnregisterClient(client_id="c")
-        with pytest.raises(ResponseError, match=r"code 3 to UnregisterClient from .*request type 35 not supported") as caught:
+        with pytest.raises(
+            ResponseError,
+            match=r"code 3 to UnregisterClient from .*request type "
+            r"35 not supported",
+        ) as caught:
             await client.call(address, request)
         assert (caught.value.code, caught.value.remark) == (3, " request type 35 not supported")
         command = await client.exchange(address, request)
@@ -147,7 +169,9 @@ def test_each_call_times_out_at_its_own_deadline() -> None:
 
 
 def test_calls_fail_at_once_when_their_connection_is_lost_and_the_next_one_connects_again() -> None:
-    async def scene(client: RemotingClient, patient: Patient, address: str, server: RemotingServer) -> None:
+    async def scene(
+        client: RemotingClient, patient: Patient, address: str, server: RemotingServer
+    ) -> None:
         calls = [asyncio.ensure_future(client.call(address, MAX, timeout=60)) for _ in range(3)]
         await until(lambda: len(patient.peers) == 3)
         patient.peers[0].abort()
@@ -166,7 +190,9 @@ def test_calls_fail_at_once_when_their_connection_is_lost_and_the_next_one_conne
 
 
 def test_a_cancelled_call_leaves_nothing_waiting_for_ever() -> None:
-    async def scene(client: RemotingClient, patient: Patient, address: str, _server: RemotingServer) -> None:
+    async def scene(
+        client: RemotingClient, patient: Patient, address: str, _server: RemotingServer
+    ) -> None:
         call = asyncio.ensure_future(client.call(address, minimum(1), timeout=60))
         await until(lambda: patient.asked)
         call.cancel()
@@ -179,7 +205,9 @@ def test_a_cancelled_call_leaves_nothing_waiting_for_ever() -> None:
     run(scene)
 
 
-def test_closing_the_client_ends_calls_and_attempts_to_connect_with_an_error_not_a_cancellation() -> None:
+def test_closing_the_client_ends_calls_and_attempts_to_connect_with_an_error_not_a_cancellation() -> (
+    None
+):
     async def scenario(simulation: Simulation) -> None:
         server_host, client_host = simulation.boot("10.0.0.1"), simulation.boot("10.0.0.2")
         server = server_host.call(RemotingServer, Patient().router)
@@ -189,7 +217,10 @@ def test_closing_the_client_ends_calls_and_attempts_to_connect_with_an_error_not
         client = client_host.call(RemotingClient)
 
         async def scene() -> None:
-            calls = [asyncio.ensure_future(client.call(f"{host}:10911", MAX, timeout=60)) for host in ("10.0.0.1", "10.0.0.3")]
+            calls = [
+                asyncio.ensure_future(client.call(f"{host}:10911", MAX, timeout=60))
+                for host in ("10.0.0.1", "10.0.0.3")
+            ]
             await asyncio.sleep(1)
             await client.close()
             open_, opening = await asyncio.gather(*calls, return_exceptions=True)
@@ -202,11 +233,17 @@ def test_closing_the_client_ends_calls_and_attempts_to_connect_with_an_error_not
 
 
 def test_an_address_where_nobody_listens_is_named() -> None:
-    async def scene(client: RemotingClient, _patient: Patient, _address: str, _server: RemotingServer) -> None:
+    async def scene(
+        client: RemotingClient, _patient: Patient, _address: str, _server: RemotingServer
+    ) -> None:
         with socket.socket() as bound:
             bound.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{bound.getsockname()[1]}"
-            for attempt in (client.call(address, MAX), client.send_oneway(address, MAX), client.connect(address)):
+            for attempt in (
+                client.call(address, MAX),
+                client.send_oneway(address, MAX),
+                client.connect(address),
+            ):
                 with pytest.raises(ConnectError, match=f"cannot connect to {address}"):
                     await attempt
 
@@ -235,7 +272,9 @@ def test_a_host_that_does_not_answer_takes_no_longer_than_asked() -> None:
     simulate(1, scenario)
 
 
-@pytest.mark.parametrize("address", ["", "host", "host:", ":1", "host:x", "host:65536", "host:-1", "host:²", "host:1:"])
+@pytest.mark.parametrize(
+    "address", ["", "host", "host:", ":1", "host:x", "host:65536", "host:-1", "host:²", "host:1:"]
+)
 def test_what_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(ConnectError, match="is not an address; expected HOST:PORT"):
         split_address(address)
@@ -248,7 +287,9 @@ def test_addresses_may_be_names_or_v4_or_v6() -> None:
 
 
 def test_a_oneway_request_arrives_and_wants_nothing() -> None:
-    async def scene(client: RemotingClient, patient: Patient, address: str, _server: RemotingServer) -> None:
+    async def scene(
+        client: RemotingClient, patient: Patient, address: str, _server: RemotingServer
+    ) -> None:
         await client.send_oneway(address, minimum(3))
         await until(lambda: patient.asked)
         assert patient.asked[0][1].is_oneway
@@ -268,11 +309,15 @@ def test_the_server_may_ask_the_client_on_the_same_connection() -> None:
 
     router.add(NotifyConsumerIdsChanged, notice)
 
-    async def scene(client: RemotingClient, patient: Patient, address: str, server: RemotingServer) -> None:
+    async def scene(
+        client: RemotingClient, patient: Patient, address: str, server: RemotingServer
+    ) -> None:
         await client.connect(address)
         await until(lambda: server.connections)
         (peer,) = server.connections
-        request = request_command(NotifyConsumerIdsChanged(consumer_group="g"), opaque=peer.next_opaque, oneway=True)
+        request = request_command(
+            NotifyConsumerIdsChanged(consumer_group="g"), opaque=peer.next_opaque, oneway=True
+        )
         peer.send_frame(encode_command(request))
         await until(lambda: heard)
         assert heard == ["g"]
@@ -281,7 +326,9 @@ def test_the_server_may_ask_the_client_on_the_same_connection() -> None:
 
 
 def test_an_answer_without_its_fields_is_an_error_of_the_header() -> None:
-    async def scene(client: RemotingClient, patient: Patient, address: str, _server: RemotingServer) -> None:
+    async def scene(
+        client: RemotingClient, patient: Patient, address: str, _server: RemotingServer
+    ) -> None:
         call = asyncio.ensure_future(client.call(address, minimum(1)))
         await until(lambda: patient.asked)
         patient.asked[0][1].answer(Response())
@@ -292,7 +339,9 @@ def test_an_answer_without_its_fields_is_an_error_of_the_header() -> None:
 
 
 def test_a_disconnected_address_is_connected_anew() -> None:
-    async def scene(client: RemotingClient, _patient: Patient, address: str, _server: RemotingServer) -> None:
+    async def scene(
+        client: RemotingClient, _patient: Patient, address: str, _server: RemotingServer
+    ) -> None:
         first = await client.connect(address)
         assert await client.connect(address) is first
         client.disconnect(address)
@@ -300,13 +349,17 @@ def test_a_disconnected_address_is_connected_anew() -> None:
         second = await client.connect(address)
         assert second is not first
         await until(lambda: first.closed)
-        assert client.connected(address), "the end of the old one is not taken for the end of the new one"
+        assert client.connected(address), (
+            "the end of the old one is not taken for the end of the new one"
+        )
 
     run(scene)
 
 
 def test_a_closed_connection_refuses_calls_and_drops_frames() -> None:
-    async def scene(client: RemotingClient, _patient: Patient, address: str, _server: RemotingServer) -> None:
+    async def scene(
+        client: RemotingClient, _patient: Patient, address: str, _server: RemotingServer
+    ) -> None:
         connection = await client.connect(address)
         connection.close()
         await until(lambda: connection.closed)
@@ -321,7 +374,9 @@ def test_a_closed_connection_refuses_calls_and_drops_frames() -> None:
 
 
 def test_opaque_numbers_stay_positive_and_are_not_used_twice_in_a_row() -> None:
-    async def scene(client: RemotingClient, _patient: Patient, address: str, _server: RemotingServer) -> None:
+    async def scene(
+        client: RemotingClient, _patient: Patient, address: str, _server: RemotingServer
+    ) -> None:
         connection = await client.connect(address)
         connection._opaque = 0x7FFFFFFE
         assert [connection.next_opaque for _ in range(3)] == [0x7FFFFFFF, 0, 1]
@@ -334,12 +389,17 @@ def test_both_sides_may_send_more_than_their_buffers_hold() -> None:
 
     async def scene() -> None:
         router = Router()
-        router.add(SendMessageV2, lambda _request, context: Response(OffsetReply(offset=0), body=context.body))
+        router.add(
+            SendMessageV2,
+            lambda _request, context: Response(OffsetReply(offset=0), body=context.body),
+        )
         async with serving(router) as (_, host, port):
             client = RemotingClient()
             body = bytes(3 << 20)
             request = SendMessageV2(topic="T", queue_id=0)
-            answers = await asyncio.gather(*(client.exchange(f"{host}:{port}", request, body, timeout=30) for _ in range(24)))
+            answers = await asyncio.gather(
+                *(client.exchange(f"{host}:{port}", request, body, timeout=30) for _ in range(24))
+            )
             assert [len(answer.body) for answer in answers] == [len(body)] * 24
             await client.close()
 

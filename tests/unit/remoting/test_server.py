@@ -30,7 +30,9 @@ def run(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
 def answering() -> Router:
     """A router that answers 31 with the queue id, and fails on 30."""
     router = Router()
-    router.add(GetMinOffset, lambda request, _context: Response(OffsetReply(offset=request.queue_id)))
+    router.add(
+        GetMinOffset, lambda request, _context: Response(OffsetReply(offset=request.queue_id))
+    )
 
     def fail(_request: GetMaxOffset, _context: RequestContext) -> Response:
         raise KeyError("secret")
@@ -46,7 +48,12 @@ def test_a_request_in_either_form_is_answered_under_its_number(form: int) -> Non
             peer.write(frame(MIN, 77, serialize_type=form))
             answer = await peer.read()
             assert answer is not None
-            assert (answer.code, answer.opaque, answer.flag, answer.ext) == (0, 77, 1, {"offset": "5"})
+            assert (answer.code, answer.opaque, answer.flag, answer.ext) == (
+                0,
+                77,
+                1,
+                {"offset": "5"},
+            )
             assert (answer.language, answer.serialize_type) == (LanguageCode.PYTHON, JSON)
 
     run(scene)
@@ -62,7 +69,9 @@ def test_all_requests_of_one_read_are_answered_with_one_write() -> None:
             def write(self, data: Any) -> None:
                 writes.append(bytes(data))
 
-            def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+            def set_write_buffer_limits(
+                self, high: int | None = None, low: int | None = None
+            ) -> None:
                 pass
 
         connection.connection_made(Transport({"peername": ("10.0.0.9", 5)}))
@@ -97,7 +106,9 @@ def test_a_oneway_request_gets_no_answer_even_if_it_fails() -> None:
     run(scene)
 
 
-def test_a_failing_handler_answers_one_without_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_handler_answers_one_without_a_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def scene() -> None:
         async with serving(answering()) as (_, host, port), raw_peer(host, port) as peer:
             peer.write(frame(GetMaxOffset(topic="T", queue_id=0), 1), frame(MIN, 2))
@@ -105,7 +116,10 @@ def test_a_failing_handler_answers_one_without_a_traceback(caplog: pytest.LogCap
             assert failed is not None
             assert following is not None
             assert failed.code == ResponseCode.SYSTEM_ERROR
-            assert failed.remark == "internal error KeyError while handling request 30; the server's log has the details"
+            assert failed.remark == (
+                "internal error KeyError while handling request 30; the "
+                "server's log has the details"
+            )
             assert following.code == 0
 
     with caplog.at_level(logging.ERROR):
@@ -128,13 +142,19 @@ def test_later_answers_and_their_failures_reach_the_peer_in_their_own_time() -> 
 
         router.add(GetMinOffset, later)
         async with serving(router) as (_, host, port), raw_peer(host, port) as peer:
-            peer.write(*(frame(GetMinOffset(topic="T", queue_id=number), number) for number in range(4)))
+            peer.write(
+                *(frame(GetMinOffset(topic="T", queue_id=number), number) for number in range(4))
+            )
             await until(lambda: len(gates) == 4)
             for gate in reversed(gates):
                 gate.set_result(None)
                 await asyncio.sleep(0)
             answers = [await peer.read() for _ in range(3)]
-            assert [(a.opaque, a.code, a.remark) for a in answers if a] == [(3, 0, None), (1, 1, "told as it is"), (0, 0, None)]
+            assert [(a.opaque, a.code, a.remark) for a in answers if a] == [
+                (3, 0, None),
+                (1, 1, "told as it is"),
+                (0, 0, None),
+            ]
 
     run(scene)
 
@@ -145,11 +165,21 @@ def test_later_answers_and_their_failures_reach_the_peer_in_their_own_time() -> 
         (Command(9999), 3, " request type 9999 not supported"),
         (Command(-5), 3, " request type -5 not supported"),
         (Command(31), 1, "GetMinOffset (31) cannot be read: field topic is missing"),
-        (Command(31, ext={"topic": "T", "queueId": "x"}), 1, "field queue_id (queueId) has the unusable value 'x'"),
-        (Command(31, ext={"topic": "T", "queueId": str(2**31)}), 1, "has the unusable value '2147483648'"),
+        (
+            Command(31, ext={"topic": "T", "queueId": "x"}),
+            1,
+            "field queue_id (queueId) has the unusable value 'x'",
+        ),
+        (
+            Command(31, ext={"topic": "T", "queueId": str(2**31)}),
+            1,
+            "has the unusable value '2147483648'",
+        ),
     ],
 )
-def test_what_cannot_be_served_is_answered_with_a_code_and_a_reason(command: Command, code: int, remark: str) -> None:
+def test_what_cannot_be_served_is_answered_with_a_code_and_a_reason(
+    command: Command, code: int, remark: str
+) -> None:
     async def scene() -> None:
         async with serving(answering()) as (_, host, port), raw_peer(host, port) as peer:
             for form in (JSON, ROCKETMQ):
@@ -166,7 +196,10 @@ def test_what_cannot_be_served_is_answered_with_a_code_and_a_reason(command: Com
 def test_an_answer_to_nothing_is_passed_over() -> None:
     async def scene() -> None:
         async with serving(answering()) as (_, host, port), raw_peer(host, port) as peer:
-            peer.write(encode_command(Command(31, opaque=1, flag=1, ext={"topic": "T", "queueId": "0"})), frame(MIN, 2))
+            peer.write(
+                encode_command(Command(31, opaque=1, flag=1, ext={"topic": "T", "queueId": "0"})),
+                frame(MIN, 2),
+            )
             answer = await peer.read()
             assert answer is not None
             assert answer.opaque == 2
@@ -193,9 +226,15 @@ BAD = {
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
-def test_bad_bytes_close_their_own_connection_after_the_answers_before_them(bad: bytes, loop: str) -> None:
+def test_bad_bytes_close_their_own_connection_after_the_answers_before_them(
+    bad: bytes, loop: str
+) -> None:
     async def scene() -> None:
-        async with serving(answering()) as (server, host, port), raw_peer(host, port) as good, raw_peer(host, port) as peer:
+        async with (
+            serving(answering()) as (server, host, port),
+            raw_peer(host, port) as good,
+            raw_peer(host, port) as peer,
+        ):
             good.write(frame(MIN, 1))
             assert await good.read() is not None
             peer.write(frame(MIN, 7), frame(MIN, 8), bad, frame(MIN, 9))
@@ -240,13 +279,18 @@ def test_a_peer_that_does_not_read_is_not_read_from() -> None:
 def test_a_server_closes_in_time_though_a_peer_does_not_read() -> None:
     async def scenario(simulation: Simulation) -> None:
         router = Router()
-        router.add(GetMinOffset, lambda _request, _context: Response(OffsetReply(offset=0), body=bytes(8 << 20)))
+        router.add(
+            GetMinOffset,
+            lambda _request, _context: Response(OffsetReply(offset=0), body=bytes(8 << 20)),
+        )
         server_host, client_host = simulation.boot("10.0.0.1"), simulation.boot("10.0.0.2")
         server = server_host.call(RemotingServer, router)
         _, port = await server_host.start(server.listen("10.0.0.1", 10911))
 
         async def ask() -> asyncio.Transport:
-            transport, _ = await simulation.loop.create_connection(asyncio.Protocol, "10.0.0.1", port)
+            transport, _ = await simulation.loop.create_connection(
+                asyncio.Protocol, "10.0.0.1", port
+            )
             transport.pause_reading()
             transport.write(frame(MIN, 1))
             return transport
@@ -267,12 +311,16 @@ def test_a_silent_peer_is_closed_and_one_that_speaks_is_not() -> None:
     async def scenario(simulation: Simulation) -> None:
         closed: list[str] = []
         server_host = simulation.boot("10.0.0.1")
-        server = server_host.call(lambda: RemotingServer(answering(), on_close=lambda peer: closed.append(peer.peer_ip)))
+        server = server_host.call(
+            lambda: RemotingServer(answering(), on_close=lambda peer: closed.append(peer.peer_ip))
+        )
         await server_host.start(server.listen("10.0.0.1", 10911))
         transports = []
         for host in ("10.0.0.2", "10.0.0.3"):
             process = simulation.boot(host)
-            transport, _ = await process.start(simulation.loop.create_connection(asyncio.Protocol, "10.0.0.1", 10911))
+            transport, _ = await process.start(
+                simulation.loop.create_connection(asyncio.Protocol, "10.0.0.1", 10911)
+            )
             transports.append(transport)
         for _ in range(5):
             await asyncio.sleep(30)
@@ -287,7 +335,9 @@ def test_a_silent_peer_is_closed_and_one_that_speaks_is_not() -> None:
 def test_a_port_that_is_taken_is_named() -> None:
     async def scene() -> None:
         async with serving(answering()) as (_, host, port):
-            with pytest.raises(ConfigError, match=f"port {port} on {host} is taken by another process"):
+            with pytest.raises(
+                ConfigError, match=f"port {port} on {host} is taken by another process"
+            ):
                 await RemotingServer(answering()).listen(host, port)
 
     run(scene)

@@ -58,7 +58,12 @@ def test_a_good_answer_is_read_in_one_pass() -> None:
     async def scenario() -> None:
         read = await asked(answer(5))
         assert isinstance(read, TypedJsonHeader)
-        assert (read.code, read.ext.msg_id, read.ext.queue_id, read.ext.queue_offset) == (0, "AB", 3, 7)
+        assert (read.code, read.ext.msg_id, read.ext.queue_id, read.ext.queue_offset) == (
+            0,
+            "AB",
+            3,
+            7,
+        )
         assert (read.ext.region_id, read.ext.trace_on) == ("north", None)
 
     asyncio.run(scenario())
@@ -89,9 +94,7 @@ def test_a_binary_header_and_one_that_begins_with_another_opaque_are_read_too() 
         assert isinstance(binary.result(), Command)
         first = open_connection.start_typed_call(6, b"", 3.0, SEND_ANSWER)
         second = open_connection.start_typed_call(7, b"", 3.0, SEND_ANSWER)
-        header = (
-            b'{"code":0,"extFields":{"opaque":6,"msgId":"AB","queueId":"1","queueOffset":"2"},"flag":1,"opaque":7,"version":1}'
-        )
+        header = b'{"code":0,"extFields":{"opaque":6,"msgId":"AB","queueId":"1","queueOffset":"2"},"flag":1,"opaque":7,"version":1}'
         open_connection.data_received(frame_head(len(header), 0) + header)
         assert (first.done(), second.result().opaque) == (False, 7)
         open_connection.data_received(answer(6))
@@ -129,7 +132,10 @@ def test_calls_of_two_kinds_that_wait_together_each_get_their_own() -> None:
     async def scenario() -> None:
         open_connection = connection()
         kinds = {1: SEND_ANSWER, 2: other, 3: SEND_ANSWER, 4: other}
-        calls = {opaque: open_connection.start_typed_call(opaque, b"", 3.0, kind) for opaque, kind in kinds.items()}  # type: ignore[type-var]
+        calls = {
+            opaque: open_connection.start_typed_call(opaque, b"", 3.0, kind)
+            for opaque, kind in kinds.items()
+        }  # type: ignore[type-var]
         open_connection.data_received(b"".join(answer(opaque) for opaque in (3, 2, 4, 1, 1, 9)))
         read = [calls[opaque].result().ext for opaque in (1, 2, 3, 4)]
         assert [type(ext) for ext in read] == [SendAnswer, Other, SendAnswer, Other]

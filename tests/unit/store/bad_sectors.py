@@ -1,4 +1,5 @@
-"""A disk that cannot read some sectors of real files, and stores to lose some of their messages so."""
+"""A disk that cannot read some sectors of real files, and stores to lose some of their messages
+so."""
 
 import errno
 import os
@@ -18,7 +19,8 @@ EIO = os.strerror(errno.EIO)
 
 @contextmanager
 def bad_sectors(*bad: tuple[Path, int], times: int = 1 << 60) -> Iterator[None]:
-    """The disk cannot read these sectors of files; the first so many times. Who looks there through a map is dead."""
+    """The disk cannot read these sectors of files; the first so many times. Who looks there through
+    a map is dead."""
     plain, plain_map = MappedSegment.read_cold, MappedSegment.read
     sectors = {(path.stat().st_ino, number * SECTOR): times for path, number in bad}
 
@@ -43,7 +45,8 @@ def bad_sectors(*bad: tuple[Path, int], times: int = 1 << 60) -> Iterator[None]:
 
 
 def filled(root: Path, *, stopped: bool) -> Directory:
-    """Two segments and a half of messages of two queues, each with its number in front; stopped, or killed."""
+    """Two segments and a half of messages of two queues, each with its number in front; stopped, or
+    killed."""
     directory = Directory(root, segment_size=SEGMENT)
     store = directory.open()
     for number in range(150):

@@ -15,22 +15,37 @@ INNER = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
 
 
 class BatchDirectory(Directory):
-    """A directory whose store knows that ``B`` is a topic of batches. Queue files have ten units."""
+    """A directory whose store knows that ``B`` is a topic of batches. Queue files have ten
+    units."""
 
     def __init__(self, *args: Any, **config: Any) -> None:
         super().__init__(*args, **{"batch_queue_file_size": BATCH_UNIT_SIZE * 10, **config})
 
     def open(self) -> MessageStore:
         return MessageStore.open(
-            self.config, SystemDisk(), self.clock, self.failures.append, is_batch=lambda topic: topic == "B"
+            self.config,
+            SystemDisk(),
+            self.clock,
+            self.failures.append,
+            is_batch=lambda topic: topic == "B",
         )
 
 
-def put_inner(store: MessageStore, bodies: list[bytes], queue_id: int = 0, topic: str = "B", **more: Any) -> Placed:
+def put_inner(
+    store: MessageStore, bodies: list[bytes], queue_id: int = 0, topic: str = "B", **more: Any
+) -> Placed:
     queue = store.queues.find_or_make(topic, queue_id)
     properties = f"UNIQ_KEY\x01U{queue.max_index}\x02INNER_NUM\x01{len(bodies)}\x02INNER_BASE\x01{queue.max_index}\x02"
-    message = NewMessage(b"".join(encode_item(0, body, b"") for body in bodies), properties.encode(), 0)
-    fields: dict[str, Any] = {"sys_flag": INNER, "born_timestamp": 0, "born_host": HOST, "store_host": HOST, **more}
+    message = NewMessage(
+        b"".join(encode_item(0, body, b"") for body in bodies), properties.encode(), 0
+    )
+    fields: dict[str, Any] = {
+        "sys_flag": INNER,
+        "born_timestamp": 0,
+        "born_host": HOST,
+        "store_host": HOST,
+        **more,
+    }
     return store.put(topic, queue_id, message, count=len(bodies), **fields)
 
 
@@ -40,7 +55,9 @@ def queue_of(store: MessageStore, queue_id: int = 0) -> BatchConsumeQueue:
     return queue
 
 
-def messages(store: MessageStore, offset: int | None = None, queue_id: int = 0, count: int = 32) -> list[tuple[int, bytes]]:
+def messages(
+    store: MessageStore, offset: int | None = None, queue_id: int = 0, count: int = 32
+) -> list[tuple[int, bytes]]:
     """(queue offset, body) of every message of a queue, read in order."""
     found: list[tuple[int, bytes]] = []
     at = store.min_offset("B", queue_id) if offset is None else offset

@@ -1,4 +1,5 @@
-"""For every test of the store: what it left open on the real disk is let go at its end, behind what its fixtures close."""
+"""For every test of the store: what it left open on the real disk is let go at its end, behind what
+its fixtures close."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,5 @@
-"""A store directory for tests: opened, written to, copied as a kill would leave it, opened again."""
+"""A store directory for tests: opened, written to, copied as a kill would leave it, opened
+again."""
 
 import shutil
 from collections.abc import Callable, Iterable
@@ -42,7 +43,9 @@ class Directory:
 
     def __init__(self, root: Path, **config: Any) -> None:
         self.paths = StorePaths(root)
-        self.config = StoreConfig(paths=self.paths, **{"segment_size": SEGMENT, "queue_file_size": 200, **config})
+        self.config = StoreConfig(
+            paths=self.paths, **{"segment_size": SEGMENT, "queue_file_size": 200, **config}
+        )
         self.clock = TestClock()
         self.failures: list[str] = []
 
@@ -58,27 +61,54 @@ class Directory:
         return twin
 
 
-def put(store: MessageStore, body: bytes, topic: str = "T", queue_id: int = 0, *, tag: str = "", **more: Any) -> Placed:
+def put(
+    store: MessageStore,
+    body: bytes,
+    topic: str = "T",
+    queue_id: int = 0,
+    *,
+    tag: str = "",
+    **more: Any,
+) -> Placed:
     properties = f"TAGS\x01{tag}\x02".encode() if tag else b""
     message = NewMessage(body, properties, tags_code(tag) if tag else 0)
-    fields: dict[str, Any] = {"sys_flag": 0, "born_timestamp": 0, "born_host": HOST, "store_host": HOST, **more}
+    fields: dict[str, Any] = {
+        "sys_flag": 0,
+        "born_timestamp": 0,
+        "born_host": HOST,
+        "store_host": HOST,
+        **more,
+    }
     return store.put(topic, queue_id, message, **fields)
 
 
 def put_batch(
-    store: MessageStore, bodies: Iterable[bytes], topic: str = "T", queue_id: int = 0, properties: bytes = b""
+    store: MessageStore,
+    bodies: Iterable[bytes],
+    topic: str = "T",
+    queue_id: int = 0,
+    properties: bytes = b"",
 ) -> tuple[Placed, list[int]]:
     """Where the batch is, and the physical offset of each message."""
     batch = pack_batch(b"".join([encode_item(0, body, properties) for body in bodies]), topic, b"")
-    facts: dict[str, Any] = {"sys_flag": 0, "born_timestamp": 0, "born_host": HOST, "store_host": HOST}
+    facts: dict[str, Any] = {
+        "sys_flag": 0,
+        "born_timestamp": 0,
+        "born_host": HOST,
+        "store_host": HOST,
+    }
     placed, units = store.put_batch(topic, queue_id, batch, **facts)
     return placed, [unpack_unit(units, at)[0] for at in range(0, len(units), UNIT_SIZE)]
 
 
 def bodies(
-    store: MessageStore, topic: str = "T", queue_id: int = 0, accept: Callable[[int], bool] | None = None
+    store: MessageStore,
+    topic: str = "T",
+    queue_id: int = 0,
+    accept: Callable[[int], bool] | None = None,
 ) -> list[bytes]:
-    """Every message of a queue, read in order; checks that offsets are consecutive where nothing is filtered."""
+    """Every message of a queue, read in order; checks that offsets are consecutive where nothing is
+    filtered."""
     found: list[bytes] = []
     offset = store.min_offset(topic, queue_id)
     while True:
@@ -88,7 +118,11 @@ def bodies(
         if accept is None and not result.gaps:
             assert places == list(range(offset, offset + len(messages)))
         assert places == sorted(set(places))
-        assert accept is not None or len(messages) + result.gaps >= result.next_offset - offset or not messages
+        assert (
+            accept is not None
+            or len(messages) + result.gaps >= result.next_offset - offset
+            or not messages
+        )
         for message in messages:
             assert message.topic == topic
             found.append(message.body)

@@ -1,4 +1,5 @@
-"""Stores in memory whose queues got messages early, late and all the time; their files lost or damaged; and what is there afterwards."""
+"""Stores in memory whose queues got messages early, late and all the time; their files lost or
+damaged; and what is there afterwards."""
 
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -32,7 +33,11 @@ Damage = Callable[[Image, str], Image]
 
 
 def open_store(
-    image: Image, *, at_ms: int = 0, unknown: Collection[str] = (), on_progress: Progress = lambda _offset, _end: None
+    image: Image,
+    *,
+    at_ms: int = 0,
+    unknown: Collection[str] = (),
+    on_progress: Progress = lambda _offset, _end: None,
 ) -> Opened:
     """``unknown`` are topics that there are no more."""
     clock = StillClock()
@@ -77,8 +82,9 @@ def clean(found: Opened) -> None:
 
 
 def fill(*, trimmed: bool) -> Opened:
-    """Queues that got messages early, late and all the time; what they have is on the disk for long. With ``trimmed`` the log has lost its
-    first segments, and "gone" and "boxed" all their messages."""
+    """Queues that got messages early, late and all the time; what they have is on the disk for
+    long. With ``trimmed`` the log has lost its first segments, and "gone" and "boxed" all their
+    messages."""
     found = open_store({})
     for _ in range(14):
         put(found, "gone")
@@ -103,7 +109,11 @@ def fill(*, trimmed: bool) -> Opened:
 
 
 def files_of(image: Image, topic: str) -> list[Path]:
-    return sorted(path for path in image if path.parts[2:4] in (("consumequeue", topic), ("batchconsumequeue", topic)))
+    return sorted(
+        path
+        for path in image
+        if path.parts[2:4] in (("consumequeue", topic), ("batchconsumequeue", topic))
+    )
 
 
 def without(image: Image, *paths: Path) -> Image:
@@ -132,7 +142,11 @@ def zero_last_unit(image: Image, topic: str) -> Image:
     path = max(path for path in files_of(image, topic) if any(image[path]))
     used = -(-len(image[path].rstrip(b"\0")) // unit_size)
     if topic not in BATCHES:
-        used = max(number + 1 for number in range(PER_FILE) if any(image[path][number * UNIT_SIZE : (number + 1) * UNIT_SIZE]))
+        used = max(
+            number + 1
+            for number in range(PER_FILE)
+            if any(image[path][number * UNIT_SIZE : (number + 1) * UNIT_SIZE])
+        )
     return with_zeros(image, path, (used - 1) * unit_size, used * unit_size)
 
 
@@ -142,7 +156,8 @@ def zero_last_file(image: Image, topic: str) -> Image:
 
 
 def check(image: Image, expected: State, *, next_too: bool = True) -> Opened:
-    """A store opened on the image has every unit, gives no offset twice, and the start after the next kill finds nothing to do again."""
+    """A store opened on the image has every unit, gives no offset twice, and the start after the
+    next kill finds nothing to do again."""
     found = open_store(image, at_ms=2_000_000)
     try:
         assert state(found) == expected

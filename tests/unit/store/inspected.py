@@ -16,13 +16,23 @@ from turbopump.store.read_only_disk import ReadOnlyDisk
 
 SLOTS, ENTRIES = 7, 60
 ENTRIES_AT = 40 + SLOTS * 4
-SMALL_FILES = {"segment_size": 2048, "with_crc": True, "queue_file_size": 200, "index_slots": SLOTS, "index_entries": ENTRIES}
+SMALL_FILES = {
+    "segment_size": 2048,
+    "with_crc": True,
+    "queue_file_size": 200,
+    "index_slots": SLOTS,
+    "index_entries": ENTRIES,
+}
 
 
 def put_numbers(store: MessageStore, start: int, end: int, *, topic: str = "T") -> None:
     """Messages ``body-N`` of two queues, each with a tag, a unique id and two keys."""
     for number in range(start, end):
-        pairs = {"TAGS": f"tag{number % 3}", "UNIQ_KEY": f"ID{number:06}", "KEYS": f"k{number} both"}
+        pairs = {
+            "TAGS": f"tag{number % 3}",
+            "UNIQ_KEY": f"ID{number:06}",
+            "KEYS": f"k{number} both",
+        }
         message = NewMessage(
             f"body-{number}".encode(),
             "".join(f"{name}\x01{value}\x02" for name, value in pairs.items()).encode(),
@@ -30,11 +40,20 @@ def put_numbers(store: MessageStore, start: int, end: int, *, topic: str = "T") 
             unique=pairs["UNIQ_KEY"],
             keys=pairs["KEYS"],
         )
-        store.put(topic, number % 2, message, sys_flag=0, born_timestamp=1, born_host=HOST, store_host=HOST)
+        store.put(
+            topic,
+            number % 2,
+            message,
+            sys_flag=0,
+            born_timestamp=1,
+            born_host=HOST,
+            store_host=HOST,
+        )
 
 
 def numbered_store(root: Path, count: int = 50, **config: Any) -> Directory:
-    """A cleanly closed store of ``count`` messages, in small files; its clock moves 400 ms with every fifth."""
+    """A cleanly closed store of ``count`` messages, in small files; its clock moves 400 ms with
+    every fifth."""
     directory = Directory(root, **{**SMALL_FILES, **config})
     store = directory.open()
     for start in range(0, count, 5):
@@ -78,5 +97,7 @@ def zero(start: int, end: int) -> Callable[[bytearray], object]:
 def tree(root: Path) -> dict[str, tuple[bytes, int]]:
     """Every file with its bytes and the time of its last change."""
     return {
-        str(path.relative_to(root)): (path.read_bytes(), path.stat().st_mtime_ns) for path in root.rglob("*") if path.is_file()
+        str(path.relative_to(root)): (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in root.rglob("*")
+        if path.is_file()
     }

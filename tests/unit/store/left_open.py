@@ -1,8 +1,9 @@
 """What tests leave open on the real disk, let go at their end.
 
-Many tests rightly leave a store open: they copy its directory as a kill would leave it, and nobody stops what was killed. The descriptors
-of its files, its lock and its directories would stay until the last test. The rule: nothing is synced, written or marked as stopped;
-what is closed already stays so.
+Many tests rightly leave a store open: they copy its directory as a kill would leave it, and nobody
+stops what was killed. The descriptors of its files, its lock and its directories would stay until
+the last test. The rule: nothing is synced, written or marked as stopped; what is closed already
+stays so.
 """
 
 import os
@@ -23,7 +24,11 @@ class LeftOpen:
     def __init__(self) -> None:
         self._segments: list[MappedSegment] = []
         self._let_go: list[Callable[[], None]] = []
-        self._map, self._lock, self._lock_directories = MappedSegment.__init__, FileLock.__init__, disk.lock_directories
+        self._map, self._lock, self._lock_directories = (
+            MappedSegment.__init__,
+            FileLock.__init__,
+            disk.lock_directories,
+        )
 
     def map(self, segment: MappedSegment, path: Path, fd: int, size: int) -> None:
         self._map(segment, path, fd, size)
@@ -50,7 +55,8 @@ class LeftOpen:
 
 @contextmanager
 def letting_go() -> Iterator[None]:
-    """Every file, lock and directory that the store opens within the block is let go at its end, as if its process were killed."""
+    """Every file, lock and directory that the store opens within the block is let go at its end, as
+    if its process were killed."""
     found = LeftOpen()
     with (
         mock.patch.object(MappedSegment, "__init__", lambda *given: found.map(*given)),

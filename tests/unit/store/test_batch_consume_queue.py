@@ -1,4 +1,5 @@
-"""Queues of topics with ``queue.type=BatchCQ``: written, read, cut, recovered, trimmed and repaired."""
+"""Queues of topics with ``queue.type=BatchCQ``: written, read, cut, recovered, trimmed and
+repaired."""
 
 import shutil
 from pathlib import Path
@@ -11,7 +12,9 @@ from turbopump.store.batch_consume_queue import BATCH_UNIT_SIZE, BatchUnit, pack
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queue_reader import GetStatus
 
-BATCHES = [[b"%d.%d" % (number, part) * 20 for part in range(number % 4 + 1)] for number in range(45)]
+BATCHES = [
+    [b"%d.%d" % (number, part) * 20 for part in range(number % 4 + 1)] for number in range(45)
+]
 BODIES = [body for batch in BATCHES for body in batch]
 WHOLE = list(enumerate(BODIES))
 
@@ -44,7 +47,9 @@ def test_a_unit_has_the_bytes_of_apaches(tmp_path: Path) -> None:
     assert not (tmp_path / "consumequeue" / "B").exists()
 
 
-def test_offsets_count_messages_and_a_read_in_the_middle_of_a_batch_gives_it_whole(tmp_path: Path) -> None:
+def test_offsets_count_messages_and_a_read_in_the_middle_of_a_batch_gives_it_whole(
+    tmp_path: Path,
+) -> None:
     store = BatchDirectory(tmp_path).open()
     assert [put_inner(store, [b"x"] * count).queue_offset for count in (3, 1, 4)] == [0, 3, 4]
     assert (store.min_offset("B", 0), store.max_offset("B", 0)) == (0, 8)
@@ -55,7 +60,9 @@ def test_offsets_count_messages_and_a_read_in_the_middle_of_a_batch_gives_it_who
     store.close()
 
 
-def test_a_read_ends_before_the_batch_that_would_be_too_much_but_always_gives_one(tmp_path: Path) -> None:
+def test_a_read_ends_before_the_batch_that_would_be_too_much_but_always_gives_one(
+    tmp_path: Path,
+) -> None:
     store = BatchDirectory(tmp_path).open()
     for count in (20, 10, 5):
         put_inner(store, [b"x"] * count)
@@ -87,7 +94,9 @@ def test_a_filter_of_tags_lets_through_what_has_none_of_its_own(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("how", ["clean", "killed", "queues lost", "directory lost"])
-def test_opened_again_it_has_every_message_and_goes_on_behind_them(tmp_path: Path, how: str) -> None:
+def test_opened_again_it_has_every_message_and_goes_on_behind_them(
+    tmp_path: Path, how: str
+) -> None:
     directory = BatchDirectory(tmp_path / "a")
     store = directory.open()
     fill(store)
@@ -147,7 +156,8 @@ def test_a_batch_damaged_in_the_log_becomes_a_gap_of_its_messages(tmp_path: Path
 
 
 def test_what_lies_across_two_queue_files_is_read_without_a_repair(tmp_path: Path) -> None:
-    """A gap, too, is as it should be. A search for what is wrong would look at the whole queue, and say that it mended something."""
+    """A gap, too, is as it should be. A search for what is wrong would look at the whole queue, and
+    say that it mended something."""
     directory = BatchDirectory(tmp_path / "a", with_crc=True)
     store = directory.open()
     fill(store)
@@ -155,7 +165,9 @@ def test_what_lies_across_two_queue_files_is_read_without_a_repair(tmp_path: Pat
     assert damaged is not None
     file = store.log.files.at(damaged.offset)
     assert file is not None
-    file.buffer[damaged.offset - file.start : damaged.offset - file.start + damaged.size] = bytes(damaged.size)
+    file.buffer[damaged.offset - file.start : damaged.offset - file.start + damaged.size] = bytes(
+        damaged.size
+    )
     directory.copy(tmp_path / "b")
     store.close()
     twin = BatchDirectory(tmp_path / "b", with_crc=True)
@@ -191,7 +203,9 @@ def test_queues_begin_where_the_log_does_and_files_before_it_may_go(tmp_path: Pa
     again.close()
 
 
-@pytest.mark.parametrize("damage", ["a unit", "a sector", "a base", "a count", "a file", "the first", "where it points"])
+@pytest.mark.parametrize(
+    "damage", ["a unit", "a sector", "a base", "a count", "a file", "the first", "where it points"]
+)
 @pytest.mark.parametrize("where", ["memory", "disk"])
 def test_damaged_units_are_repaired_by_being_read(tmp_path: Path, damage: str, where: str) -> None:
     directory = BatchDirectory(tmp_path, batch_queue_file_size=BATCH_UNIT_SIZE * 100, with_crc=True)
@@ -214,7 +228,9 @@ def test_damaged_units_are_repaired_by_being_read(tmp_path: Path, damage: str, w
     piece = queue.numbered_piece(0, 1)
     assert piece is not None
     piece.segment.buffer[at : at + size] = b"\x5a" * size
-    found = {offset: body for start in range(0, len(WHOLE), 3) for offset, body in messages(store, start)}
+    found = {
+        offset: body for start in range(0, len(WHOLE), 3) for offset, body in messages(store, start)
+    }
     assert found == dict(WHOLE)
     assert [queue.unit_at(number) for number in range(queue.next_number)] == units
     assert directory.failures
@@ -222,7 +238,9 @@ def test_damaged_units_are_repaired_by_being_read(tmp_path: Path, damage: str, w
 
 
 @pytest.mark.parametrize("at", [7, 20, 22, 33])
-def test_where_a_unit_and_its_entry_are_damaged_only_their_messages_are_passed_over(tmp_path: Path, at: int) -> None:
+def test_where_a_unit_and_its_entry_are_damaged_only_their_messages_are_passed_over(
+    tmp_path: Path, at: int
+) -> None:
     directory = BatchDirectory(tmp_path, batch_queue_file_size=BATCH_UNIT_SIZE * 100, with_crc=True)
     store = directory.open()
     fill(store)
@@ -256,7 +274,8 @@ def test_a_topic_made_again_as_another_kind_has_queues_of_that_kind(tmp_path: Pa
 
 
 def test_queue_files_of_the_wrong_kind_are_replaced_from_the_log(tmp_path: Path) -> None:
-    """An earlier release of ours kept queues of Apache's batch topics as plain ones; Apache's broker does not start on such files."""
+    """An earlier release of ours kept queues of Apache's batch topics as plain ones; Apache's
+    broker does not start on such files."""
     directory = BatchDirectory(tmp_path)
     store = directory.open()
     fill(store)

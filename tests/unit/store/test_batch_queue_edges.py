@@ -1,4 +1,5 @@
-"""Edges of batch queues: empty files, what is appended out of turn, gaps, devices that cannot read."""
+"""Edges of batch queues: empty files, what is appended out of turn, gaps, devices that cannot
+read."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +8,12 @@ import pytest
 from tests.unit.store.batches import BatchDirectory, messages, put_inner, queue_of
 
 from turbopump.message.codec import decode_entries
-from turbopump.store.batch_consume_queue import BATCH_UNIT_SIZE, BatchConsumeQueue, BatchUnit, pack_batch_unit
+from turbopump.store.batch_consume_queue import (
+    BATCH_UNIT_SIZE,
+    BatchConsumeQueue,
+    BatchUnit,
+    pack_batch_unit,
+)
 from turbopump.store.cold_reads import Steps
 from turbopump.store.consume_queue import pack_unit
 from turbopump.store.disk import MappedSegment, SystemDisk
@@ -37,7 +43,9 @@ def units_of(queue: BatchConsumeQueue) -> list[BatchUnit | None]:
     return [queue.unit_at(number) for number in range(queue.first_number, queue.next_number)]
 
 
-def test_files_made_ahead_are_not_the_end_of_the_queue(queue: BatchConsumeQueue, tmp_path: Path) -> None:
+def test_files_made_ahead_are_not_the_end_of_the_queue(
+    queue: BatchConsumeQueue, tmp_path: Path
+) -> None:
     queue.make_room(25)
     units = units_of(queue)
     queue.close()
@@ -57,11 +65,17 @@ def test_a_queue_whose_files_are_all_empty_begins_with_its_first_message(tmp_pat
     again.close()
 
 
-def test_plain_units_from_the_middle_of_a_batch_have_no_size_until_the_next_begins(queue: BatchConsumeQueue) -> None:
-    assert queue.units(1, 4) == pack_unit(1000, 0, 0) * 2 + pack_unit(2000, 500, 1) + pack_unit(3000, 500, 2)
+def test_plain_units_from_the_middle_of_a_batch_have_no_size_until_the_next_begins(
+    queue: BatchConsumeQueue,
+) -> None:
+    assert queue.units(1, 4) == pack_unit(1000, 0, 0) * 2 + pack_unit(2000, 500, 1) + pack_unit(
+        3000, 500, 2
+    )
 
 
-def test_a_cut_takes_units_whose_entries_are_not_there_and_stops_at_one_that_is(queue: BatchConsumeQueue) -> None:
+def test_a_cut_takes_units_whose_entries_are_not_there_and_stops_at_one_that_is(
+    queue: BatchConsumeQueue,
+) -> None:
     asked: list[tuple[int, int, int]] = []
 
     def is_there(_queue: object, index: int, offset: int, size: int) -> bool:
@@ -81,7 +95,9 @@ def test_cutting_a_queue_without_files_leaves_it_empty(tmp_path: Path) -> None:
     queue.close()
 
 
-def test_a_unit_of_messages_that_retention_took_is_not_written_again(queue: BatchConsumeQueue) -> None:
+def test_a_unit_of_messages_that_retention_took_is_not_written_again(
+    queue: BatchConsumeQueue,
+) -> None:
     queue.raise_min(2000)
     units = units_of(queue)
     assert queue.append(0, 9000, 500, 0, 0, 3)
@@ -108,14 +124,17 @@ def test_a_unit_of_another_count_takes_the_place_of_all_behind_it(queue: BatchCo
     assert queue.max_index == 5
 
 
-def test_a_unit_that_begins_in_the_middle_of_another_leaves_a_gap_before_it(queue: BatchConsumeQueue) -> None:
+def test_a_unit_that_begins_in_the_middle_of_another_leaves_a_gap_before_it(
+    queue: BatchConsumeQueue,
+) -> None:
     assert queue.append(5, 3333, 600, 9, 88, 2)
     gap = BatchUnit(3333, 0x7FFFFFFF, 0, 0, 4, 1)
     assert units_of(queue)[2:] == [gap, BatchUnit(3333, 600, 9, 88, 5, 2)]
     assert queue.max_index == 7
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------------------
+# --- reading
+# -----------------------------------------------------------------------------------------------
 
 
 class Reopened:
@@ -165,7 +184,9 @@ def refuse_reads(monkeypatch: pytest.MonkeyPatch, of: str, start: int = 0) -> No
     monkeypatch.setattr(MappedSegment, "read_cold", read)
 
 
-def test_a_batch_queue_that_cannot_be_read_is_no_end_of_the_queue(reopened: Reopened, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_queue_that_cannot_be_read_is_no_end_of_the_queue(
+    reopened: Reopened, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patched:
         refuse_reads(patched, "batchconsumequeue")
         result = reopened.store.get("B", 0, 3, 32)
@@ -174,12 +195,22 @@ def test_a_batch_queue_that_cannot_be_read_is_no_end_of_the_queue(reopened: Reop
     assert reopened.offsets() == list(range(8)), "the device is back"
 
 
-def test_a_batch_that_cannot_be_read_now_is_not_passed_over(reopened: Reopened, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_cannot_be_read_now_is_not_passed_over(
+    reopened: Reopened, monkeypatch: pytest.MonkeyPatch
+) -> None:
     refuse_reads(monkeypatch, "commitlog")
     result = reopened.store.get("B", 0, 5, 32)
-    assert (result.status, result.next_offset, result.count, result.gaps) == (GetStatus.NO_MATCHED_MESSAGE, 5, 0, 0)
+    assert (result.status, result.next_offset, result.count, result.gaps) == (
+        GetStatus.NO_MATCHED_MESSAGE,
+        5,
+        0,
+        0,
+    )
     assert result.unreadable is not None
-    assert f"the message at {reopened.unit(2).offset} of the commit log cannot be read now" in result.unreadable
+    assert (
+        f"the message at {reopened.unit(2).offset} of the commit log cannot be read now"
+        in result.unreadable
+    )
 
 
 def test_a_read_from_the_files_counts_the_messages_of_each_batch(reopened: Reopened) -> None:
@@ -187,16 +218,28 @@ def test_a_read_from_the_files_counts_the_messages_of_each_batch(reopened: Reope
     assert (result.status, result.count, result.next_offset) == (GetStatus.FOUND, 8, 8)
 
 
-def test_batches_before_one_that_cannot_be_read_are_given(reopened: Reopened, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_before_one_that_cannot_be_read_are_given(
+    reopened: Reopened, monkeypatch: pytest.MonkeyPatch
+) -> None:
     refuse_reads(monkeypatch, "commitlog", reopened.unit(1).offset + 1)
     result = reopened.store.get("B", 0, 0, 32)
-    assert (result.status, result.count, result.next_offset, result.unreadable) == (GetStatus.FOUND, 3, 3, None)
+    assert (result.status, result.count, result.next_offset, result.unreadable) == (
+        GetStatus.FOUND,
+        3,
+        3,
+        None,
+    )
 
 
 def test_a_read_of_a_damaged_batch_alone_tells_of_all_its_messages(reopened: Reopened) -> None:
     reopened.damage_entry(2)
     result = reopened.store.get("B", 0, 4, 32)
-    assert (result.status, result.next_offset, result.gaps, result.data) == (GetStatus.MESSAGE_WAS_REMOVING, 8, 4, b"")
+    assert (result.status, result.next_offset, result.gaps, result.data) == (
+        GetStatus.MESSAGE_WAS_REMOVING,
+        8,
+        4,
+        b"",
+    )
     assert [one.queue_offset for one in result.damages] == [4]
 
 
@@ -204,17 +247,28 @@ def test_a_read_that_finds_nothing_but_gaps_goes_on_behind_them(reopened: Reopen
     reopened.queue.fill_gap(13, reopened.store.log.end)
     reopened.queue.end.advance(13)
     result = reopened.store.get("B", 0, 8, 32)
-    assert (result.status, result.next_offset, result.gaps, result.data) == (GetStatus.MESSAGE_WAS_REMOVING, 13, 5, b"")
+    assert (result.status, result.next_offset, result.gaps, result.data) == (
+        GetStatus.MESSAGE_WAS_REMOVING,
+        13,
+        5,
+        b"",
+    )
 
 
 def test_a_batch_behind_the_end_that_readers_may_see_is_not_given(reopened: Reopened) -> None:
     unit = reopened.unit(2)
     reopened.queue.append(8, unit.offset, unit.size, 0, 0, 4)
     result = reopened.store.get("B", 0, 0, 32)
-    assert (len(list(decode_entries(result.data))), result.next_offset, result.max_offset) == (3, 8, 8)
+    assert (len(list(decode_entries(result.data))), result.next_offset, result.max_offset) == (
+        3,
+        8,
+        8,
+    )
 
 
-def test_a_unit_written_just_now_that_points_behind_the_files_of_the_log_is_repaired_by_being_read(tmp_path: Path) -> None:
+def test_a_unit_written_just_now_that_points_behind_the_files_of_the_log_is_repaired_by_being_read(
+    tmp_path: Path,
+) -> None:
     directory = BatchDirectory(tmp_path, with_crc=True)
     store = directory.open()
     for count in COUNTS:
@@ -239,7 +293,8 @@ def test_a_damaged_unit_of_a_damaged_batch_hides_only_its_own_messages(reopened:
     assert reopened.offsets() == [0, 1, 2, 4, 5, 6, 7]
 
 
-# --- repairing -------------------------------------------------------------------------------------------------------------------
+# --- repairing
+# -----------------------------------------------------------------------------------------------
 
 
 def test_repairing_a_queue_whose_file_is_gone_changes_nothing(reopened: Reopened) -> None:
@@ -250,7 +305,9 @@ def test_repairing_a_queue_whose_file_is_gone_changes_nothing(reopened: Reopened
     assert reopened.offsets() == list(range(8))
 
 
-def test_a_queue_that_cannot_be_read_is_repaired_when_it_can(reopened: Reopened, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_that_cannot_be_read_is_repaired_when_it_can(
+    reopened: Reopened, monkeypatch: pytest.MonkeyPatch
+) -> None:
     unit = reopened.unit(1)
     reopened.queue.rewrite_at(1, unit._replace(base=77))
     with monkeypatch.context() as patched:

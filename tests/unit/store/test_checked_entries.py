@@ -1,4 +1,5 @@
-"""What a store gives of messages it did not write itself: each is checked, a damaged one is passed over and told of, the rest comes."""
+"""What a store gives of messages it did not write itself: each is checked, a damaged one is passed
+over and told of, the rest comes."""
 
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,14 @@ COUNT = 20
 
 
 class Reopened:
-    """A store of some messages, in two queues, stopped cleanly and opened again: all of it is cold."""
+    """A store of some messages, in two queues, stopped cleanly and opened again: all of it is
+    cold."""
 
     def __init__(self, root: Path, **config: Any) -> None:
-        self.directory = Directory(root, **{"segment_size": 1 << 20, "queue_file_size": 20 * 500, "with_crc": True, **config})
+        self.directory = Directory(
+            root,
+            **{"segment_size": 1 << 20, "queue_file_size": 20 * 500, "with_crc": True, **config},
+        )
         store = self.directory.open()
         self.placed: list[Placed] = []
         for number in range(COUNT):
@@ -69,9 +74,35 @@ def without(*missing: int) -> list[int]:
 
 @pytest.mark.parametrize("index", [0, 5, COUNT - 1])
 @pytest.mark.parametrize(
-    "byte", [0, 2, 3, 4, 7, 8, 12, 15, 16, 20, 27, 28, 35, 39, 47, 60, 87, 95, -30, -CRC_SUFFIX_SIZE, -11, -1]
+    "byte",
+    [
+        0,
+        2,
+        3,
+        4,
+        7,
+        8,
+        12,
+        15,
+        16,
+        20,
+        27,
+        28,
+        35,
+        39,
+        47,
+        60,
+        87,
+        95,
+        -30,
+        -CRC_SUFFIX_SIZE,
+        -11,
+        -1,
+    ],
 )
-def test_a_message_with_a_flipped_bit_is_passed_over_and_the_others_come(reopened: Reopened, byte: int, index: int) -> None:
+def test_a_message_with_a_flipped_bit_is_passed_over_and_the_others_come(
+    reopened: Reopened, byte: int, index: int
+) -> None:
     placed = reopened.placed[index]
     reopened.flip(placed.offset + byte if byte >= 0 else placed.log_end + byte)
     result = reopened.get()
@@ -82,17 +113,28 @@ def test_a_message_with_a_flipped_bit_is_passed_over_and_the_others_come(reopene
         COUNT,
     )
     assert result.gaps == 1
-    ((place, offset, fault),) = [(one.queue_offset, one.offset, one.fault) for one in result.damages]
+    ((place, offset, fault),) = [
+        (one.queue_offset, one.offset, one.fault) for one in result.damages
+    ]
     assert (place, offset) == (index, placed.offset)
     assert fault
     alone = reopened.get(index, 1)
-    assert (alone.status, alone.next_offset, alone.gaps, alone.data) == (GetStatus.MESSAGE_WAS_REMOVING, index + 1, 1, b"")
+    assert (alone.status, alone.next_offset, alone.gaps, alone.data) == (
+        GetStatus.MESSAGE_WAS_REMOVING,
+        index + 1,
+        1,
+        b"",
+    )
 
 
 @pytest.mark.parametrize(
     ("at", "data", "fault"),
     [
-        (0, (0).to_bytes(8), "its unit in the consume queue points to the message of queue offset 0"),
+        (
+            0,
+            (0).to_bytes(8),
+            "its unit in the consume queue points to the message of queue offset 0",
+        ),
         (0, (-5).to_bytes(8, signed=True), "points to -5, before the first message"),
         (0, (1 << 40).to_bytes(8), "where no message can be"),
         (0, ((1 << 20) - 50).to_bytes(8), "where no message can be"),
@@ -118,7 +160,8 @@ def test_a_unit_that_points_to_the_wrong_place_hides_no_good_message_and_is_repa
         assert bodies_from(reopened, 0) == without()
         assert queue.unit(4) == whole
         assert reopened.directory.failures == [
-            f"unit 4 of the consume queue of T queue 0 was damaged: it pointed to {damaged[0]}, {damaged[1]} bytes; "
+            f"unit 4 of the consume queue of T queue 0 was damaged: it pointed to {damaged[0]}, "
+            f"{damaged[1]} bytes; "
             f"it is repaired, its message is at {whole[0]}"
         ]
     else:
@@ -159,8 +202,13 @@ def test_the_units_of_a_light_queue_point_to_messages_of_other_topics(reopened: 
 
 
 @pytest.mark.parametrize("topic", ["T", "t" * 127, "t" * 128, "t" * 255])
-@pytest.mark.parametrize("v6", [0, SysFlag.BORN_HOST_V6, SysFlag.STORE_HOST_V6, SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6])
-def test_every_form_of_entry_is_found_to_belong_to_its_unit(tmp_path: Path, topic: str, v6: int) -> None:
+@pytest.mark.parametrize(
+    "v6",
+    [0, SysFlag.BORN_HOST_V6, SysFlag.STORE_HOST_V6, SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6],
+)
+def test_every_form_of_entry_is_found_to_belong_to_its_unit(
+    tmp_path: Path, topic: str, v6: int
+) -> None:
     directory = Directory(tmp_path, segment_size=1 << 20, queue_file_size=2000, with_crc=True)
     store = directory.open()
     for number in range(3):
@@ -182,14 +230,23 @@ def test_retention_may_trim_a_queue_while_its_units_are_read(reopened: Reopened)
     queue = reopened.store.queue("T", 0)
     assert queue is not None
     steps = read_queue(
-        queue, reopened.store.log, 2, 32, ReadLimits(), reopened.store.unit_repair, opened_at=reopened.store.log.end
+        queue,
+        reopened.store.log,
+        2,
+        32,
+        ReadLimits(),
+        reopened.store.unit_repair,
+        opened_at=reopened.store.log.end,
     )
     (piece,) = next(steps)
     units = piece.segment.read(piece.at, piece.size)
     queue.raise_min(reopened.placed[5].offset)
     with pytest.raises(StopIteration) as over:
         steps.send([units])
-    assert (over.value.value.status, over.value.value.next_offset) == (GetStatus.OFFSET_TOO_SMALL, 5)
+    assert (over.value.value.status, over.value.value.next_offset) == (
+        GetStatus.OFFSET_TOO_SMALL,
+        5,
+    )
 
 
 def test_a_queue_without_the_file_of_an_offset_has_nothing_there(reopened: Reopened) -> None:
@@ -200,7 +257,9 @@ def test_a_queue_without_the_file_of_an_offset_has_nothing_there(reopened: Reope
     assert (result.status, result.next_offset) == (GetStatus.OFFSET_FOUND_NULL, 3)
 
 
-def test_gaps_whose_units_cannot_be_read_further_end_a_read(reopened: Reopened, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gaps_whose_units_cannot_be_read_further_end_a_read(
+    reopened: Reopened, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for index in range(2, 9):
         reopened.unit(index, (0x7FFFFFFF).to_bytes(4), 8)
     plain = MappedSegment.read_cold
@@ -214,7 +273,11 @@ def test_gaps_whose_units_cannot_be_read_further_end_a_read(reopened: Reopened, 
 
     monkeypatch.setattr(MappedSegment, "read_cold", read)
     result = reopened.get(2, 3)
-    assert (result.status, result.next_offset, result.gaps) == (GetStatus.MESSAGE_WAS_REMOVING, 5, 3)
+    assert (result.status, result.next_offset, result.gaps) == (
+        GetStatus.MESSAGE_WAS_REMOVING,
+        5,
+        3,
+    )
 
 
 def test_without_a_crc_of_its_own_a_body_is_what_is_checked(tmp_path: Path) -> None:
@@ -224,7 +287,9 @@ def test_without_a_crc_of_its_own_a_body_is_what_is_checked(tmp_path: Path) -> N
     assert offsets(reopened.get()) == without(2)
 
 
-def test_all_messages_of_a_read_may_be_damaged_and_gaps_behind_them_are_passed_too(reopened: Reopened) -> None:
+def test_all_messages_of_a_read_may_be_damaged_and_gaps_behind_them_are_passed_too(
+    reopened: Reopened,
+) -> None:
     for index in (2, 3, 4):
         reopened.flip(reopened.placed[index].offset + 90)
     queue = reopened.store.queue("T", 0)
@@ -232,7 +297,11 @@ def test_all_messages_of_a_read_may_be_damaged_and_gaps_behind_them_are_passed_t
     for index in (5, 6):
         reopened.unit(index, (0x7FFFFFFF).to_bytes(4), 8)
     result = reopened.get(2, 3)
-    assert (result.status, result.next_offset, result.gaps) == (GetStatus.MESSAGE_WAS_REMOVING, 7, 5)
+    assert (result.status, result.next_offset, result.gaps) == (
+        GetStatus.MESSAGE_WAS_REMOVING,
+        7,
+        5,
+    )
     assert bodies_from(reopened, 0) == without(2, 3, 4, 5, 6)
 
 
@@ -264,7 +333,9 @@ def test_a_read_is_all_cold_or_all_hot_and_the_next_goes_on(reopened: Reopened) 
     assert bodies(reopened.store)[-1] == b"%02d" % (COUNT + 3)
 
 
-def test_hot_messages_come_out_of_the_map_and_cold_ones_never(reopened: Reopened, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hot_messages_come_out_of_the_map_and_cold_ones_never(
+    reopened: Reopened, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(reopened.store, b"new")
 
     def refuse(_self: MappedSegment, _at: int, _size: int) -> bytes:
@@ -280,7 +351,12 @@ def test_hot_messages_come_out_of_the_map_and_cold_ones_never(reopened: Reopened
 
 
 def test_what_was_written_long_ago_is_cold_as_well(tmp_path: Path) -> None:
-    directory = Directory(tmp_path, segment_size=1 << 20, queue_file_size=2000, limits=ReadLimits(hot_size=500, count_cold=32))
+    directory = Directory(
+        tmp_path,
+        segment_size=1 << 20,
+        queue_file_size=2000,
+        limits=ReadLimits(hot_size=500, count_cold=32),
+    )
     store = directory.open()
     for number in range(20):
         put(store, b"%02d" % number)
@@ -288,7 +364,9 @@ def test_what_was_written_long_ago_is_cold_as_well(tmp_path: Path) -> None:
     assert not store.reader.is_cold(store.log.end - 1)
     before = store.cold_reads.numbers.pieces_from_disk
     assert store.get("T", 0, 0, 32).count >= 10
-    assert store.cold_reads.numbers.pieces_from_disk == before + 2, "the units, and neighbours in one piece"
+    assert store.cold_reads.numbers.pieces_from_disk == before + 2, (
+        "the units, and neighbours in one piece"
+    )
     store.close()
 
 
@@ -300,7 +378,9 @@ class Bad:
         plain = MappedSegment.read_cold
 
         def read(segment: MappedSegment, at: int, size: int) -> bytes:
-            if segment.path.parent.name == "commitlog" and any(at < end and start < at + size for start, end in self.ranges):
+            if segment.path.parent.name == "commitlog" and any(
+                at < end and start < at + size for start, end in self.ranges
+            ):
                 raise OSError(5, "Input/output error")
             return plain(segment, at, size)
 
@@ -315,25 +395,34 @@ def test_a_bad_sector_costs_its_own_message_alone_and_only_when_others_can_be_re
     first = reopened.get()
     assert (offsets(first), first.next_offset, first.unreadable) == ([0, 1, 2, 3, 4], 5, None)
     again = reopened.get(5)
-    assert offsets(again) == list(range(6, COUNT)), "others could be read since, so this one is lost"
-    assert [(one.queue_offset, one.fault) for one in again.damages] == [(5, "it cannot be read (Input/output error)")]
+    assert offsets(again) == list(range(6, COUNT)), (
+        "others could be read since, so this one is lost"
+    )
+    assert [(one.queue_offset, one.fault) for one in again.damages] == [
+        (5, "it cannot be read (Input/output error)")
+    ]
     assert again.next_offset == COUNT
 
 
-def test_while_nothing_can_be_read_nothing_is_passed_over(reopened: Reopened, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_nothing_can_be_read_nothing_is_passed_over(
+    reopened: Reopened, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bad = Bad(monkeypatch, (0, 1 << 40))
     for _ in range(5):
         result = reopened.get(3)
         assert (result.next_offset, result.count, result.gaps) == (3, 0, 0)
         assert result.unreadable is not None
-        assert f"the message at {reopened.placed[3].offset} of the commit log cannot be read now (Input/output error)" in (
-            result.unreadable
-        )
+        assert (
+            f"the message at {reopened.placed[3].offset} of the commit log cannot be read now "
+            "(Input/output error)"
+        ) in (result.unreadable)
     bad.ranges = ()
     assert offsets(reopened.get(3)) == list(range(3, COUNT)), "the device is back"
 
 
-def test_a_queue_that_cannot_be_read_is_no_end_of_the_queue(reopened: Reopened, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_that_cannot_be_read_is_no_end_of_the_queue(
+    reopened: Reopened, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def read(_self: MappedSegment, _at: int, _size: int) -> bytes:
         raise OSError(5, "Input/output error")
 
@@ -343,7 +432,9 @@ def test_a_queue_that_cannot_be_read_is_no_end_of_the_queue(reopened: Reopened, 
     assert result.next_offset == 3
 
 
-def test_messages_whose_segment_is_deleted_are_passed_over_before_their_queue_is_trimmed(tmp_path: Path) -> None:
+def test_messages_whose_segment_is_deleted_are_passed_over_before_their_queue_is_trimmed(
+    tmp_path: Path,
+) -> None:
     reopened = Reopened(tmp_path, segment_size=1500)
     reopened.store.log.files.forget_first()
     start = reopened.store.log.start
@@ -380,7 +471,9 @@ def test_a_segment_that_is_deleted_while_its_messages_are_read_is_no_damage(
 
 
 def test_messages_far_apart_are_read_in_pieces_of_their_own(tmp_path: Path) -> None:
-    directory = Directory(tmp_path, segment_size=4 << 20, queue_file_size=UNIT_SIZE * 500, with_crc=True)
+    directory = Directory(
+        tmp_path, segment_size=4 << 20, queue_file_size=UNIT_SIZE * 500, with_crc=True
+    )
     store = directory.open()
     for _ in range(6):
         put(store, b"x" * 100)
@@ -392,5 +485,7 @@ def test_messages_far_apart_are_read_in_pieces_of_their_own(tmp_path: Path) -> N
     assert len(bodies(store)) == 8
     before = store.cold_reads.numbers.pieces_from_disk
     assert store.get("T", 0, 0, 32).count == 8
-    assert store.cold_reads.numbers.pieces_from_disk - before == 1 + 7, "the units, six alone, and two neighbours"
+    assert store.cold_reads.numbers.pieces_from_disk - before == 1 + 7, (
+        "the units, six alone, and two neighbours"
+    )
     store.close()

@@ -11,7 +11,9 @@ from turbopump.store.read_limits import ReadLimits
 
 def test_a_long_cold_read_is_checked_in_turns_and_given_whole(tmp_path: Path) -> None:
     limits = ReadLimits(count_hot=300, count_cold=300)
-    directory = Directory(tmp_path, segment_size=1 << 20, queue_file_size=20 * 500, with_crc=True, limits=limits)
+    directory = Directory(
+        tmp_path, segment_size=1 << 20, queue_file_size=20 * 500, with_crc=True, limits=limits
+    )
     store = directory.open()
     for number in range(200):
         put(store, b"%03d" % number)
@@ -22,14 +24,18 @@ def test_a_long_cold_read_is_checked_in_turns_and_given_whole(tmp_path: Path) ->
     store.close()
 
 
-def test_a_unit_that_cannot_be_repaired_now_is_where_the_read_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_unit_that_cannot_be_repaired_now_is_where_the_read_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reopened = Reopened(tmp_path)
     placed = reopened.placed[5]
     reopened.unit(5, (1).to_bytes(4), 8)
     bad = Bad(monkeypatch, (placed.offset, placed.offset + 1))
     first = reopened.get(5)
     assert (first.next_offset, first.count, first.gaps, first.damages) == (5, 0, 0, ())
-    assert first.unreadable == "the message of queue offset 5 cannot be read now (Input/output error): check the disk"
+    assert first.unreadable == (
+        "the message of queue offset 5 cannot be read now (Input/output error): check the disk"
+    )
     bad.ranges = ()
     assert offsets(reopened.get(5)) == list(range(5, 20))
     reopened.store.close()

@@ -1,4 +1,5 @@
-"""Reads in steps: at once if the system has it in memory, else by threads, a bounded number at a time, and told in the owner's thread."""
+"""Reads in steps: at once if the system has it in memory, else by threads, a bounded number at a
+time, and told in the owner's thread."""
 
 import asyncio
 import errno
@@ -64,20 +65,31 @@ def two_steps(segment: MappedSegment) -> Steps[bytes]:
 WANTED = bytes([30, 31, 60, 61])
 
 
-def test_what_is_in_memory_is_read_at_once(reads: ColdReads, segment: MappedSegment, disk: HeldDisk) -> None:
+def test_what_is_in_memory_is_read_at_once(
+    reads: ColdReads, segment: MappedSegment, disk: HeldDisk
+) -> None:
     done: list[bytes] = []
     if segment.read_cached(0, 1) is None:
-        assert reads.run(two_steps(segment), done.append) is Later.PENDING, "a file system that cannot tell"
+        assert reads.run(two_steps(segment), done.append) is Later.PENDING, (
+            "a file system that cannot tell"
+        )
         disk.let_go()
         disk.let_go()
         assert done == [WANTED]
         return
     assert reads.run(two_steps(segment), done.append) == WANTED
-    assert (done, disk.held, reads.numbers.pieces_in_memory, reads.numbers.pieces_from_disk) == ([], [], 3, 0)
+    assert (done, disk.held, reads.numbers.pieces_in_memory, reads.numbers.pieces_from_disk) == (
+        [],
+        [],
+        3,
+        0,
+    )
 
 
 @pytest.mark.usefixtures("nothing_in_memory")
-def test_what_is_not_is_read_in_a_thread_step_by_step(reads: ColdReads, segment: MappedSegment, disk: HeldDisk) -> None:
+def test_what_is_not_is_read_in_a_thread_step_by_step(
+    reads: ColdReads, segment: MappedSegment, disk: HeldDisk
+) -> None:
     done: list[bytes] = []
     assert reads.run(two_steps(segment), done.append) is Later.PENDING
     assert (reads.waiting, len(disk.held)) == (1, 1)
@@ -85,7 +97,11 @@ def test_what_is_not_is_read_in_a_thread_step_by_step(reads: ColdReads, segment:
     assert done == []
     disk.let_go()
     assert done == [WANTED]
-    assert (reads.waiting, reads.numbers.pieces_from_disk, reads.numbers.bytes_from_disk) == (0, 3, 5)
+    assert (reads.waiting, reads.numbers.pieces_from_disk, reads.numbers.bytes_from_disk) == (
+        0,
+        3,
+        5,
+    )
 
 
 @pytest.mark.usefixtures("nothing_in_memory")
@@ -119,13 +135,17 @@ def test_more_than_may_wait_are_refused(
     reads: ColdReads, segment: MappedSegment, disk: HeldDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cold_reads, "WAITING_MAX", 2)
-    outcomes = [reads.run(two_steps(segment), lambda _bytes: None) for _ in range(cold_reads.AT_ONCE + 3)]
+    outcomes = [
+        reads.run(two_steps(segment), lambda _bytes: None) for _ in range(cold_reads.AT_ONCE + 3)
+    ]
     assert outcomes == [Later.PENDING] * (cold_reads.AT_ONCE + 2) + [Later.REFUSED]
     assert reads.numbers.refused == 1
 
 
 @pytest.mark.usefixtures("nothing_in_memory")
-def test_what_nobody_wants_any_more_is_dropped(reads: ColdReads, segment: MappedSegment, disk: HeldDisk) -> None:
+def test_what_nobody_wants_any_more_is_dropped(
+    reads: ColdReads, segment: MappedSegment, disk: HeldDisk
+) -> None:
     done: list[bytes] = []
     wanted = [True] * 8
     for number in range(8):
@@ -138,7 +158,9 @@ def test_what_nobody_wants_any_more_is_dropped(reads: ColdReads, segment: Mapped
 
 
 @pytest.mark.usefixtures("nothing_in_memory")
-def test_after_closing_nothing_is_begun_and_nobody_told(reads: ColdReads, segment: MappedSegment, disk: HeldDisk) -> None:
+def test_after_closing_nothing_is_begun_and_nobody_told(
+    reads: ColdReads, segment: MappedSegment, disk: HeldDisk
+) -> None:
     done: list[bytes] = []
     for _ in range(8):
         reads.run(two_steps(segment), done.append)
@@ -149,12 +171,16 @@ def test_after_closing_nothing_is_begun_and_nobody_told(reads: ColdReads, segmen
     assert reads.run(two_steps(segment), done.append) is Later.REFUSED
 
 
-def test_where_the_system_cannot_tell_nothing_is_in_memory(segment: MappedSegment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_system_cannot_tell_nothing_is_in_memory(
+    segment: MappedSegment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delattr("os.RWF_NOWAIT")
     assert segment.read_cached(0, 1) is None
 
 
-def test_an_error_reaches_the_steps_as_a_value(reads: ColdReads, segment: MappedSegment, disk: HeldDisk) -> None:
+def test_an_error_reaches_the_steps_as_a_value(
+    reads: ColdReads, segment: MappedSegment, disk: HeldDisk
+) -> None:
     def beyond() -> Steps[Found]:
         (found,) = yield [Piece(segment, 4090, 100)]
         return found
@@ -232,7 +258,8 @@ def test_what_is_let_go_is_still_there(disk: HeldDisk, segment: MappedSegment) -
 
 
 class Loop:
-    """Turns of an owner's loop: what is to be done soon, and a clock that moves when work is done."""
+    """Turns of an owner's loop: what is to be done soon, and a clock that moves when work is
+    done."""
 
     def __init__(self, reads: ColdReads) -> None:
         self.soon: list[Callable[[], None]] = []
@@ -243,7 +270,9 @@ class Loop:
         reads.take_turns(self.soon.append, lambda: self.now)
 
     def with_pace(self, share: float) -> None:
-        self.reads.take_turns(self.soon.append, lambda: self.now, Pace(share, lambda: self.written, self.later))
+        self.reads.take_turns(
+            self.soon.append, lambda: self.now, Pace(share, lambda: self.written, self.later)
+        )
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
         self.pauses.append(seconds)
@@ -257,7 +286,9 @@ class Loop:
         for call in due:
             call()
 
-    def working(self, segment: MappedSegment, log: list[int], number: int, slices: int = 5) -> Steps[int]:
+    def working(
+        self, segment: MappedSegment, log: list[int], number: int, slices: int = 5
+    ) -> Steps[int]:
         """A read that works a second in each slice."""
         yield [Piece(segment, 0, 1)]
         for _ in range(slices):
@@ -277,7 +308,9 @@ def test_in_a_loop_reads_take_turns_one_slice_at_a_time(
     in_memory(monkeypatch)
     loop, log, done = Loop(reads), list[int](), list[int]()
     for number in range(3):
-        assert reads.run(loop.working(segment, log, number), done.append) is Later.PENDING, "even if all is in memory"
+        assert reads.run(loop.working(segment, log, number), done.append) is Later.PENDING, (
+            "even if all is in memory"
+        )
     assert log == []
     for _ in range(3):  # each looks into memory
         loop.turn()

@@ -59,7 +59,11 @@ def test_a_batch_stays_together_in_one_segment(tmp_path: Path) -> None:
     size = (SEGMENT - 8) // 4 - OVERHEAD
     placed, offsets = put_batch(store, [b"%d" % number * size for number in range(4)])
     assert offsets == [SEGMENT + number * (OVERHEAD + size) for number in range(4)]
-    assert (placed.queue_offset, placed.offset, placed.log_end) == (1, SEGMENT, SEGMENT + 4 * (OVERHEAD + size))
+    assert (placed.queue_offset, placed.offset, placed.log_end) == (
+        1,
+        SEGMENT,
+        SEGMENT + 4 * (OVERHEAD + size),
+    )
     assert len(bodies(store)) == 5
     store.close()
 
@@ -153,7 +157,9 @@ def test_a_disk_without_room_for_the_next_queue_file_refuses_before_anything_is_
                 put_batch(store, [b"refused"] * 3) if batch else put(store, b"refused")
     assert store.log.end == end
     put_batch(store, [b"a", b"b", b"c"]) if batch else put(store, b"a")
-    wanted = [b"%d" % number for number in range(9)] + ([b"a", b"b", b"c"] if batch else [b"9", b"a"])
+    wanted = [b"%d" % number for number in range(9)] + (
+        [b"a", b"b", b"c"] if batch else [b"9", b"a"]
+    )
     assert bodies(store) == wanted
     store.close()
     assert bodies(directory.open()) == wanted

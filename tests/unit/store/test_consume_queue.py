@@ -27,7 +27,9 @@ def anything(_queue: ConsumeQueue, _index: int, _offset: int, _size: int) -> boo
     return True
 
 
-def test_a_unit_is_put_at_the_end_or_where_it_is_already_and_never_behind_a_hole(queue: ConsumeQueue) -> None:
+def test_a_unit_is_put_at_the_end_or_where_it_is_already_and_never_behind_a_hole(
+    queue: ConsumeQueue,
+) -> None:
     assert queue.append(25, 2500, 100, 0)
     assert queue.append(3, 300, 100, 33), "one that is there is written again"
     assert queue.unit(3) == (300, 100, 33)
@@ -69,14 +71,18 @@ def test_a_cut_of_a_queue_without_files_changes_nothing(tmp_path: Path) -> None:
     assert (empty.max_index, empty.last_unit, list(tmp_path.iterdir())) == (0, None, [])
 
 
-def test_a_queue_whose_first_messages_are_gone_begins_in_the_middle_of_a_file_as_apaches_does(tmp_path: Path) -> None:
+def test_a_queue_whose_first_messages_are_gone_begins_in_the_middle_of_a_file_as_apaches_does(
+    tmp_path: Path,
+) -> None:
     queue = ConsumeQueue(SystemDisk(), tmp_path / "T" / "0", "T", 0, UNITS_PER_FILE * UNIT_SIZE)
     assert queue.append(13, 1300, 100, 1)
     assert (queue.min_index, queue.max_index) == (13, 14)
     queue.close()
     (file,) = (tmp_path / "T" / "0").iterdir()
     assert file.name == f"{UNITS_PER_FILE * UNIT_SIZE:020d}"
-    assert file.read_bytes()[:UNIT_SIZE] == (0).to_bytes(8) + NO_MESSAGE_SIZE.to_bytes(4) + (0).to_bytes(8)
+    assert file.read_bytes()[:UNIT_SIZE] == (0).to_bytes(8) + NO_MESSAGE_SIZE.to_bytes(4) + (
+        0
+    ).to_bytes(8)
     again = ConsumeQueue(SystemDisk(), tmp_path / "T" / "0", "T", 0, UNITS_PER_FILE * UNIT_SIZE)
     again.load()
     assert (again.min_index, again.max_index) == (13, 14)
@@ -117,7 +123,9 @@ def test_damaged_units_hide_no_other_when_the_log_loses_its_front(
     assert queue.min_index <= 16
 
 
-def test_files_go_by_what_the_queue_still_has_and_not_by_their_last_unit(queue: ConsumeQueue) -> None:
+def test_files_go_by_what_the_queue_still_has_and_not_by_their_last_unit(
+    queue: ConsumeQueue,
+) -> None:
     queue.rewrite(9, -1, -1, -1)
     assert queue.files_before(500) == []
     assert [file.start for file in queue.files_before(1100)] == [0]

@@ -1,4 +1,5 @@
-"""Batch queues in which more is damaged than units that can be told from the log: what is lost is told of, and all else is given."""
+"""Batch queues in which more is damaged than units that can be told from the log: what is lost is
+told of, and all else is given."""
 
 from __future__ import annotations
 
@@ -12,7 +13,12 @@ from tests.unit.store.batches import BatchDirectory, messages, put_inner, queue_
 from tests.unit.store.directory import put
 
 from turbopump.message.codec import decode_entries
-from turbopump.store.batch_consume_queue import BATCH_UNIT_SIZE, BatchConsumeQueue, BatchUnit, pack_batch_unit
+from turbopump.store.batch_consume_queue import (
+    BATCH_UNIT_SIZE,
+    BatchConsumeQueue,
+    BatchUnit,
+    pack_batch_unit,
+)
 from turbopump.store.batch_unit import COUNT_MAX
 from turbopump.store.batch_unit_repair import row_of
 from turbopump.store.consume_queue import NO_MESSAGE_SIZE
@@ -25,7 +31,9 @@ COUNTS = [2, 1, 3, 1, 2, 4, 1, 1, 2, 3, 1, 2]
 
 @pytest.fixture
 def directory(tmp_path: Path) -> BatchDirectory:
-    return BatchDirectory(tmp_path, batch_queue_file_size=BATCH_UNIT_SIZE * 40, segment_size=1 << 16, with_crc=True)
+    return BatchDirectory(
+        tmp_path, batch_queue_file_size=BATCH_UNIT_SIZE * 40, segment_size=1 << 16, with_crc=True
+    )
 
 
 def filled(directory: BatchDirectory) -> MessageStore:
@@ -55,7 +63,12 @@ def damage_entry(store: MessageStore, unit: BatchUnit) -> None:
     file.buffer[unit.offset - file.start + 110] ^= 1
 
 
-@settings(derandomize=True, max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    derandomize=True,
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
     units=st.sets(st.integers(0, len(COUNTS) - 1)),
     entries=st.sets(st.integers(0, len(COUNTS) - 1), max_size=4),
@@ -63,24 +76,44 @@ def damage_entry(store: MessageStore, unit: BatchUnit) -> None:
     start=st.integers(0, sum(COUNTS) - 1),
 )
 def test_messages_whose_entries_are_damaged_are_passed_over_and_all_others_given(
-    tmp_path_factory: pytest.TempPathFactory, units: set[int], entries: set[int], seed: int, start: int
+    tmp_path_factory: pytest.TempPathFactory,
+    units: set[int],
+    entries: set[int],
+    seed: int,
+    start: int,
 ) -> None:
     root = tmp_path_factory.mktemp("batch")
-    store = filled(BatchDirectory(root, batch_queue_file_size=BATCH_UNIT_SIZE * 40, segment_size=1 << 16, with_crc=True))
+    store = filled(
+        BatchDirectory(
+            root, batch_queue_file_size=BATCH_UNIT_SIZE * 40, segment_size=1 << 16, with_crc=True
+        )
+    )
     queue, chance = queue_of(store), random.Random(seed)
     whole = messages(store)
-    lost = {index for number in entries for index in range(unit_of(queue, number).base, unit_of(queue, number).end)}
+    lost = {
+        index
+        for number in entries
+        for index in range(unit_of(queue, number).base, unit_of(queue, number).end)
+    }
     for number in entries:
         damage_entry(store, unit_of(queue, number))
     for number in units:
-        overwrite(queue, number, chance.choice([bytes(BATCH_UNIT_SIZE), chance.randbytes(BATCH_UNIT_SIZE)]))
+        overwrite(
+            queue,
+            number,
+            chance.choice([bytes(BATCH_UNIT_SIZE), chance.randbytes(BATCH_UNIT_SIZE)]),
+        )
     for begin in (start, 0):
-        assert messages(store, begin) == [one for one in whole if one[0] >= begin and one[0] not in lost]
+        assert messages(store, begin) == [
+            one for one in whole if one[0] >= begin and one[0] not in lost
+        ]
     assert put_inner(store, [b"next"]).queue_offset == len(whole)
     store.close()
 
 
-def test_who_reads_while_a_queue_is_being_repaired_is_told_to_come_again(directory: BatchDirectory) -> None:
+def test_who_reads_while_a_queue_is_being_repaired_is_told_to_come_again(
+    directory: BatchDirectory,
+) -> None:
     store = filled(directory)
     queue = queue_of(store)
     whole = messages(store)
@@ -88,7 +121,10 @@ def test_who_reads_while_a_queue_is_being_repaired_is_told_to_come_again(directo
     repairing = store.unit_repair.put_right(queue, 7, 4, lambda _directory, _offset: False)
     pieces = next(repairing)
     result = store.get("B", 0, unit_of(queue, 5).base - 1, 32)
-    assert (result.status, result.next_offset) == (GetStatus.OFFSET_FOUND_NULL, unit_of(queue, 5).base - 1)
+    assert (result.status, result.next_offset) == (
+        GetStatus.OFFSET_FOUND_NULL,
+        unit_of(queue, 5).base - 1,
+    )
     assert result.unreadable is not None
     assert "being repaired" in result.unreadable
 
@@ -96,7 +132,9 @@ def test_who_reads_while_a_queue_is_being_repaired_is_told_to_come_again(directo
         found = pieces
         try:
             while True:
-                found = repairing.send([piece.segment.read(piece.at, piece.size) for piece in found])
+                found = repairing.send(
+                    [piece.segment.read(piece.at, piece.size) for piece in found]
+                )
         except StopIteration:
             return
 
@@ -110,12 +148,18 @@ def test_what_was_repaired_is_told_once_a_search(directory: BatchDirectory) -> N
     overwrite(queue_of(store), 3, bytes(BATCH_UNIT_SIZE))
     overwrite(queue_of(store), 8, bytes(BATCH_UNIT_SIZE))
     assert len(messages(store)) == sum(COUNTS)
-    assert directory.failures == ["2 units of the consume queue of B queue 0 were damaged; they are repaired from the log"]
+    assert directory.failures == [
+        "2 units of the consume queue of B queue 0 were damaged; they are repaired from the log"
+    ]
     store.close()
 
 
-@pytest.mark.parametrize(("data", "told"), [(b"\xff" * BATCH_UNIT_SIZE, True), (bytes(BATCH_UNIT_SIZE), False)])
-def test_a_queue_tells_of_damage_where_its_files_end(tmp_path: Path, data: bytes, told: bool) -> None:
+@pytest.mark.parametrize(
+    ("data", "told"), [(b"\xff" * BATCH_UNIT_SIZE, True), (bytes(BATCH_UNIT_SIZE), False)]
+)
+def test_a_queue_tells_of_damage_where_its_files_end(
+    tmp_path: Path, data: bytes, told: bool
+) -> None:
     queue = BatchConsumeQueue(SystemDisk(), tmp_path / "queue", "B", 0, 10 * BATCH_UNIT_SIZE)
     queue.load()
     for number in range(5):
@@ -124,7 +168,12 @@ def test_a_queue_tells_of_damage_where_its_files_end(tmp_path: Path, data: bytes
     queue.close()
     again = BatchConsumeQueue(SystemDisk(), tmp_path / "queue", "B", 0, 10 * BATCH_UNIT_SIZE)
     again.load()
-    assert (again.min_index, again.max_index, again.tail_damaged, again.suspect) == (0, 8, told, False)
+    assert (again.min_index, again.max_index, again.tail_damaged, again.suspect) == (
+        0,
+        8,
+        told,
+        False,
+    )
     again.cut_at(1 << 40, lambda *_: True)
     assert (again.max_index, again.tail_damaged) == (8, told)
     again.close()
@@ -141,7 +190,9 @@ def test_a_queue_tells_when_its_last_units_are_not_in_the_log(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("number", [0, 3, 6, 7, 9])
-def test_a_queue_of_which_one_unit_points_too_far_is_cut_where_the_others_say(tmp_path: Path, number: int) -> None:
+def test_a_queue_of_which_one_unit_points_too_far_is_cut_where_the_others_say(
+    tmp_path: Path, number: int
+) -> None:
     queue = BatchConsumeQueue(SystemDisk(), tmp_path / "queue", "B", 0, 20 * BATCH_UNIT_SIZE)
     queue.load()
     for at in range(10):
@@ -183,7 +234,8 @@ def test_a_queue_of_which_the_log_has_nothing_goes_on_where_it_ended(tmp_path: P
     store.close()
 
 
-# --- rows of units ---------------------------------------------------------------------------------------------------------------
+# --- rows of units
+# -----------------------------------------------------------------------------------------------
 
 
 def entry(base: int, messages: int, offset: int = 500) -> BatchUnit:

@@ -1,4 +1,5 @@
-"""Units of a batch queue, damaged one by one and in pairs while the store was closed: what is read is what the undamaged queue gives."""
+"""Units of a batch queue, damaged one by one and in pairs while the store was closed: what is read
+is what the undamaged queue gives."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -113,7 +115,9 @@ def make(root: Path, state: str) -> Template:
     again = open_directory(root / "looked at").open()
     queue, recovery = queue_of(again), again.recovery
     assert recovery is not None
-    template = Template(left, answers_of(again), recovery.begun_at, queue.first_number, queue.next_number - 1)
+    template = Template(
+        left, answers_of(again), recovery.begun_at, queue.first_number, queue.next_number - 1
+    )
     last = queue.unit_at(template.last)
     assert last is not None
     assert template.first > 0 or "trimmed" not in state
@@ -143,15 +147,23 @@ def answers_of(store: MessageStore, order: int = 0) -> Answers:
 
     def ask_times() -> None:
         first = 1_700_000_000_000
-        for at in range(first, first + 10 * (len(COUNTS) + 2), 15):  # in turns when one was stored, and between
-            lower, upper = (store.lookup.offset_at_time("B", 0, at, upper=upper) for upper in (False, True))
+        # in turns when one was stored, and between
+        for at in range(first, first + 10 * (len(COUNTS) + 2), 15):
+            lower, upper = (
+                store.lookup.offset_at_time("B", 0, at, upper=upper) for upper in (False, True)
+            )
             times.append((lower, upper))
 
     questions = [read, look, ask_times]
     for number in range(3):
         questions[(number + order) % 3]()
     assert not queue.suspect
-    return Answers(offsets, [reads[index] for index in sorted(reads)], [singles[index] for index in sorted(singles)], times)
+    return Answers(
+        offsets,
+        [reads[index] for index in sorted(reads)],
+        [singles[index] for index in sorted(singles)],
+        times,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +172,9 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Template]:
 
 
 @contextmanager
-def damaged(template: Template, spoil: Callable[[bytearray], None], without: str | None = None) -> Iterator[MessageStore]:
+def damaged(
+    template: Template, spoil: Callable[[bytearray], None], without: str | None = None
+) -> Iterator[MessageStore]:
     """The store, opened after its queue was damaged, and a file lost."""
     root = template.root.parent / "damaged"
     shutil.rmtree(root, ignore_errors=True)
@@ -185,12 +199,15 @@ def spoil_unit(data: bytearray, number: int, damage: Damage, chance: random.Rand
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("state", STATES)
-def test_any_one_damaged_unit_changes_no_answer(templates: dict[str, Template], state: str, damage: str) -> None:
+def test_any_one_damaged_unit_changes_no_answer(
+    templates: dict[str, Template], state: str, damage: str
+) -> None:
     template = templates[state]
     for number in range(template.last + 1):
         for turn in range(4 if damage == "a bit flip" else 1):
             chance = random.Random(f"{number} {turn}")
-            with damaged(template, lambda data: spoil_unit(data, number, DAMAGES[damage], chance)) as store:  # noqa: B023
+            spoil = partial(spoil_unit, number=number, damage=DAMAGES[damage], chance=chance)
+            with damaged(template, spoil) as store:
                 assert answers_of(store, number + turn) == template.answers, (number, turn)
                 assert put_inner(store, [b"next"]).queue_offset == template.answers.offsets[1]
 
@@ -211,7 +228,12 @@ def test_a_queue_of_nothing_but_damaged_units_changes_no_answer(
 
 
 @pytest.mark.parametrize("state", STATES)
-@settings(derandomize=True, max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    derandomize=True,
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
     first=st.integers(0, len(COUNTS) - 1),
     distance=st.integers(1, 4) | st.integers(1, len(COUNTS) - 1),
@@ -219,12 +241,19 @@ def test_a_queue_of_nothing_but_damaged_units_changes_no_answer(
     seed=st.integers(0, 1 << 32),
 )
 def test_any_two_damaged_units_change_no_answer(
-    templates: dict[str, Template], state: str, first: int, distance: int, damages: tuple[str, str], seed: int
+    templates: dict[str, Template],
+    state: str,
+    first: int,
+    distance: int,
+    damages: tuple[str, str],
+    seed: int,
 ) -> None:
     template, chance = templates[state], random.Random(seed)
 
     def spoil(data: bytearray) -> None:
-        for number, damage in zip((first, (first + distance) % (template.last + 1)), damages, strict=True):
+        for number, damage in zip(
+            (first, (first + distance) % (template.last + 1)), damages, strict=True
+        ):
             spoil_unit(data, number, DAMAGES[damage], chance)
 
     with damaged(template, spoil) as store:

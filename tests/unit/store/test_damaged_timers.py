@@ -1,4 +1,5 @@
-"""A timer wheel or timer log that is no longer as it was written: it is noticed, and nothing that waits is lost."""
+"""A timer wheel or timer log that is no longer as it was written: it is noticed, and nothing that
+waits is lost."""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ def test_a_wheel_that_is_not_as_it_was_written_is_made_again_from_the_log(
         wheel[at + {"time": 6, "first": 14, "last": 22}[damage]] ^= 1
     twin.config.paths.timer_wheel.write_bytes(wheel)
     twin.open()
-    assert twin.pending() == {5 + rest: [n for n in range(30) if n % 3 == rest] for rest in range(3)}
+    assert twin.pending() == {
+        5 + rest: [n for n in range(30) if n % 3 == rest] for rest in range(3)
+    }
     assert twin.timers.queue_offset == 30
     assert "made again from the timer log" in twin.reports[0]
 
@@ -62,12 +65,16 @@ def test_a_chain_that_ends_before_the_first_unit_of_its_slot_is_damaged(one: Tim
         one.add(seconds(9))
     place = log.piece(log.end - UNIT_SIZE)
     assert place is not None
-    place[0].segment.buffer[place[0].at + place[1] + 4 : place[0].at + place[1] + 12] = (7).to_bytes(8)
+    place[0].segment.buffer[place[0].at + place[1] + 4 : place[0].at + place[1] + 12] = (
+        7
+    ).to_bytes(8)
     with pytest.raises(StoreDamagedError, match="does not reach its first unit"):
         answer(one.timers.due(seconds(9)))
 
 
-def test_a_checkpoint_of_an_earlier_release_says_nothing_of_the_wheel(one: Timers, tmp_path: Path) -> None:
+def test_a_checkpoint_of_an_earlier_release_says_nothing_of_the_wheel(
+    one: Timers, tmp_path: Path
+) -> None:
     one.add(seconds(5))
     one.timers.write_checkpoint(replace(one.save(), wheel_sum=None))
     twin = one.kill(tmp_path / "twin")

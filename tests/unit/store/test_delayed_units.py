@@ -1,4 +1,5 @@
-"""Units of the schedule topic hold the time of delivery: as written live, as recovered, as built anew, and as ``verify`` wants them."""
+"""Units of the schedule topic hold the time of delivery: as written live, as recovered, as built
+anew, and as ``verify`` wants them."""
 
 from __future__ import annotations
 
@@ -22,7 +23,15 @@ LEVELS = DelayLevels((1000, 60_000))
 def wait(store: MessageStore, level: str, queue_id: int = 0, *, size: int = 1) -> None:
     text = encode_properties({"TAGS": "paid", **({"DELAY": level} if level else {})})
     message = NewMessage(b"x" * size, text.encode(), tags_code("paid"))
-    store.put(SCHEDULE_TOPIC, queue_id, message, sys_flag=0, born_timestamp=0, born_host=HOST, store_host=HOST)
+    store.put(
+        SCHEDULE_TOPIC,
+        queue_id,
+        message,
+        sys_flag=0,
+        born_timestamp=0,
+        born_host=HOST,
+        store_host=HOST,
+    )
 
 
 def units(store: MessageStore, queue_id: int = 0) -> list[tuple[int, int, int]]:
@@ -40,7 +49,14 @@ def test_a_unit_holds_when_its_message_is_due_and_is_built_again_the_same(tmp_pa
         directory.clock.now += 7
     before = units(store)
     plain = tags_code("paid")
-    assert [tags for _, _, tags in before] == [now + 1000, now + 7 + 60_000, now + 14 + 60_000, plain, plain, plain]
+    assert [tags for _, _, tags in before] == [
+        now + 1000,
+        now + 7 + 60_000,
+        now + 14 + 60_000,
+        plain,
+        plain,
+        plain,
+    ]
     killed = directory.copy(tmp_path / "b")
     store.close()
     store = killed.open()
@@ -72,7 +88,9 @@ def test_verify_wants_a_delay_after_the_time_of_storing_whatever_the_table(tmp_p
 
 
 @pytest.mark.parametrize("needed", [True, False])
-def test_a_segment_with_a_message_that_still_waits_is_not_deleted_however_short_space_is(tmp_path: Path, needed: bool) -> None:
+def test_a_segment_with_a_message_that_still_waits_is_not_deleted_however_short_space_is(
+    tmp_path: Path, needed: bool
+) -> None:
     directory = Directory(tmp_path)
     store = directory.open()
     for _ in range(12):

@@ -1,5 +1,5 @@
-"""Topics that are deleted, and made anew or not, in stores that are killed, cut off and stopped: no message of the new one goes with the
-old."""
+"""Topics that are deleted, and made anew or not, in stores that are killed, cut off and stopped: no
+message of the new one goes with the old."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ def let_it_be_noted(found: Opened) -> None:
 @pytest.mark.parametrize("stop", [kill, stop_cleanly])
 @pytest.mark.parametrize("topic", ["quiet", "packed"])
 @pytest.mark.parametrize("wrong", ["unit", "file"])
-def test_a_topic_made_anew_keeps_its_messages_although_its_first_unit_is_damaged(stop: Stop, topic: str, wrong: str) -> None:
+def test_a_topic_made_anew_keeps_its_messages_although_its_first_unit_is_damaged(
+    stop: Stop, topic: str, wrong: str
+) -> None:
     found = fill(trimmed=False)
     delete(found, topic)
     found.loop.run()
@@ -69,7 +71,9 @@ def test_a_topic_made_anew_keeps_its_messages_although_its_first_unit_is_damaged
     found.flush()
     image = stop(found)
     first = files_of(image, topic)[0]
-    image = with_zeros(image, first, 0, (46 if topic in BATCHES else 20) if wrong == "unit" else len(image[first]))
+    image = with_zeros(
+        image, first, 0, (46 if topic in BATCHES else 20) if wrong == "unit" else len(image[first])
+    )
     for start in (1, 2, 3):
         found = open_store(image, at_ms=start * 1_000_000)
         assert (found.store.max_offset(topic, 0), len(found.bodies(topic, 0))) == (12, 12)
@@ -85,7 +89,13 @@ def test_a_topic_that_was_not_yet_deleted_when_it_was_killed_goes_on(stop: Stop)
     assert told == []
     image = kill(found)
     found = open_store(image, at_ms=1_000_000)
-    assert [found.put("quiet", 1, b"acknowledged", "k").queue_offset for _ in range(5)] == [1, 2, 3, 4, 5]
+    assert [found.put("quiet", 1, b"acknowledged", "k").queue_offset for _ in range(5)] == [
+        1,
+        2,
+        3,
+        4,
+        5,
+    ]
     found.flush()
     for start in (2, 3):
         image = stop(found)
@@ -94,7 +104,9 @@ def test_a_topic_that_was_not_yet_deleted_when_it_was_killed_goes_on(stop: Stop)
     found.disk.kill()
 
 
-def test_messages_that_came_to_a_queue_while_it_was_being_deleted_are_kept_if_a_kill_comes_first() -> None:
+def test_messages_that_came_to_a_queue_while_it_was_being_deleted_are_kept_if_a_kill_comes_first() -> (
+    None
+):
     found = fill(trimmed=False)
     delete(found, "quiet")
     assert [put(found, "quiet") for _ in range(3)] == [25, 26, 27]
@@ -111,7 +123,9 @@ def test_messages_that_came_to_a_queue_while_it_was_being_deleted_are_kept_if_a_
 
 
 @pytest.mark.parametrize("trimmed", [True, False])
-def test_a_segment_that_begins_while_a_topic_is_being_deleted_notes_nothing_of_it(trimmed: bool) -> None:
+def test_a_segment_that_begins_while_a_topic_is_being_deleted_notes_nothing_of_it(
+    trimmed: bool,
+) -> None:
     found = fill(trimmed=trimmed)
     delete(found, "quiet")
     before = found.store.log.files.files[-1].start
@@ -174,7 +188,9 @@ def test_a_rotten_message_of_a_new_topic_is_not_replaced_by_one_of_the_deleted_t
     image = stop(found)
     offset = stored[index].offset
     segment = ROOT / "commitlog" / f"{offset - offset % CONFIG.segment_size:020}"
-    image = with_zeros(image, segment, offset % CONFIG.segment_size + 4, offset % CONFIG.segment_size + 90)
+    image = with_zeros(
+        image, segment, offset % CONFIG.segment_size + 4, offset % CONFIG.segment_size + 90
+    )
     expected = {number: b"new %d" % number for number in range(20) if number != index}
     for start in (1, 2):
         found = open_store(image, at_ms=start * 1_000_000)
@@ -185,7 +201,9 @@ def test_a_rotten_message_of_a_new_topic_is_not_replaced_by_one_of_the_deleted_t
 
 @pytest.mark.parametrize("lost", [RECORD, BACKUP])
 @pytest.mark.parametrize("sent_meanwhile", [0, 3])
-def test_each_copy_of_the_note_knows_of_a_deletion_that_was_told(lost: Path, sent_meanwhile: int) -> None:
+def test_each_copy_of_the_note_knows_of_a_deletion_that_was_told(
+    lost: Path, sent_meanwhile: int
+) -> None:
     """Before, the backup was one save older: with the file lost, the deleted messages came back."""
     found = fill(trimmed=False)
     told = delete(found, "quiet")
@@ -203,11 +221,16 @@ def test_each_copy_of_the_note_knows_of_a_deletion_that_was_told(lost: Path, sen
         again.disk.kill()
 
 
-def test_a_deletion_of_which_only_the_backup_cannot_be_told_is_done_and_the_backup_told_later() -> None:
+def test_a_deletion_of_which_only_the_backup_cannot_be_told_is_done_and_the_backup_told_later() -> (
+    None
+):
     found = fill(trimmed=False)
     told = delete(found, "quiet")
     found.loop._due.pop(0).run()
-    assert (decode_known(found.image()[RECORD]).deleted, told) == ({"quiet": found.store.log.end}, [])
+    assert (decode_known(found.image()[RECORD]).deleted, told) == (
+        {"quiet": found.store.log.end},
+        [],
+    )
     found.disk.fail("write", errno.ENOSPC, times=10**6)
     found.loop.run()
     assert told == [1]
@@ -229,7 +252,9 @@ def test_two_who_delete_a_topic_at_the_same_time_hear_the_same() -> None:
     found.disk.kill()
 
 
-def test_a_damaged_first_message_of_a_new_topic_is_no_reason_to_read_the_log_from_its_beginning() -> None:
+def test_a_damaged_first_message_of_a_new_topic_is_no_reason_to_read_the_log_from_its_beginning() -> (
+    None
+):
     found = fill(trimmed=False)
     for _ in range(3):
         put(found, "busy")
@@ -239,7 +264,9 @@ def test_a_damaged_first_message_of_a_new_topic_is_no_reason_to_read_the_log_fro
     found.flush()
     image = kill(found)
     segment = max(path for path in image if "commitlog" in path.parts)
-    image = with_zeros(image, segment, offset - int(segment.name) + 60, offset - int(segment.name) + 100)
+    image = with_zeros(
+        image, segment, offset - int(segment.name) + 60, offset - int(segment.name) + 100
+    )
     for start in (1, 2, 3):
         found = open_store(image, at_ms=start * 1_000_000)
         assert found.store.recovery is not None
@@ -252,8 +279,12 @@ def test_a_damaged_first_message_of_a_new_topic_is_no_reason_to_read_the_log_fro
 
 
 def test_a_first_start_behind_apaches_broker_that_fails_leaves_the_next_one_as_careful() -> None:
-    """What we had noted before Apache's broker had the store is not true until a recovery of ours has ended."""
-    lock, ours = ROOT / "lock", (RECORD, BACKUP, ROOT / "turbopump.json", ROOT / "turbopump.json.bak")
+    """What we had noted before Apache's broker had the store is not true until a recovery of ours
+    has ended."""
+    lock, ours = (
+        ROOT / "lock",
+        (RECORD, BACKUP, ROOT / "turbopump.json", ROOT / "turbopump.json.bak"),
+    )
     image = kill(fill(trimmed=False))
     kept = {path: image[path] for path in ours if path in image}
     assert kept
@@ -269,7 +300,9 @@ def test_a_first_start_behind_apaches_broker_that_fails_leaves_the_next_one_as_c
 
         config = dataclasses.replace(CONFIG, with_crc=with_crc)
         try:
-            store = MessageStore.open(config, disk.mount(), clock, [].append, progress, BATCHES.__contains__)
+            store = MessageStore.open(
+                config, disk.mount(), clock, [].append, progress, BATCHES.__contains__
+            )
         except OSError:
             image.clear()
             image.update({path: file.content for path, file in disk.files.items()})
@@ -293,8 +326,9 @@ def test_a_first_start_behind_apaches_broker_that_fails_leaves_the_next_one_as_c
 
 
 class Life:
-    """Random sends, flushes, retention, deletions that take their time, kills, power cuts and clean stops. ``kept`` is what must be there:
-    on the disk, and sent after the last deletion of its topic had been told of, or a start that came after it."""
+    """Random sends, flushes, retention, deletions that take their time, kills, power cuts and clean
+    stops. ``kept`` is what must be there: on the disk, and sent after the last deletion of its
+    topic had been told of, or a start that came after it."""
 
     TOPICS = ("a", "b", "packed", "quiet")
 
@@ -309,7 +343,9 @@ class Life:
         self.open()
 
     def open(self) -> None:
-        store = MessageStore.open(CONFIG, self.disk.mount(), self.clock, [].append, is_batch=BATCHES.__contains__)
+        store = MessageStore.open(
+            CONFIG, self.disk.mount(), self.clock, [].append, is_batch=BATCHES.__contains__
+        )
         self.found = Opened(store, self.loop, self.disk, self.clock)
 
     def step(self, number: int) -> None:
@@ -318,7 +354,10 @@ class Life:
             self.clock.ms += 300
             topic = source.choice(self.TOPICS)
             stored = self.found.put(
-                topic, source.choice((0, 0, 1)), b"%d-" % number + b"x" * source.randrange(300), f"k{number}"
+                topic,
+                source.choice((0, 0, 1)),
+                b"%d-" % number + b"x" * source.randrange(300),
+                f"k{number}",
             )
             if topic not in self.leaving:
                 self.sent.append(stored)
@@ -363,7 +402,11 @@ class Life:
         self.sent, self.leaving = [], set()
 
     def lose_a_file(self) -> None:
-        derived = [path for path in self.disk.files if path.parts[2] in ("consumequeue", "batchconsumequeue", "index")]
+        derived = [
+            path
+            for path in self.disk.files
+            if path.parts[2] in ("consumequeue", "batchconsumequeue", "index")
+        ]
         if derived:
             lost: Path = self.source.choice(sorted(derived))
             del self.disk.files[lost]
@@ -373,14 +416,18 @@ class Life:
         start = self.found.store.log.start
         for key, messages in self.kept.items():
             there = self.found.bodies(*key)
-            expected = {offset: stored.body for offset, stored in messages.items() if stored.offset >= start}
+            expected = {
+                offset: stored.body for offset, stored in messages.items() if stored.offset >= start
+            }
             assert {offset: there.get(offset) for offset in expected} == expected, key
             assert self.found.store.max_offset(*key) > max(messages), "no offset is given twice"
 
 
 @pytest.mark.parametrize("seed", range(24))
 @pytest.mark.parametrize("accident", ["power cuts", "lost files"])
-def test_whatever_is_deleted_when_what_was_sent_afterwards_is_there(seed: int, accident: str) -> None:
+def test_whatever_is_deleted_when_what_was_sent_afterwards_is_there(
+    seed: int, accident: str
+) -> None:
     life = Life(seed)
     for _ in range(4):
         for number in range(life.source.randrange(10, 160)):

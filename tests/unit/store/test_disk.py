@@ -1,4 +1,5 @@
-"""The real disk behind the seam: files whole or not at all, locks, and work beside the owner's thread."""
+"""The real disk behind the seam: files whole or not at all, locks, and work beside the owner's
+thread."""
 
 import asyncio
 import errno
@@ -20,7 +21,9 @@ def disk() -> SystemDisk:
     return SystemDisk()
 
 
-def test_a_segment_is_zeroes_of_its_size_and_keeps_what_is_written(disk: SystemDisk, tmp_path: Path) -> None:
+def test_a_segment_is_zeroes_of_its_size_and_keeps_what_is_written(
+    disk: SystemDisk, tmp_path: Path
+) -> None:
     segment = disk.create_segment(tmp_path / "a", 10_000)
     assert segment.read(0, 20_000) == bytes(10_000)
     segment.populate(4000, 100_000)
@@ -43,7 +46,9 @@ def test_how_far_the_system_reads_ahead_in_a_file_is_said_of_that_file(
 ) -> None:
     segment = disk.create_segment(tmp_path / "a", 10_000)
     said: list[tuple[int, int, int]] = []
-    monkeypatch.setattr(os, "posix_fadvise", lambda _fd, at, size, advice: said.append((at, size, advice)))
+    monkeypatch.setattr(
+        os, "posix_fadvise", lambda _fd, at, size, advice: said.append((at, size, advice))
+    )
     segment.read_ahead(enabled=False)
     segment.read_ahead(enabled=True)
     assert said == [(0, 0, os.POSIX_FADV_RANDOM), (0, 0, os.POSIX_FADV_NORMAL)]
@@ -53,7 +58,9 @@ def test_how_far_the_system_reads_ahead_in_a_file_is_said_of_that_file(
     segment.read_ahead(enabled=False)  # of a file that is closed it says nothing
 
 
-def test_a_segment_that_does_not_fit_leaves_no_file(disk: SystemDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_that_does_not_fit_leaves_no_file(
+    disk: SystemDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(_fd: int, _size: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -69,13 +76,18 @@ def test_an_empty_file_cannot_be_mapped_and_says_so(disk: SystemDisk, tmp_path: 
         disk.open_segment(tmp_path / "empty")
 
 
-def test_a_file_is_replaced_in_one_step_and_the_old_one_is_kept(disk: SystemDisk, tmp_path: Path) -> None:
+def test_a_file_is_replaced_in_one_step_and_the_old_one_is_kept(
+    disk: SystemDisk, tmp_path: Path
+) -> None:
     path = tmp_path / "t.json"
     (tmp_path / "t.json.bak.tmp").write_bytes(b"left over from a kill")
     (tmp_path / "t.json.tmp").write_bytes(b"left over from a kill, and longer than what comes")
     for data in (b"one", b"two", b"three"):
         disk.replace_file(path, data)
-    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == {"t.json": b"three", "t.json.bak": b"two"}
+    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == {
+        "t.json": b"three",
+        "t.json.bak": b"two",
+    }
 
 
 def test_what_is_not_there_is_none_or_nothing(disk: SystemDisk, tmp_path: Path) -> None:
@@ -96,7 +108,9 @@ def test_what_is_not_there_is_none_or_nothing(disk: SystemDisk, tmp_path: Path) 
     assert disk.modified_ms(tmp_path) > 1_600_000_000_000
 
 
-def test_a_lock_holds_against_this_process_and_others_until_released(disk: SystemDisk, tmp_path: Path) -> None:
+def test_a_lock_holds_against_this_process_and_others_until_released(
+    disk: SystemDisk, tmp_path: Path
+) -> None:
     path = tmp_path / "lock"
     try_it = [
         sys.executable,
@@ -110,7 +124,9 @@ def test_a_lock_holds_against_this_process_and_others_until_released(disk: Syste
     lock = disk.lock(path)  # (reading the file here would drop the lock: POSIX)
     with pytest.raises(StoreLockedError, match="is in use by another broker"):
         SystemDisk().lock(path)
-    assert subprocess.run(try_it, timeout=30, check=False).returncode == 7, "as Apache's broker would find it"
+    assert subprocess.run(try_it, timeout=30, check=False).returncode == 7, (
+        "as Apache's broker would find it"
+    )
     assert lock.found == b""
     lock.mark(b"mark")
     assert subprocess.run(try_it, timeout=30, check=False).returncode == 7
@@ -127,7 +143,8 @@ def test_a_lock_that_another_process_holds_is_refused(disk: SystemDisk, tmp_path
         [
             sys.executable,
             "-c",
-            "import fcntl, sys\nfile = open(sys.argv[1], 'w+b')\nfcntl.lockf(file, fcntl.LOCK_EX)\nprint(flush=True)\nsys.stdin.read()",
+            "import fcntl, sys\nfile = open(sys.argv[1], 'w+b')\nfcntl.lockf(file, "
+            "fcntl.LOCK_EX)\nprint(flush=True)\nsys.stdin.read()",
             str(path),
         ],
         stdin=subprocess.PIPE,
@@ -163,7 +180,9 @@ def test_work_is_done_in_another_thread_and_told_in_the_owner_s(tmp_path: Path) 
     asyncio.run(main())
 
 
-def test_closing_the_disk_tells_of_everything_that_was_started_before_it_returns(tmp_path: Path) -> None:
+def test_closing_the_disk_tells_of_everything_that_was_started_before_it_returns(
+    tmp_path: Path,
+) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         disk = SystemDisk(loop.call_soon_threadsafe)

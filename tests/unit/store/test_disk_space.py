@@ -1,4 +1,5 @@
-"""How full is too full: levels from figures, refusals from levels, and what several disks make of it."""
+"""How full is too full: levels from figures, refusals from levels, and what several disks make of
+it."""
 
 import errno
 from pathlib import Path
@@ -34,7 +35,14 @@ class Watched:
     def __init__(self, *, limits: SpaceLimits | None = None, forcibly: bool = True) -> None:
         self.disk = AskedDisk()
         self.said: list[str] = []
-        self.watch = SpaceWatch(self.disk, (A, B), (QUEUES,), limits or SpaceLimits(), self.said.append, forcibly=forcibly)
+        self.watch = SpaceWatch(
+            self.disk,
+            (A, B),
+            (QUEUES,),
+            limits or SpaceLimits(),
+            self.said.append,
+            forcibly=forcibly,
+        )
         self.watch.on_room = self.said.append
 
     def look(self, **answers: Space | OSError) -> Level:
@@ -61,7 +69,14 @@ def test_levels_are_apaches_with_the_used_share_rounded_up(percent: float, level
 
 
 @pytest.mark.parametrize(
-    ("free", "level"), [(250, Level.ROOMY), (249, Level.TIGHT), (149, Level.CRAMPED), (100, Level.CRAMPED), (99, Level.FULL)]
+    ("free", "level"),
+    [
+        (250, Level.ROOMY),
+        (249, Level.TIGHT),
+        (149, Level.CRAMPED),
+        (100, Level.CRAMPED),
+        (99, Level.FULL),
+    ],
 )
 def test_free_bytes_have_levels_in_the_same_proportion(free: int, level: Level) -> None:
     assert SpaceLimits(free_min=100).level(Space(1 << 50, free)) is level
@@ -69,7 +84,9 @@ def test_free_bytes_have_levels_in_the_same_proportion(free: int, level: Level) 
 
 def test_ratios_out_of_bounds_count_as_the_nearest_within_as_in_apaches_broker() -> None:
     assert SpaceLimits(used_max=99, clean_forcibly=99, warning=99) == SpaceLimits(used_max=95)
-    assert SpaceLimits(used_max=0, clean_forcibly=0, warning=0) == SpaceLimits(used_max=10, clean_forcibly=30, warning=35)
+    assert SpaceLimits(used_max=0, clean_forcibly=0, warning=0) == SpaceLimits(
+        used_max=10, clean_forcibly=30, warning=35
+    )
 
 
 def test_an_empty_file_system_is_full() -> None:
@@ -89,7 +106,9 @@ def test_of_several_roots_the_least_used_counts_and_the_queues_count_always() ->
     assert "the disk of /queues is full: 91 % used" in (watched.watch.refusal or "")
 
 
-def test_sends_are_refused_from_one_level_on_and_taken_from_another_and_each_change_is_told_once() -> None:
+def test_sends_are_refused_from_one_level_on_and_taken_from_another_and_each_change_is_told_once() -> (
+    None
+):
     watched = Watched()
     refused = []
     for percent in (80, 89, 91, 95, 89, 86, 91, 86, 85, 89, 91, 84):
@@ -106,7 +125,10 @@ def test_sends_are_refused_from_one_level_on_and_taken_from_another_and_each_cha
 
 @pytest.mark.parametrize(
     ("forcibly", "advice"),
-    [(True, "deleted already (cleanFileForciblyEnable=true)"), (False, "whatever their age (cleanFileForciblyEnable)")],
+    [
+        (True, "deleted already (cleanFileForciblyEnable=true)"),
+        (False, "whatever their age (cleanFileForciblyEnable)"),
+    ],
 )
 def test_a_refusal_does_not_advise_what_is_switched_on(*, forcibly: bool, advice: str) -> None:
     watched = Watched(forcibly=forcibly)
@@ -130,7 +152,9 @@ def test_a_path_that_cannot_be_asked_changes_nothing_and_is_told_once() -> None:
 def test_a_directory_without_a_file_yet_counts_as_what_it_will_lie_in() -> None:
     watched = Watched()
     watched.disk.answers[Path("/")] = used(88)
-    assert watched.look(a=used(5), b=FileNotFoundError(), queues=FileNotFoundError()) is Level.CRAMPED
+    assert (
+        watched.look(a=used(5), b=FileNotFoundError(), queues=FileNotFoundError()) is Level.CRAMPED
+    )
     assert watched.said == []
     watched.disk.answers[Path("/")] = FileNotFoundError(errno.ENOENT, "No such file or directory")
     watched.look()
@@ -153,9 +177,10 @@ def test_a_file_without_room_has_sends_refused_until_any_root_has_enough() -> No
     watched.look(a=Space(1000, 99), b=Space(1000, 50), queues=Space(1000, 999))
     raised = watched.watch.no_room(no_room(), A, 100)
     assert isinstance(raised, StoreClosedError)
-    assert "there is no room for a file of 100 bytes in /a (No space left on device; 91 % used, 99 of 1000 bytes free)" in str(
-        raised
-    )
+    assert (
+        "there is no room for a file of 100 bytes in /a (No space left on device; 91 % used, "
+        "99 of 1000 bytes free)"
+    ) in str(raised)
     watched.look(a=Space(1000, 98))
     assert "98 of 1000 bytes free" in (watched.watch.refusal or ""), "the figures are the last ones"
     watched.look(b=Space(1000, 100))
@@ -179,7 +204,9 @@ def test_another_error_of_a_new_file_is_passed_on_and_refuses_only_this_send() -
     assert watched.watch.refusal is None
 
 
-def test_new_files_for_the_brokers_own_appends_leave_a_hundredth_or_16_mib_free_in_one_root_and_beside_the_queues() -> None:
+def test_new_files_for_the_brokers_own_appends_leave_a_hundredth_or_16_mib_free_in_one_root_and_beside_the_queues() -> (
+    None
+):
     watched = Watched()
     fits = watched.watch.has_room_beside_reserve
     assert fits(1 << 40, 1 << 40), "nothing is known yet"

@@ -25,7 +25,9 @@ class SlowTables(SystemDisk):
 
 
 @pytest.mark.parametrize("tables", [1, 5])
-def test_a_sync_of_the_log_does_not_wait_for_tables_that_are_being_saved(tmp_path: Path, tables: int) -> None:
+def test_a_sync_of_the_log_does_not_wait_for_tables_that_are_being_saved(
+    tmp_path: Path, tables: int
+) -> None:
     disk = SlowTables()
     segment = disk.create_segment(tmp_path / "log", 4096)
     for number in range(tables):

@@ -1,4 +1,5 @@
-"""Many entries at a time are read as one at a time: the quick way never takes what the careful one would not, nor reads it otherwise."""
+"""Many entries at a time are read as one at a time: the quick way never takes what the careful one
+would not, nor reads it otherwise."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,8 +27,12 @@ messages = st.fixed_dictionaries(
         "queue_offset": st.sampled_from([0, 1, 2**40, -1]),
         "sys_flag": st.sampled_from([0, 1, 4, 8, 12, 0x10, 0x20, 0x30]),
         "body": st.binary(max_size=40),
-        "topic": st.sampled_from([b"T", b"other", b"%RETRY%g", b"a" * 127, b"b" * 128, b"/", b"\xff", b""]),
-        "properties": st.sampled_from([b"", b"TAGS\x01a\x02", b"UNIQ_KEY\x01u\x02KEYS\x01k l\x02", b"x\x01\xff\x02"]),
+        "topic": st.sampled_from(
+            [b"T", b"other", b"%RETRY%g", b"a" * 127, b"b" * 128, b"/", b"\xff", b""]
+        ),
+        "properties": st.sampled_from(
+            [b"", b"TAGS\x01a\x02", b"UNIQ_KEY\x01u\x02KEYS\x01k l\x02", b"x\x01\xff\x02"]
+        ),
         "with_crc": st.booleans(),
     }
 )
@@ -55,7 +60,10 @@ def one_by_one(data: bytes, *, crc_required: bool) -> Iterator[EntryMark]:
     while at + 4 <= len(data):
         size = int.from_bytes(data[at : at + 4])
         entry = data[at : at + size]
-        if len(entry) < size or entry_fault(entry, BASE + at, crc_required=crc_required) is not None:
+        if (
+            len(entry) < size
+            or entry_fault(entry, BASE + at, crc_required=crc_required) is not None
+        ):
             return
         mark = read_mark(entry, BASE + at)
         if mark is None:
@@ -86,15 +94,28 @@ def test_what_the_quick_way_takes_the_careful_one_takes_and_reads_the_same(
 
 
 def test_the_quick_way_takes_all_of_the_usual_kind_and_stops_where_it_may_not_go_on() -> None:
-    usual = {"queue_id": 1, "flag": 0, "queue_offset": 5, "sys_flag": 0, "body": b"x" * 30, "topic": b"T"}
+    usual = {
+        "queue_id": 1,
+        "flag": 0,
+        "queue_offset": 5,
+        "sys_flag": 0,
+        "body": b"x" * 30,
+        "topic": b"T",
+    }
     for with_crc in (True, False):
         parts = [{**usual, "properties": b"TAGS\x01a\x02", "with_crc": with_crc}] * 5
         data = entries(parts)
-        marks = quick_marks(data, 0, len(data), BASE, lambda _offset, required=with_crc: required, {b"T": "T"})
+        marks = quick_marks(
+            data, 0, len(data), BASE, lambda _offset, required=with_crc: required, {b"T": "T"}
+        )
         assert marks == list(one_by_one(data, crc_required=with_crc))
         assert len(marks) == 5
-        assert len(quick_marks(data, 0, len(data) - 1, BASE, lambda _offset: False, {b"T": "T"})) == 4
-        assert quick_marks(data, 0, len(data), BASE, lambda _offset: False, {}) == [], "a name it has not seen"
+        assert (
+            len(quick_marks(data, 0, len(data) - 1, BASE, lambda _offset: False, {b"T": "T"})) == 4
+        )
+        assert quick_marks(data, 0, len(data), BASE, lambda _offset: False, {}) == [], (
+            "a name it has not seen"
+        )
 
 
 def test_a_walk_takes_the_quick_way(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""The first unit of a queue points before the log's start, in a log that lost its front, and its message is there all the same."""
+"""The first unit of a queue points before the log's start, in a log that lost its front, and its
+message is there all the same."""
 
 import pytest
 from tests.crash.in_memory import Image, Opened
@@ -15,7 +16,8 @@ def filled() -> Opened:
 
 
 def pointing_to(image: Image, topic: str, first: int, offset: int) -> Image:
-    """The unit ``first`` of the queue, in its first file, says that its message is at ``offset``."""
+    """The unit ``first`` of the queue, in its first file, says that its message is at
+    ``offset``."""
     path = files_of(image, topic)[0]
     data = bytearray(image[path])
     at = first % PER_FILE * UNIT_SIZE
@@ -25,7 +27,9 @@ def pointing_to(image: Image, topic: str, first: int, offset: int) -> Image:
 
 @pytest.mark.parametrize("ending", ["kill", "clean stop"])
 @pytest.mark.parametrize("topic", ["quiet", "busy"])
-def test_one_that_points_before_the_unit_before_it_is_not_believed(filled: Opened, topic: str, ending: str) -> None:
+def test_one_that_points_before_the_unit_before_it_is_not_believed(
+    filled: Opened, topic: str, ending: str
+) -> None:
     first, end, units = state(filled)[topic]
     found = open_store(pointing_to(stopped(filled, ending), topic, first, 8), at_ms=1_000_000)
     assert found.store.min_offset(topic, 0) == first
@@ -40,7 +44,15 @@ def test_one_that_nothing_gainsays_is_found_by_the_scrub(filled: Opened, topic: 
     image = pointing_to(filled.image(), topic, first, filled.store.log.start - 1)
     found = open_store(image, at_ms=1_000_000)
     store, told, now = found.store, list[str](), 0.0
-    scrub = Scrub(store._disk, store.log, store.queues, lambda: store.flushed.value, 1 << 20, told.append, store.unit_repair)
+    scrub = Scrub(
+        store._disk,
+        store.log,
+        store.queues,
+        lambda: store.flushed.value,
+        1 << 20,
+        told.append,
+        store.unit_repair,
+    )
     while not scrub.numbers.passes:
         now += scrub.step(now)
         found.loop.run()
@@ -65,7 +77,9 @@ def test_a_queue_begins_no_earlier_than_its_files(filled: Opened) -> None:
 def test_a_directory_that_is_called_almost_as_a_queue_changes_nothing(filled: Opened) -> None:
     image = filled.image()
     path = files_of(image, "quiet")[0]
-    found = open_store({**image, path.parent.with_name("00") / path.name: image[path]}, at_ms=1_000_000)
+    found = open_store(
+        {**image, path.parent.with_name("00") / path.name: image[path]}, at_ms=1_000_000
+    )
     assert found.store.recovery is not None
     assert not found.store.recovery.rebuilt
     assert state(found) == state(filled)

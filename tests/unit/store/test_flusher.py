@@ -23,15 +23,27 @@ class World:
         self.disk = simulation.disk("h")
         self.failures: list[str] = []
         self.paths = StorePaths(Path("/store"))
-        self.config = StoreConfig(self.paths, segment_size=4096, queue_file_size=200, flushed_only=flushed_only)
+        self.config = StoreConfig(
+            self.paths, segment_size=4096, queue_file_size=200, flushed_only=flushed_only
+        )
         self.store = self.open()
 
     def open(self) -> MessageStore:
-        self.store = MessageStore.open(self.config, self.disk.mount(), self.simulation.clock("h"), self.failures.append)
+        self.store = MessageStore.open(
+            self.config, self.disk.mount(), self.simulation.clock("h"), self.failures.append
+        )
         return self.store
 
     def put(self, body: bytes) -> Placed:
-        return self.store.put("T", 0, NewMessage(body, b"", 0), sys_flag=0, born_timestamp=0, born_host=HOST, store_host=HOST)
+        return self.store.put(
+            "T",
+            0,
+            NewMessage(body, b"", 0),
+            sys_flag=0,
+            born_timestamp=0,
+            born_host=HOST,
+            store_host=HOST,
+        )
 
     def power_cut(self) -> MessageStore:
         self.disk.power_cut()
@@ -42,7 +54,9 @@ class World:
         return self.paths.abort not in self.disk.files
 
 
-def tell(scene: Callable[[World], Awaitable[None]], *, flushed_only: bool = False, seed: int = 1) -> None:
+def tell(
+    scene: Callable[[World], Awaitable[None]], *, flushed_only: bool = False, seed: int = 1
+) -> None:
     async def scenario(simulation: Simulation) -> None:
         await scene(World(simulation, flushed_only=flushed_only))
 
@@ -220,7 +234,10 @@ def test_the_checkpoint_says_what_is_on_the_disk_and_no_more() -> None:
         await asyncio.sleep(0.1)
         content = world.disk.files[world.paths.checkpoint].content
         assert int.from_bytes(content[:8]) <= stored
-        assert int.from_bytes(content[8:16]) <= int.from_bytes(content[:8]) or int.from_bytes(content[:8]) == 0
+        assert (
+            int.from_bytes(content[8:16]) <= int.from_bytes(content[:8])
+            or int.from_bytes(content[:8]) == 0
+        )
 
     tell(scene)
 
@@ -238,7 +255,9 @@ def test_a_wall_clock_that_jumps_back_does_not_hide_messages_from_recovery() -> 
         for number in range(40):
             world.put(b"%d" % number + b"x" * 100)
         other = NewMessage(b"x" * 3900, b"", 0)  # the last segment holds nothing of T
-        world.store.put("U", 0, other, sys_flag=0, born_timestamp=0, born_host=HOST, store_host=HOST)
+        world.store.put(
+            "U", 0, other, sys_flag=0, born_timestamp=0, born_host=HOST, store_host=HOST
+        )
         world.store.flusher.flush_log()
         await asyncio.sleep(0.1)
         found = world.power_cut()  # the log is on the disk, the queues are not

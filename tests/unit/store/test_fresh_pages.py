@@ -1,4 +1,5 @@
-"""Pages are asked for ahead of the log's end; where every send waits for a sync, so that a sync writes little."""
+"""Pages are asked for ahead of the log's end; where every send waits for a sync, so that a sync
+writes little."""
 
 import sys
 from pathlib import Path
@@ -13,7 +14,8 @@ PAGE = 4096
 
 
 def dirtied() -> int:
-    """Bytes of pages that this process has made dirty so far, as the kernel counts them: in whole pieces of its cache."""
+    """Bytes of pages that this process has made dirty so far, as the kernel counts them: in whole
+    pieces of its cache."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("write_bytes"))
 
@@ -48,5 +50,7 @@ def test_pages_come_in_small_numbers_where_every_send_waits_for_a_sync(
         log.place(PAGE)
         log.written(PAGE)
     log.close()
-    assert asked == [(at, step, synced_often) for at in range(0, asked[-1][0] + 1, step)], "without gaps, each page once"
+    assert asked == [(at, step, synced_often) for at in range(0, asked[-1][0] + 1, step)], (
+        "without gaps, each page once"
+    )
     assert asked[-1][0] + step > 3 * POPULATE_STEP, "ahead of the end"

@@ -1,4 +1,5 @@
-"""Reads of what this process wrote just now, where a unit in memory does not point to its message."""
+"""Reads of what this process wrote just now, where a unit in memory does not point to its
+message."""
 
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from turbopump.store.consume_queue import NO_MESSAGE_SIZE
 from turbopump.store.message_store import MessageStore
 
 pytestmark = pytest.mark.skipif(
-    not IS_COMPILED, reason="plain code trusts units in memory: looking would take half as long again"
+    not IS_COMPILED,
+    reason="plain code trusts units in memory: looking would take half as long again",
 )
 BODIES = [b"mine %d" % number for number in range(6)]
 
@@ -23,7 +25,8 @@ def directory(tmp_path: Path) -> Directory:
 
 
 def filled(directory: Directory) -> MessageStore:
-    """Message, stranger, message, stranger: the strangers have the same queue id and offsets, in another topic."""
+    """Message, stranger, message, stranger: the strangers have the same queue id and offsets, in
+    another topic."""
     store = directory.open()
     for body in BODIES:
         put(store, body, "T", tag="wanted")
@@ -35,7 +38,9 @@ def read(store: MessageStore, filtered: bool = False) -> list[bytes]:
     found: list[bytes] = []
     at, end = 0, store.max_offset("T", 0)
     while at < end:
-        result = store.get("T", 0, at, 4, (lambda tags: tags == tags_code("wanted")) if filtered else None)
+        result = store.get(
+            "T", 0, at, 4, (lambda tags: tags == tags_code("wanted")) if filtered else None
+        )
         assert result.next_offset > at
         assert all((one.topic, one.queue_id) == ("T", 0) for one in decode_entries(result.data))
         found.extend(one.body for one in decode_entries(result.data))
@@ -45,7 +50,10 @@ def read(store: MessageStore, filtered: bool = False) -> list[bytes]:
 
 @pytest.mark.parametrize("filtered", [False, True])
 @pytest.mark.parametrize("at", range(len(BODIES)))
-@pytest.mark.parametrize("to", ["a stranger", "a neighbour", "the middle of a message", "itself and a stranger", "no message"])
+@pytest.mark.parametrize(
+    "to",
+    ["a stranger", "a neighbour", "the middle of a message", "itself and a stranger", "no message"],
+)
 def test_a_unit_that_points_elsewhere_is_repaired_and_nothing_but_its_message_is_given(
     directory: Directory, to: str, at: int, filtered: bool
 ) -> None:
@@ -73,7 +81,9 @@ def test_a_unit_that_points_elsewhere_is_repaired_and_nothing_but_its_message_is
     store.close()
 
 
-def test_what_fits_is_given_from_memory(directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fits_is_given_from_memory(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = filled(directory)
     monkeypatch.setattr(store.cold_reads, "_disk", None)  # nothing is read from the files
     assert read(store) == BODIES

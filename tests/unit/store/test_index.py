@@ -1,4 +1,5 @@
-"""The key index: what is put is found, and whatever becomes of its files, the log brings them back."""
+"""The key index: what is put is found, and whatever becomes of its files, the log brings them
+back."""
 
 import errno
 import shutil
@@ -28,10 +29,21 @@ def indexed(root: Path, **config: Any) -> Directory:
     return Directory(root, **{"index_slots": SLOTS, "index_entries": ENTRIES, **config})
 
 
-def put(store: MessageStore, body: bytes, keys: str = "", unique: str = "", topic: str = "T", sys_flag: int = 0) -> int:
-    properties = (f"KEYS\x01{keys}\x02" if keys else "") + (f"UNIQ_KEY\x01{unique}\x02" if unique else "")
+def put(
+    store: MessageStore,
+    body: bytes,
+    keys: str = "",
+    unique: str = "",
+    topic: str = "T",
+    sys_flag: int = 0,
+) -> int:
+    properties = (f"KEYS\x01{keys}\x02" if keys else "") + (
+        f"UNIQ_KEY\x01{unique}\x02" if unique else ""
+    )
     message = NewMessage(body, properties.encode(), 0, 0, unique or None, keys or None)
-    return store.put(topic, 0, message, sys_flag=sys_flag, born_timestamp=0, born_host=HOST, store_host=HOST).offset
+    return store.put(
+        topic, 0, message, sys_flag=sys_flag, born_timestamp=0, born_host=HOST, store_host=HOST
+    ).offset
 
 
 def fill(directory: Directory, store: MessageStore, count: int = 60, start: int = 0) -> None:
@@ -41,13 +53,21 @@ def fill(directory: Directory, store: MessageStore, count: int = 60, start: int 
 
 
 def answers(store: MessageStore) -> dict[str, list[int]]:
-    """The offsets that every key gives, and those of a range of time: equal indexes have equal answers."""
+    """The offsets that every key gives, and those of a range of time: equal indexes have equal
+    answers."""
     found = {}
-    for key in (*(f"ID{number:04d}" for number in range(80)), *(f"key{number}" for number in range(10)), "every", "never"):
+    for key in (
+        *(f"ID{number:04d}" for number in range(80)),
+        *(f"key{number}" for number in range(10)),
+        "every",
+        "never",
+    ):
         found[key] = [hit.offset for hit in store.lookup.find_by_key("T", key, *ALWAYS)]
     start = 1_700_000_000_000
     for second in range(0, 40, 3):
-        hits = store.lookup.find_by_key("T", "every", start + second * 1000, start + second * 1000 + 4000)
+        hits = store.lookup.find_by_key(
+            "T", "every", start + second * 1000, start + second * 1000 + 4000
+        )
         found[f"every at {second}"] = [hit.offset for hit in hits]
     return found
 
@@ -78,7 +98,8 @@ def test_rolled_back_messages_are_not_indexed(tmp_path: Path) -> None:
 
 
 def test_keys_that_share_a_slot_do_not_hide_each_other(tmp_path: Path) -> None:
-    """One slot for all; \"Aa\" and \"BB\" have even the same hash, so the index names both; the messages tell."""
+    """One slot for all; \"Aa\" and \"BB\" have even the same hash, so the index names both; the
+    messages tell."""
     store = indexed(tmp_path, index_slots=1).open()
     aa, bb, cc = (put(store, key.encode(), key) for key in ("Aa", "BB", "cc"))
     assert index_hash("T#Aa") == index_hash("T#BB")
@@ -92,7 +113,16 @@ def test_keys_that_share_a_slot_do_not_hide_each_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["", "a", "T#0A0B0C", "T#Stra\u00dfe", "T#\U0001f600\U0001f600", "x" * 300, "polygenelubricants"]
+    "key",
+    [
+        "",
+        "a",
+        "T#0A0B0C",
+        "T#Stra\u00dfe",
+        "T#\U0001f600\U0001f600",
+        "x" * 300,
+        "polygenelubricants",
+    ],
 )
 def test_a_key_hashes_as_in_java(key: str) -> None:
     value = abs(java_hash(key))
@@ -100,7 +130,9 @@ def test_a_key_hashes_as_in_java(key: str) -> None:
 
 
 @given(topic=st.text(max_size=3), key=st.text(max_size=9))
-def test_a_key_s_hash_is_the_same_whether_its_start_is_remembered_or_not(topic: str, key: str) -> None:
+def test_a_key_s_hash_is_the_same_whether_its_start_is_remembered_or_not(
+    topic: str, key: str
+) -> None:
     assert key_hash(topic, key) == key_hash(topic, key) == index_hash(f"{topic}#{key}")
 
 
@@ -133,7 +165,9 @@ def test_what_waits_to_be_indexed_is_found_at_once_and_written_by_the_flush(tmp_
     again.close()
 
 
-def test_a_full_file_is_followed_by_another_even_between_two_keys_of_a_message(tmp_path: Path) -> None:
+def test_a_full_file_is_followed_by_another_even_between_two_keys_of_a_message(
+    tmp_path: Path,
+) -> None:
     directory = indexed(tmp_path)
     store = directory.open()
     fill(directory, store, 40)  # three keys each: 31 entries a file
@@ -152,7 +186,9 @@ def test_a_full_file_is_followed_by_another_even_between_two_keys_of_a_message(t
     assert len(store.lookup.find_by_key("T", "every", *ALWAYS)) == 40
     assert len(store.lookup.find_by_key("T", "every", *ALWAYS, 5)) == 5
     fill(directory, store, 40, 40)
-    assert len(store.lookup.find_by_key("T", "every", *ALWAYS, 1000)) == 64, "as many as RocketMQ gives at most"
+    assert len(store.lookup.find_by_key("T", "every", *ALWAYS, 1000)) == 64, (
+        "as many as RocketMQ gives at most"
+    )
     store.close()
 
 
@@ -166,7 +202,10 @@ def test_times_count_to_the_millisecond_and_both_ends_are_in(tmp_path: Path) -> 
         directory.clock.now += 10_000
 
     def between(start: int, end: int) -> list[int]:
-        return [offsets.index(hit.offset) for hit in store.lookup.find_by_key("T", "k", begin + start, begin + end)]
+        return [
+            offsets.index(hit.offset)
+            for hit in store.lookup.find_by_key("T", "k", begin + start, begin + end)
+        ]
 
     assert between(0, 40_000) == [4, 3, 2, 1, 0]
     assert between(10_000, 30_000) == [3, 2, 1]
@@ -211,7 +250,15 @@ def without_queues_either(directory: Directory) -> None:
 @pytest.mark.parametrize("clean", [True, False], ids=["closed", "killed"])
 @pytest.mark.parametrize(
     "harm",
-    [whole, without_the_first, without_the_last, without_all, with_a_short_one, with_strange_names, without_queues_either],
+    [
+        whole,
+        without_the_first,
+        without_the_last,
+        without_all,
+        with_a_short_one,
+        with_strange_names,
+        without_queues_either,
+    ],
 )
 def test_every_key_and_time_has_the_same_answer_after_a_restart(
     tmp_path: Path, harm: Callable[[Directory], None], clean: bool
@@ -236,8 +283,11 @@ def test_every_key_and_time_has_the_same_answer_after_a_restart(
 
 
 @pytest.mark.parametrize("fill_byte", [b"\0", b"\x5a", b"\xff"])
-def test_whatever_a_crash_leaves_of_the_newest_entries_every_key_is_found_again(tmp_path: Path, fill_byte: bytes) -> None:
-    """From any byte on the newest file may not be what was written, also where the checkpoint says that it is."""
+def test_whatever_a_crash_leaves_of_the_newest_entries_every_key_is_found_again(
+    tmp_path: Path, fill_byte: bytes
+) -> None:
+    """From any byte on the newest file may not be what was written, also where the checkpoint says
+    that it is."""
     directory = indexed(tmp_path / "a", index_entries=300)
     store = directory.open()
     fill(directory, store)
@@ -301,7 +351,9 @@ def test_an_index_switched_on_later_has_every_message_that_was_sent_before(tmp_p
     assert both[0] == both[1]
 
 
-def test_an_index_that_cannot_grow_refuses_no_message_and_is_filled_at_the_next_start(tmp_path: Path) -> None:
+def test_an_index_that_cannot_grow_refuses_no_message_and_is_filled_at_the_next_start(
+    tmp_path: Path,
+) -> None:
     directory = indexed(tmp_path)
     full = True
 
@@ -327,8 +379,11 @@ def test_an_index_that_cannot_grow_refuses_no_message_and_is_filled_at_the_next_
         again.close()
 
 
-def test_after_a_crash_no_file_reaches_across_the_time_from_which_apache_s_broker_fills_the_index_again(tmp_path: Path) -> None:
-    """Its own index, after a crash of its own, has messages twice; ours has not, so that all files behind end elsewhere."""
+def test_after_a_crash_no_file_reaches_across_the_time_from_which_apache_s_broker_fills_the_index_again(
+    tmp_path: Path,
+) -> None:
+    """Its own index, after a crash of its own, has messages twice; ours has not, so that all files
+    behind end elsewhere."""
     directory = indexed(tmp_path)
     store = directory.open()
     assert store.index is not None
@@ -354,13 +409,19 @@ def test_after_a_crash_no_file_reaches_across_the_time_from_which_apache_s_broke
     point = Checkpoint(SystemDisk(), twin.paths.checkpoint)
     assert 0 <= point.index_timestamp < full[-1]
     for file in store.index.files:
-        assert file.begin_timestamp >= point.index_timestamp or file.end_timestamp <= point.index_timestamp
+        assert (
+            file.begin_timestamp >= point.index_timestamp
+            or file.end_timestamp <= point.index_timestamp
+        )
     point.close()
     store.close()
 
 
-def test_the_newest_messages_come_first_after_a_restart_too_though_the_clock_went_back(tmp_path: Path) -> None:
-    """Index files have the local time as name, and are read in order of names: so it is each autumn."""
+def test_the_newest_messages_come_first_after_a_restart_too_though_the_clock_went_back(
+    tmp_path: Path,
+) -> None:
+    """Index files have the local time as name, and are read in order of names: so it is each
+    autumn."""
     directory = indexed(tmp_path)
     store = directory.open()
     fill(directory, store, 40)

@@ -1,4 +1,5 @@
-"""An index that ends before the place where recovery begins to read: it is filled again from where it ends."""
+"""An index that ends before the place where recovery begins to read: it is filled again from where
+it ends."""
 
 from collections.abc import Iterator
 
@@ -26,7 +27,9 @@ def life() -> Iterator[tuple[Opened, Image, list[str]]]:
     opened.disk.kill()
 
 
-def test_after_a_kill_every_message_is_found_by_its_key(life: tuple[Opened, Image, list[str]]) -> None:
+def test_after_a_kill_every_message_is_found_by_its_key(
+    life: tuple[Opened, Image, list[str]],
+) -> None:
     opened, before, keys = life
     assert before
     found = open_store({**opened.image(), **before}, at_ms=1_000_000)
@@ -37,7 +40,9 @@ def test_after_a_kill_every_message_is_found_by_its_key(life: tuple[Opened, Imag
     found.disk.kill()
 
 
-def test_an_index_that_is_not_behind_costs_no_reading(life: tuple[Opened, Image, list[str]]) -> None:
+def test_an_index_that_is_not_behind_costs_no_reading(
+    life: tuple[Opened, Image, list[str]],
+) -> None:
     opened, _, keys = life
     found = open_store(opened.image(), at_ms=1_000_000)
     recovery = found.store.recovery

@@ -1,4 +1,5 @@
-"""Damaged index files: noticed at the start or by the scrub, told, and filled again from the log while the store is in use."""
+"""Damaged index files: noticed at the start or by the scrub, told, and filled again from the log
+while the store is in use."""
 
 import errno
 import random
@@ -42,7 +43,14 @@ def harm(path: Path, damage: Damage) -> None:
 
 def scrub_of(store: MessageStore, found: list[str]) -> Scrub:
     return Scrub(
-        SystemDisk(), store.log, store.queues, lambda: store.log.end, 1 << 20, found.append, store.unit_repair, store.index
+        SystemDisk(),
+        store.log,
+        store.queues,
+        lambda: store.log.end,
+        1 << 20,
+        found.append,
+        store.unit_repair,
+        store.index,
     )
 
 
@@ -83,7 +91,9 @@ WITHIN = {
     "a hash": set_bytes(entry_at(4), b"\x01\x02\x03\x04"),
     "a negative hash": set_bytes(entry_at(4), b"\xff"),
     "an offset": set_bytes(entry_at(4) + 4, (1 << 50).to_bytes(8)),
-    "an offset a little": lambda data: set_bytes(entry_at(4) + 11, bytes([data[entry_at(4) + 11] + 1]))(data),
+    "an offset a little": lambda data: set_bytes(
+        entry_at(4) + 11, bytes([data[entry_at(4) + 11] + 1])
+    )(data),
     "a time": set_bytes(entry_at(4) + 12, (7000).to_bytes(4)),
     "a link": set_bytes(entry_at(9) + 16, (1).to_bytes(4)),
     "the middle": lambda data: set_bytes(entry_at(3), bytes(ENTRY_SIZE * 20))(data),
@@ -123,13 +133,17 @@ def test_a_header_that_cannot_be_right_is_noticed_at_the_start_and_the_file_is_f
     assert answers(again) == after
     assert directory.failures == []
     again.close()
-    assert {one.name for one in index_paths(directory)} == {one.name for one in directory.paths.index.iterdir()}
+    assert {one.name for one in index_paths(directory)} == {
+        one.name for one in directory.paths.index.iterdir()
+    }
     assert not list(tmp_path.glob("index.new"))
 
 
 @pytest.mark.parametrize("which", [0, 1, -1])
 @pytest.mark.parametrize("damage", {**WITHIN, **HEADERS})
-def test_the_scrub_notices_whatever_is_wrong_in_a_file_and_fills_it_again(tmp_path: Path, damage: str, which: int) -> None:
+def test_the_scrub_notices_whatever_is_wrong_in_a_file_and_fills_it_again(
+    tmp_path: Path, damage: str, which: int
+) -> None:
     directory = indexed(tmp_path)
     store = directory.open()
     fill(directory, store)
@@ -149,7 +163,9 @@ def test_the_scrub_notices_whatever_is_wrong_in_a_file_and_fills_it_again(tmp_pa
         assert directory.failures[0].startswith(f"index file {file.segment.path} is damaged (")
         assert len(found) == 1
     elif damage != "everything":
-        assert found == [f"the head of index file {file.segment.path} was damaged, it is written again"]
+        assert found == [
+            f"the head of index file {file.segment.path} was damaged, it is written again"
+        ]
     store.close()
     directory.failures.clear()
     again = directory.open()
@@ -158,7 +174,9 @@ def test_the_scrub_notices_whatever_is_wrong_in_a_file_and_fills_it_again(tmp_pa
     again.close()
 
 
-def test_files_side_by_side_are_filled_again_one_after_the_other_while_messages_come(tmp_path: Path) -> None:
+def test_files_side_by_side_are_filled_again_one_after_the_other_while_messages_come(
+    tmp_path: Path,
+) -> None:
     directory = indexed(tmp_path)
     store = directory.open()
     fill(directory, store, 40)
@@ -214,7 +232,9 @@ def test_messages_that_are_gone_or_damaged_are_no_fault_of_the_index(tmp_path: P
 
 
 @pytest.mark.parametrize("where", ["slots", "entries", "log"])
-def test_a_file_that_cannot_be_read_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+def test_a_file_that_cannot_be_read_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
     directory = indexed(tmp_path)
     store = directory.open()
     fill(directory, store, 60)
@@ -224,7 +244,11 @@ def test_a_file_that_cannot_be_read_is_damaged(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(MappedSegment, "read_cached", lambda _self, _at, _size: None)
 
     def read(segment: MappedSegment, at: int, size: int) -> bytes:
-        if segment is bad and (at < ENTRIES_AT if where == "slots" else at >= ENTRIES_AT) and where != "log":
+        if (
+            segment is bad
+            and (at < ENTRIES_AT if where == "slots" else at >= ENTRIES_AT)
+            and where != "log"
+        ):
             raise OSError(errno.EIO, "Input/output error")
         if where == "log" and segment.path.parent.name == "commitlog" and size < 4096:
             raise OSError(errno.EIO, "Input/output error")
@@ -260,9 +284,13 @@ def test_without_room_for_another_file_it_is_tried_again_with_the_next_pass(
         if fails == "new file":
             patched.setattr(index, "begin_file", refuse)
         else:
-            patched.setattr(SystemDisk, "create_segment" if fails == "create" else "rename_segment", refuse)
+            patched.setattr(
+                SystemDisk, "create_segment" if fails == "create" else "rename_segment", refuse
+            )
         run(scrub)
-    assert found == [f"index file {file.segment.path} cannot be filled again now (No space left on device)"]
+    assert found == [
+        f"index file {file.segment.path} cannot be filled again now (No space left on device)"
+    ]
     assert index.incomplete
     index.failed = True
     run(scrub)
@@ -274,7 +302,9 @@ def test_without_room_for_another_file_it_is_tried_again_with_the_next_pass(
     store.close()
 
 
-def test_a_header_that_cannot_be_read_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_header_that_cannot_be_read_is_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     directory = indexed(tmp_path)
     store = directory.open()
     fill(directory, store, 60)

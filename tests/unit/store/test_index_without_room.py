@@ -1,4 +1,5 @@
-"""An index file that finds no room: sends are refused until it does, and no message is missing from the index in the end."""
+"""An index file that finds no room: sends are refused until it does, and no message is missing from
+the index in the end."""
 
 import random
 from collections.abc import Callable
@@ -28,18 +29,24 @@ class Machine:
         self.clock = SimulatedClock(self.loop)
         self.disk = SimulatedDisk(self.loop, random.Random(1), self.clock)
         self.disk.capacities = {INDEX: 2 * FILE_SIZE}
-        self.config = StoreConfig(StorePaths(Path("/store")), segment_size=1 << 16, index_slots=10, index_entries=8)
+        self.config = StoreConfig(
+            StorePaths(Path("/store")), segment_size=1 << 16, index_slots=10, index_entries=8
+        )
         self.store = self.open()
         self.sent = 0
 
     def open(self) -> MessageStore:
-        self.store = MessageStore.open(self.config, self.disk.mount(), self.clock, lambda _text: None)
+        self.store = MessageStore.open(
+            self.config, self.disk.mount(), self.clock, lambda _text: None
+        )
         return self.store
 
     def put(self) -> None:
         key = f"k{self.sent}"
         message = NewMessage(b"body", f"KEYS\x01{key}\x02".encode(), 0, keys=key)
-        self.store.put("T", 0, message, sys_flag=0, born_timestamp=0, born_host=HOST, store_host=HOST)
+        self.store.put(
+            "T", 0, message, sys_flag=0, born_timestamp=0, born_host=HOST, store_host=HOST
+        )
         self.sent += 1
 
     def run(self, seconds: float) -> None:
@@ -67,7 +74,10 @@ class Machine:
             self.put()
 
     def found(self) -> int:
-        return sum(len(self.store.lookup.find_by_key("T", f"k{number}", 0, 1 << 60)) for number in range(self.sent))
+        return sum(
+            len(self.store.lookup.find_by_key("T", f"k{number}", 0, 1 << 60))
+            for number in range(self.sent)
+        )
 
 
 def test_with_room_again_everything_is_indexed_and_sends_are_taken() -> None:
@@ -99,7 +109,9 @@ def cut_power(machine: Machine) -> None:
 
 @pytest.mark.parametrize("end", [stop, kill, cut_power])
 @pytest.mark.parametrize("seconds", [0, 3])
-def test_what_waited_for_room_is_indexed_by_the_next_start(end: Callable[[Machine], None], seconds: float) -> None:
+def test_what_waited_for_room_is_indexed_by_the_next_start(
+    end: Callable[[Machine], None], seconds: float
+) -> None:
     machine = Machine()
     machine.fill()
     machine.run(seconds)
@@ -110,7 +122,9 @@ def test_what_waited_for_room_is_indexed_by_the_next_start(end: Callable[[Machin
     assert machine.found() == machine.sent
 
 
-def test_a_start_without_room_for_the_index_serves_what_there_is_and_goes_on_when_there_is_room() -> None:
+def test_a_start_without_room_for_the_index_serves_what_there_is_and_goes_on_when_there_is_room() -> (
+    None
+):
     machine = Machine()
     machine.fill()
     machine.disk.kill()

@@ -27,7 +27,13 @@ from turbopump.errors import StoreError
 from turbopump.message.properties import property_value
 from turbopump.protocol import fastjson
 from turbopump.store.files import StorePaths
-from turbopump.store.inspection import index_check, index_layout, inspect_store, log_walk, queue_check
+from turbopump.store.inspection import (
+    index_check,
+    index_layout,
+    inspect_store,
+    log_walk,
+    queue_check,
+)
 from turbopump.store.inspection.entry_facts import last_value
 from turbopump.store.key_index import WAITING_MAX
 from turbopump.store.message_store import NewMessage
@@ -72,8 +78,17 @@ def test_a_whole_store_is_clean_and_everything_in_it_is_counted(whole: Path) -> 
     result = verified(whole)
     assert result.findings.kept == []
     assert result.clean
-    assert (result.messages, result.units, result.index_entries, result.queues) == (COUNT, COUNT, 3 * COUNT, 2)
-    assert (result.log_start, result.segments, result.index_files) == (0, len(segments(whole)), len(indexes(whole)))
+    assert (result.messages, result.units, result.index_entries, result.queues) == (
+        COUNT,
+        COUNT,
+        3 * COUNT,
+        2,
+    )
+    assert (result.log_start, result.segments, result.index_files) == (
+        0,
+        len(segments(whole)),
+        len(indexes(whole)),
+    )
     assert result.message_bytes == sum(size for _, _, size in entry_places(whole))
 
 
@@ -98,7 +113,9 @@ def test_any_bit_flipped_in_an_entry_is_found_at_its_place(root: Path) -> None:
             assert found.file == f"commitlog/{segment.name}"
 
 
-def test_a_damaged_message_leaves_a_unit_and_index_entries_that_point_to_nothing_good(root: Path) -> None:
+def test_a_damaged_message_leaves_a_unit_and_index_entries_that_point_to_nothing_good(
+    root: Path,
+) -> None:
     segment, at, _ = entry_places(root)[20]
     with changed(segment, flip(at + 100)):
         result = verified(root)
@@ -114,7 +131,9 @@ def test_a_torn_tail_ends_the_log(root: Path) -> None:
         result = verified(root)
     assert result.log_end == int(segment.name) + at
     assert result.findings.counts == {"log_torn_tail": 1, "unit_beyond_log": 1, "index_wrong": 3}
-    assert {one.kind: one.index for one in result.findings.kept}["unit_beyond_log"] == COUNT // 2 - 1
+    assert {one.kind: one.index for one in result.findings.kept}[
+        "unit_beyond_log"
+    ] == COUNT // 2 - 1
 
 
 def test_old_bytes_behind_the_end_are_reported_as_a_torn_tail(root: Path) -> None:
@@ -163,7 +182,9 @@ def test_a_deleted_first_segment_is_no_damage_but_retention(root: Path) -> None:
     assert result.findings.kept == []
     assert result.log_start == SMALL_FILES["segment_size"]
     summary = inspect_store(StorePaths(root), read_table=fastjson.parse)
-    assert [queue.min_index for queue in summary.queues] == [(COUNT - result.messages + 1 - number) // 2 for number in (0, 1)]
+    assert [queue.min_index for queue in summary.queues] == [
+        (COUNT - result.messages + 1 - number) // 2 for number in (0, 1)
+    ]
 
 
 def test_a_foreign_file_and_a_segment_of_another_size_are_named(root: Path) -> None:
@@ -181,13 +202,21 @@ def test_any_bit_flipped_in_a_unit_is_found_at_its_place(root: Path) -> None:
             with changed(file, flip(bit // 8, bit % 8)):
                 result = verified(root)
             index = int(file.name) // 20 + bit // 160
-            assert [(one.kind, one.queue_id, one.index) for one in result.findings.kept] == [("unit_wrong", 1, index)]
+            assert [(one.kind, one.queue_id, one.index) for one in result.findings.kept] == [
+                ("unit_wrong", 1, index)
+            ]
 
 
 def test_missing_units_in_a_row_are_one_finding(root: Path) -> None:
     with changed(root / "consumequeue" / "T" / "0" / f"{200:020}", zero(40, 100)):
         (found,) = verified(root).findings.kept
-    assert (found.kind, found.topic, found.queue_id, found.index, found.count) == ("unit_missing", "T", 0, 12, 3)
+    assert (found.kind, found.topic, found.queue_id, found.index, found.count) == (
+        "unit_missing",
+        "T",
+        0,
+        12,
+        3,
+    )
 
 
 def test_a_lost_queue_file_and_a_lost_queue_are_told_by_their_messages(root: Path) -> None:
@@ -208,22 +237,36 @@ def test_a_unit_without_a_message_is_told_apart_by_where_it_points(root: Path) -
 
     with changed(root / "consumequeue" / "T" / "0" / f"{400:020}", add):
         found = [(one.kind, one.index, one.what) for one in verified(root).findings.kept]
-    assert [one[:2] for one in found] == [("unit_beyond_log", 25), ("unit_wrong", 26), ("unit_gap", 28)]
+    assert [one[:2] for one in found] == [
+        ("unit_beyond_log", 25),
+        ("unit_wrong", 26),
+        ("unit_gap", 28),
+    ]
     assert "the message of T/0 index 0" in found[1][2]
 
 
 def test_any_bit_flipped_in_an_index_file_is_found(root: Path) -> None:
     file = indexes(root)[1]
     count = int.from_bytes(file.read_bytes()[36:40])
-    # RocketMQ: the seconds of a file's first entry count from where the file before began: they are not judged
+    # RocketMQ: the seconds of a file's first entry count from where the file before began: they are
+    # not judged
     seconds = range(ENTRIES_AT + 32, ENTRIES_AT + 36)
-    used = [*range(ENTRIES_AT), *(at for at in range(ENTRIES_AT + 20, ENTRIES_AT + 20 * count) if at not in seconds)]
+    used = [
+        *range(ENTRIES_AT),
+        *(at for at in range(ENTRIES_AT + 20, ENTRIES_AT + 20 * count) if at not in seconds),
+    ]
     for number, at in enumerate(used):
         if number % 3 == 0:
             with changed(file, flip(at, number % 8)):
                 counts = verified(root).findings.counts
             assert counts, f"byte {at}"
-            assert set(counts) <= {"index_wrong", "index_missing", "index_chain", "index_header", "index_layout"}
+            assert set(counts) <= {
+                "index_wrong",
+                "index_missing",
+                "index_chain",
+                "index_header",
+                "index_layout",
+            }
 
 
 def test_a_lost_index_file_is_told_by_the_messages_that_cannot_be_found(root: Path) -> None:
@@ -241,8 +284,12 @@ def test_no_index_at_all_is_no_damage(root: Path) -> None:
 
 
 @pytest.mark.parametrize(("slots", "entries"), [(13, 52), (7, 60), (200, 31)])
-def test_the_shape_of_index_files_is_told_by_their_content(tmp_path: Path, slots: int, entries: int) -> None:
-    root = numbered_store(tmp_path / "store", 30, index_slots=slots, index_entries=entries).paths.root
+def test_the_shape_of_index_files_is_told_by_their_content(
+    tmp_path: Path, slots: int, entries: int
+) -> None:
+    root = numbered_store(
+        tmp_path / "store", 30, index_slots=slots, index_entries=entries
+    ).paths.root
     summary = inspect_store(StorePaths(root), read_table=fastjson.parse)
     assert {(one.slots, one.entries) for one in summary.indexes} == {(slots, entries)}
     assert verified(root).findings.kept == []
@@ -250,7 +297,9 @@ def test_the_shape_of_index_files_is_told_by_their_content(tmp_path: Path, slots
 
 def test_findings_beyond_the_limit_are_counted(root: Path) -> None:
     for file in (root / "consumequeue" / "T" / "0").iterdir():
-        file.write_bytes(bytes(data ^ 1 if at % 20 == 7 else data for at, data in enumerate(file.read_bytes())))
+        file.write_bytes(
+            bytes(data ^ 1 if at % 20 == 7 else data for at, data in enumerate(file.read_bytes()))
+        )
     result = verified(root, findings_max=0)
     assert result.findings.kept == []
     assert result.findings.dropped == sum(result.findings.counts.values()) >= COUNT // 2
@@ -263,7 +312,9 @@ print(ReadOnlyDisk().lock_state(pathlib.Path(sys.argv[1])))
 """
 
 
-def test_a_running_broker_is_noticed_and_what_it_writes_meanwhile_is_not_judged(tmp_path: Path) -> None:
+def test_a_running_broker_is_noticed_and_what_it_writes_meanwhile_is_not_judged(
+    tmp_path: Path,
+) -> None:
     directory = numbered_store(tmp_path / "store", COUNT)
     root = directory.paths.root
     with_store = directory.open()
@@ -274,19 +325,27 @@ def test_a_running_broker_is_noticed_and_what_it_writes_meanwhile_is_not_judged(
         assert result.findings.counts == {"running": 1}
         assert result.messages == COUNT + 5
         # in a process of its own; it also shows that looking from inside has not released the lock
-        state = subprocess.run([sys.executable, "-c", PROBE, root / "lock"], capture_output=True, text=True, env=environment())
+        state = subprocess.run(
+            [sys.executable, "-c", PROBE, root / "lock"],
+            capture_output=True,
+            text=True,
+            env=environment(),
+        )
         assert state.stdout.strip() == f"LockState(held=True, pid={os.getpid()})"
     finally:
         with_store.close()
     assert verified(root).findings.kept == []
 
 
-def test_segments_and_queues_that_begin_while_the_check_begins_are_no_findings(tmp_path: Path) -> None:
+def test_segments_and_queues_that_begin_while_the_check_begins_are_no_findings(
+    tmp_path: Path,
+) -> None:
     directory = numbered_store(tmp_path / "store", 9)
     store = directory.open()
 
     class Growing(ReadOnlyDisk):
-        """A disk on which the broker writes a message, now and then of a new topic, with every file that is opened."""
+        """A disk on which the broker writes a message, now and then of a new topic, with every file
+        that is opened."""
 
         opened = 0
 
@@ -315,7 +374,9 @@ def test_a_crash_is_noticed_and_a_store_that_was_killed_is_whole(tmp_path: Path)
     store.close()
     (tmp_path / "killed" / "abort").write_bytes(b"1 turbopump")
     result = verified(killed.paths.root)
-    assert result.findings.counts == {"unclean_stop": 1}, "the last messages waited to be indexed: the next start does it"
+    assert result.findings.counts == {"unclean_stop": 1}, (
+        "the last messages waited to be indexed: the next start does it"
+    )
     assert result.messages == COUNT + 9
 
 
@@ -339,12 +400,17 @@ def test_after_a_crash_queues_may_be_behind_the_log_or_ahead_of_it(tmp_path: Pat
     assert result.clean
     assert result.findings.counts == {"unclean_stop": 1, "queue_behind": 5}
     behind = [one for one in result.findings.kept if one.kind == "queue_behind"]
-    assert [(one.topic, one.queue_id, one.index, one.count) for one in sorted(behind, key=lambda one: one.where)] == [
+    assert [
+        (one.topic, one.queue_id, one.index, one.count)
+        for one in sorted(behind, key=lambda one: one.where)
+    ] == [
         ("New", 0, 0, 1),
         ("T", 0, COUNT // 2 + 2, 2),
         ("T", 1, COUNT // 2 + 2, 2),
     ]
-    assert {one.what for one in behind} == {f"behind: {count} units will be rebuilt at the next start" for count in (1, 2)}
+    assert {one.what for one in behind} == {
+        f"behind: {count} units will be rebuilt at the next start" for count in (1, 2)
+    }
     for name in ("abort", "turbopump.json", "turbopump.json.bak"):
         (killed / name).unlink()
     assert not verified(killed).clean, "after a clean stop it is damage"
@@ -401,12 +467,17 @@ def test_bad_sectors_are_reported_and_what_lies_round_them_is_still_checked(tmp_
 
 def test_a_queue_and_an_index_that_cannot_be_read_are_named(whole: Path) -> None:
     queue = whole / "consumequeue" / "T" / "1" / f"{200:020}"
-    (found, missing) = sorted(verified(whole, BadSectors(queue, 0, 1)).findings.kept, key=lambda one: one.kind != "unreadable")
+    (found, missing) = sorted(
+        verified(whole, BadSectors(queue, 0, 1)).findings.kept,
+        key=lambda one: one.kind != "unreadable",
+    )
     assert (found.kind, found.topic, found.queue_id) == ("unreadable", "T", 1)
     assert (missing.kind, missing.index, missing.count) == ("unit_missing", 10, 1)
     index = indexes(whole)[1]
     result = verified(whole, BadSectors(index, ENTRIES_AT + 100, ENTRIES_AT + 101))
-    assert {one.file for one in result.findings.kept if one.kind == "unreadable"} == {f"index/{index.name}"}
+    assert {one.file for one in result.findings.kept if one.kind == "unreadable"} == {
+        f"index/{index.name}"
+    }
     assert set(result.findings.counts) == {"unreadable", "index_missing"}
 
 
@@ -414,7 +485,10 @@ def test_a_queue_and_an_index_that_cannot_be_read_are_named(whole: Path) -> None
 def test_what_is_found_does_not_depend_on_the_pieces_that_are_read(
     root: Path, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    damage = [(entry_places(root)[number][0], entry_places(root)[number][1]) for number in (0, 13, 14, COUNT - 1)]
+    damage = [
+        (entry_places(root)[number][0], entry_places(root)[number][1])
+        for number in (0, 13, 14, COUNT - 1)
+    ]
     for segment, at in damage:
         with changed(segment, flip(at + 77)):
             expected = [one.as_json() for one in verified(root).findings.kept]
@@ -446,8 +520,12 @@ def written(root: Path, *messages: tuple[str, str, int, int]) -> Directory:
     directory = Directory(root, **SMALL_FILES)
     store = directory.open()
     for topic, properties, tags, sys_flag in messages:
-        message = NewMessage(b"x", properties.replace("=", "\1").replace(";", "\2").encode(), tags, unique="U")
-        store.put(topic, 0, message, sys_flag=sys_flag, born_timestamp=1, born_host=HOST, store_host=HOST)
+        message = NewMessage(
+            b"x", properties.replace("=", "\1").replace(";", "\2").encode(), tags, unique="U"
+        )
+        store.put(
+            topic, 0, message, sys_flag=sys_flag, born_timestamp=1, born_host=HOST, store_host=HOST
+        )
     store.close()
     return directory
 
@@ -461,7 +539,9 @@ def test_the_units_of_delayed_messages_hold_their_time_of_delivery(tmp_path: Pat
     assert verified(written(tmp_path / "c", other).paths.root).findings.counts == {"unit_wrong": 1}
 
 
-def test_prepared_and_rolled_back_messages_have_no_unit_and_only_the_first_are_indexed(tmp_path: Path) -> None:
+def test_prepared_and_rolled_back_messages_have_no_unit_and_only_the_first_are_indexed(
+    tmp_path: Path,
+) -> None:
     pair = [("T", "UNIQ_KEY=U;", 0, flag) for flag in (4, 12, 8)]
     result = verified(written(tmp_path / "a", *pair).paths.root)
     assert result.findings.kept == []
@@ -480,11 +560,22 @@ def test_light_queues_share_the_entries_of_other_topics(tmp_path: Path) -> None:
     assert (found.kind, found.topic, found.index) == ("unit_wrong", "%LMQ%a", 0)
 
 
-@given(st.lists(st.tuples(st.sampled_from(["KEYS", "XKEYS", "KEY", "TAGS"]), st.sampled_from(["", "KEYS", "a b", "\1", "é"]))))
-def test_the_quick_look_at_a_property_finds_what_the_plain_one_finds(pairs: list[tuple[str, str]]) -> None:
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["KEYS", "XKEYS", "KEY", "TAGS"]),
+            st.sampled_from(["", "KEYS", "a b", "\1", "é"]),
+        )
+    )
+)
+def test_the_quick_look_at_a_property_finds_what_the_plain_one_finds(
+    pairs: list[tuple[str, str]],
+) -> None:
     text = "".join(f"{name}\1{value}\2" for name, value in pairs)
     for whole_text in (text, text[:-1]):
-        assert last_value("\2" + whole_text, "\2KEYS\1") == (property_value(whole_text, "KEYS") or "")
+        assert last_value("\2" + whole_text, "\2KEYS\1") == (
+            property_value(whole_text, "KEYS") or ""
+        )
 
 
 class Vanishing(ReadOnlyDisk):
@@ -504,7 +595,11 @@ def test_a_file_that_the_broker_deletes_meanwhile_makes_the_check_begin_anew(who
     disk = Vanishing()
     result = verified(whole, disk)
     assert disk.opened > 9
-    assert (result.findings.kept, result.messages, result.segments) == ([], COUNT, len(segments(whole)))
+    assert (result.findings.kept, result.messages, result.segments) == (
+        [],
+        COUNT,
+        len(segments(whole)),
+    )
 
 
 def test_texts_that_are_not_utf8_are_damage(tmp_path: Path) -> None:
@@ -519,7 +614,13 @@ def test_texts_that_are_not_utf8_are_damage(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("place", "kind"),
-    [(0, "checkpoint"), (8, "checkpoint"), (24, "checkpoint"), (2, "checkpoint_ahead"), (34, "checkpoint_ahead")],
+    [
+        (0, "checkpoint"),
+        (8, "checkpoint"),
+        (24, "checkpoint"),
+        (2, "checkpoint_ahead"),
+        (34, "checkpoint_ahead"),
+    ],
 )
 def test_a_checkpoint_that_cannot_be_is_found(root: Path, place: int, kind: str) -> None:
     bit = 7 if kind == "checkpoint" else 1
@@ -532,7 +633,9 @@ def test_a_checkpoint_of_another_size_is_found(root: Path) -> None:
     assert verified(root).findings.counts == {"checkpoint": 1}
 
 
-def test_tables_are_read_in_apaches_dialect_and_offsets_are_compared_with_the_queues(root: Path) -> None:
+def test_tables_are_read_in_apaches_dialect_and_offsets_are_compared_with_the_queues(
+    root: Path,
+) -> None:
     config = root / "config"
     config.mkdir(exist_ok=True)
     (config / "topics.json").write_text('{"topicConfigTable":{"T":{"topicName":"T"},"U":{}}}')
@@ -546,7 +649,12 @@ def test_tables_are_read_in_apaches_dialect_and_offsets_are_compared_with_the_qu
     assert beyond.what == "group g is at 26; the queue ends at 25"
     summary = inspect_store(StorePaths(root), read_table=fastjson.parse)
     counted = {table.path.name: table.entries for table in summary.tables}
-    assert counted == {"topics.json": 2, "consumerOffset.json": 2, "delayOffset.json": None, "consumerFilter.json": 0}
+    assert counted == {
+        "topics.json": 2,
+        "consumerOffset.json": 2,
+        "delayOffset.json": None,
+        "consumerFilter.json": 0,
+    }
 
 
 def test_segments_elsewhere_are_found_when_told(root: Path, tmp_path: Path) -> None:
@@ -565,12 +673,23 @@ def test_segments_elsewhere_are_found_when_told(root: Path, tmp_path: Path) -> N
     ("made", "asked", "sentence"),
     [
         ("x", "nothing", "is not a directory"),
-        ("other/x", "other", "no store directory, it has no commitlog directory: give the directory that storePathRootDir"),
+        (
+            "other/x",
+            "other",
+            "no store directory, it has no commitlog directory: give the "
+            "directory that storePathRootDir",
+        ),
         ("up/store/commitlog/x", "up", "did you mean"),
-        ("commitlog/" + "0" * 20, "commitlog", "holds segments but is no store directory: give the directory above it"),
+        (
+            "commitlog/" + "0" * 20,
+            "commitlog",
+            "holds segments but is no store directory: give the directory above it",
+        ),
     ],
 )
-def test_a_wrong_directory_is_one_clear_sentence(tmp_path: Path, made: str, asked: str, sentence: str) -> None:
+def test_a_wrong_directory_is_one_clear_sentence(
+    tmp_path: Path, made: str, asked: str, sentence: str
+) -> None:
     path = tmp_path / made
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"x")
@@ -588,12 +707,16 @@ def test_a_store_that_never_had_a_message_is_clean(tmp_path: Path) -> None:
 
 def test_what_is_in_a_store_is_summed_up_without_reading_it_all(whole: Path) -> None:
     summary = inspect_store(StorePaths(whole), read_table=fastjson.parse)
-    assert [(queue.topic, queue.queue_id, queue.min_index, queue.max_index) for queue in summary.queues] == [
+    assert [
+        (queue.topic, queue.queue_id, queue.min_index, queue.max_index) for queue in summary.queues
+    ] == [
         ("T", 0, 0, 25),
         ("T", 1, 0, 25),
     ]
     assert summary.log_end == verified(whole).log_end
-    assert [one.start for one in summary.segments] == [int(segment.name) for segment in segments(whole)]
+    assert [one.start for one in summary.segments] == [
+        int(segment.name) for segment in segments(whole)
+    ]
     assert summary.segments[0].first_stored_ms == 1_700_000_000_000
     assert sum(index.count - 1 for index in summary.indexes) == 3 * COUNT
     assert not summary.state.running

@@ -1,4 +1,5 @@
-"""Stores that lived a random life, were killed, and lost files of a queue and what was noted: verifying tells what the next start does."""
+"""Stores that lived a random life, were killed, and lost files of a queue and what was noted:
+verifying tells what the next start does."""
 
 import json
 import random
@@ -21,13 +22,17 @@ def written(image: Image, root: Path, topics: set[str]) -> Path:
         file.write_bytes(data)
     (root / "abort").write_bytes(b"1 turbopump")
     (root / "config").mkdir(exist_ok=True)
-    (root / "config/topics.json").write_text(json.dumps({"topicConfigTable": {topic: {} for topic in topics}}))
+    (root / "config/topics.json").write_text(
+        json.dumps({"topicConfigTable": {topic: {} for topic in topics}})
+    )
     return root
 
 
 @pytest.mark.parametrize("deleting", [False, True])
 @pytest.mark.parametrize("seed", [*range(12), 24, 116])
-def test_what_is_said_of_units_that_are_missing_is_what_the_next_start_does(tmp_path: Path, seed: int, deleting: bool) -> None:
+def test_what_is_said_of_units_that_are_missing_is_what_the_next_start_does(
+    tmp_path: Path, seed: int, deleting: bool
+) -> None:
     source = random.Random(seed)
     found = open_store({})
     for _ in range(4):
@@ -36,15 +41,24 @@ def test_what_is_said_of_units_that_are_missing_is_what_the_next_start_does(tmp_
         image = without(found.image(), RECORD, BACKUP)
         found.disk.kill()
         unknown = set("abc") - set(expected)
-        for topic in sorted(topic for topic, (first, end, _) in expected.items() if first < end)[:2]:
+        for topic in sorted(topic for topic, (first, end, _) in expected.items() if first < end)[
+            :2
+        ]:
             files = files_of(image, topic)
             damaged = without(image, *source.choice([files, files[-1:]]))
             forgotten = unknown | ({topic} if source.random() < 0.5 else set())
-            findings = verified(written(damaged, tmp_path / "store", set(TOPICS) - forgotten)).findings.kept
-            said = {finding.kind for finding in findings if finding.topic == topic} & {"queue_behind", "unit_missing"}
+            findings = verified(
+                written(damaged, tmp_path / "store", set(TOPICS) - forgotten)
+            ).findings.kept
+            said = {finding.kind for finding in findings if finding.topic == topic} & {
+                "queue_behind",
+                "unit_missing",
+            }
             opened = open_store(damaged, at_ms=now, unknown=forgotten)
             after = opened.store.max_offset(topic, 0)
-            assert said <= {"queue_behind" if after >= expected[topic][1] else "unit_missing"}, f"{topic} of {expected}"
+            assert said <= {"queue_behind" if after >= expected[topic][1] else "unit_missing"}, (
+                f"{topic} of {expected}"
+            )
             opened.disk.kill()
         found = open_store(image, at_ms=now, unknown=unknown)
         unknown.clear()

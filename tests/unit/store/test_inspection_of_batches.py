@@ -11,7 +11,13 @@ from turbopump.protocol import fastjson
 from turbopump.store.batch_consume_queue import BATCH_UNIT_SIZE
 from turbopump.store.disk import SystemDisk
 from turbopump.store.files import StorePaths
-from turbopump.store.inspection import Findings, Selection, inspect_store, list_store, select_messages
+from turbopump.store.inspection import (
+    Findings,
+    Selection,
+    inspect_store,
+    list_store,
+    select_messages,
+)
 from turbopump.store.read_only_disk import ReadOnlyDisk
 from turbopump.store.scrub import FIRST_REST_S, Scrub
 
@@ -67,15 +73,22 @@ def test_a_damaged_unit_is_found(root: Path, at: int, data: bytes, kind: str) ->
 
 def test_a_summary_shows_the_offsets_that_clients_see(root: Path) -> None:
     summary = inspect_store(StorePaths(root), read_table=fastjson.parse)
-    queues = {queue.topic: (queue.min_index, queue.max_index, queue.files) for queue in summary.queues}
+    queues = {
+        queue.topic: (queue.min_index, queue.max_index, queue.files) for queue in summary.queues
+    }
     assert queues == {"B": (0, len(BODIES) + 1, 3), "T": (0, 5, 1)}
 
 
 def test_a_dump_has_the_messages_of_batches_one_by_one(root: Path) -> None:
     disk = ReadOnlyDisk()
     store = list_store(disk, StorePaths(root), Findings())
-    dumped = list(select_messages(disk, store, Selection("B", 0, 17), lambda bad: pytest.fail(str(bad))))
-    assert [(one.queue_offset, one.body) for one in dumped] == [*list(enumerate(BODIES))[17:], (len(BODIES), b"alone")]
+    dumped = list(
+        select_messages(disk, store, Selection("B", 0, 17), lambda bad: pytest.fail(str(bad)))
+    )
+    assert [(one.queue_offset, one.body) for one in dumped] == [
+        *list(enumerate(BODIES))[17:],
+        (len(BODIES), b"alone"),
+    ]
 
 
 @pytest.mark.parametrize("where", ["offset", "base", "sector"])
@@ -84,11 +97,23 @@ def test_the_scrub_repairs_units(tmp_path: Path, root: Path, where: str) -> None
     store = directory.open()
     queue = queue_of(store)
     units = [queue.unit_at(number) for number in range(queue.next_number)]
-    at, size = {"offset": (5 * BATCH_UNIT_SIZE, 8), "base": (5 * BATCH_UNIT_SIZE + 28, 8), "sector": (100, 250)}[where]
+    at, size = {
+        "offset": (5 * BATCH_UNIT_SIZE, 8),
+        "base": (5 * BATCH_UNIT_SIZE + 28, 8),
+        "sector": (100, 250),
+    }[where]
     piece = queue.numbered_piece(0, 1)
     assert piece is not None
     found: list[str] = []
-    scrub = Scrub(SystemDisk(), store.log, store.queues, lambda: store.log.end, 1 << 20, found.append, store.unit_repair)
+    scrub = Scrub(
+        SystemDisk(),
+        store.log,
+        store.queues,
+        lambda: store.log.end,
+        1 << 20,
+        found.append,
+        store.unit_repair,
+    )
     now = scrub.step(0.0) + FIRST_REST_S
     piece.segment.buffer[at : at + size] = b"\x66" * size
     while not scrub.numbers.passes:

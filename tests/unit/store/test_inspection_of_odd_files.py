@@ -1,4 +1,5 @@
-"""Looking at directories that are odd: files too short, emptied or vanished while they are read, things that belong to nobody."""
+"""Looking at directories that are odd: files too short, emptied or vanished while they are read,
+things that belong to nobody."""
 
 import shutil
 from collections.abc import Callable
@@ -7,7 +8,15 @@ from pathlib import Path
 
 import pytest
 from tests.unit.store.directory import Directory, put
-from tests.unit.store.inspected import SMALL_FILES, changed, flip, numbered_store, put_numbers, verified, zero
+from tests.unit.store.inspected import (
+    SMALL_FILES,
+    changed,
+    flip,
+    numbered_store,
+    put_numbers,
+    verified,
+    zero,
+)
 
 from turbopump.errors import StoreError
 from turbopump.protocol import fastjson
@@ -56,7 +65,9 @@ def newest(directory: Path) -> Path:
 def test_a_segment_that_was_emptied_since_it_was_listed_ends_where_it_ended(root: Path) -> None:
     store = list_store(DISK, StorePaths(root), Findings())
     last = store.segments[-1]
-    before = [offset for offset, _ in LogWalk(DISK, store.segments).entries() if offset < last.start]
+    before = [
+        offset for offset, _ in LogWalk(DISK, store.segments).entries() if offset < last.start
+    ]
     last.path.write_bytes(b"")
     bad: list[BadRange] = []
     walk = LogWalk(DISK, store.segments, on_bad=bad.append)
@@ -65,7 +76,9 @@ def test_a_segment_that_was_emptied_since_it_was_listed_ends_where_it_ended(root
     assert walk.end == last.start
 
 
-def test_behind_damage_in_a_segment_that_became_shorter_there_is_nothing_to_go_on_with(root: Path) -> None:
+def test_behind_damage_in_a_segment_that_became_shorter_there_is_nothing_to_go_on_with(
+    root: Path,
+) -> None:
     store = list_store(DISK, StorePaths(root), Findings())
     first, second = store.segments[:2]
     second.path.write_bytes(b"")
@@ -86,12 +99,17 @@ def test_a_segment_cut_a_few_bytes_behind_a_message_has_no_room_for_a_blank(root
     ]
 
 
-def test_a_last_segment_cut_right_behind_a_message_has_lost_none_that_it_still_has(root: Path) -> None:
-    """As recovery sees it, which makes the file longer again. Another segment must have room for a blank behind each message."""
+def test_a_last_segment_cut_right_behind_a_message_has_lost_none_that_it_still_has(
+    root: Path,
+) -> None:
+    """As recovery sees it, which makes the file longer again. Another segment must have room for a
+    blank behind each message."""
     store = list_store(DISK, StorePaths(root), Findings())
     entries = list(LogWalk(DISK, store.segments).entries())
     for segment, lost in ((store.segments[-1], 0), (store.segments[1], 1)):
-        inside = [(offset, entry) for offset, entry in entries if segment.start <= offset < segment.end]
+        inside = [
+            (offset, entry) for offset, entry in entries if segment.start <= offset < segment.end
+        ]
         offset, entry = inside[0]
         whole = segment.path.read_bytes()
         segment.path.write_bytes(whole[: offset + len(entry) - segment.start])
@@ -113,7 +131,9 @@ class RunningDisk(ReadOnlyDisk):
         return LockState(True, 1)
 
 
-def test_beside_a_running_broker_a_half_written_message_at_the_end_is_none_of_our_business(root: Path) -> None:
+def test_beside_a_running_broker_a_half_written_message_at_the_end_is_none_of_our_business(
+    root: Path,
+) -> None:
     summary = inspect_store(StorePaths(root), read_table=fastjson.parse)
     last = newest(root / "commitlog")
     at = summary.log_end - int(last.name)
@@ -148,7 +168,9 @@ def test_a_log_in_several_directories_is_one_log(tmp_path: Path) -> None:
     assert [Path(one.file).parent.name for one in summary.segments] == ["a", "b"] * 2
     bad: list[BadRange] = []
     store = list_store(DISK, paths, Findings(), paths.commit_logs)
-    found = [message.body for message in select_messages(DISK, store, Selection(topic="T"), bad.append)]
+    found = [
+        message.body for message in select_messages(DISK, store, Selection(topic="T"), bad.append)
+    ]
     assert found == [b"%d" % number * 300 for number in range(12)]
 
 
@@ -190,11 +212,19 @@ def only_file(root: Path, size: int) -> None:
     [
         (lambda root: only_file(root, 50), "its 50 bytes are not whole units of 20"),
         (lambda root: only_file(root, 0), "its 0 bytes are not whole units of 20"),
-        (lambda root: (root / "consumequeue/T/1" / f"{200:020}").unlink(), "it does not follow 00000000000000000000"),
-        (lambda root: newest(root / "consumequeue/T/1").write_bytes(bytes(100)), "it has 100 bytes, the other files"),
+        (
+            lambda root: (root / "consumequeue/T/1" / f"{200:020}").unlink(),
+            "it does not follow 00000000000000000000",
+        ),
+        (
+            lambda root: newest(root / "consumequeue/T/1").write_bytes(bytes(100)),
+            "it has 100 bytes, the other files",
+        ),
     ],
 )
-def test_files_of_a_queue_that_cannot_belong_together_are_named(root: Path, spoil: Callable[[Path], object], what: str) -> None:
+def test_files_of_a_queue_that_cannot_belong_together_are_named(
+    root: Path, spoil: Callable[[Path], object], what: str
+) -> None:
     spoil(root)
     found = [one for one in verified(root).findings.kept if one.kind == "queue_file"]
     assert [one.what[: len(what)] for one in found] == [what]
@@ -205,9 +235,14 @@ def test_a_queue_without_a_unit_ends_where_it_begins(root: Path) -> None:
     for file in (root / "consumequeue" / "T" / "1").iterdir():
         file.write_bytes(bytes(200))
     summary = inspect_store(StorePaths(root), read_table=fastjson.parse)
-    assert [(one.queue_id, one.min_index, one.max_index) for one in summary.queues] == [(0, 0, 25), (1, 0, 0)]
+    assert [(one.queue_id, one.min_index, one.max_index) for one in summary.queues] == [
+        (0, 0, 25),
+        (1, 0, 0),
+    ]
     (found,) = verified(root).findings.kept
-    assert (found.kind, found.index, found.count) == ("unit_missing", 0, 25), "one finding for all of them"
+    assert (found.kind, found.index, found.count) == ("unit_missing", 0, 25), (
+        "one finding for all of them"
+    )
 
 
 def test_a_queue_that_ends_with_a_gap_has_its_newest_message_elsewhere(root: Path) -> None:
@@ -236,7 +271,11 @@ def test_a_unit_emptied_between_others_is_named(root: Path) -> None:
         changed(root / "consumequeue" / "T" / "0" / f"{0:020}", zero(20, 40)),
     ):
         found = {one.kind: one for one in verified(root).findings.kept}
-    assert (found["unit_empty"].topic, found["unit_empty"].queue_id, found["unit_empty"].index) == ("T", 0, 1)
+    assert (found["unit_empty"].topic, found["unit_empty"].queue_id, found["unit_empty"].index) == (
+        "T",
+        0,
+        1,
+    )
 
 
 def test_a_queue_whose_middle_file_is_gone_is_judged_without_it(root: Path) -> None:
@@ -252,7 +291,10 @@ def test_the_ranges_that_a_set_of_indexes_lacks() -> None:
     assert list(runs.gaps(0, 3)) == [range(3)]
     for index in (2, 3, 7, 8, 5, 20):
         runs.add(index)
-    assert (runs.first, list(runs.gaps(0, 10))) == (2, [range(2), range(4, 5), range(6, 7), range(9, 10)])
+    assert (runs.first, list(runs.gaps(0, 10))) == (
+        2,
+        [range(2), range(4, 5), range(6, 7), range(9, 10)],
+    )
     assert list(runs.gaps(2, 4)) == []
     assert list(runs.gaps(20, 21)) == []
 
@@ -271,7 +313,9 @@ def test_an_index_file_without_a_head_or_of_no_shape_is_named(root: Path) -> Non
     for size in (41, 45):
         index.write_bytes(before[:size])
         found_ = [one for one in verified(root).findings.kept if one.kind == "index_layout"]
-        assert [one.what for one in found_] == [f"its {size} bytes fit no number of slots that agrees with its entries"]
+        assert [one.what for one in found_] == [
+            f"its {size} bytes fit no number of slots that agrees with its entries"
+        ]
 
 
 def test_an_index_file_without_an_entry_tells_nothing_of_its_slots(tmp_path: Path) -> None:
@@ -287,7 +331,9 @@ def test_an_index_file_without_an_entry_tells_nothing_of_its_slots(tmp_path: Pat
     assert (header.count, header.slots, slots_of(DISK, header)) == (1, 0, 0)
 
 
-def test_index_entries_of_deleted_messages_are_no_damage_until_their_file_goes(tmp_path: Path) -> None:
+def test_index_entries_of_deleted_messages_are_no_damage_until_their_file_goes(
+    tmp_path: Path,
+) -> None:
     directory = Directory(tmp_path, **SMALL_FILES)
     store = directory.open()
     put_numbers(store, 0, 8)
@@ -329,7 +375,8 @@ def test_a_file_that_is_gone_at_every_try_is_an_error_that_names_it(whole: Path)
 
 
 class VanishingLate(Vanishing):
-    """The same, but index files can be read until the log was walked: only their own check misses them, the first time."""
+    """The same, but index files can be read until the log was walked: only their own check misses
+    them, the first time."""
 
     def __init__(self, opens: int) -> None:
         super().__init__("index")
@@ -342,7 +389,9 @@ class VanishingLate(Vanishing):
                 raise FileNotFoundError(2, "No such file or directory", str(path))
 
 
-def test_an_index_file_that_retention_takes_at_any_moment_of_a_check_makes_it_begin_anew(whole: Path) -> None:
+def test_an_index_file_that_retention_takes_at_any_moment_of_a_check_makes_it_begin_anew(
+    whole: Path,
+) -> None:
     counting = VanishingLate(0)
     assert verified(whole, counting).findings.kept == []
     for moment in range(1, counting.tried + 1):
@@ -351,15 +400,23 @@ def test_an_index_file_that_retention_takes_at_any_moment_of_a_check_makes_it_be
         assert disk.tried > counting.tried
 
 
-def test_a_table_that_vanishes_is_not_counted_and_one_that_is_no_object_has_no_entries(root: Path) -> None:
+def test_a_table_that_vanishes_is_not_counted_and_one_that_is_no_object_has_no_entries(
+    root: Path,
+) -> None:
     config = root / "config"
     config.mkdir(exist_ok=True)
     (config / "topics.json").write_text('{"topicConfigTable":{"T":{}}}')
     (config / "list.json").write_text("[1,2,3]")
     (config / "number.json").write_text("7")
     summary = inspect_store(StorePaths(root), read_table=fastjson.parse)
-    assert {table.path.name: table.entries for table in summary.tables} == {"list.json": 3, "number.json": 0, "topics.json": 1}
-    summary = inspect_store(StorePaths(root), read_table=fastjson.parse, disk=Vanishing("topics.json"))
+    assert {table.path.name: table.entries for table in summary.tables} == {
+        "list.json": 3,
+        "number.json": 0,
+        "topics.json": 1,
+    }
+    summary = inspect_store(
+        StorePaths(root), read_table=fastjson.parse, disk=Vanishing("topics.json")
+    )
     assert {table.path.name for table in summary.tables} == {"list.json", "number.json"}
 
 

@@ -1,4 +1,5 @@
-"""Verifying a store of which queues end too early: what is said of the next start is what it does."""
+"""Verifying a store of which queues end too early: what is said of the next start is what it
+does."""
 
 import shutil
 from pathlib import Path
@@ -20,7 +21,8 @@ COUNT = 50
 
 
 def killed_behind_its_checkpoint(tmp_path: Path, directory: Directory | None = None) -> Path:
-    """Both queues have messages far before the checkpoint, and only queue 1 of T has one behind it."""
+    """Both queues have messages far before the checkpoint, and only queue 1 of T has one behind
+    it."""
     directory = directory or numbered_store(tmp_path / "store", COUNT)
     store = directory.open()
     for number in range(COUNT, COUNT + 41, 2):
@@ -43,7 +45,12 @@ def test_units_that_the_next_start_writes_again_are_behind(tmp_path: Path, noted
         forget(root)
     result = verified(root)
     (finding,) = [one for one in result.findings.kept if one.kind != "unclean_stop"]
-    assert (finding.topic, finding.queue_id, finding.index, finding.count) == ("T", 0, 0, COUNT // 2)
+    assert (finding.topic, finding.queue_id, finding.index, finding.count) == (
+        "T",
+        0,
+        0,
+        COUNT // 2,
+    )
     assert finding.kind == "queue_behind"
     assert "will be rebuilt at the next start" in finding.what
     store = Directory(root, **SMALL_FILES).open()
@@ -121,20 +128,34 @@ def test_where_nothing_is_noted_a_topic_that_nobody_knows_counts_as_deleted(
     for name, text in tables.items():
         (root / "config" / name).write_text(text)
     written_again = written_again or kept is not None
-    findings = [one for one in verified(root).findings.kept if one.kind not in ("unclean_stop", "table_unreadable")]
+    findings = [
+        one
+        for one in verified(root).findings.kept
+        if one.kind not in ("unclean_stop", "table_unreadable")
+    ]
     assert {one.queue_id for one in findings} == {0, 1} - {int(kept or -1)}
     assert {(one.kind, one.topic, one.count) for one in findings} == {
         ("queue_behind" if written_again else "unit_missing", "Early", 3)
     }
-    told = "will be rebuilt at the next start" if written_again else "it takes these messages for those of a deleted topic"
+    told = (
+        "will be rebuilt at the next start"
+        if written_again
+        else ("it takes these messages for those of a deleted topic")
+    )
     assert all(told in one.what for one in findings)
     paths, disk = StorePaths(root), SystemDisk()
     store = MessageStore.open(
-        Directory(root, **SMALL_FILES).config, disk, directory.clock, print, is_batch=QueueKinds(disk, paths).is_batch
+        Directory(root, **SMALL_FILES).config,
+        disk,
+        directory.clock,
+        print,
+        is_batch=QueueKinds(disk, paths).is_batch,
     )
     assert store.recovery is not None
     assert store.recovery.compared is not None
-    assert [store.max_offset("Early", queue) for queue in (0, 1)] == ([3, 3] if written_again else [0, 0]), "as it was said"
+    assert [store.max_offset("Early", queue) for queue in (0, 1)] == (
+        [3, 3] if written_again else [0, 0]
+    ), "as it was said"
     store.close()
 
 
@@ -159,11 +180,15 @@ def test_a_topic_that_counts_as_deleted_comes_back_where_other_files_have_all_wr
     store = Directory(root, **SMALL_FILES).open()
     assert store.recovery is not None
     assert store.recovery.begun_at > 0 or lost is not None
-    assert [store.max_offset("Early", queue) for queue in (0, 1)] == ([0, 0] if lost is None else [3, 3]), "as it was said"
+    assert [store.max_offset("Early", queue) for queue in (0, 1)] == (
+        [0, 0] if lost is None else [3, 3]
+    ), "as it was said"
     store.close()
 
 
-def test_old_messages_of_an_empty_queue_of_a_topic_that_was_made_anew_are_not_behind(tmp_path: Path) -> None:
+def test_old_messages_of_an_empty_queue_of_a_topic_that_was_made_anew_are_not_behind(
+    tmp_path: Path,
+) -> None:
     directory = numbered_store(tmp_path / "store", 4)
     store = directory.open()
     put_numbers(store, 4, 10, topic="Early")
@@ -177,12 +202,18 @@ def test_old_messages_of_an_empty_queue_of_a_topic_that_was_made_anew_are_not_be
     forget(root)
     (root / "config").mkdir(exist_ok=True)
     (root / "config/topics.json").write_text(TOPICS % ("Early", "Early"))
-    kinds = {(one.kind, one.queue_id) for one in verified(root).findings.kept if one.topic == "Early"}
+    kinds = {
+        (one.kind, one.queue_id) for one in verified(root).findings.kept if one.topic == "Early"
+    }
     assert ("unit_missing", 0) in kinds
     assert "queue_behind" not in {kind for kind, _ in kinds}
     paths, disk = StorePaths(root), SystemDisk()
     store = MessageStore.open(
-        Directory(root, **SMALL_FILES).config, disk, directory.clock, print, is_batch=QueueKinds(disk, paths).is_batch
+        Directory(root, **SMALL_FILES).config,
+        disk,
+        directory.clock,
+        print,
+        is_batch=QueueKinds(disk, paths).is_batch,
     )
     assert store.recovery is not None
     assert not store.recovery.rebuilt
@@ -190,7 +221,9 @@ def test_old_messages_of_an_empty_queue_of_a_topic_that_was_made_anew_are_not_be
     store.close()
 
 
-def test_units_of_a_topic_that_is_taken_for_deleted_come_back_without_the_checkpoint(tmp_path: Path) -> None:
+def test_units_of_a_topic_that_is_taken_for_deleted_come_back_without_the_checkpoint(
+    tmp_path: Path,
+) -> None:
     directory = numbered_store(tmp_path / "store", 4)
     store = directory.open()
     put_numbers(store, 4, 10, topic="Early")

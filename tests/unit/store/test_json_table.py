@@ -64,7 +64,9 @@ def test_a_file_cut_at_any_byte_falls_back_to_the_one_before(tmp_path: Path) -> 
     assert failures == []
 
 
-def test_of_files_that_cannot_be_read_at_all_the_part_before_the_damage_is_used_and_they_are_kept(tmp_path: Path) -> None:
+def test_of_files_that_cannot_be_read_at_all_the_part_before_the_damage_is_used_and_they_are_kept(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "t.json"
     path.write_bytes(b'{"a":1,"b":{"c":2,"d":3')
     (tmp_path / "t.json.bak").write_bytes(b"\xff\xfe")
@@ -72,7 +74,9 @@ def test_of_files_that_cannot_be_read_at_all_the_part_before_the_damage_is_used_
     one = table(path, failures)
     assert one.load(json.loads, dict) == {"a": 1, "b": {"c": 2}}
     assert re.search(
-        r"t\.json cannot be read .*t\.json\.bak cannot be read .*kept as t\.json\.damaged; what stands before", failures[0]
+        r"t\.json cannot be read .*t\.json\.bak cannot be read .*kept as t\.json\.damaged; what "
+        r"stands before",
+        failures[0],
     )
     one.save(b'{"a":1}')
     assert load(path) == {"a": 1}
@@ -106,7 +110,9 @@ def test_as_much_as_makes_sense_is_used(tmp_path: Path, data: bytes, found: obje
 
 
 @pytest.mark.parametrize("data", [b"{torn", b"\0" * 100, b"]", b"\n", b""])
-def test_a_start_succeeds_without_a_table_of_which_nothing_is_left_and_says_so(tmp_path: Path, data: bytes) -> None:
+def test_a_start_succeeds_without_a_table_of_which_nothing_is_left_and_says_so(
+    tmp_path: Path, data: bytes
+) -> None:
     path = tmp_path / "t.json"
     path.write_bytes(data)
     failures: list[str] = []
@@ -127,7 +133,9 @@ def test_a_file_of_ours_cut_at_any_byte_has_a_backup_from_its_first_save_on(tmp_
 @given(
     st.recursive(
         st.integers() | st.text(max_size=5) | st.none(),
-        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+        lambda inner: (
+            st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4)
+        ),
         max_leaves=20,
     ),
     st.integers(0, 10_000),
@@ -160,7 +168,9 @@ def test_of_several_saves_under_way_the_last_one_counts() -> None:
             one.save(b'{"n":%d}' % number)
         await asyncio.sleep(1)
         assert disk.files[Path("/c/t.json")].content == b'{"n":19}'
-        assert disk.files[Path("/c/t.json.bak")].content == b'{"n":0}', "the ones between were never written"
+        assert disk.files[Path("/c/t.json.bak")].content == b'{"n":0}', (
+            "the ones between were never written"
+        )
 
     simulate(1, scenario)
 
@@ -205,7 +215,10 @@ def test_a_power_cut_in_the_first_save_after_a_fall_back_loses_nothing(nth: int)
         await asyncio.sleep(1)
         if disk.mounted is not None:
             disk.power_cut()
-        assert JsonTable(disk.mount(), path, list[str]().append).load(json.loads, dict) in ({"n": 1}, {"n": 2})
+        assert JsonTable(disk.mount(), path, list[str]().append).load(json.loads, dict) in (
+            {"n": 1},
+            {"n": 2},
+        )
 
     simulate(nth, scenario)
 

@@ -1,4 +1,5 @@
-"""Syncs that a thread of the kernel's makes: told of in the owner's loop, with their errors, and refused at once where that cannot be."""
+"""Syncs that a thread of the kernel's makes: told of in the owner's loop, with their errors, and
+refused at once where that cannot be."""
 
 import asyncio
 import errno
@@ -71,7 +72,9 @@ class Answering:
             os.eventfd_write(self._syncs._ended, 2)
             return 1
         assert number == self._syncs._events
-        kernel_syncs._EVENT.pack_into(self._syncs._found, 0, self._syncs._number, 0, self._result, 0)
+        kernel_syncs._EVENT.pack_into(
+            self._syncs._found, 0, self._syncs._number, 0, self._result, 0
+        )
         return len(self._syncs._under_way)
 
 
@@ -88,7 +91,9 @@ def test_the_owners_loop_is_told_when_a_sync_has_ended(fd: int, tmp_path: Path) 
     asyncio.run(main())
 
 
-def test_a_sync_that_failed_is_told_with_its_error(syncs: KernelSyncs, loop: Watched, fd: int) -> None:
+def test_a_sync_that_failed_is_told_with_its_error(
+    syncs: KernelSyncs, loop: Watched, fd: int
+) -> None:
     real = syncs._libraries
     answering = Answering(syncs, -errno.EIO)
     syncs._libraries = answering, answering
@@ -107,7 +112,9 @@ def test_syncs_that_were_never_used_are_closed_like_others(loop: Watched) -> Non
     KernelSyncs(loop).close()
 
 
-def test_closing_waits_for_what_was_begun_and_tells_of_it(syncs: KernelSyncs, loop: Watched, fd: int) -> None:
+def test_closing_waits_for_what_was_begun_and_tells_of_it(
+    syncs: KernelSyncs, loop: Watched, fd: int
+) -> None:
     told: list[tuple[int, OSError | None]] = []
     for number in range(AT_ONCE_MAX):
         assert syncs.start(fd, lambda error, number=number: told.append((number, error)))  # type: ignore[misc]

@@ -1,4 +1,5 @@
-"""Two stores that share a directory: the second is refused, whichever they share, and the first is not disturbed."""
+"""Two stores that share a directory: the second is refused, whichever they share, and the first is
+not disturbed."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,9 +21,18 @@ def with_paths(root: Path, **paths: Any) -> Directory:
 
 
 @pytest.mark.parametrize(
-    "key", ["commit_log_directories", "read_only_commit_logs", "one of several", "consume_queue_directory", "another name"]
+    "key",
+    [
+        "commit_log_directories",
+        "read_only_commit_logs",
+        "one of several",
+        "consume_queue_directory",
+        "another name",
+    ],
 )
-def test_a_second_store_that_shares_a_directory_is_refused_until_the_first_is_closed(tmp_path: Path, key: str) -> None:
+def test_a_second_store_that_shares_a_directory_is_refused_until_the_first_is_closed(
+    tmp_path: Path, key: str
+) -> None:
     shared, link = tmp_path / "shared", tmp_path / "link"
     shared.mkdir()
     link.symlink_to(shared)
@@ -38,7 +48,9 @@ def test_a_second_store_that_shares_a_directory_is_refused_until_the_first_is_cl
         "another name": {"commit_log_directories": (shared,)},
     }
     first = with_paths(tmp_path / "a", **value[key])
-    log = {"consume_queue_directory": {"consume_queue_directory": shared}}.get(key, {"commit_log_directories": (shared,)})
+    log = {"consume_queue_directory": {"consume_queue_directory": shared}}.get(
+        key, {"commit_log_directories": (shared,)}
+    )
     second = with_paths(tmp_path / "b", **others.get(key, log))
     store = first.open()
     put(store, b"one")
@@ -51,7 +63,9 @@ def test_a_second_store_that_shares_a_directory_is_refused_until_the_first_is_cl
     other.close()
 
 
-def test_a_store_whose_lock_file_was_removed_is_still_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_whose_lock_file_was_removed_is_still_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     directory = Directory(tmp_path / "store")
     store = directory.open()
     put(store, b"one")
@@ -70,7 +84,9 @@ def test_a_store_whose_lock_file_was_removed_is_still_held(tmp_path: Path, monke
 def test_a_directory_that_is_named_twice_is_not_held_against_itself(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "log")
-    directory = with_paths(tmp_path / "store", commit_log_directories=(tmp_path / "log", tmp_path / "link"))
+    directory = with_paths(
+        tmp_path / "store", commit_log_directories=(tmp_path / "log", tmp_path / "link")
+    )
     store = directory.open()
     put(store, b"one")
     assert bodies(store) == [b"one"]
@@ -80,5 +96,7 @@ def test_a_directory_that_is_named_twice_is_not_held_against_itself(tmp_path: Pa
 def test_what_holds_a_store_leaves_no_file_in_the_directory_of_its_log(tmp_path: Path) -> None:
     directory = Directory(tmp_path / "store")
     store = directory.open()
-    assert list(directory.paths.commit_log.iterdir()) == [], "Apache's broker takes every file there for a segment"
+    assert list(directory.paths.commit_log.iterdir()) == [], (
+        "Apache's broker takes every file there for a segment"
+    )
     store.close()

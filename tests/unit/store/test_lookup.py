@@ -1,4 +1,5 @@
-"""Single messages: by place, by key, by time; always the right ones, whatever index and queues claim."""
+"""Single messages: by place, by key, by time; always the right ones, whatever index and queues
+claim."""
 
 import errno
 import shutil
@@ -32,16 +33,30 @@ def indexed(root: Path, **config: Any) -> Directory:
 
 
 def put(
-    store: MessageStore, body: bytes, keys: str = "", unique: str = "", topic: str = "T", queue_id: int = 0, *, v6: bool = False
+    store: MessageStore,
+    body: bytes,
+    keys: str = "",
+    unique: str = "",
+    topic: str = "T",
+    queue_id: int = 0,
+    *,
+    v6: bool = False,
 ) -> int:
-    properties = (f"KEYS\x01{keys}\x02" if keys else "") + (f"UNIQ_KEY\x01{unique}\x02" if unique else "")
+    properties = (f"KEYS\x01{keys}\x02" if keys else "") + (
+        f"UNIQ_KEY\x01{unique}\x02" if unique else ""
+    )
     message = NewMessage(body, properties.encode(), 0, 0, unique or None, keys or None)
     host, flag = (V6_HOST, SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6) if v6 else (HOST, 0)
-    return store.put(topic, queue_id, message, sys_flag=flag, born_timestamp=0, born_host=host, store_host=host).offset
+    return store.put(
+        topic, queue_id, message, sys_flag=flag, born_timestamp=0, born_host=host, store_host=host
+    ).offset
 
 
 def found(store: MessageStore, key: str, *times: int, topic: str = "T", **more: Any) -> list[bytes]:
-    return [entry.message.body for entry in store.lookup.find_by_key(topic, key, *(times or ALWAYS), **more)]
+    return [
+        entry.message.body
+        for entry in store.lookup.find_by_key(topic, key, *(times or ALWAYS), **more)
+    ]
 
 
 def damage(store: MessageStore, offset: int, at: int) -> None:
@@ -51,7 +66,8 @@ def damage(store: MessageStore, offset: int, at: int) -> None:
     file.buffer[offset - file.start + at] ^= 0x10
 
 
-# --- by place ----------------------------------------------------------------------------------------------------------------
+# --- by place
+# -----------------------------------------------------------------------------------------------
 
 
 def test_an_entry_is_found_where_it_begins_and_nowhere_else(tmp_path: Path) -> None:
@@ -75,7 +91,9 @@ def test_every_bit_of_an_entry_that_changes_is_noticed_and_said(tmp_path: Path) 
         damage(store, offset, at)
         entry = answer(store.lookup.entry_at(offset))
         assert entry is None or entry.fault
-        assert (entry is None) == (4 <= at < 8 or 28 <= at < 36), "without its magic or its place it is no entry"
+        assert (entry is None) == (4 <= at < 8 or 28 <= at < 36), (
+            "without its magic or its place it is no entry"
+        )
         assert store.lookup.message_at(offset) is store.lookup.message_in_queue("T", 0, 1) is None
         assert found(store, "k") == found(store, "ID1") == []
         damage(store, offset, at)
@@ -88,7 +106,9 @@ def test_a_message_is_found_by_its_queue_offset(tmp_path: Path) -> None:
     store = indexed(tmp_path).open()
     offsets = [put(store, b"%d" % number) for number in range(3)]
     lookup = store.lookup
-    assert [message.body for n in range(-1, 5) if (message := lookup.message_in_queue("T", 0, n))] == [b"0", b"1", b"2"]
+    assert [
+        message.body for n in range(-1, 5) if (message := lookup.message_in_queue("T", 0, n))
+    ] == [b"0", b"1", b"2"]
     assert lookup.message_in_queue("T", 1, 0) is lookup.message_in_queue("U", 0, 0) is None
     queue = store.queue("T", 0)
     assert queue is not None
@@ -99,7 +119,8 @@ def test_a_message_is_found_by_its_queue_offset(tmp_path: Path) -> None:
     store.close()
 
 
-# --- by key ------------------------------------------------------------------------------------------------------------------
+# --- by key
+# -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -138,7 +159,8 @@ def test_a_key_whose_hash_has_no_positive_twin_is_found(tmp_path: Path) -> None:
 
 
 def _key_of_hash(topic: str, wanted: int) -> str:
-    """A key of eight characters for which ``topic#key`` has this Java hash: base 31 with digits from ``(`` on."""
+    """A key of eight characters for which ``topic#key`` has this Java hash: base 31 with digits
+    from ``(`` on."""
     start = 0
     for unit in f"{topic}#".encode():
         start = (31 * start + unit) & 0xFFFFFFFF
@@ -159,7 +181,10 @@ def test_as_many_as_wanted_and_no_more_bytes_than_allowed_but_always_one(tmp_pat
     size = len(store.lookup.find_by_key("T", "k", *ALWAYS)[0].data)
 
     def by_bytes(limit: int) -> list[bytes]:
-        return [e.message.body for e in answer(store.lookup.by_key("T", "k", *ALWAYS, bytes_max=limit)).found]
+        return [
+            e.message.body
+            for e in answer(store.lookup.by_key("T", "k", *ALWAYS, bytes_max=limit)).found
+        ]
 
     assert found(store, "k", count_max=2) == [b"79", b"78"]
     assert found(store, "k", count_max=0) == []
@@ -196,7 +221,9 @@ def test_a_clock_that_is_set_back_hides_no_message(tmp_path: Path) -> None:
         assert found(store, "k", time, time) == [b"%d" % number]
     for low in times:
         for high in times:
-            wanted = [b"%d" % n for n, time in reversed(list(enumerate(times))) if low <= time <= high]
+            wanted = [
+                b"%d" % n for n, time in reversed(list(enumerate(times))) if low <= time <= high
+            ]
             assert found(store, "k", low, high) == wanted
     store.close()
 
@@ -208,7 +235,9 @@ def test_what_an_index_points_to_in_vain_is_passed_over(tmp_path: Path) -> None:
     store.index.settle()
     hashed = index_hash("T#k")
     now = 1_700_000_000_000
-    store.index.files[-1].put([(hashed, 7, now), (hashed, store.log.end, now), (hashed, 1 << 50, now), (hashed, -5, now)])
+    store.index.files[-1].put(
+        [(hashed, 7, now), (hashed, store.log.end, now), (hashed, 1 << 50, now), (hashed, -5, now)]
+    )
     assert found(store, "k") == [b"it"]
     store.close()
 
@@ -258,7 +287,8 @@ def test_a_store_says_why_messages_may_not_be_found_by_key(tmp_path: Path) -> No
     store.close()
 
 
-# --- by time -----------------------------------------------------------------------------------------------------------------
+# --- by time
+# -----------------------------------------------------------------------------------------------
 
 
 def brute_place(times: list[int | None], low: int, timestamp: int, *, upper: bool) -> int:
@@ -277,9 +307,14 @@ def brute_place(times: list[int | None], low: int, timestamp: int, *, upper: boo
     gone=st.integers(0, 4),
 )
 def test_places_in_time_and_ranges_of_time_are_those_of_a_plain_search(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[int], holes: set[int], spoilt: set[int], gone: int
+    tmp_path_factory: pytest.TempPathFactory,
+    steps: list[int],
+    holes: set[int],
+    spoilt: set[int],
+    gone: int,
 ) -> None:
-    """``holes`` are gaps of the queue, ``spoilt`` have a damaged head in the log, ``gone`` were deleted with their segment."""
+    """``holes`` are gaps of the queue, ``spoilt`` have a damaged head in the log, ``gone`` were
+    deleted with their segment."""
     directory = indexed(tmp_path_factory.mktemp("t"), segment_size=16384)
     store = directory.open()
     times: list[int | None] = []
@@ -301,7 +336,9 @@ def test_places_in_time_and_ranges_of_time_are_those_of_a_plain_search(
     queue.raise_min(offsets[low] if low < len(steps) else store.log.end)
     low = queue.min_index
     begin = 1_700_000_000_000
-    marks = sorted({begin - 1, begin, directory.clock.now + 1, *(time for time in times if time is not None)})
+    marks = sorted(
+        {begin - 1, begin, directory.clock.now + 1, *(time for time in times if time is not None)}
+    )
     for timestamp in (mark + delta for mark in marks for delta in (0, 1)):
         for upper in (False, True):
             place = store.lookup.offset_at_time("T", 0, timestamp, upper=upper)
@@ -309,7 +346,11 @@ def test_places_in_time_and_ranges_of_time_are_those_of_a_plain_search(
     for first in marks:
         for last in marks:
             entries = answer(store.lookup.in_time("T", 0, first, last))
-            wanted = [n for n, time in enumerate(times) if time is not None and n >= low and first <= time <= last]
+            wanted = [
+                n
+                for n, time in enumerate(times)
+                if time is not None and n >= low and first <= time <= last
+            ]
             assert [entry.message.queue_offset for entry in entries] == wanted[::-1]
     earliest = [time for n, time in enumerate(times) if n >= low and time is not None]
     assert answer(store.lookup.earliest_time("T", 0)) == (earliest[0] if earliest else -1)
@@ -334,7 +375,8 @@ def test_a_range_of_time_is_bounded(tmp_path: Path) -> None:
     store.close()
 
 
-# --- after a rebuild ---------------------------------------------------------------------------------------------------------
+# --- after a rebuild
+# -----------------------------------------------------------------------------------------------
 
 
 def everything(store: MessageStore, now: int) -> dict[str, Any]:
@@ -343,20 +385,30 @@ def everything(store: MessageStore, now: int) -> dict[str, Any]:
     answers: dict[str, Any] = {}
     for key in ("all", *(f"k{n}" for n in range(5)), *(f"ID{n:03d}" for n in range(60)), "never"):
         for first, last in (ALWAYS, (now, now + 5000), (now + 5001, now + 9999)):
-            answers[f"{key} {first}"] = [entry.offset for entry in lookup.find_by_key("T", key, first, last)]
+            answers[f"{key} {first}"] = [
+                entry.offset for entry in lookup.find_by_key("T", key, first, last)
+            ]
     for queue_id in range(3):
         for time in range(now - 700, now + 31_000, 350):
-            answers[f"at {queue_id} {time}"] = [lookup.offset_at_time("T", queue_id, time, upper=u) for u in (False, True)]
+            answers[f"at {queue_id} {time}"] = [
+                lookup.offset_at_time("T", queue_id, time, upper=u) for u in (False, True)
+            ]
         entries = answer(lookup.in_time("T", queue_id, now + 2000, now + 12_000))
         answers[f"in {queue_id}"] = [entry.offset for entry in entries]
         answers[f"queue {queue_id}"] = [
-            m.commit_log_offset for n in range(30) if (m := lookup.message_in_queue("T", queue_id, n))
+            m.commit_log_offset
+            for n in range(30)
+            if (m := lookup.message_in_queue("T", queue_id, n))
         ]
     return answers
 
 
-@pytest.mark.parametrize("gone", [("index",), ("consumequeue",), ("index", "consumequeue")], ids="+".join)
-def test_every_key_and_time_has_its_answer_from_files_that_were_made_anew(tmp_path: Path, gone: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "gone", [("index",), ("consumequeue",), ("index", "consumequeue")], ids="+".join
+)
+def test_every_key_and_time_has_its_answer_from_files_that_were_made_anew(
+    tmp_path: Path, gone: tuple[str, ...]
+) -> None:
     directory = indexed(tmp_path, index_entries=40)
     store = directory.open()
     now = directory.clock.now
@@ -374,10 +426,13 @@ def test_every_key_and_time_has_its_answer_from_files_that_were_made_anew(tmp_pa
     again.close()
 
 
-# --- what the disk cannot read -----------------------------------------------------------------------------------------------
+# --- what the disk cannot read
+# -----------------------------------------------------------------------------------------------
 
 
-def failing(monkeypatch: pytest.MonkeyPatch, when: Callable[[MappedSegment, int, int], bool]) -> None:
+def failing(
+    monkeypatch: pytest.MonkeyPatch, when: Callable[[MappedSegment, int, int], bool]
+) -> None:
     read = MappedSegment.read_cold
 
     def read_cold(segment: MappedSegment, at: int, size: int) -> bytes:
@@ -412,7 +467,9 @@ def test_what_cannot_be_read_is_told_apart_from_what_is_not_there(
     failing(
         monkeypatch,
         {
-            "head": lambda segment, _at, size: "commitlog" in str(segment.path) and size in (36, 76),
+            "head": lambda segment, _at, size: (
+                "commitlog" in str(segment.path) and size in (36, 76)
+            ),
             "entry": lambda segment, _at, size: "commitlog" in str(segment.path) and size > 76,
             "units": lambda segment, _at, _size: "consumequeue" in str(segment.path),
             "slots": lambda segment, _at, size: "index" in str(segment.path) and size == 4,
@@ -429,7 +486,9 @@ def test_what_cannot_be_read_is_told_apart_from_what_is_not_there(
     assert len(by_key.damaged) == log_fails
     assert len(by_key.errors) == index_fails
     if part in ("head", "units"):
-        assert place == "times of topic=T queue=0 cannot be read now (Input/output error); check the disk"
+        assert place == (
+            "times of topic=T queue=0 cannot be read now (Input/output error); check the disk"
+        )
     else:
         assert place == 0
 
@@ -440,7 +499,9 @@ def pauses(question: Question[Any]) -> int:
     try:
         while True:
             count += wanted is None
-            wanted = question.send([piece.segment.read(piece.at, piece.size) for piece in wanted or ()])
+            wanted = question.send(
+                [piece.segment.read(piece.at, piece.size) for piece in wanted or ()]
+            )
     except StopIteration:
         return count
 

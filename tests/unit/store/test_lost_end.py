@@ -1,5 +1,5 @@
-"""A log that has lost its end: segments that are missing refuse the start, an end that is torn is told, and what never was on the disk
-is no reason to refuse anything."""
+"""A log that has lost its end: segments that are missing refuse the start, an end that is torn is
+told, and what never was on the disk is no reason to refuse anything."""
 
 import os
 import re
@@ -42,18 +42,28 @@ def segments(directory: Directory) -> list[Path]:
 
 
 def everything(directory: Directory) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in sorted(directory.paths.root.rglob("*")) if path.is_file()}
+    return {
+        path: path.read_bytes()
+        for path in sorted(directory.paths.root.rglob("*"))
+        if path.is_file()
+    }
 
 
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("how", ["clean stop", "kill"])
-def test_a_start_is_refused_and_changes_nothing_if_the_last_segments_are_missing(tmp_path: Path, how: str, number: int) -> None:
+def test_a_start_is_refused_and_changes_nothing_if_the_last_segments_are_missing(
+    tmp_path: Path, how: str, number: int
+) -> None:
     directory = stopped(tmp_path, how)
     missing = segments(directory)[-number:]
     for path in missing:
         path.rename(tmp_path / path.name)
     before = everything(directory)
-    with pytest.raises(StoreDamagedError, match=rf"{missing[0].name}.* of the log.*cannot be found.*bring back"):
+    with pytest.raises(
+        StoreDamagedError,
+        match=rf"{missing[0].name}.* of the log.*cannot be "
+        r"found.*bring back",
+    ):
         directory.open()
     assert everything(directory) == before
     for path in missing:
@@ -65,7 +75,9 @@ def test_a_start_is_refused_and_changes_nothing_if_the_last_segments_are_missing
 
 
 @pytest.mark.parametrize("how", ["clean stop", "kill"])
-def test_who_makes_files_of_zeros_as_the_refusal_says_goes_on_without_the_missing_segments(tmp_path: Path, how: str) -> None:
+def test_who_makes_files_of_zeros_as_the_refusal_says_goes_on_without_the_missing_segments(
+    tmp_path: Path, how: str
+) -> None:
     directory = stopped(tmp_path, how)
     for path in segments(directory)[-2:]:
         path.unlink()
@@ -89,9 +101,13 @@ def test_who_makes_files_of_zeros_as_the_refusal_says_goes_on_without_the_missin
     store.close()
 
 
-@pytest.mark.parametrize("lost", ["the last message", "the last segment", "two segments", "the file is short"])
+@pytest.mark.parametrize(
+    "lost", ["the last message", "the last segment", "two segments", "the file is short"]
+)
 @pytest.mark.parametrize("how", ["clean stop", "kill"])
-def test_an_end_of_the_log_that_was_on_the_disk_and_is_torn_is_told(tmp_path: Path, how: str, lost: str) -> None:
+def test_an_end_of_the_log_that_was_on_the_disk_and_is_torn_is_told(
+    tmp_path: Path, how: str, lost: str
+) -> None:
     directory = stopped(tmp_path, how)
     paths = segments(directory)
     if lost == "the last message":
@@ -142,7 +158,9 @@ def test_nothing_is_said_of_the_end_of_a_log_that_is_as_it_was(tmp_path: Path, h
     store.close()
 
 
-def test_what_we_knew_of_the_end_counts_for_nothing_once_apaches_broker_has_had_the_store(tmp_path: Path) -> None:
+def test_what_we_knew_of_the_end_counts_for_nothing_once_apaches_broker_has_had_the_store(
+    tmp_path: Path,
+) -> None:
     directory = stopped(tmp_path, "clean stop")
     segments(directory)[-1].unlink()
     directory.paths.lock.write_bytes(b"lock")

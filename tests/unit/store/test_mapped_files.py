@@ -45,7 +45,9 @@ def row(disk: SlowDisk, root: Path) -> MappedFiles:
     return made
 
 
-def test_one_spare_file_is_made_however_often_it_is_asked_for_and_becomes_the_next(disk: SlowDisk, tmp_path: Path) -> None:
+def test_one_spare_file_is_made_however_often_it_is_asked_for_and_becomes_the_next(
+    disk: SlowDisk, tmp_path: Path
+) -> None:
     files = row(disk, tmp_path)
     files.prepare_next()
     files.prepare_next()
@@ -56,11 +58,16 @@ def test_one_spare_file_is_made_however_often_it_is_asked_for_and_becomes_the_ne
     assert (tmp_path / "log.spare").stat().st_size == SIZE
     files.append_file(SIZE)
     assert not (tmp_path / "log.spare").exists()
-    assert sorted(path.name for path in (tmp_path / "log").iterdir()) == [f"{0:020d}", f"{SIZE:020d}"]
+    assert sorted(path.name for path in (tmp_path / "log").iterdir()) == [
+        f"{0:020d}",
+        f"{SIZE:020d}",
+    ]
     files.close()
 
 
-def test_a_row_that_is_not_to_look_ahead_makes_no_spare_file(disk: SlowDisk, tmp_path: Path) -> None:
+def test_a_row_that_is_not_to_look_ahead_makes_no_spare_file(
+    disk: SlowDisk, tmp_path: Path
+) -> None:
     files = MappedFiles(disk, [tmp_path / "queue"], SIZE)
     files.append_file(0)
     files.prepare_next()
@@ -68,7 +75,9 @@ def test_a_row_that_is_not_to_look_ahead_makes_no_spare_file(disk: SlowDisk, tmp
     files.close()
 
 
-def test_a_spare_file_that_is_ready_after_the_row_was_closed_is_let_go(disk: SlowDisk, tmp_path: Path) -> None:
+def test_a_spare_file_that_is_ready_after_the_row_was_closed_is_let_go(
+    disk: SlowDisk, tmp_path: Path
+) -> None:
     made: list[Segment] = []
     create = disk.create_segment
 
@@ -85,7 +94,9 @@ def test_a_spare_file_that_is_ready_after_the_row_was_closed_is_let_go(disk: Slo
         made[-1].read(0, 1)
 
 
-def test_a_spare_file_that_cannot_be_made_is_tried_again_by_the_roll_which_says_why(disk: SlowDisk, tmp_path: Path) -> None:
+def test_a_spare_file_that_cannot_be_made_is_tried_again_by_the_roll_which_says_why(
+    disk: SlowDisk, tmp_path: Path
+) -> None:
     files = row(disk, tmp_path)
     create = disk.create_segment
 
@@ -102,7 +113,9 @@ def test_a_spare_file_that_cannot_be_made_is_tried_again_by_the_roll_which_says_
     files.close()
 
 
-def test_a_removed_row_takes_its_files_and_leaves_what_is_not_its_own(disk: SlowDisk, tmp_path: Path) -> None:
+def test_a_removed_row_takes_its_files_and_leaves_what_is_not_its_own(
+    disk: SlowDisk, tmp_path: Path
+) -> None:
     files = row(disk, tmp_path)
     (tmp_path / "log" / f"{8 * SIZE:020d}").write_bytes(b"one that could not be loaded")
     (tmp_path / "log" / "notes.txt").write_bytes(b"not ours")

@@ -1,4 +1,5 @@
-"""Where queues end is noted, kept true while topics are deleted and files go, and saved without hurting anybody."""
+"""Where queues end is noted, kept true while topics are deleted and files go, and saved without
+hurting anybody."""
 
 import errno
 
@@ -26,7 +27,9 @@ from turbopump.store.retention import Next
 
 @pytest.mark.parametrize("made_again", [False, True])
 @pytest.mark.parametrize("ending", ["kill", "clean stop"])
-def test_a_deleted_topic_stays_deleted_and_is_no_reason_to_read_the_log_again(ending: str, made_again: bool) -> None:
+def test_a_deleted_topic_stays_deleted_and_is_no_reason_to_read_the_log_again(
+    ending: str, made_again: bool
+) -> None:
     found = fill(trimmed=False)
     counts: list[int | OSError] = []
     found.store.delete_queues("quiet", counts.append)
@@ -117,7 +120,9 @@ def test_a_save_that_fails_hurts_no_send_and_is_repeated() -> None:
     found.disk.clear_faults()
     found.store.queue_ends.file.repeat()
     found.loop.run()
-    assert decode_known(found.image()[RECORD]).places[-1].at == found.store.log.files.files[-1].start
+    assert (
+        decode_known(found.image()[RECORD]).places[-1].at == found.store.log.files.files[-1].start
+    )
     found.disk.kill()
 
 
@@ -140,8 +145,11 @@ def test_what_the_log_says_wins_against_the_end_of_an_emptied_queue() -> None:
     check(remove_directory({**later, RECORD: image[RECORD]}, "gone"), expected)
 
 
-def test_a_queue_goes_on_where_it_ended_although_its_last_messages_came_behind_the_newest_place_and_are_gone() -> None:
-    """The kill came before that place was saved, the start after it had nothing to note, and retention then removed the messages."""
+def test_a_queue_goes_on_where_it_ended_although_its_last_messages_came_behind_the_newest_place_and_are_gone() -> (
+    None
+):
+    """The kill came before that place was saved, the start after it had nothing to note, and
+    retention then removed the messages."""
     found = open_store({})
     for _ in range(20):
         put(found, "gone")
@@ -177,16 +185,24 @@ def refuse(*_arguments: object) -> None:
     raise OSError(errno.EIO, "Input/output error")
 
 
-def test_a_record_that_the_disk_cannot_read_or_write_stops_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_the_disk_cannot_read_or_write_stops_no_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     filled = fill(trimmed=False)
     with monkeypatch.context() as patched:
-        patched.setattr(JsonTable, "load", lambda table, *_rest: setattr(table, "_loaded", True) or refuse())
+        patched.setattr(
+            JsonTable, "load", lambda table, *_rest: setattr(table, "_loaded", True) or refuse()
+        )
         patched.setattr(JsonTable, "save_now", refuse)
         found = open_store(filled.image(), at_ms=1_000_000)
     assert state(found) == state(filled)
-    assert found.reports == ["where the queues ended cannot be read (Input/output error): the next start will know"]
+    assert found.reports == [
+        "where the queues ended cannot be read (Input/output error): the next start will know"
+    ]
     found.loop.run()
-    assert [place.at for place in decode_known(found.image()[RECORD]).places] == [found.store.log.end], "saved beside the start"
+    assert [place.at for place in decode_known(found.image()[RECORD]).places] == [
+        found.store.log.end
+    ], "saved beside the start"
     found.disk.kill()
 
 
@@ -226,14 +242,19 @@ def test_messages_that_came_while_their_topic_was_deleted_go_with_it(noted_again
 
 
 @pytest.mark.parametrize("ending", ["kill", "clean stop"])
-def test_a_log_that_lost_its_end_in_a_power_cut_does_not_delete_what_comes_to_its_place(ending: str) -> None:
+def test_a_log_that_lost_its_end_in_a_power_cut_does_not_delete_what_comes_to_its_place(
+    ending: str,
+) -> None:
     """The topic was deleted when the log was longer."""
     filled = fill(trimmed=False)
     known = decode_known(filled.image()[RECORD])
     known.deleted["new"] = filled.store.log.end + 10_000
     found = open_store({**filled.image(), RECORD: encode(known)}, at_ms=1_000_000)
     filled.disk.kill()
-    assert all(decode_known(found.image()[path]).deleted["new"] == found.store.log.end for path in (RECORD, BACKUP))
+    assert all(
+        decode_known(found.image()[path]).deleted["new"] == found.store.log.end
+        for path in (RECORD, BACKUP)
+    )
     for number in range(5):
         assert put(found, "new") == number
     found.flush()

@@ -40,13 +40,17 @@ def put_singly(store: MessageStore, item: BatchItem, topic: str) -> None:
     found = dict(pair.split("\x01") for pair in text.split("\x02") if pair)
     stored = item.properties + (b"\x02" if text and text[-1] != "\x02" else b"") + ADDED
     code = tags_code(found["TAGS"]) if "TAGS" in found else 0
-    message = NewMessage(item.body, stored, code, item.flag, found.get("UNIQ_KEY"), found.get("KEYS"))
+    message = NewMessage(
+        item.body, stored, code, item.flag, found.get("UNIQ_KEY"), found.get("KEYS")
+    )
     store.put(topic, 0, message, **WHERE)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("topic", ["T", "t" * 130])
 @pytest.mark.parametrize("with_crc", [False, True])
-def test_the_files_are_the_same_as_of_messages_sent_one_by_one(tmp_path: Path, with_crc: bool, topic: str) -> None:
+def test_the_files_are_the_same_as_of_messages_sent_one_by_one(
+    tmp_path: Path, with_crc: bool, topic: str
+) -> None:
     files = []
     for name in ("batch", "singly"):
         store = opened(tmp_path / name, with_crc=with_crc, segment_size=1 << 16)
@@ -63,7 +67,9 @@ def test_the_files_are_the_same_as_of_messages_sent_one_by_one(tmp_path: Path, w
         assert store.index.end_offset >= 0
         index = store.index.files[-1]
         entries = index.segment.read(0, index.segment.size)
-        files.append((store.log.read(0, store.log.end), queue.units(0, 10), queue.units(10, 5), entries))
+        files.append(
+            (store.log.read(0, store.log.end), queue.units(0, 10), queue.units(10, 5), entries)
+        )
         store.close()
     assert files[0] == files[1]
 

@@ -1,4 +1,5 @@
-"""Timer wheel, timer log and checkpoint: Apache's bytes, and one state after whatever happened to the files."""
+"""Timer wheel, timer log and checkpoint: Apache's bytes, and one state after whatever happened to
+the files."""
 
 from __future__ import annotations
 
@@ -26,10 +27,13 @@ LOG_FILE = UNITS * UNIT_SIZE + 30
 
 
 class Timers:
-    """Timers of a made-up queue: message k lies at 1000 · (k + 1) of the commit log and has 200 bytes."""
+    """Timers of a made-up queue: message k lies at 1000 · (k + 1) of the commit log and has 200
+    bytes."""
 
     def __init__(self, root: Path) -> None:
-        self.config = TimerConfig(StorePaths(root), slots=200, roll_window_slots=60, log_file_size=LOG_FILE)
+        self.config = TimerConfig(
+            StorePaths(root), slots=200, roll_window_slots=60, log_file_size=LOG_FILE
+        )
         self.disk = SystemDisk()
         self.disk.make_directory(root)
         self.queue = ConsumeQueue(self.disk, root / "queue", "rmq_sys_wheel_timer", 0, 2000)
@@ -128,9 +132,18 @@ def test_a_slot_gives_its_messages_in_the_order_in_which_they_came(one: Timers) 
 
 @pytest.mark.parametrize(
     ("due", "slot", "rolls"),
-    [(59, 59, False), (60, 30, True), (79, 30, True), (80, 60, True), (100_000, 60, True), (-3, -3, False)],
+    [
+        (59, 59, False),
+        (60, 30, True),
+        (79, 30, True),
+        (80, 60, True),
+        (100_000, 60, True),
+        (-3, -3, False),
+    ],
 )
-def test_what_is_too_far_ahead_rolls_by_apaches_rule(one: Timers, due: int, slot: int, rolls: bool) -> None:
+def test_what_is_too_far_ahead_rolls_by_apaches_rule(
+    one: Timers, due: int, slot: int, rolls: bool
+) -> None:
     assert one.timers.place(seconds(due), NOW) == (seconds(slot), rolls)
 
 
@@ -162,9 +175,14 @@ def test_a_checkpoint_reads_back_and_apaches_is_told_from_ours() -> None:
     assert struct.unpack(">7q", data[:56]) == (NOW, 104, 2, 2, 0, NOW + 5, 3)
     assert TimerCheckpoint.decode(data) == checkpoint
     theirs = struct.pack(">7q", NOW + 1000, 156, 5, 4, 0, NOW, 9) + data[56:]
-    assert TimerCheckpoint.decode(theirs) == TimerCheckpoint(NOW + 1000, 156, 4, 0, 0, NOW, 9, ours=False)
+    assert TimerCheckpoint.decode(theirs) == TimerCheckpoint(
+        NOW + 1000, 156, 4, 0, 0, NOW, 9, ours=False
+    )
     assert TimerCheckpoint.decode(data[:-1]) is None
-    for noted in (replace(checkpoint, precision_ms=100, log_begin=104), replace(checkpoint, wheel_sum=7, precision_ms=0)):
+    for noted in (
+        replace(checkpoint, precision_ms=100, log_begin=104),
+        replace(checkpoint, wheel_sum=7, precision_ms=0),
+    ):
         assert TimerCheckpoint.decode(noted.encode()) == noted
         beside_apaches = replace(noted, ours=False, delivered=0, wheel_sum=None)
         assert TimerCheckpoint.decode(beside_apaches.encode()) == beside_apaches
@@ -191,7 +209,9 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before_it(one: Timers) -> No
     assert load_timer_checkpoint(one.disk, path) is None
 
 
-def test_after_a_kill_the_log_is_cut_at_the_checkpoint_and_chains_lead_back(one: Timers, tmp_path: Path) -> None:
+def test_after_a_kill_the_log_is_cut_at_the_checkpoint_and_chains_lead_back(
+    one: Timers, tmp_path: Path
+) -> None:
     for number in range(30):
         one.add(seconds(5 + number % 2))
     one.save()
@@ -230,7 +250,9 @@ def test_a_lost_wheel_is_made_again_from_the_log(one: Timers, tmp_path: Path, da
 
 
 @pytest.mark.parametrize("damage", ["gone", "short", "hole", "a unit", "ends early"])
-def test_a_damaged_log_makes_everything_anew_from_the_queue(one: Timers, tmp_path: Path, damage: str) -> None:
+def test_a_damaged_log_makes_everything_anew_from_the_queue(
+    one: Timers, tmp_path: Path, damage: str
+) -> None:
     for _ in range(3 * UNITS):
         one.add(seconds(5))
     one.save()
@@ -273,13 +295,19 @@ def test_without_a_checkpoint_everything_is_read_again(one: Timers, tmp_path: Pa
     one.add(seconds(5))
     twin = one.kill(tmp_path / "twin")
     twin.open(NOW + 3_500)
-    assert (twin.timers.queue_offset, twin.timers.read_time, twin.timers.redo_before) == (0, NOW + 3000, 0)
+    assert (twin.timers.queue_offset, twin.timers.read_time, twin.timers.redo_before) == (
+        0,
+        NOW + 3000,
+        0,
+    )
     assert "will be so again" in twin.reports[0]
     twin.put(0, seconds(5))
     assert twin.pending() == {5: [0]}
 
 
-def test_a_queue_that_lost_its_end_or_its_beginning_is_followed(one: Timers, tmp_path: Path) -> None:
+def test_a_queue_that_lost_its_end_or_its_beginning_is_followed(
+    one: Timers, tmp_path: Path
+) -> None:
     for _ in range(5):
         one.add(seconds(5))
     one.save()
@@ -303,7 +331,9 @@ def apaches(one: Timers, log_end: int, queue_offset: int) -> None:
     path = one.config.paths.timer_checkpoint
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(
-        struct.pack(">7q", one.timers.read_time, log_end, queue_offset, queue_offset, 0, NOW, 1).ljust(4096, b"\0")
+        struct.pack(
+            ">7q", one.timers.read_time, log_end, queue_offset, queue_offset, 0, NOW, 1
+        ).ljust(4096, b"\0")
     )
 
 
@@ -326,7 +356,9 @@ def test_apaches_log_is_followed_beyond_its_checkpoint(one: Timers, tmp_path: Pa
     assert twin.reports == []
 
 
-def test_apaches_wheel_that_points_behind_its_log_is_made_again(one: Timers, tmp_path: Path) -> None:
+def test_apaches_wheel_that_points_behind_its_log_is_made_again(
+    one: Timers, tmp_path: Path
+) -> None:
     for number in range(50):
         one.add(seconds(5 + number % 2))
     apaches(one, 10 * 52, 45)
@@ -439,7 +471,9 @@ def test_a_slot_of_very_many_messages_is_read_in_steps(one: Timers) -> None:
     while due is None:
         pauses += wanted is None
         try:
-            wanted = question.send([piece.segment.read(piece.at, piece.size) for piece in wanted or ()])
+            wanted = question.send(
+                [piece.segment.read(piece.at, piece.size) for piece in wanted or ()]
+            )
         except StopIteration as end:
             due = end.value
     assert len(due) == 1100

@@ -1,4 +1,5 @@
-"""What broke in other stores (docs/durability.md): every row names tests that exist; those without a home elsewhere are here."""
+"""What broke in other stores (docs/durability.md): every row names tests that exist; those without
+a home elsewhere are here."""
 
 import re
 from pathlib import Path
@@ -21,7 +22,9 @@ def test_a_row_names_tests_that_exist(row: str) -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", row)
     assert named
     for path, name in named:
-        assert re.search(rf"^def {name}\(", (ROOT / path).read_text(), re.MULTILINE), f"{path} has no {name}"
+        assert re.search(rf"^def {name}\(", (ROOT / path).read_text(), re.MULTILINE), (
+            f"{path} has no {name}"
+        )
 
 
 def test_every_row_is_read() -> None:
@@ -31,11 +34,14 @@ def test_every_row_is_read() -> None:
 def put_with_flag(store: MessageStore, body: bytes, flag: int) -> int:
     """The offset behind the message."""
     message = NewMessage(body, b"", 0, flag)
-    return store.put("T", 0, message, sys_flag=0, born_timestamp=0, born_host=HOST, store_host=HOST).log_end
+    return store.put(
+        "T", 0, message, sys_flag=0, born_timestamp=0, born_host=HOST, store_host=HOST
+    ).log_end
 
 
 def flag_for_crc_zero(entry: bytes) -> int:
-    """The flag with which this entry's CRC is 0: a CRC is linear, so the 32 bits of the flag are 32 unknowns (Gauss)."""
+    """The flag with which this entry's CRC is 0: a CRC is linear, so the 32 bits of the flag are 32
+    unknowns (Gauss)."""
 
     def crc(flag: int) -> int:
         return crc32(entry[:16] + flag.to_bytes(4) + entry[20:])

@@ -1,4 +1,5 @@
-"""Who wrote what: a missing whole-entry CRC is damage in what we wrote, and none in what Apache's broker did."""
+"""Who wrote what: a missing whole-entry CRC is damage in what we wrote, and none in what Apache's
+broker did."""
 
 import errno
 from dataclasses import replace
@@ -29,19 +30,24 @@ class FailingDisk(SystemDisk):
 
 
 def strip_crc_names(directory: Directory) -> None:
-    """Spoil the name of every whole-entry CRC: what is left is good to whoever knows no such CRC."""
+    """Spoil the name of every whole-entry CRC: what is left is good to whoever knows no such
+    CRC."""
     for path in directory.paths.commit_log.iterdir():
         path.write_bytes(path.read_bytes().replace(b"__CRC32#", b"__XRC32#"))
 
 
 def as_apache(directory: Directory) -> Directory:
-    """The directory as a broker sees it that writes without whole-entry CRCs and knows nothing of our file."""
+    """The directory as a broker sees it that writes without whole-entry CRCs and knows nothing of
+    our file."""
     return Directory(directory.paths.root)
 
 
-def apache_writes(directory: Directory, *texts: bytes, crash: bool = False, version: int = 5) -> None:
-    """What Apache's broker leaves behind: entries without CRC; our file as it was; ``lock`` over what the lock file held. If it
-    crashes, an abort file: 5.x writes its process id there, 4.9 leaves the file as it was."""
+def apache_writes(
+    directory: Directory, *texts: bytes, crash: bool = False, version: int = 5
+) -> None:
+    """What Apache's broker leaves behind: entries without CRC; our file as it was; ``lock`` over
+    what the lock file held. If it crashes, an abort file: 5.x writes its process id there, 4.9
+    leaves the file as it was."""
     ours = directory.paths.provenance.read_bytes()
     abort = directory.paths.abort.read_bytes() if directory.paths.abort.exists() else b""
     store = as_apache(directory).open()
@@ -85,7 +91,9 @@ def test_in_what_we_wrote_a_missing_crc_is_damage(tmp_path: Path) -> None:
     path.write_bytes(bytes(data))
     found = twin.open()
     assert found.recovery is not None
-    assert [damage.fault for damage in found.recovery.damages] == ["its CRC (property __CRC32#) is missing"]
+    assert [damage.fault for damage in found.recovery.damages] == [
+        "its CRC (property __CRC32#) is missing"
+    ]
     assert bodies(found) == [b"one", b"three"]
     found.close()
 
@@ -153,7 +161,9 @@ def test_what_apache_wrote_between_its_crash_and_ours_is_kept(tmp_path: Path, ve
     found.close()
 
 
-def test_a_crash_of_ours_that_apache_has_recovered_from_leaves_our_end_unknown(tmp_path: Path) -> None:
+def test_a_crash_of_ours_that_apache_has_recovered_from_leaves_our_end_unknown(
+    tmp_path: Path,
+) -> None:
     directory = ours(tmp_path / "a")
     store = directory.open()
     put(store, b"ours")
@@ -185,8 +195,13 @@ def test_a_store_written_without_crcs_and_then_with_them_knows_both_ranges(tmp_p
     left.close()
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"{}", b'{"written": 5}', b'{"written": [5], "indexes": 5}', b"\xff\xfe"])
-def test_a_file_that_cannot_be_read_says_nothing_and_stops_no_start(tmp_path: Path, text: bytes) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"{", b"[]", b"{}", b'{"written": 5}', b'{"written": [5], "indexes": 5}', b"\xff\xfe"],
+)
+def test_a_file_that_cannot_be_read_says_nothing_and_stops_no_start(
+    tmp_path: Path, text: bytes
+) -> None:
     directory = ours(tmp_path)
     store = directory.open()
     put(store, b"one")
@@ -201,7 +216,9 @@ def test_a_file_that_cannot_be_read_says_nothing_and_stops_no_start(tmp_path: Pa
 
 @pytest.mark.parametrize("with_crc", [True, False], ids=["with CRC", "without"])
 @pytest.mark.parametrize("gone", [["abort"], ["abort", "lock"]], ids=" and ".join)
-def test_a_crash_is_a_crash_although_its_abort_file_was_removed(tmp_path: Path, with_crc: bool, gone: list[str]) -> None:
+def test_a_crash_is_a_crash_although_its_abort_file_was_removed(
+    tmp_path: Path, with_crc: bool, gone: list[str]
+) -> None:
     directory = Directory(tmp_path / "a", with_crc=with_crc, index_slots=10, index_entries=40)
     store = directory.open()
     message = NewMessage(b"body", b"KEYS\x01KEY\x02", 0, keys="KEY")
@@ -221,13 +238,25 @@ def test_a_crash_is_a_crash_although_its_abort_file_was_removed(tmp_path: Path, 
     again.close()
 
 
-def test_an_entry_that_goes_without_its_crc_is_noted_before_it_is_written_and_is_no_damage(tmp_path: Path) -> None:
+def test_an_entry_that_goes_without_its_crc_is_noted_before_it_is_written_and_is_no_damage(
+    tmp_path: Path,
+) -> None:
     directory = ours(tmp_path / "a")
-    store = MessageStore.open(replace(directory.config, segment_size=1 << 20), disk := FailingDisk(), directory.clock, print)
+    store = MessageStore.open(
+        replace(directory.config, segment_size=1 << 20),
+        disk := FailingDisk(),
+        directory.clock,
+        print,
+    )
     end = put(store, b"with").log_end
     store.flusher.flush_all_now()
     full = NewMessage(b"full", b"a\x01".ljust(PROPERTIES_SIZE_MAX - 1, b"i") + b"\x02", 0)
-    fields: dict[str, Any] = {"sys_flag": 0, "born_timestamp": 0, "born_host": HOST, "store_host": HOST}
+    fields: dict[str, Any] = {
+        "sys_flag": 0,
+        "born_timestamp": 0,
+        "born_host": HOST,
+        "store_host": HOST,
+    }
     with pytest.raises(MessageError, match="32747 are allowed"):
         store.put("T", 0, full, **fields)
     disk.failing = directory.paths.provenance

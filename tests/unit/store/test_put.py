@@ -1,4 +1,5 @@
-"""What an entry may hold: property text that Apache's length rule allows, ended, with the one CRC that is its own."""
+"""What an entry may hold: property text that Apache's length rule allows, ended, with the one CRC
+that is its own."""
 
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,16 @@ from turbopump.store.message_store import MessageStore, NewMessage
 LONG_TOPIC = "t" * 200
 
 
-def stored(store: MessageStore, properties: bytes, topic: str = "T", *, batch: bool = False) -> bytes:
+def stored(
+    store: MessageStore, properties: bytes, topic: str = "T", *, batch: bool = False
+) -> bytes:
     """The entry that a message with these properties becomes."""
-    facts: dict[str, Any] = {"sys_flag": 0, "born_timestamp": 0, "born_host": HOST, "store_host": HOST}
+    facts: dict[str, Any] = {
+        "sys_flag": 0,
+        "born_timestamp": 0,
+        "born_host": HOST,
+        "store_host": HOST,
+    }
     if batch:
         placed, _ = put_batch(store, [b"body"], topic, properties=properties)
     else:
@@ -36,7 +44,11 @@ def test_the_longest_properties_fit_the_signed_length_of_the_entry_and_one_byte_
     entry = stored(store, longest, batch=batch)
     assert entry_fault(entry, 0, crc_required=with_crc) is None
     at = entry.index(longest) - 2
-    assert int.from_bytes(entry[at : at + 2]) == PROPERTIES_SIZE_MAX == len(longest) + with_crc * CRC_SUFFIX_SIZE
+    assert (
+        int.from_bytes(entry[at : at + 2])
+        == PROPERTIES_SIZE_MAX
+        == len(longest) + with_crc * CRC_SUFFIX_SIZE
+    )
     end = store.log.end
     with pytest.raises(MessageError, match=f"{len(longest) + 1} bytes.*{len(longest)} are allowed"):
         stored(store, b"p" + longest, batch=batch)
@@ -49,20 +61,27 @@ def test_the_longest_properties_fit_the_signed_length_of_the_entry_and_one_byte_
 @pytest.mark.parametrize("batch", [False, True])
 @pytest.mark.parametrize("topic", ["T", LONG_TOPIC])
 @pytest.mark.parametrize("with_crc", [False, True])
-def test_a_message_that_is_stored_again_gets_a_crc_of_its_own(tmp_path: Path, with_crc: bool, topic: str, batch: bool) -> None:
+def test_a_message_that_is_stored_again_gets_a_crc_of_its_own(
+    tmp_path: Path, with_crc: bool, topic: str, batch: bool
+) -> None:
     first = Directory(tmp_path / "first", with_crc=True).open()
     old = stored(first, b"a\x01b\x02")
     first.close()
-    properties = decode_properties(old[old.index(b"a\x01b\x02") :].decode())  # as a client that keeps it sends it back
+    # as a client that keeps it sends it back
+    properties = decode_properties(old[old.index(b"a\x01b\x02") :].decode())
     assert list(properties) == ["a", "__CRC32#"]
-    text = "".join(f"{name}\x01{value}\x02" for name, value in {**properties, "RETRY_TOPIC": "T"}.items())
+    text = "".join(
+        f"{name}\x01{value}\x02" for name, value in {**properties, "RETRY_TOPIC": "T"}.items()
+    )
     store = Directory(tmp_path / "again", with_crc=with_crc).open()
     for again in (text, text[:-1], f"__CRC32#\x01{properties['__CRC32#']}\x02", "a\x01b"):
         offset = store.log.end
         entry = stored(store, again.encode(), topic, batch=batch)
         assert entry_fault(entry, offset, crc_required=with_crc) is None
         assert entry.count(b"__CRC32#") == with_crc
-        assert decode_entry(entry).properties.get("RETRY_TOPIC") == ("T" if "RETRY_TOPIC" in again else None)
+        assert decode_entry(entry).properties.get("RETRY_TOPIC") == (
+            "T" if "RETRY_TOPIC" in again else None
+        )
     store.close()
     assert Directory(tmp_path / "again", with_crc=with_crc).open().log.end == offset + len(entry)
 

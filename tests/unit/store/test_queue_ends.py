@@ -1,4 +1,5 @@
-"""Queues of which files are lost or damaged, also where recovery does not read their messages: they are noticed, and written again."""
+"""Queues of which files are lost or damaged, also where recovery does not read their messages: they
+are noticed, and written again."""
 
 import random
 from pathlib import Path
@@ -49,7 +50,9 @@ DAMAGES = [remove_directory, remove_last_file, remove_first_file, zero_last_unit
 TOPICS = ["gone", "boxed", "busy", "quiet", "packed", "single", "even"]
 
 
-def test_a_kill_reads_from_the_checkpoint_on_and_a_clean_stop_nothing(stopped: tuple[Image, State]) -> None:
+def test_a_kill_reads_from_the_checkpoint_on_and_a_clean_stop_nothing(
+    stopped: tuple[Image, State],
+) -> None:
     image, expected = stopped
     found = check(image, expected)
     assert found.store.recovery is not None
@@ -80,17 +83,24 @@ def test_a_queue_that_lost_files_or_units_is_noticed_and_written_again(
         (remove_last_file, "queues are written again from", 20),
     ],
 )
-def test_the_log_says_which_queue_ended_too_early_and_where_it_ended(damage: Damage, done: str, end: int) -> None:
+def test_the_log_says_which_queue_ended_too_early_and_where_it_ended(
+    damage: Damage, done: str, end: int
+) -> None:
     filled = fill(trimmed=False)
     found = open_store(damage(filled.image(), "quiet"), at_ms=1_000_000)
     (report,) = found.reports
     assert report.startswith(f"a consume queue was not as it should be, {done}")
-    assert f"topic=quiet queue=0: its units end at {end}, and ended at 25 when the log was at " in report
+    assert (
+        f"topic=quiet queue=0: its units end at {end}, and ended at 25 when the log was at "
+        in report
+    )
     found.disk.kill()
     filled.disk.kill()
 
 
-@pytest.mark.parametrize("lost", [[RECORD], [BACKUP], [RECORD, BACKUP]], ids=["file", "backup", "both"])
+@pytest.mark.parametrize(
+    "lost", [[RECORD], [BACKUP], [RECORD, BACKUP]], ids=["file", "backup", "both"]
+)
 def test_the_record_itself_may_be_deleted(stopped: tuple[Image, State], lost: list[Path]) -> None:
     image, expected = stopped
     check(without(image, *lost), expected)
@@ -111,12 +121,17 @@ def test_the_record_may_be_damaged_at_every_byte(stopped: tuple[Image, State]) -
             with pytest.raises(ValueError, match=r"."):
                 decode_known(wrong)
             if source.random() < 0.01:  # a start takes some 30 ms
-                found = open_store({**source.choice([image, remove_directory(image, "quiet")]), RECORD: wrong}, at_ms=2_000_000)
+                found = open_store(
+                    {**source.choice([image, remove_directory(image, "quiet")]), RECORD: wrong},
+                    at_ms=2_000_000,
+                )
                 assert state(found) == expected, f"at {at}"
                 found.disk.kill()
 
 
-def test_a_record_and_its_backup_that_cannot_be_read_are_told_of_and_cost_nothing_else(filled: Opened) -> None:
+def test_a_record_and_its_backup_that_cannot_be_read_are_told_of_and_cost_nothing_else(
+    filled: Opened,
+) -> None:
     found = open_store({**filled.image(), RECORD: b"{", BACKUP: b"{"}, at_ms=1_000_000)
     assert state(found) == state(filled)
     assert found.reports[0].startswith(f"{RECORD} cannot be read (")
@@ -124,10 +139,15 @@ def test_a_record_and_its_backup_that_cannot_be_read_are_told_of_and_cost_nothin
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_a_record_that_another_broker_has_outlived_counts_for_nothing(filled: Opened, known: bool) -> None:
-    """Apache's broker begins the lock file with "lock"; what it deleted is no damage, and it no longer knows it."""
+def test_a_record_that_another_broker_has_outlived_counts_for_nothing(
+    filled: Opened, known: bool
+) -> None:
+    """Apache's broker begins the lock file with "lock"; what it deleted is no damage, and it no
+    longer knows it."""
     image = {**filled.image(), ROOT / "lock": b"lock"}
-    found = open_store(remove_directory(image, "quiet"), at_ms=1_000_000, unknown=() if known else {"quiet"})
+    found = open_store(
+        remove_directory(image, "quiet"), at_ms=1_000_000, unknown=() if known else {"quiet"}
+    )
     assert found.store.recovery is not None
     assert found.store.recovery.rebuilt == known
     assert found.store.max_offset("quiet", 0) == (25 if known else 0)
@@ -137,7 +157,9 @@ def test_a_record_that_another_broker_has_outlived_counts_for_nothing(filled: Op
 
 
 @pytest.mark.parametrize("wrong", [-3, 5])
-def test_a_record_that_says_something_else_of_a_queue_costs_a_rebuild_and_nothing_else(filled: Opened, wrong: int) -> None:
+def test_a_record_that_says_something_else_of_a_queue_costs_a_rebuild_and_nothing_else(
+    filled: Opened, wrong: int
+) -> None:
     image = filled.image()
     known = decode_known(image[RECORD])
     for place in known.places:
@@ -170,7 +192,9 @@ def test_damaged_last_messages_of_a_queue_keep_their_offsets(filled: Opened) -> 
     path = ROOT / "commitlog" / f"{offset // 4096 * 4096:020d}"
     image = with_zeros(image, path, offset % 4096 + 60, offset % 4096 + size)
     for without_its_units in (False, True):
-        found = open_store(remove_directory(image, "single") if without_its_units else image, at_ms=1_000_000)
+        found = open_store(
+            remove_directory(image, "single") if without_its_units else image, at_ms=1_000_000
+        )
         assert {topic: end for topic, (_, end, _) in state(found).items()} == {
             topic: end for topic, (_, end, _) in expected.items()
         }
@@ -191,7 +215,9 @@ def test_eight_places_are_kept_and_the_record_stays_small(filled: Opened) -> Non
 
 def test_a_store_without_a_record_gets_one_at_its_first_start(filled: Opened) -> None:
     found = open_store(without(filled.image(), RECORD, BACKUP), at_ms=1_000_000)
-    assert [place.at for place in decode_known(found.image()[RECORD]).places] == [found.store.log.end]
+    assert [place.at for place in decode_known(found.image()[RECORD]).places] == [
+        found.store.log.end
+    ]
     damaged = remove_last_file(found.image(), "quiet")
     expected = state(found)
     found.disk.kill()

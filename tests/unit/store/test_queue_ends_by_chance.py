@@ -1,11 +1,22 @@
-"""Stores that live a random life (sends, flushes, retention, deleted topics, late saves) and are killed or stopped: no start finds a queue
-that does not fit what was noted, and whatever file of a queue is lost then, every queue comes back as it was."""
+"""Stores that live a random life (sends, flushes, retention, deleted topics, late saves) and are
+killed or stopped: no start finds a queue that does not fit what was noted, and whatever file of a
+queue is lost then, every queue comes back as it was."""
 
 import random
 
 import pytest
 from tests.crash.in_memory import HOST, ROOT, START_MS, Opened
-from tests.unit.store.ended_queues import BACKUP, RECORD, State, clean, files_of, open_store, put, state, without
+from tests.unit.store.ended_queues import (
+    BACKUP,
+    RECORD,
+    State,
+    clean,
+    files_of,
+    open_store,
+    put,
+    state,
+    without,
+)
 
 from turbopump.store.message_store import NewMessage
 
@@ -17,10 +28,22 @@ def live(found: Opened, source: random.Random, *, deleting: bool = True) -> None
     for _ in range(source.randrange(5, 120)):
         chance = source.random()
         if chance < 0.8:
-            put(found, source.choice(TOPICS if source.random() < 0.6 else TOPICS[:1]), source.randrange(400))
+            put(
+                found,
+                source.choice(TOPICS if source.random() < 0.6 else TOPICS[:1]),
+                source.randrange(400),
+            )
         elif chance < 0.84:
             message = NewMessage(b"prepared", b"", 0)
-            found.store.put("a", 0, message, sys_flag=PREPARED, born_timestamp=1, born_host=HOST, store_host=HOST)
+            found.store.put(
+                "a",
+                0,
+                message,
+                sys_flag=PREPARED,
+                born_timestamp=1,
+                born_host=HOST,
+                store_host=HOST,
+            )
         elif chance < 0.92:
             found.flush()
         elif chance < 0.95 and found.loop._due:
@@ -63,13 +86,19 @@ def test_whatever_a_store_has_lived_through_its_queues_fit_and_come_back(seed: i
         there = state(found)
         assert comparable(there, expected) == comparable(expected, there)
         assert found.store.recovery is not None
-        assert (found.store.recovery.rebuilt, found.store.recovery.misfit, found.reports) == (False, None, [])
+        assert (found.store.recovery.rebuilt, found.store.recovery.misfit, found.reports) == (
+            False,
+            None,
+            [],
+        )
     found.disk.kill()
 
 
 @pytest.mark.parametrize("deleting", [False, True])
 @pytest.mark.parametrize("seed", [*range(40), 59, 67, 139])
-def test_a_killed_store_of_which_nothing_is_noted_gives_no_offset_twice(seed: int, deleting: bool) -> None:
+def test_a_killed_store_of_which_nothing_is_noted_gives_no_offset_twice(
+    seed: int, deleting: bool
+) -> None:
     """Whatever file of a queue is lost too, as long as the log has a message of the queue."""
     source = random.Random(seed)
     found = open_store({})
@@ -82,12 +111,16 @@ def test_a_killed_store_of_which_nothing_is_noted_gives_no_offset_twice(seed: in
         found.disk.kill()
         unknown = set("abc") - set(expected)
         there = sorted(topic for topic, (first, end, _) in expected.items() if first < end)
-        for lost in [None, source.choice(files_of(image, source.choice(there)))] if there else [None]:
-            damaged = open_store(without(image, lost) if lost else image, at_ms=now, unknown=unknown)
+        for lost in (
+            [None, source.choice(files_of(image, source.choice(there)))] if there else [None]
+        ):
+            damaged = open_store(
+                without(image, lost) if lost else image, at_ms=now, unknown=unknown
+            )
             told, after = f"without {lost}", state(damaged)
-            assert {topic: max(end, after[topic][1]) for topic, (_, end, _) in expected.items()} == {
-                topic: after[topic][1] for topic in expected
-            }, told
+            assert {
+                topic: max(end, after[topic][1]) for topic, (_, end, _) in expected.items()
+            } == {topic: after[topic][1] for topic in expected}, told
             if not deleting:
                 assert comparable(after, expected) == comparable(expected, after), told
                 assert damaged.store.recovery is not None

@@ -19,7 +19,11 @@ def directory(tmp_path: Path) -> Directory:
 def test_a_queue_that_never_had_a_message(directory: Directory) -> None:
     store = directory.open()
     result = store.get("T", 0, 5, 32)
-    assert (result.status, result.next_offset, result.max_offset) == (GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0)
+    assert (result.status, result.next_offset, result.max_offset) == (
+        GetStatus.NO_MATCHED_LOGIC_QUEUE,
+        0,
+        0,
+    )
     store.queues.find_or_make("T", 0)
     result = store.get("T", 0, 5, 32)
     assert (result.status, result.next_offset) == (GetStatus.NO_MESSAGE_IN_QUEUE, 0)
@@ -45,13 +49,20 @@ def test_an_offset_outside_a_queue_says_where_to_go_on(
     for number in range(3):
         put(store, b"%d" % number)
     result = store.get("T", 0, offset, 32)
-    assert (result.status, result.next_offset, result.min_offset, result.max_offset) == (status, following, 0, 3)
+    assert (result.status, result.next_offset, result.min_offset, result.max_offset) == (
+        status,
+        following,
+        0,
+        3,
+    )
     assert result.count == (3 - offset if status is GetStatus.FOUND else 0)
     store.close()
 
 
 @pytest.mark.parametrize("crashed", [True, False])
-def test_who_comes_from_beyond_a_recovered_queue_gets_what_took_the_lost_offsets(tmp_path: Path, *, crashed: bool) -> None:
+def test_who_comes_from_beyond_a_recovered_queue_gets_what_took_the_lost_offsets(
+    tmp_path: Path, *, crashed: bool
+) -> None:
     directory = Directory(tmp_path / "store")
     store = directory.open()
     for number in range(3):
@@ -63,7 +74,10 @@ def test_who_comes_from_beyond_a_recovered_queue_gets_what_took_the_lost_offsets
     put(store, b"4")
     put(store, b"0", topic="New")
     beyond = store.get("T", 0, 9, 32)
-    assert (beyond.status, beyond.next_offset) == (GetStatus.OFFSET_OVERFLOW_BADLY, 3 if crashed else 5)
+    assert (beyond.status, beyond.next_offset) == (
+        GetStatus.OFFSET_OVERFLOW_BADLY,
+        3 if crashed else 5,
+    )
     assert (beyond.min_offset, beyond.max_offset) == (0, 5)
     assert store.get("New", 0, 9, 32).next_offset == (0 if crashed else 1)
     assert store.get("T", 0, 5, 32).next_offset == 5
@@ -74,45 +88,70 @@ def test_who_comes_from_beyond_a_recovered_queue_gets_what_took_the_lost_offsets
     store.close()
 
 
-def test_a_queue_whose_first_messages_are_gone_starts_at_its_first_one_left(directory: Directory) -> None:
+def test_a_queue_whose_first_messages_are_gone_starts_at_its_first_one_left(
+    directory: Directory,
+) -> None:
     store = directory.open()
     placed = [put(store, b"%d" % number) for number in range(5)]
     queue = store.queue("T", 0)
     assert queue is not None
     queue.raise_min(placed[3].offset)
     result = store.get("T", 0, 0, 32)
-    assert (result.status, result.next_offset, result.min_offset) == (GetStatus.OFFSET_TOO_SMALL, 3, 3)
+    assert (result.status, result.next_offset, result.min_offset) == (
+        GetStatus.OFFSET_TOO_SMALL,
+        3,
+        3,
+    )
     assert bodies(store) == [b"3", b"4"]
     store.close()
 
 
-@pytest.mark.parametrize(("wanted", "given"), [(-1, 1), (0, 1), (1, 1), (7, 7), (32, 32), (33, 32), (2**31 - 1, 32)])
-def test_a_read_gives_as_many_as_wanted_up_to_the_limit(directory: Directory, wanted: int, given: int) -> None:
+@pytest.mark.parametrize(
+    ("wanted", "given"), [(-1, 1), (0, 1), (1, 1), (7, 7), (32, 32), (33, 32), (2**31 - 1, 32)]
+)
+def test_a_read_gives_as_many_as_wanted_up_to_the_limit(
+    directory: Directory, wanted: int, given: int
+) -> None:
     store = directory.open()
     for number in range(50):
         put(store, b"%d" % number)
     result = store.get("T", 0, 4, wanted)
     assert (result.count, result.next_offset) == (given, 4 + given)
-    assert [message.body for message in decode_entries(result.data)] == [b"%d" % number for number in range(4, 4 + given)]
+    assert [message.body for message in decode_entries(result.data)] == [
+        b"%d" % number for number in range(4, 4 + given)
+    ]
     store.close()
 
 
 def limited(tmp_path: Path, **limits: Any) -> Directory:
-    return Directory(tmp_path, segment_size=1 << 20, queue_file_size=2000, limits=ReadLimits(**limits))
+    return Directory(
+        tmp_path, segment_size=1 << 20, queue_file_size=2000, limits=ReadLimits(**limits)
+    )
 
 
-@pytest.mark.parametrize(("bytes_hot", "given"), [(1, 1), (200, 1), (2 * (OVERHEAD + 100), 2), (2 * (OVERHEAD + 100) - 1, 1)])
-def test_a_read_never_splits_a_message_and_always_gives_one(tmp_path: Path, bytes_hot: int, given: int) -> None:
+@pytest.mark.parametrize(
+    ("bytes_hot", "given"),
+    [(1, 1), (200, 1), (2 * (OVERHEAD + 100), 2), (2 * (OVERHEAD + 100) - 1, 1)],
+)
+def test_a_read_never_splits_a_message_and_always_gives_one(
+    tmp_path: Path, bytes_hot: int, given: int
+) -> None:
     store = limited(tmp_path, bytes_hot=bytes_hot).open()
     for _ in range(5):
         put(store, b"x" * 100)
     result = store.get("T", 0, 0, 32)
-    assert (result.count, result.next_offset, len(result.data)) == (given, given, given * (OVERHEAD + 100))
+    assert (result.count, result.next_offset, len(result.data)) == (
+        given,
+        given,
+        given * (OVERHEAD + 100),
+    )
     store.close()
 
 
 def test_cold_messages_come_in_smaller_pieces_than_hot_ones(tmp_path: Path) -> None:
-    store = limited(tmp_path, count_hot=20, count_cold=3, bytes_cold=10_000, hot_size=10 * (OVERHEAD + 2)).open()
+    store = limited(
+        tmp_path, count_hot=20, count_cold=3, bytes_cold=10_000, hot_size=10 * (OVERHEAD + 2)
+    ).open()
     for number in range(40):
         put(store, b"%02d" % number)
     assert store.get("T", 0, 0, 32).count == 3
@@ -139,7 +178,11 @@ def test_a_filter_skips_messages_and_moves_the_place_on(directory: Directory) ->
     assert result.next_offset == 5
     assert bodies(store, accept=wanted) == [b"0", b"2", b"4", b"6", b"8"]
     nothing = store.get("T", 0, 0, 32, frozenset({7}).__contains__)
-    assert (nothing.status, nothing.next_offset, nothing.data) == (GetStatus.NO_MATCHED_MESSAGE, 10, b"")
+    assert (nothing.status, nothing.next_offset, nothing.data) == (
+        GetStatus.NO_MATCHED_MESSAGE,
+        10,
+        b"",
+    )
     store.close()
 
 
@@ -149,7 +192,9 @@ def test_a_filtered_read_looks_at_800_units_and_at_one_file(tmp_path: Path) -> N
         put(store, b"x")
     nothing = frozenset({7}).__contains__
     assert store.get("T", 0, 0, 32, nothing).next_offset == 800
-    assert store.get("T", 0, 800, 32, nothing).next_offset == 1000, "the end of the queue's first file"
+    assert store.get("T", 0, 800, 32, nothing).next_offset == 1000, (
+        "the end of the queue's first file"
+    )
     assert store.get("T", 0, 1000, 32, nothing).next_offset == 1200
     store.close()
 
@@ -166,7 +211,9 @@ def test_messages_of_several_queues_and_segments_are_read_each_in_its_order(tmp_
     store.close()
 
 
-def test_a_hot_unit_that_points_nowhere_ends_the_read_before_it_and_is_repaired_by_the_next(directory: Directory) -> None:
+def test_a_hot_unit_that_points_nowhere_ends_the_read_before_it_and_is_repaired_by_the_next(
+    directory: Directory,
+) -> None:
     store = directory.open()
     for number in range(3):
         put(store, b"%d" % number)
@@ -174,7 +221,10 @@ def test_a_hot_unit_that_points_nowhere_ends_the_read_before_it_and_is_repaired_
     assert queue is not None
     queue.append(1, 1 << 40, 50, 0)
     first = store.get("T", 0, 0, 32)
-    assert ([message.body for message in decode_entries(first.data)], first.next_offset) == ([b"0"], 1)
+    assert ([message.body for message in decode_entries(first.data)], first.next_offset) == (
+        [b"0"],
+        1,
+    )
     assert bodies(store) == [b"0", b"1", b"2"]
     assert "unit 1 of the consume queue of T queue 0 was damaged" in directory.failures[0]
     queue.append(1, -3, -50, 0)
@@ -209,7 +259,11 @@ def test_a_place_in_time_is_the_first_not_before_or_the_last_not_after(
         put(store, b"%d" % now)
     assert store.lookup.offset_at_time("T", 0, timestamp) == lower
     assert store.lookup.offset_at_time("T", 0, timestamp, upper=True) == upper
-    assert store.lookup.offset_at_time("U", 0, timestamp) == store.lookup.offset_at_time("U", 0, timestamp, upper=True) == 0
+    assert (
+        store.lookup.offset_at_time("U", 0, timestamp)
+        == store.lookup.offset_at_time("U", 0, timestamp, upper=True)
+        == 0
+    )
     store.close()
 
 

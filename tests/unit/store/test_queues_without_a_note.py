@@ -1,5 +1,6 @@
-"""Killed stores of which nothing is noted, because that is lost or another broker has had them: the queues are compared with all of the
-log, so that no offset is given twice, and what nobody damaged stays as it is."""
+"""Killed stores of which nothing is noted, because that is lost or another broker has had them: the
+queues are compared with all of the log, so that no offset is given twice, and what nobody damaged
+stays as it is."""
 
 import pytest
 from tests.crash.in_memory import ROOT, Image, Opened
@@ -41,7 +42,9 @@ def image(request: pytest.FixtureRequest, filled: Opened) -> Image:
     return {**filled.image(), ROOT / "lock": b"lock"}
 
 
-def test_a_store_that_lost_nothing_stays_as_it_is_and_is_read_once(filled: Opened, image: Image) -> None:
+def test_a_store_that_lost_nothing_stays_as_it_is_and_is_read_once(
+    filled: Opened, image: Image
+) -> None:
     found = check(image, state(filled))
     recovery = found.store.recovery
     assert recovery is not None
@@ -56,10 +59,13 @@ def test_a_store_that_lost_nothing_stays_as_it_is_and_is_read_once(filled: Opene
 
 @pytest.mark.parametrize(
     ("filled", "topic"),
-    [("whole log", topic) for topic in ("gone", "boxed", *STILL_THERE)] + [("trimmed log", topic) for topic in STILL_THERE],
+    [("whole log", topic) for topic in ("gone", "boxed", *STILL_THERE)]
+    + [("trimmed log", topic) for topic in STILL_THERE],
     indirect=["filled"],
 )
-@pytest.mark.parametrize("damage", [remove_directory, remove_last_file, zero_last_unit, zero_last_file])
+@pytest.mark.parametrize(
+    "damage", [remove_directory, remove_last_file, zero_last_unit, zero_last_file]
+)
 def test_a_queue_that_lost_its_end_is_noticed_and_written_again(
     filled: Opened, image: Image, damage: Damage, topic: str
 ) -> None:
@@ -70,7 +76,9 @@ def test_a_queue_that_lost_its_end_is_noticed_and_written_again(
 
 
 @pytest.mark.parametrize("topic", ["busy", "quiet", "packed", "even"])
-def test_a_queue_that_lost_its_first_file_is_noticed_and_written_again(filled: Opened, image: Image, topic: str) -> None:
+def test_a_queue_that_lost_its_first_file_is_noticed_and_written_again(
+    filled: Opened, image: Image, topic: str
+) -> None:
     """Also in a log that has lost its front, where queues begin in the middle."""
     found = check(remove_first_file(image, topic), state(filled))
     assert found.store.recovery is not None
@@ -81,7 +89,8 @@ def test_the_log_says_which_queue_lacks_which_message(image: Image) -> None:
     found = open_store(remove_last_file(image, "quiet"), at_ms=1_000_000)
     (report,) = found.reports
     assert report.startswith(
-        "a consume queue was not as it should be, all queues and indexes are written again: topic=quiet queue=0"
+        "a consume queue was not as it should be, all queues and indexes are written again: "
+        "topic=quiet queue=0"
     )
     assert "its units end at 20, and the log has 24 at " in report
     found.disk.kill()
@@ -90,7 +99,9 @@ def test_the_log_says_which_queue_lacks_which_message(image: Image) -> None:
 def test_its_progress_is_told(image: Image) -> None:
     """A log of GiB takes seconds."""
     reached: list[tuple[int, int]] = []
-    found = open_store(image, at_ms=1_000_000, on_progress=lambda offset, end: reached.append((offset, end)))
+    found = open_store(
+        image, at_ms=1_000_000, on_progress=lambda offset, end: reached.append((offset, end))
+    )
     assert found.store.recovery is not None
     compared = found.store.recovery.compared
     assert reached[-2:] == [(found.store.log.start, compared), (compared, compared)]
@@ -98,7 +109,9 @@ def test_its_progress_is_told(image: Image) -> None:
 
 
 @pytest.mark.parametrize("topic", ["quiet", "packed", "single"])
-def test_a_topic_that_nobody_knows_any_more_was_deleted(filled: Opened, image: Image, topic: str) -> None:
+def test_a_topic_that_nobody_knows_any_more_was_deleted(
+    filled: Opened, image: Image, topic: str
+) -> None:
     expected = state(filled)
     del expected[topic]
     found = open_store(remove_directory(image, topic), at_ms=1_000_000, unknown={topic})
@@ -127,8 +140,11 @@ def test_a_topic_that_was_deleted_and_made_anew_does_not_get_its_old_messages_ba
 
 @pytest.mark.parametrize("trimmed", [False, True])
 @pytest.mark.parametrize("topic", ["quiet", "packed"])
-def test_when_all_is_written_again_such_a_topic_has_what_came_since_it_was_made_anew(topic: str, trimmed: bool) -> None:
-    """Before, its messages were set apart in a trimmed log, and in another the old ones came behind them."""
+def test_when_all_is_written_again_such_a_topic_has_what_came_since_it_was_made_anew(
+    topic: str, trimmed: bool
+) -> None:
+    """Before, its messages were set apart in a trimmed log, and in another the old ones came behind
+    them."""
     found = fill(trimmed=trimmed)
     found.store.delete_queues(topic, lambda _count: None)
     found.loop.run()
@@ -150,8 +166,8 @@ def test_when_all_is_written_again_such_a_topic_has_what_came_since_it_was_made_
 def test_such_a_topic_has_only_its_new_messages_also_where_the_log_is_read_again(
     topic: str, old_before: int, lost: str
 ) -> None:
-    """It was deleted and made anew behind the checkpoint. Before, its old messages came behind the new ones, or all was written again
-    after each kill."""
+    """It was deleted and made anew behind the checkpoint. Before, its old messages came behind the
+    new ones, or all was written again after each kill."""
     found = open_store({})
     for _ in range(old_before):
         found.put(topic, 0, b"old", "k")
@@ -167,12 +183,20 @@ def test_such_a_topic_has_only_its_new_messages_also_where_the_log_is_read_again
         found.put(topic, 0, b"new", "k")
     found.flush()
     expected = state(found)
-    image = without(found.image(), RECORD, BACKUP) if lost == "lost" else {**found.image(), ROOT / "lock": b"lock"}
+    image = (
+        without(found.image(), RECORD, BACKUP)
+        if lost == "lost"
+        else {**found.image(), ROOT / "lock": b"lock"}
+    )
     found.disk.kill()
     for start in (1, 2, 3):
         again = open_store(image, at_ms=start * 1_000_000)
         assert again.store.recovery is not None
-        assert (again.store.recovery.begun_at > 0, again.store.recovery.rebuilt, again.reports) == (True, False, [])
+        assert (again.store.recovery.begun_at > 0, again.store.recovery.rebuilt, again.reports) == (
+            True,
+            False,
+            [],
+        )
         assert state(again) == expected
         assert again.bodies(topic, 0) == {0: b"new", 1: b"new"}
         image = again.image()
@@ -180,8 +204,11 @@ def test_such_a_topic_has_only_its_new_messages_also_where_the_log_is_read_again
 
 
 @pytest.mark.parametrize("topic", ["quiet", "packed"])
-def test_an_empty_queue_of_a_topic_that_was_made_anew_does_not_get_its_deleted_messages(topic: str) -> None:
-    """Nothing is lost but the note. Before, all was written again, with the deleted messages of that queue."""
+def test_an_empty_queue_of_a_topic_that_was_made_anew_does_not_get_its_deleted_messages(
+    topic: str,
+) -> None:
+    """Nothing is lost but the note. Before, all was written again, with the deleted messages of
+    that queue."""
     found = open_store({})
     for number in range(12):
         found.put(topic, number % 2, b"old", "k")
@@ -210,7 +237,8 @@ def test_an_empty_queue_of_a_topic_that_was_made_anew_does_not_get_its_deleted_m
 def test_a_queue_that_an_earlier_release_let_go_on_behind_its_old_messages_keeps_its_offsets(
     noted: bool, goes_on: bool
 ) -> None:
-    """It wrote the new messages in place of the first old ones and went on where those had ended."""
+    """It wrote the new messages in place of the first old ones and went on where those had
+    ended."""
     found = fill(trimmed=False)
     found.store.delete_queues("quiet", lambda _count: None)
     found.loop.run()
@@ -246,7 +274,9 @@ def test_a_queue_that_an_earlier_release_let_go_on_behind_its_old_messages_keeps
 
 
 @pytest.mark.parametrize("lost", [None, "quiet"])
-def test_a_queue_that_has_no_message_in_the_log_goes_on_where_its_files_tell(lost: str | None) -> None:
+def test_a_queue_that_has_no_message_in_the_log_goes_on_where_its_files_tell(
+    lost: str | None,
+) -> None:
     filled = fill(trimmed=True)
     image = without(filled.image(), RECORD, BACKUP)
     (last,) = files_of(image, "gone")
@@ -279,18 +309,26 @@ def test_damage_in_the_log_is_no_reason_to_write_queues_again(filled: Opened, im
 
 
 def test_without_checkpoint_and_with_an_abort_file_all_of_the_log_is_read(filled: Opened) -> None:
-    """What the documentation tells somebody who knows that files were lost after a clean stop of Apache's broker."""
+    """What the documentation tells somebody who knows that files were lost after a clean stop of
+    Apache's broker."""
     before = open_store(filled.image(), at_ms=1_000_000)
     before.store.close()
-    image = {**remove_directory(before.image(), "quiet"), ROOT / "lock": b"lock", ROOT / "abort": b""}
+    image = {
+        **remove_directory(before.image(), "quiet"),
+        ROOT / "lock": b"lock",
+        ROOT / "abort": b"",
+    }
     before.disk.kill()
     check(without(image, ROOT / "checkpoint"), state(filled))
 
 
 @pytest.mark.parametrize("checkpoint", ["lost", "torn", "empty"])
 @pytest.mark.parametrize("topic", ["quiet", "packed"])
-def test_a_short_log_that_was_stopped_cleanly_is_compared_too_if_its_checkpoint_is_lost(topic: str, checkpoint: str) -> None:
-    """Nothing is noted of a log of one segment, and the checkpoint says how many units there were."""
+def test_a_short_log_that_was_stopped_cleanly_is_compared_too_if_its_checkpoint_is_lost(
+    topic: str, checkpoint: str
+) -> None:
+    """Nothing is noted of a log of one segment, and the checkpoint says how many units there
+    were."""
     found = open_store({})
     for _ in range(3):
         put(found, topic, 20)

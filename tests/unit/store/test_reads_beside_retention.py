@@ -1,4 +1,5 @@
-"""Reads that wait for their turn while retention takes their files away: they come to what is left, and to no error."""
+"""Reads that wait for their turn while retention takes their files away: they come to what is left,
+and to no error."""
 
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -23,7 +24,13 @@ class Trimmed:
     """A reopened store of many small files; ``trim`` does what retention does."""
 
     def __init__(self, root: Path) -> None:
-        config = {"segment_size": 1500, "queue_file_size": 200, "with_crc": True, "index_slots": 7, "index_entries": 20}
+        config = {
+            "segment_size": 1500,
+            "queue_file_size": 200,
+            "with_crc": True,
+            "index_slots": 7,
+            "index_entries": 20,
+        }
         self.directory = Directory(root, **config)
         store = self.directory.open()
         for number in range(COUNT):
@@ -56,8 +63,11 @@ def read(piece: Piece) -> Found:
         return error
 
 
-def driven(steps: Generator[list[Piece] | None, list[Found], Any], at: int, then: Callable[[], None]) -> tuple[Any, bool]:
-    """What a read comes to if ``then`` is called before its step ``at``; and whether it came so far."""
+def driven(
+    steps: Generator[list[Piece] | None, list[Found], Any], at: int, then: Callable[[], None]
+) -> tuple[Any, bool]:
+    """What a read comes to if ``then`` is called before its step ``at``; and whether it came so
+    far."""
     number = 0
     try:
         wanted = next(steps)
@@ -70,7 +80,9 @@ def driven(steps: Generator[list[Piece] | None, list[Found], Any], at: int, then
         return over.value, number > at
 
 
-def questions(store: MessageStore, times: int) -> dict[str, Callable[[], Generator[list[Piece] | None, list[Found], Any]]]:
+def questions(
+    store: MessageStore, times: int
+) -> dict[str, Callable[[], Generator[list[Piece] | None, list[Found], Any]]]:
     lookup = store.lookup
     first, fifth = store.queues.find("T", 0), 5
     assert first is not None
@@ -87,7 +99,15 @@ def questions(store: MessageStore, times: int) -> dict[str, Callable[[], Generat
     }
 
 
-KINDS = ["by offset", "by queue offset", "by key", "by many keys", "place in time", "earliest", "in time"]
+KINDS = [
+    "by offset",
+    "by queue offset",
+    "by key",
+    "by many keys",
+    "place in time",
+    "earliest",
+    "in time",
+]
 
 
 @pytest.mark.parametrize("what", KINDS)
@@ -111,14 +131,20 @@ def test_a_question_is_answered_from_what_is_left(tmp_path: Path, what: str) -> 
 
 @pytest.mark.parametrize("at", range(4))
 @pytest.mark.parametrize("offset", [3, GONE - 2])
-def test_a_pull_is_sent_on_to_the_first_message_there_is(tmp_path: Path, offset: int, at: int) -> None:
+def test_a_pull_is_sent_on_to_the_first_message_there_is(
+    tmp_path: Path, offset: int, at: int
+) -> None:
     trimmed = Trimmed(tmp_path)
     result: GetResult
     result, came = driven(trimmed.store.reader._steps("T", 0, offset, 32, None), at, trimmed.trim)
     assert came or at > 1
     assert result.unreadable is None
     assert result.damages == ()
-    assert result.status in (GetStatus.OFFSET_TOO_SMALL, GetStatus.MESSAGE_WAS_REMOVING, GetStatus.FOUND)
+    assert result.status in (
+        GetStatus.OFFSET_TOO_SMALL,
+        GetStatus.MESSAGE_WAS_REMOVING,
+        GetStatus.FOUND,
+    )
     assert result.next_offset > offset
     assert trimmed.directory.failures == []
 
@@ -145,7 +171,16 @@ def test_the_scrub_finds_nothing_wrong_with_what_is_taken_away(
     trimmed = Trimmed(tmp_path)
     store, found = trimmed.store, list[str]()
     disk, end = TrimmingDisk(at, trimmed.trim), store.log.end
-    scrub = Scrub(disk, store.log, store.queues, lambda: end, 1 << 20, found.append, store.unit_repair, store.index)
+    scrub = Scrub(
+        disk,
+        store.log,
+        store.queues,
+        lambda: end,
+        1 << 20,
+        found.append,
+        store.unit_repair,
+        store.index,
+    )
     now = 0.0
     while not scrub.numbers.passes:
         now += scrub.step(now)

@@ -1,4 +1,5 @@
-"""Opening a directory again: after a clean close, after a kill, and after files were cut, garbled or taken away."""
+"""Opening a directory again: after a clean close, after a kill, and after files were cut, garbled
+or taken away."""
 
 import shutil
 import struct
@@ -168,7 +169,12 @@ def test_damage_in_the_middle_is_set_apart_and_everything_else_is_served(tmp_pat
         over = found.get("T", 0, 0, 32)
         assert (over.count, over.gaps, over.next_offset) == (2, 2, 4)
         inside = found.get("T", 0, 1, 1)
-        assert (inside.status, inside.count, inside.gaps, inside.next_offset) == (GetStatus.MESSAGE_WAS_REMOVING, 0, 2, 3)
+        assert (inside.status, inside.count, inside.gaps, inside.next_offset) == (
+            GetStatus.MESSAGE_WAS_REMOVING,
+            0,
+            2,
+            3,
+        )
         assert put(found, b"next").queue_offset == 4
         found.close()
         again = twin.open()
@@ -281,7 +287,8 @@ def test_an_old_message_in_a_recycled_place_is_not_taken_for_a_new_one(tmp_path:
     twin = directory.copy(tmp_path / "b")
     store.close()
     data = bytearray(last_segment(twin).read_bytes())
-    data[first.log_end : 2 * first.log_end] = data[: first.log_end]  # whole, with a good CRC, but says that it is elsewhere
+    # whole, with a good CRC, but says that it is elsewhere
+    data[first.log_end : 2 * first.log_end] = data[: first.log_end]
     last_segment(twin).write_bytes(bytes(data))
     assert bodies(twin.open()) == [b"first"]
 
@@ -335,11 +342,15 @@ def with_a_long_file(directory: Directory) -> None:
 
 
 def with_an_empty_last_file(directory: Directory) -> None:
-    (queue_files(directory)[-1].parent / f"{len(queue_files(directory)) * 200:020d}").write_bytes(b"")
+    (queue_files(directory)[-1].parent / f"{len(queue_files(directory)) * 200:020d}").write_bytes(
+        b""
+    )
 
 
 def with_a_half_made_last_file(directory: Directory) -> None:
-    (queue_files(directory)[-1].parent / f"{len(queue_files(directory)) * 200:020d}").write_bytes(bytes(100))
+    (queue_files(directory)[-1].parent / f"{len(queue_files(directory)) * 200:020d}").write_bytes(
+        bytes(100)
+    )
 
 
 def with_strange_names(directory: Directory) -> None:
@@ -389,7 +400,9 @@ def test_queue_files_are_rebuilt_from_the_log_whatever_has_become_of_them(
     again.close()
 
 
-def test_a_queue_that_is_gone_after_a_kill_is_rebuilt_from_the_start_of_the_log(tmp_path: Path) -> None:
+def test_a_queue_that_is_gone_after_a_kill_is_rebuilt_from_the_start_of_the_log(
+    tmp_path: Path,
+) -> None:
     directory = Directory(tmp_path / "a")
     store = directory.open()
     fill(store)
@@ -406,7 +419,9 @@ def test_a_queue_that_is_gone_after_a_kill_is_rebuilt_from_the_start_of_the_log(
     found.close()
 
 
-def test_a_kill_between_the_making_of_a_segment_and_its_first_entry_is_no_damage(tmp_path: Path) -> None:
+def test_a_kill_between_the_making_of_a_segment_and_its_first_entry_is_no_damage(
+    tmp_path: Path,
+) -> None:
     for size in (0, 1, 100, SEGMENT):
         directory = Directory(tmp_path / str(size) / "a")
         store = directory.open()
@@ -422,7 +437,9 @@ def test_a_kill_between_the_making_of_a_segment_and_its_first_entry_is_no_damage
         found.close()
 
 
-def test_a_segment_of_another_size_or_a_missing_one_is_named_and_nothing_is_touched(tmp_path: Path) -> None:
+def test_a_segment_of_another_size_or_a_missing_one_is_named_and_nothing_is_touched(
+    tmp_path: Path,
+) -> None:
     directory = Directory(tmp_path / "a")
     store = directory.open()
     fill(store)

@@ -1,4 +1,5 @@
-"""Files that go while somebody still reads them: their names go, their bytes stay until the last reader is done."""
+"""Files that go while somebody still reads them: their names go, their bytes stay until the last
+reader is done."""
 
 import errno
 import os
@@ -36,7 +37,9 @@ def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_removed_segments_can_be_read_until_they_are_closed_and_their_space_is_freed_in_a_thread(tmp_path: Path) -> None:
+def test_removed_segments_can_be_read_until_they_are_closed_and_their_space_is_freed_in_a_thread(
+    tmp_path: Path,
+) -> None:
     owner = Owner()
     disk = SystemDisk(owner.post)
     segments = [disk.create_segment(tmp_path / name, 4096) for name in ("0", "1")]
@@ -57,14 +60,19 @@ def test_removed_segments_can_be_read_until_they_are_closed_and_their_space_is_f
     assert open_files() == before - 4, "two descriptors and two maps"
 
 
-def test_a_file_that_is_gone_already_counts_as_removed_and_one_that_cannot_go_ends_the_row(tmp_path: Path) -> None:
+def test_a_file_that_is_gone_already_counts_as_removed_and_one_that_cannot_go_ends_the_row(
+    tmp_path: Path,
+) -> None:
     disk = SystemDisk()
     segments = [disk.create_segment(tmp_path / name, 4096) for name in ("0", "1", "2")]
     (tmp_path / "0").unlink()
     (tmp_path / "1").unlink()
     (tmp_path / "1").mkdir()
     outcomes: list[tuple[int, int | None]] = []
-    disk.start_remove(segments, lambda gone, error: outcomes.append((gone, error.errno if error is not None else None)))
+    disk.start_remove(
+        segments,
+        lambda gone, error: outcomes.append((gone, error.errno if error is not None else None)),
+    )
     assert outcomes == [(1, errno.EISDIR)]
     assert (tmp_path / "2").exists()
 

@@ -29,7 +29,8 @@ HOUR_MS = 3_600_000
 ALWAYS = RetentionRules(hours=frozenset(range(24)))
 INDEXED: dict[str, Any] = {"index_slots": 10, "index_entries": 8}
 BODIES = [b"%03d " % number + b"x" * 900 for number in range(40)]
-"""Four to a segment of 4096: ten segments, four queue files of ten units, six index files of seven messages."""
+"""Four to a segment of 4096: ten segments, four queue files of ten units, six index files of seven
+messages."""
 
 
 def keep_for(directory: Directory, **rules: Any) -> Directory:
@@ -82,7 +83,9 @@ def test_old_segments_go_and_queues_and_indexes_begin_where_the_log_does(tmp_pat
 
     assert clean(store)
     assert store.log.start == 5 * 4096
-    assert [path.name for path in segments(directory)] == [f"{number * 4096:020d}" for number in range(5, 10)]
+    assert [path.name for path in segments(directory)] == [
+        f"{number * 4096:020d}" for number in range(5, 10)
+    ]
     assert store.min_offset("T", 0) == 20
     assert bodies(store) == BODIES[20:]
     first_queue_file = min(directory.paths.consume_queue("T", 0).iterdir())
@@ -100,7 +103,11 @@ def test_old_segments_go_and_queues_and_indexes_begin_where_the_log_does(tmp_pat
 
     again = directory.open()
     assert again.recovery is not None
-    assert (again.recovery.clean, again.recovery.rebuilt, again.recovery.entries) == (True, False, 0)
+    assert (again.recovery.clean, again.recovery.rebuilt, again.recovery.entries) == (
+        True,
+        False,
+        0,
+    )
     assert bodies(again) == [*BODIES[20:], b"next"]
     again.close()
 
@@ -195,7 +202,9 @@ def test_a_segment_stays_until_the_units_of_its_messages_are_on_the_disk(tmp_pat
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_queue_whose_messages_are_all_gone_goes_on_at_its_next_offset(tmp_path: Path, killed: bool) -> None:
+def test_a_queue_whose_messages_are_all_gone_goes_on_at_its_next_offset(
+    tmp_path: Path, killed: bool
+) -> None:
     directory = keep_for(Directory(tmp_path / "a"))
     store = directory.open()
     fill(store, "quiet", BODIES[:12])
@@ -253,13 +262,18 @@ def test_a_segment_that_cannot_be_removed_stays_and_so_do_those_behind_it(
         clean(store)
     assert store.log.start == 0
     assert bodies(store) == BODIES
-    assert "cannot be deleted (Read-only file system): trying again with the next round" in directory.failures[-1]
+    assert (
+        "cannot be deleted (Read-only file system): trying again with the next round"
+        in directory.failures[-1]
+    )
     clean(store)
     assert store.log.start == 4 * 4096
     store.close()
 
 
-def test_a_segment_whose_age_cannot_be_asked_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_whose_age_cannot_be_asked_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     directory = keep_for(Directory(tmp_path))
     store = directory.open()
     fill(store)
@@ -281,7 +295,8 @@ class Machine:
 
     def __init__(self, seed: int, *roots: Path) -> None:
         self.loop = SimulatedLoop(seed)
-        self.loop.set_exception_handler(lambda _loop, _context: None)  # PowerCut, in what was under way
+        # PowerCut, in what was under way
+        self.loop.set_exception_handler(lambda _loop, _context: None)
         self.clock = SimulatedClock(self.loop)
         self.disk = SimulatedDisk(self.loop, random.Random(seed), self.clock)
         self.disk.sync_seconds = (0.001, 0.001)
@@ -302,17 +317,22 @@ class Machine:
         self.run(1)
         for directory in self.disk.directories:
             self.disk.sync_directory(directory)
-        self.disk.strict_directories = True  # from now on each directory loses on its own what was not synced
+        # from now on each directory loses on its own what was not synced
+        self.disk.strict_directories = True
 
     def open(self) -> MessageStore:
-        self.store = MessageStore.open(self.config, self.disk.mount(), self.clock, lambda _text: None)
+        self.store = MessageStore.open(
+            self.config, self.disk.mount(), self.clock, lambda _text: None
+        )
         return self.store
 
     def put(self, topic: str) -> int:
         body = b"%s %d " % (topic.encode(), len(self.kept[topic])) + b"x" * 900
         key = f"k{len(self.kept[topic])}"
         message = NewMessage(body, f"KEYS\x01{key}\x02".encode(), 0, keys=key)
-        placed = self.store.put(topic, 0, message, sys_flag=0, born_timestamp=0, born_host=HOST, store_host=HOST)
+        placed = self.store.put(
+            topic, 0, message, sys_flag=0, born_timestamp=0, born_host=HOST, store_host=HOST
+        )
         self.kept[topic].append(body)
         return placed.queue_offset
 
@@ -338,7 +358,8 @@ class Machine:
         self.run(5)
 
     def check(self) -> None:
-        """Every message from the log's beginning on is there, in order, and offsets go on where they were."""
+        """Every message from the log's beginning on is there, in order, and offsets go on where
+        they were."""
         for topic, wanted in self.kept.items():
             first, end = self.store.min_offset(topic, 0), self.store.max_offset(topic, 0)
             assert end == len(wanted)
@@ -349,7 +370,9 @@ class Machine:
             assert unit is not None or self.store.log.start > 0
             assert self.put(topic) == end
             for index in range(first, end):
-                assert self.store.lookup.find_by_key(topic, f"k{index}", 0, 1 << 60), "its index entry is there"
+                assert self.store.lookup.find_by_key(topic, f"k{index}", 0, 1 << 60), (
+                    "its index entry is there"
+                )
         marks = list(self.store.log.walk(self.store.log.start))
         assert len(marks) == sum(len(bodies(self.store, topic)) for topic in self.kept), (
             "every message of the log is in its queue"
@@ -374,13 +397,17 @@ def kill_at(disk: SimulatedDisk, loop: SimulatedLoop, nth: int) -> None:
 
 
 @pytest.mark.parametrize("roots", [(), (Path("/one/log"), Path("/two/log"))])
-def test_a_crash_at_any_step_of_a_round_leaves_a_log_without_its_front_and_queues_that_fit_it(roots: tuple[Path, ...]) -> None:
+def test_a_crash_at_any_step_of_a_round_leaves_a_log_without_its_front_and_queues_that_fit_it(
+    roots: tuple[Path, ...],
+) -> None:
     machine = Machine(0, *roots)
     before = machine.disk.operations
     machine.clean()
     steps = machine.disk.operations - before
     assert machine.store.log.start == 4 * 4096
-    assert steps > 12, "four segments, each with its directory; queue files, index files and the note of them"
+    assert steps > 12, (
+        "four segments, each with its directory; queue files, index files and the note of them"
+    )
     machine.check()
     started = set()
     for power in (False, True):

@@ -7,7 +7,17 @@ from pathlib import Path
 
 import pytest
 from tests.unit.store.directory import Directory, bodies, put
-from tests.unit.store.test_retention import ALWAYS, BODIES, INDEXED, clean, fill, flush, keep_for, make_old, segments
+from tests.unit.store.test_retention import (
+    ALWAYS,
+    BODIES,
+    INDEXED,
+    clean,
+    fill,
+    flush,
+    keep_for,
+    make_old,
+    segments,
+)
 
 from turbopump.store.disk import SystemDisk
 from turbopump.store.message_store import MessageStore
@@ -55,7 +65,9 @@ def test_queue_files_that_cannot_be_removed_stay_and_the_queue_begins_where_the_
         patched.setattr(os, "unlink", refusing(queue))
         clean(store)
     assert sorted(queue.iterdir()) == files
-    assert directory.failures == ["files of queues cannot be deleted: [Errno 30] Read-only file system"]
+    assert directory.failures == [
+        "files of queues cannot be deleted: [Errno 30] Read-only file system"
+    ]
     assert bodies(store) == BODIES[20:]
     store.close()
 
@@ -69,7 +81,10 @@ def test_index_files_that_cannot_be_removed_are_told_of_and_found_no_more(
         patched.setattr(os, "unlink", refusing(directory.paths.index))
         clean(store)
     assert sorted(directory.paths.index.iterdir()) == files
-    assert directory.failures == ["index files cannot be deleted, the next start tries again: [Errno 30] Read-only file system"]
+    assert directory.failures == [
+        "index files cannot be deleted, the next start tries again: "
+        "[Errno 30] Read-only file system"
+    ]
     assert bodies(store) == BODIES[20:]
     store.close()
 
@@ -90,7 +105,10 @@ def test_index_files_go_also_where_it_cannot_be_noted_which_are_left(
         while following[-1] is not Next.NOTHING:
             store.retention.trim_next(following.append)
     assert before - len(list(directory.paths.index.iterdir())) == 2
-    assert "which index files there are cannot be noted, the next start fills them again: " in directory.failures[-1]
+    assert (
+        "which index files there are cannot be noted, the next start fills them again: "
+        in directory.failures[-1]
+    )
     store.close()
 
 

@@ -1,4 +1,5 @@
-"""The next file of the log is made beside the loop: who needs it sooner is told to come again, if somebody tells when."""
+"""The next file of the log is made beside the loop: who needs it sooner is told to come again, if
+somebody tells when."""
 
 import errno
 from collections.abc import Callable
@@ -36,7 +37,9 @@ class Later(SystemDisk):
 
 def opened(tmp_path: Path) -> tuple[MessageStore, Later]:
     directory, disk = Directory(tmp_path), Later()
-    return MessageStore.open(directory.config, disk, directory.clock, directory.failures.append), disk
+    return MessageStore.open(
+        directory.config, disk, directory.clock, directory.failures.append
+    ), disk
 
 
 def fill(store: MessageStore) -> int:
@@ -51,7 +54,9 @@ def fill(store: MessageStore) -> int:
     raise AssertionError("there always was room")
 
 
-def test_a_message_that_needs_a_file_in_the_making_is_refused_until_it_is_there(tmp_path: Path) -> None:
+def test_a_message_that_needs_a_file_in_the_making_is_refused_until_it_is_there(
+    tmp_path: Path,
+) -> None:
     store, disk = opened(tmp_path)
     told: list[str] = []
     store.log.files.on_spare = lambda: told.append("there is room")

@@ -1,4 +1,5 @@
-"""A store whose files lie in several places: where new ones go, and what is refused when one of the places is missing."""
+"""A store whose files lie in several places: where new ones go, and what is refused when one of the
+places is missing."""
 
 import errno
 import os
@@ -63,7 +64,9 @@ def test_new_segments_go_round_the_roots_and_a_start_finds_them_all(tmp_path: Pa
     for body in BODIES[:4]:
         put(store, body)
     store.close()
-    assert directory.segments("a")[-1] == 6, "as Apache's broker would have it, whatever the order in which they are named"
+    assert directory.segments("a")[-1] == 6, (
+        "as Apache's broker would have it, whatever the order in which they are named"
+    )
 
 
 def test_a_kill_loses_nothing_of_any_root(tmp_path: Path) -> None:
@@ -145,14 +148,22 @@ def test_a_root_that_is_missing_refuses_the_start_and_nothing_is_changed(
     directory = Spread(here)
     if not directory.segments(root):
         return  # with three messages there is nothing in b that could be missed
-    before = {path: path.read_bytes() for path in here.rglob("*") if path.is_file() and path.name != "lock"}
+    before = {
+        path: path.read_bytes()
+        for path in here.rglob("*")
+        if path.is_file() and path.name != "lock"
+    }
     take(here / root)
     with pytest.raises(StoreDamagedError, match=r"mounted\?"):
         directory.open()
     if (here / root).exists():
         (here / root).rmdir()
     (here / "elsewhere").rename(here / root)
-    after = {path: path.read_bytes() for path in here.rglob("*") if path.is_file() and path.name != "lock"}
+    after = {
+        path: path.read_bytes()
+        for path in here.rglob("*")
+        if path.is_file() and path.name != "lock"
+    }
     assert after == before
     again = directory.open()
     assert bodies(again) == wanted
@@ -177,7 +188,9 @@ def test_a_single_log_directory_that_is_missing_refuses_the_start_too(tmp_path: 
     put(store, b"precious")
     store.close()
     directory.paths.commit_log.rename(tmp_path / "elsewhere")
-    with pytest.raises(StoreDamagedError, match=r"commitlog is not there, but the log has segments"):
+    with pytest.raises(
+        StoreDamagedError, match=r"commitlog is not there, but the log has segments"
+    ):
         directory.open()
     (tmp_path / "elsewhere").rename(directory.paths.commit_log)
     again = directory.open()
@@ -192,7 +205,11 @@ def test_the_same_segment_in_two_roots_is_refused(tmp_path: Path) -> None:
     directory.filled().close()
     name = f"{2 * 4096:020d}"
     shutil.copy(tmp_path / "a" / name, tmp_path / "b" / name)
-    with pytest.raises(StoreDamagedError, match=rf"a/{name} and .*b/{name} are the same part of the log: move the one"):
+    with pytest.raises(
+        StoreDamagedError,
+        match=rf"a/{name} and .*b/{name} are the same part of "
+        r"the log: move the one",
+    ):
         directory.open()
 
 
@@ -229,15 +246,23 @@ def test_segments_of_every_root_are_deleted_in_the_order_of_the_log(tmp_path: Pa
     again.close()
 
 
-def test_a_directory_that_cannot_be_used_is_named_with_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_cannot_be_used_is_named_with_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StoreError, match=r"file/log cannot be made \(Not a directory\): see storePathCommitLog"):
+    with pytest.raises(
+        StoreError,
+        match=r"file/log cannot be made \(Not a directory\): see "
+        r"storePathCommitLog",
+    ):
         Spread(tmp_path, "file/log").open()
     with pytest.raises(StoreError, match="see storePathConsumeQueue"):
         Spread(tmp_path, consume_queue_directory=tmp_path / "file").open()
     with monkeypatch.context() as patched:
         patched.setattr(SystemDisk, "is_writable", lambda _disk, path: path != tmp_path / "b")
-        with pytest.raises(StoreError, match="b cannot be written by this user, or lies on a read-only file system"):
+        with pytest.raises(
+            StoreError, match="b cannot be written by this user, or lies on a read-only file system"
+        ):
             Spread(tmp_path).open()
     Spread(tmp_path).open().close()
 
@@ -251,7 +276,9 @@ ELSEWHERE = {
 
 
 def test_queues_indexes_checkpoint_and_abort_file_may_lie_elsewhere(tmp_path: Path) -> None:
-    places = {field: tmp_path / "elsewhere" / f"my {name}" for field, (_, name) in ELSEWHERE.items()}
+    places = {
+        field: tmp_path / "elsewhere" / f"my {name}" for field, (_, name) in ELSEWHERE.items()
+    }
     directory = Spread(tmp_path, **places)
     directory.config = replace(directory.config, index_slots=10, index_entries=8)
     store = directory.open()
@@ -265,7 +292,11 @@ def test_queues_indexes_checkpoint_and_abort_file_may_lie_elsewhere(tmp_path: Pa
     assert [field for field, path in places.items() if not path.exists()] == ["abort_file"]
     again = directory.open()
     assert again.recovery is not None
-    assert (again.recovery.clean, again.recovery.entries, again.recovery.rebuilt) == (True, 0, False)
+    assert (again.recovery.clean, again.recovery.entries, again.recovery.rebuilt) == (
+        True,
+        0,
+        False,
+    )
     assert bodies(again) == BODIES
     again.close()
 
@@ -281,7 +312,11 @@ def test_what_lies_at_the_usual_place_is_not_passed_over(tmp_path: Path, field: 
     store.close()
     (tmp_path / "store" / "abort").write_bytes(b"1")
     moved = Spread(tmp_path, **{field: tmp_path / "elsewhere" / name})
-    with pytest.raises(StoreError, match=rf"{key} names .*, but the store has .*{name}: move it there, or leave {key} out"):
+    with pytest.raises(
+        StoreError,
+        match=rf"{key} names .*, but the store has .*{name}: move it "
+        rf"there, or leave {key} out",
+    ):
         moved.open()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "store" / name).rename(tmp_path / "elsewhere" / name)
@@ -297,17 +332,25 @@ def test_segments_at_the_usual_place_are_not_passed_over_either(tmp_path: Path) 
     store.close()
     (tmp_path / "store" / "turbopump.json").unlink()
     (tmp_path / "store" / "turbopump.json.bak").unlink()
-    with pytest.raises(StoreError, match=r"commitlog has segments, but storePathCommitLog leaves it out"):
+    with pytest.raises(
+        StoreError,
+        match=r"commitlog has segments, but storePathCommitLog leaves "
+        r"it out",
+    ):
         Spread(tmp_path).open()
     (tmp_path / "linked").symlink_to(usual.paths.commit_log)
-    for left in (Spread(tmp_path, "linked"), Spread(tmp_path, "a", read_only_commit_logs=(usual.paths.commit_log,))):
+    for left in (
+        Spread(tmp_path, "linked"),
+        Spread(tmp_path, "a", read_only_commit_logs=(usual.paths.commit_log,)),
+    ):
         found = left.open()
         assert bodies(found) == [b"precious"]
         found.close()
 
 
 class Disks:
-    """A store with its log on two simulated disks, each a file system of its own, mounted where the roots are."""
+    """A store with its log on two simulated disks, each a file system of its own, mounted where the
+    roots are."""
 
     def __init__(self, sizes: tuple[int, int]) -> None:
         self.loop = SimulatedLoop(1)
@@ -316,7 +359,9 @@ class Disks:
         self.roots = (Path("/one"), Path("/two"))
         self.disk.capacities = dict(zip(self.roots, sizes, strict=True))
         self.clock = clock
-        self.config = StoreConfig(StorePaths(Path("/store"), self.roots), segment_size=4096, queue_file_size=2000)
+        self.config = StoreConfig(
+            StorePaths(Path("/store"), self.roots), segment_size=4096, queue_file_size=2000
+        )
         self.store = self.open()
 
     def open(self) -> MessageStore:
@@ -346,10 +391,13 @@ def test_roots_that_are_disks_of_their_own_get_their_next_segment_ahead_by_its_o
     assert bodies(disks.open()) == [*BODIES, b"next"]
 
 
-def test_a_root_without_room_leaves_the_log_to_the_other_and_only_when_none_has_any_sends_are_refused() -> None:
+def test_a_root_without_room_leaves_the_log_to_the_other_and_only_when_none_has_any_sends_are_refused() -> (
+    None
+):
     disks = Disks((2 * 4096, 4 * 4096))
     sent = []
-    with pytest.raises(StoreClosedError, match=r"there is no room for a file of 4096 bytes in /(one|two)"):  # noqa: PT012
+    no_room = r"there is no room for a file of 4096 bytes in /(one|two)"
+    with pytest.raises(StoreClosedError, match=no_room):  # noqa: PT012
         for number in range(100):
             put(disks.store, b"%d " % number + b"x" * 900)
             sent.append(number)

@@ -1,4 +1,5 @@
-"""The scrub: damage and wrong units are found once each, whatever is read meanwhile, in slices, and the log is left as it was."""
+"""The scrub: damage and wrong units are found once each, whatever is read meanwhile, in slices, and
+the log is left as it was."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -32,9 +33,13 @@ class Scrubbed:
     """A store of a few segments, and its scrub."""
 
     def __init__(self, root: Path, **config: Any) -> None:
-        self.directory = Directory(root, segment_size=4096, queue_file_size=UNIT_SIZE * 50, with_crc=True, **config)
+        self.directory = Directory(
+            root, segment_size=4096, queue_file_size=UNIT_SIZE * 50, with_crc=True, **config
+        )
         self.store = self.directory.open()
-        self.placed = [put(self.store, b"%03d" % number * 40, queue_id=number % 2) for number in range(60)]
+        self.placed = [
+            put(self.store, b"%03d" % number * 40, queue_id=number % 2) for number in range(60)
+        ]
         self.store.flusher.flush_all_now()
         self.found: list[str] = []
         self.scrub = self.make()
@@ -43,7 +48,13 @@ class Scrubbed:
     def make(self) -> Scrub:
         store = self.store
         return Scrub(
-            SystemDisk(), store.log, store.queues, lambda: store.flushed.value, RATE, self.found.append, store.unit_repair
+            SystemDisk(),
+            store.log,
+            store.queues,
+            lambda: store.flushed.value,
+            RATE,
+            self.found.append,
+            store.unit_repair,
         )
 
     def passed(self) -> int:
@@ -75,8 +86,16 @@ def scrubbed(tmp_path: Path, residence: str) -> Scrubbed:
 def test_a_whole_log_is_read_to_its_end_and_nothing_is_found(scrubbed: Scrubbed) -> None:
     scrubbed.passed()
     numbers = scrubbed.scrub.numbers
-    assert (numbers.bytes_checked, numbers.position) == (scrubbed.store.log.end, scrubbed.store.log.end)
-    assert (numbers.entries_checked, numbers.passes, numbers.damaged_ranges, numbers.wrong_units) == (60, 1, 0, 0)
+    assert (numbers.bytes_checked, numbers.position) == (
+        scrubbed.store.log.end,
+        scrubbed.store.log.end,
+    )
+    assert (
+        numbers.entries_checked,
+        numbers.passes,
+        numbers.damaged_ranges,
+        numbers.wrong_units,
+    ) == (60, 1, 0, 0)
     assert scrubbed.found == []
 
 
@@ -103,7 +122,10 @@ def test_a_damaged_entry_is_found_once_with_its_range_and_everything_else_is_sti
 
 
 def test_damage_up_to_the_end_of_a_segment_does_not_hide_the_next_one(scrubbed: Scrubbed) -> None:
-    last = max((placed for placed in scrubbed.placed if placed.log_end <= 4096), key=lambda placed: placed.offset)
+    last = max(
+        (placed for placed in scrubbed.placed if placed.log_end <= 4096),
+        key=lambda placed: placed.offset,
+    )
     scrubbed.change(last.log_end, b"\xff" * 8)  # the blank
     scrubbed.passed()
     assert scrubbed.scrub.numbers.entries_checked == 60
@@ -126,7 +148,9 @@ def test_a_log_without_crc_that_should_have_one_is_damage(tmp_path: Path) -> Non
         (bytes(20), "points to 0, 0 bytes"),
     ],
 )
-def test_a_unit_that_does_not_point_to_its_message_is_repaired(scrubbed: Scrubbed, unit: bytes, what: str) -> None:
+def test_a_unit_that_does_not_point_to_its_message_is_repaired(
+    scrubbed: Scrubbed, unit: bytes, what: str
+) -> None:
     queue = scrubbed.store.queue("T", 1)
     assert queue is not None
     whole = queue.units(0, 30)
@@ -154,7 +178,8 @@ def test_a_tags_code_that_is_not_the_message_s_is_repaired(scrubbed: Scrubbed) -
         scrubbed.passed()
         assert queue.units(0, 31) == whole
     assert scrubbed.found == [
-        f"the scrub found that unit {index} of the consume queue of T queue 0 holds the tags code {tags}, "
+        f"the scrub found that unit {index} of the consume queue of T queue 0 holds the tags "
+        f"code {tags}, "
         f"that of its message is {right}: it is repaired"
         for index, tags, right in ((3, 77, 0), (30, 0, tags_code("a")))
     ], "told once, whatever else becomes of it"
@@ -163,7 +188,9 @@ def test_a_tags_code_that_is_not_the_message_s_is_repaired(scrubbed: Scrubbed) -
     assert extended is not None
     queue.rewrite(5, *extended[:2], EXTENDED_TAGS_MAX)
     scrubbed.passed()
-    assert queue.unit(5) == (*extended[:2], EXTENDED_TAGS_MAX), "Apache's way to say that more is known elsewhere"
+    assert queue.unit(5) == (*extended[:2], EXTENDED_TAGS_MAX), (
+        "Apache's way to say that more is known elsewhere"
+    )
 
 
 def test_a_topic_that_was_made_anew_has_no_wrong_units(scrubbed: Scrubbed) -> None:
@@ -187,7 +214,9 @@ def test_what_has_no_unit_by_design_is_no_finding(scrubbed: Scrubbed) -> None:
     assert scrubbed.found == []
 
 
-def test_it_goes_on_over_what_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_goes_on_over_what_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scrubbed = Scrubbed(tmp_path, index_entries=0)
     monkeypatch.setattr(MappedSegment, "read_cached", lambda _self, _at, _size: None)
     plain = MappedSegment.read_cold
@@ -205,12 +234,17 @@ def test_it_goes_on_over_what_cannot_be_read(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(MappedSegment, "read_cold", read)
     scrubbed.passed()
     ranges = [text for text in scrubbed.found if "commit log damaged" in text]
-    assert ranges == ["the scrub found bytes 4096 to 8192 of the commit log damaged: it cannot be read (Input/output error)"]
+    assert ranges == [
+        "the scrub found bytes 4096 to 8192 of the commit log damaged: it cannot "
+        "be read (Input/output error)"
+    ]
     units = [text for text in scrubbed.found if "cannot be read" in text and "unit" in text]
     assert units, "of the queue as well"
 
 
-def test_files_that_retention_takes_away_are_no_damage(scrubbed: Scrubbed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_retention_takes_away_are_no_damage(
+    scrubbed: Scrubbed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(scrub_module, "SLICE_ENTRIES", 3)
     log = scrubbed.store.log
     while not 4096 < scrubbed.scrub.numbers.position < 8192:
@@ -221,7 +255,9 @@ def test_files_that_retention_takes_away_are_no_damage(scrubbed: Scrubbed, monke
     assert [text for text in scrubbed.found if "commit log damaged" in text] == []
 
 
-def test_a_pass_is_made_once_a_day_in_slices_at_the_given_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_is_made_once_a_day_in_slices_at_the_given_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(scrub_module, "SLICE_ENTRIES", 7)
     scrubbed = Scrubbed(tmp_path)
     assert scrubbed.scrub.step(0.0) == FIRST_REST_S, "a start has enough to do"
@@ -246,10 +282,14 @@ def test_what_is_not_flushed_yet_is_left_for_the_next_pass(scrubbed: Scrubbed) -
     assert scrubbed.scrub.numbers.entries_checked == 60
 
 
-def test_what_was_not_in_memory_is_let_go_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_not_in_memory_is_let_go_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scrubbed = Scrubbed(tmp_path)
     gone: list[tuple[str, int]] = []
-    monkeypatch.setattr(MappedSegment, "evict", lambda self, at, size: gone.append((self.path.parent.name, size)))
+    monkeypatch.setattr(
+        MappedSegment, "evict", lambda self, at, size: gone.append((self.path.parent.name, size))
+    )
     scrubbed.passed()
     assert gone == [], "it was in memory"
     monkeypatch.setattr(MappedSegment, "read_cached", lambda _self, _at, _size: None)
@@ -277,12 +317,16 @@ def test_the_log_is_left_as_it_was(scrubbed: Scrubbed) -> None:
     assert served(scrubbed.store) > 0
 
 
-def test_nothing_is_checked_while_a_thread_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_checked_while_a_thread_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(MappedSegment, "read_cached", lambda _self, _at, _size: None)
     held: list[Callable[[], None]] = []
     plain = SystemDisk.start_read
 
-    def start_read(disk: SystemDisk, pieces: list[Piece], done: Callable[[list[Found]], None]) -> None:
+    def start_read(
+        disk: SystemDisk, pieces: list[Piece], done: Callable[[list[Found]], None]
+    ) -> None:
         held.append(lambda: plain(disk, pieces, done))
 
     scrubbed = Scrubbed(tmp_path)
@@ -315,7 +359,9 @@ def test_bytes_like_the_beginning_of_a_message_are_not_taken_for_one(scrubbed: S
 def test_a_segment_without_a_good_message_is_searched_through_and_the_next_one_is_checked(
     tmp_path: Path, residence: str
 ) -> None:
-    directory = Directory(tmp_path, segment_size=300_000, queue_file_size=UNIT_SIZE * 50, with_crc=True)
+    directory = Directory(
+        tmp_path, segment_size=300_000, queue_file_size=UNIT_SIZE * 50, with_crc=True
+    )
     store = directory.open()
     for _ in range(4):
         put(store, b"x" * 140_000)
@@ -323,18 +369,32 @@ def test_a_segment_without_a_good_message_is_searched_through_and_the_next_one_i
     file = store.log.files.files[0]
     file.buffer[:] = b"\xda\xa3\x20\xa7" * 75_000
     found: list[str] = []
-    scrub = Scrub(SystemDisk(), store.log, store.queues, lambda: store.flushed.value, RATE, found.append, store.unit_repair)
+    scrub = Scrub(
+        SystemDisk(),
+        store.log,
+        store.queues,
+        lambda: store.flushed.value,
+        RATE,
+        found.append,
+        store.unit_repair,
+    )
     now = 0.0
     while not scrub.numbers.passes:
         now += scrub.step(now)
     assert (scrub.numbers.entries_checked, scrub.numbers.damaged_bytes) == (2, 300_000)
     (text,) = found
-    assert text.startswith("the scrub found bytes 0 to 300000 of the commit log damaged: totalSize ")
+    assert text.startswith(
+        "the scrub found bytes 0 to 300000 of the commit log damaged: totalSize "
+    )
 
 
-def test_a_bad_sector_costs_the_messages_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bad_sector_costs_the_messages_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(MappedSegment, "read_cached", lambda _self, _at, _size: None)
-    directory = Directory(tmp_path, segment_size=1 << 20, queue_file_size=UNIT_SIZE * 50, with_crc=True)
+    directory = Directory(
+        tmp_path, segment_size=1 << 20, queue_file_size=UNIT_SIZE * 50, with_crc=True
+    )
     store = directory.open()
     placed = [put(store, b"%d" % number * 10_000) for number in range(6)]
     store.flusher.flush_all_now()
@@ -349,18 +409,29 @@ def test_a_bad_sector_costs_the_messages_on_it(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(MappedSegment, "read_cold", read)
     found: list[str] = []
-    scrub = Scrub(SystemDisk(), store.log, store.queues, lambda: store.flushed.value, RATE, found.append, store.unit_repair)
+    scrub = Scrub(
+        SystemDisk(),
+        store.log,
+        store.queues,
+        lambda: store.flushed.value,
+        RATE,
+        found.append,
+        store.unit_repair,
+    )
     now = 0.0
     while not scrub.numbers.passes:
         now += scrub.step(now)
     assert scrub.numbers.entries_checked == 5
     (text,) = found
     assert text == (
-        f"the scrub found bytes {placed[2].offset} to {placed[3].offset} of the commit log damaged: it cannot be read (Input/output error)"
+        f"the scrub found bytes {placed[2].offset} to {placed[3].offset} of the commit log "
+        "damaged: it cannot be read (Input/output error)"
     )
 
 
-def test_many_queues_are_compared_with_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_queues_are_compared_with_bounded_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(scrub_module, "_QUEUES_MAX", 2)
     directory = Directory(tmp_path, segment_size=1 << 20, queue_file_size=UNIT_SIZE * 50)
     store = directory.open()
@@ -368,7 +439,15 @@ def test_many_queues_are_compared_with_bounded_memory(tmp_path: Path, monkeypatc
         put(store, b"x", f"T{number % 5}", number % 3)
     store.flusher.flush_all_now()
     found: list[str] = []
-    scrub = Scrub(SystemDisk(), store.log, store.queues, lambda: store.flushed.value, RATE, found.append, store.unit_repair)
+    scrub = Scrub(
+        SystemDisk(),
+        store.log,
+        store.queues,
+        lambda: store.flushed.value,
+        RATE,
+        found.append,
+        store.unit_repair,
+    )
     now = 0.0
     while not scrub.numbers.passes:
         now += scrub.step(now)

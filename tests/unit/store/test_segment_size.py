@@ -26,12 +26,17 @@ def written(root: Path, numbers: int = 10, *, kept: int = 0) -> Directory:
     return directory
 
 
-def test_a_higher_size_is_refused_and_nothing_is_touched_where_the_log_could_not_go_on_with_it(tmp_path: Path) -> None:
+def test_a_higher_size_is_refused_and_nothing_is_touched_where_the_log_could_not_go_on_with_it(
+    tmp_path: Path,
+) -> None:
     directory = written(tmp_path / "store", kept=2)
     log = directory.paths.commit_log
     before = {path: path.read_bytes() for path in log.iterdir()}
     directory.config = replace(directory.config, segment_size=HIGHER)
-    with pytest.raises(StoreDamagedError, match=f"has {SEGMENT} bytes and begins at {2 * SEGMENT}, .*set it to that again"):
+    with pytest.raises(
+        StoreDamagedError,
+        match=f"has {SEGMENT} bytes and begins at {2 * SEGMENT}, .*set it to that again",
+    ):
         directory.open()
     assert {path: path.read_bytes() for path in log.iterdir()} == before
     assert not directory.paths.abort.exists()
@@ -64,7 +69,9 @@ def test_a_higher_size_is_taken_where_the_log_has_one_file_that_begins_where_suc
 
 
 @pytest.mark.parametrize("how", ["clean stop", "kill"])
-def test_a_log_that_an_earlier_release_made_longer_where_it_should_not_goes_on(tmp_path: Path, how: str) -> None:
+def test_a_log_that_an_earlier_release_made_longer_where_it_should_not_goes_on(
+    tmp_path: Path, how: str
+) -> None:
     directory = written(tmp_path / "store", kept=2)
     os.truncate(directory.paths.commit_log / f"{2 * SEGMENT:020d}", HIGHER)
     directory.config = replace(directory.config, segment_size=HIGHER)

@@ -1,4 +1,5 @@
-"""`turbopump store set-apart`: a log that the disk cannot read in places is given a readable copy, and exactly what lay there is told."""
+"""`turbopump store set-apart`: a log that the disk cannot read in places is given a readable copy,
+and exactly what lay there is told."""
 
 import errno
 import os
@@ -8,7 +9,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.crash.in_memory import ROOT, Image, Opened, StillClock, config, make_disk, open_disk, open_image
+from tests.crash.in_memory import (
+    ROOT,
+    Image,
+    Opened,
+    StillClock,
+    config,
+    make_disk,
+    open_disk,
+    open_image,
+)
 from tests.unit.store.bad_sectors import EIO, SEGMENT, bad_sectors, filled, segment
 from tests.unit.store.batches import BatchDirectory, put_inner
 from tests.unit.store.directory import Directory, bodies, put
@@ -28,26 +38,44 @@ def run(directory: Directory, *, dry_run: bool = False) -> SettingApart:
 
 
 def offsets_of(lost: list[LostMessages]) -> set[tuple[str, int, int]]:
-    return {(one.topic, one.queue_id, offset) for one in lost for offset in range(one.first, one.end)}
+    return {
+        (one.topic, one.queue_id, offset) for one in lost for offset in range(one.first, one.end)
+    }
 
 
 def given(directory: Directory, queues: int = 2) -> set[int]:
     """The numbers of all messages that a store opened there gives."""
     store = directory.open()
-    numbers = {int(body.split(b" ")[0]) for queue_id in range(queues) for body in bodies(store, queue_id=queue_id)}
+    numbers = {
+        int(body.split(b" ")[0])
+        for queue_id in range(queues)
+        for body in bodies(store, queue_id=queue_id)
+    }
     store.close()
     return numbers
 
 
 @pytest.mark.parametrize("stopped", [True, False], ids=["stopped", "killed"])
 @pytest.mark.parametrize(
-    "sectors", [[(0, 0)], [(0, 7)], [(0, 15)], [(1, 0)], [(1, 3), (1, 4), (1, 9)], [(0, 15), (1, 0)], [(0, 5), (2, 2)]]
+    "sectors",
+    [
+        [(0, 0)],
+        [(0, 7)],
+        [(0, 15)],
+        [(1, 0)],
+        [(1, 3), (1, 4), (1, 9)],
+        [(0, 15), (1, 0)],
+        [(0, 5), (2, 2)],
+    ],
 )
 def test_what_lay_in_the_sectors_is_told_and_the_next_start_gives_all_else(
     tmp_path: Path, stopped: bool, sectors: list[tuple[int, int]]
 ) -> None:
     directory = filled(tmp_path / "store", stopped=stopped)
-    originals = {number: (segment(directory, number), segment(directory, number).read_bytes()) for number, _ in sectors}
+    originals = {
+        number: (segment(directory, number), segment(directory, number).read_bytes())
+        for number, _ in sectors
+    }
     with bad_sectors(*((segment(directory, number), sector) for number, sector in sectors)):
         found = run(directory)
         kept = given(directory)
@@ -61,19 +89,23 @@ def test_what_lay_in_the_sectors_is_told_and_the_next_start_gives_all_else(
         assert found.kept[path].parent == directory.paths.root / "commitlog.unreadable"
     assert len(found.kept) == len(originals)
     assert not found.at_the_end
-    assert sorted(path.name for path in (directory.paths.root / "commitlog.unreadable").iterdir()) == sorted(
-        path.name for path, _ in originals.values()
-    )
+    assert sorted(
+        path.name for path in (directory.paths.root / "commitlog.unreadable").iterdir()
+    ) == sorted(path.name for path, _ in originals.values())
 
 
 @pytest.mark.parametrize("sector", [0, 4])
-def test_a_start_that_was_refused_names_the_command_and_is_none_behind_it(tmp_path: Path, sector: int) -> None:
+def test_a_start_that_was_refused_names_the_command_and_is_none_behind_it(
+    tmp_path: Path, sector: int
+) -> None:
     directory = filled(tmp_path / "store", stopped=False)
     with bad_sectors((segment(directory, 0), sector)):
         with pytest.raises(OSError, match="turbopump store set-apart"):
             directory.open()
         found = run(directory)
-        assert found.ranges == [Unreadable(sector * SECTOR, (sector + 1) * SECTOR, segment(directory, 0), EIO)]
+        assert found.ranges == [
+            Unreadable(sector * SECTOR, (sector + 1) * SECTOR, segment(directory, 0), EIO)
+        ]
         store = directory.open()
         assert store.recovery is not None
         (damage,) = store.recovery.damages
@@ -98,7 +130,9 @@ def test_a_log_that_can_be_read_is_left_as_it_is(tmp_path: Path) -> None:
     directory = filled(tmp_path / "store", stopped=True)
     before = tree(directory.paths.root)
     heard: list[tuple[int, int]] = []
-    found = set_apart(directory.paths, SystemDisk(), on_progress=lambda done, size: heard.append((done, size)))
+    found = set_apart(
+        directory.paths, SystemDisk(), on_progress=lambda done, size: heard.append((done, size))
+    )
     assert (found.ranges, found.lost, found.kept) == ([], [], {})
     assert tree(directory.paths.root) == before
     assert heard == [(number * SEGMENT, 3 * SEGMENT) for number in range(4)]
@@ -131,7 +165,9 @@ def test_a_directory_without_segments_is_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_without_room_for_the_copies_nothing_is_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_room_for_the_copies_nothing_is_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     directory = filled(tmp_path / "store", stopped=True)
     before = tree(directory.paths.root)
     plain, calls = os.posix_fallocate, []
@@ -145,13 +181,19 @@ def test_without_room_for_the_copies_nothing_is_changed(tmp_path: Path, monkeypa
     monkeypatch.setattr(disks.os, "posix_fallocate", posix_fallocate)
     with (
         bad_sectors((segment(directory, 0), 2), (segment(directory, 1), 2)),
-        pytest.raises(StoreError, match=rf"No space left on device.*takes {SEGMENT} bytes there; nothing was changed"),
+        pytest.raises(
+            StoreError,
+            match=rf"No space left on device.*takes {SEGMENT} bytes there; "
+            r"nothing was changed",
+        ),
     ):
         run(directory)
     assert tree(directory.paths.root) == before
 
 
-def test_a_copy_that_cannot_be_synced_takes_no_originals_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_that_cannot_be_synced_takes_no_originals_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     directory = filled(tmp_path / "store", stopped=True)
     before = tree(directory.paths.root)
 
@@ -185,7 +227,9 @@ def test_where_names_cannot_be_made_durable_the_segment_is_there_whole_or_as_a_c
             run(directory)
         assert path.exists()
         run(directory)
-        assert original in [one.read_bytes() for one in (directory.paths.root / "commitlog.unreadable").iterdir()]
+        assert original in [
+            one.read_bytes() for one in (directory.paths.root / "commitlog.unreadable").iterdir()
+        ]
         assert len(given(directory)) in range(143, 150)
 
 
@@ -200,7 +244,10 @@ def test_a_second_run_on_a_disk_that_goes_on_to_fail_keeps_both_originals(tmp_pa
         found = run(directory)
     kept = directory.paths.root / "commitlog.unreadable"
     assert found.kept == {path: kept / f"{path.name}.1"}
-    assert ((kept / path.name).read_bytes(), (kept / f"{path.name}.1").read_bytes()) == (first, second)
+    assert ((kept / path.name).read_bytes(), (kept / f"{path.name}.1").read_bytes()) == (
+        first,
+        second,
+    )
 
 
 def test_where_the_log_is_a_file_system_of_its_own_originals_stay_in_it_and_starts_pass_them_over(
@@ -272,7 +319,8 @@ def test_messages_of_batch_queues_are_told_each(tmp_path: Path) -> None:
     assert lost.end - lost.first in (10, 15)
 
 
-# --- on the simulated disk, whose power is cut -------------------------------------------------------------------------------
+# --- on the simulated disk, whose power is cut
+# -------------------------------------------------------------------------------
 
 SMALL = config(segment_size=16384, queue_file_size=2000, index_slots=10, index_entries=200)
 BAD = ROOT / "commitlog" / f"{16384:020}"
@@ -288,7 +336,8 @@ def image() -> Image:
 
 @contextmanager
 def bad_platter() -> Iterator[None]:
-    """One sector of the second segment cannot be read, wherever that lies; it can where zeros were written in its place."""
+    """One sector of the second segment cannot be read, wherever that lies; it can where zeros were
+    written in its place."""
     plain = SimulatedSegment.read_cold
 
     def read_cold(self: SimulatedSegment, at: int, size: int) -> bytes:

@@ -1,4 +1,5 @@
-"""What a start that the disk does not allow says: which file, which bytes, how much room, what to do."""
+"""What a start that the disk does not allow says: which file, which bytes, how much room, what to
+do."""
 
 import errno
 import os
@@ -49,7 +50,9 @@ def test_a_sector_of_the_log_that_cannot_be_read_is_named_and_zeros_in_its_place
     found.close()
 
 
-def test_a_start_without_room_names_the_path_and_the_free_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_without_room_names_the_path_and_the_free_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     directory = Directory(tmp_path / "store")
     directory.open().close()
 

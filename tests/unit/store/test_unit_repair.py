@@ -1,4 +1,5 @@
-"""Damaged units of a queue: their messages are found in the log and given, and the units written again; bounded, and once."""
+"""Damaged units of a queue: their messages are found in the log and given, and the units written
+again; bounded, and once."""
 
 import random
 from collections.abc import Callable
@@ -26,7 +27,9 @@ class Damaged:
     """A reopened store of three queues, whose units of queue 0 get damaged."""
 
     def __init__(self, root: Path, count: int = COUNT, segment_size: int = 1 << 14) -> None:
-        self.directory = Directory(root, segment_size=segment_size, queue_file_size=UNIT_SIZE * 1000, with_crc=True)
+        self.directory = Directory(
+            root, segment_size=segment_size, queue_file_size=UNIT_SIZE * 1000, with_crc=True
+        )
         store = self.directory.open()
         for number in range(count):
             put(store, b"%04d" % number, tag="ab"[number % 2])
@@ -60,23 +63,35 @@ def damaged(tmp_path: Path) -> Damaged:
     return Damaged(tmp_path)
 
 
-@pytest.mark.parametrize(("first", "count"), [(0, 1), (0, 100), (7, 204), (COUNT - 1, 1), (COUNT - 50, 50), (0, COUNT)])
+@pytest.mark.parametrize(
+    ("first", "count"), [(0, 1), (0, 100), (7, 204), (COUNT - 1, 1), (COUNT - 50, 50), (0, COUNT)]
+)
 @pytest.mark.parametrize("fill", ["random", "zeros", "ones", "shifted"])
-def test_any_run_of_damaged_units_is_repaired_as_one(damaged: Damaged, first: int, count: int, fill: str) -> None:
+def test_any_run_of_damaged_units_is_repaired_as_one(
+    damaged: Damaged, first: int, count: int, fill: str
+) -> None:
     garbage = {
         "random": random.Random(1).randbytes(count * UNIT_SIZE),
         "zeros": bytes(count * UNIT_SIZE),
         "ones": b"\xff" * count * UNIT_SIZE,
-        "shifted": (damaged.units[UNIT_SIZE:] + damaged.units[:UNIT_SIZE])[first * UNIT_SIZE : (first + count) * UNIT_SIZE],
+        "shifted": (damaged.units[UNIT_SIZE:] + damaged.units[:UNIT_SIZE])[
+            first * UNIT_SIZE : (first + count) * UNIT_SIZE
+        ],
     }[fill]
     damaged.write(first, garbage)
     assert bodies(damaged.store) == damaged.bodies
     assert damaged.whole
     (told,) = damaged.directory.failures
-    assert told.startswith(f"unit {first} of" if count == 1 else f"{count} units of the consume queue of T queue 0 round unit")
+    assert told.startswith(
+        f"unit {first} of"
+        if count == 1
+        else f"{count} units of the consume queue of T queue 0 round unit"
+    )
 
 
-def test_a_message_whose_head_is_damaged_too_is_searched_for_once(damaged: Damaged, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_whose_head_is_damaged_too_is_searched_for_once(
+    damaged: Damaged, monkeypatch: pytest.MonkeyPatch
+) -> None:
     offset = int.from_bytes(damaged.units[5 * UNIT_SIZE : 5 * UNIT_SIZE + 8])
     file = damaged.store.log.files.at(offset)
     assert file is not None
@@ -88,7 +103,9 @@ def test_a_message_whose_head_is_damaged_too_is_searched_for_once(damaged: Damag
     assert damaged.directory.failures == []
 
 
-def test_what_was_searched_for_in_vain_is_remembered_within_bounds(damaged: Damaged, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_searched_for_in_vain_is_remembered_within_bounds(
+    damaged: Damaged, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(unit_repair, "SEARCHED_MAX", 2)
     for index in (3, 5, 7, 9):
         offset = int.from_bytes(damaged.units[index * UNIT_SIZE : index * UNIT_SIZE + 8])
@@ -133,7 +150,9 @@ def test_a_read_that_is_given_up_lets_the_next_one_search(damaged: Damaged) -> N
     assert bodies(damaged.store) == damaged.bodies
 
 
-def test_a_sector_that_cannot_be_read_hides_only_what_lies_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sector_that_cannot_be_read_hides_only_what_lies_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     damaged = Damaged(tmp_path, segment_size=1 << 20)
     damaged.write(0, bytes(UNIT_SIZE * COUNT))
     plain = MappedSegment.read_cold
@@ -199,12 +218,16 @@ def test_tags_are_written_again_as_they_were(damaged: Damaged) -> None:
     assert bodies(damaged.store, accept=wanted.__contains__) == damaged.bodies[1::2]
 
 
-def test_a_filter_does_not_pass_over_messages_by_what_a_damaged_unit_says_of_their_tags(damaged: Damaged) -> None:
+def test_a_filter_does_not_pass_over_messages_by_what_a_damaged_unit_says_of_their_tags(
+    damaged: Damaged,
+) -> None:
     wanted = frozenset({tags_code("b")})
     for index in (5, 6, 9):
         damaged.write(index, b"\xff" * UNIT_SIZE)
     found = bodies(damaged.store, accept=wanted.__contains__)
-    assert found == sorted([*damaged.bodies[1::2], b"0006"]), "clients look at the tags themselves, too"
+    assert found == sorted([*damaged.bodies[1::2], b"0006"]), (
+        "clients look at the tags themselves, too"
+    )
     assert bodies(damaged.store, accept=wanted.__contains__) == damaged.bodies[1::2]
 
 
@@ -224,9 +247,15 @@ def test_a_queue_that_is_deleted_while_it_is_searched_is_left_alone(damaged: Dam
     assert found.entry is not None or found.error is None
 
 
-def test_a_message_asked_for_by_its_queue_offset_is_found_although_its_unit_is_damaged(damaged: Damaged) -> None:
+def test_a_message_asked_for_by_its_queue_offset_is_found_although_its_unit_is_damaged(
+    damaged: Damaged,
+) -> None:
     lookup = damaged.store.lookup
-    for index, unit in ((4, bytes(UNIT_SIZE)), (6, damaged.units[:UNIT_SIZE]), (8, b"\xff" * UNIT_SIZE)):
+    for index, unit in (
+        (4, bytes(UNIT_SIZE)),
+        (6, damaged.units[:UNIT_SIZE]),
+        (8, b"\xff" * UNIT_SIZE),
+    ):
         damaged.write(index, unit)
         message = lookup.message_in_queue("T", 0, index)
         assert message is not None
@@ -236,7 +265,9 @@ def test_a_message_asked_for_by_its_queue_offset_is_found_although_its_unit_is_d
     assert len(damaged.directory.failures) == 3
 
 
-def test_a_message_whose_unit_and_head_are_damaged_is_told_as_damaged_by_its_queue_offset(damaged: Damaged) -> None:
+def test_a_message_whose_unit_and_head_are_damaged_is_told_as_damaged_by_its_queue_offset(
+    damaged: Damaged,
+) -> None:
     offset = int.from_bytes(damaged.units[4 * UNIT_SIZE : 4 * UNIT_SIZE + 8])
     file = damaged.store.log.files.at(offset)
     assert file is not None
@@ -257,12 +288,16 @@ def test_a_unit_that_points_to_another_message_misleads_no_search_by_time(damage
     assert store.lookup.offset_at_time("T", 0, clock.now - 1, upper=True) == before - 1
 
 
-def test_a_unit_that_points_to_the_message_of_another_topic_with_the_same_place_is_repaired(damaged: Damaged) -> None:
+def test_a_unit_that_points_to_the_message_of_another_topic_with_the_same_place_is_repaired(
+    damaged: Damaged,
+) -> None:
     stranger = damaged.store.queue("U", 0)
     assert stranger is not None
     damaged.write(40, stranger.units(40, 1))
     result = damaged.store.get("T", 0, 40, 1)
-    assert [(one.topic, one.body) for one in decode_entries(result.data)] == [("T", damaged.bodies[40])]
+    assert [(one.topic, one.body) for one in decode_entries(result.data)] == [
+        ("T", damaged.bodies[40])
+    ]
     assert damaged.whole
     assert len(damaged.directory.failures) == 1
     damaged.store.close()

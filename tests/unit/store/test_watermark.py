@@ -69,8 +69,13 @@ def test_waits_given_up_on_a_queue_that_never_grows_are_forgotten() -> None:
     assert woken == [100]
 
 
-@given(st.lists(st.tuples(st.integers(1, 20), st.booleans()), max_size=60), st.lists(st.integers(0, 25)))
-def test_everyone_not_cancelled_wakes_exactly_once_when_it_is_time(waits: list[tuple[int, bool]], steps: list[int]) -> None:
+@given(
+    st.lists(st.tuples(st.integers(1, 20), st.booleans()), max_size=60),
+    st.lists(st.integers(0, 25)),
+)
+def test_everyone_not_cancelled_wakes_exactly_once_when_it_is_time(
+    waits: list[tuple[int, bool]], steps: list[int]
+) -> None:
     mark, woken = Watermark(), list[int]()
     waiters = [
         mark.when(threshold, lambda number=number: woken.append(number))  # type: ignore[misc]
@@ -82,4 +87,8 @@ def test_everyone_not_cancelled_wakes_exactly_once_when_it_is_time(waits: list[t
     for step in steps:
         mark.advance(step)
     reached = max([0, *steps])
-    assert sorted(woken) == [n for n, (threshold, cancelled) in enumerate(waits) if threshold <= reached and not cancelled]
+    assert sorted(woken) == [
+        n
+        for n, (threshold, cancelled) in enumerate(waits)
+        if threshold <= reached and not cancelled
+    ]

@@ -1,4 +1,5 @@
-"""Errors of the system at the seam: what the disk makes of them, and how it gets by where a system lacks a call."""
+"""Errors of the system at the seam: what the disk makes of them, and how it gets by where a system
+lacks a call."""
 
 import errno
 import fcntl
@@ -29,7 +30,9 @@ def refuse(monkeypatch: pytest.MonkeyPatch, call: str, error: int) -> None:
     monkeypatch.setattr(os, call, refused)
 
 
-def test_a_cold_read_of_a_file_that_became_shorter_is_an_error_with_the_place(disk: SystemDisk, tmp_path: Path) -> None:
+def test_a_cold_read_of_a_file_that_became_shorter_is_an_error_with_the_place(
+    disk: SystemDisk, tmp_path: Path
+) -> None:
     segment = disk.create_segment(tmp_path / "a", 8192)
     os.truncate(tmp_path / "a", 5000)
     assert segment.read_cold(4990, 10) == bytes(10)
@@ -110,7 +113,9 @@ def test_a_system_without_linux_calls_gets_by_with_plain_ones(
     assert (tmp_path / "a").read_bytes() == b"hello" + bytes(9_995)
 
 
-def test_a_bad_sector_is_an_error_with_the_file_and_the_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bad_sector_is_an_error_with_the_file_and_the_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "a").write_bytes(bytes(100))
     with ReadOnlyDisk().open_file(tmp_path / "a") as file:
         refuse(monkeypatch, "pread", errno.EIO)
@@ -119,14 +124,20 @@ def test_a_bad_sector_is_an_error_with_the_file_and_the_byte(tmp_path: Path, mon
     assert (caught.value.errno, caught.value.filename) == (errno.EIO, str(tmp_path / "a"))
 
 
-def test_who_holds_a_lock_is_read_in_the_layout_of_macos_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_holds_a_lock_is_read_in_the_layout_of_macos_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bsd = struct.Struct("qqihh")  # start, length, pid, type, whence
     holder = [4711]
 
     def answer(_fd: int, command: int, question: bytes) -> bytes:
         assert command == fcntl.F_GETLK
         assert bsd.unpack(question) == (0, 1, 0, fcntl.F_WRLCK, 0)
-        return bsd.pack(0, 1, holder[0], fcntl.F_WRLCK, 0) if holder else bsd.pack(0, 1, 0, fcntl.F_UNLCK, 0)
+        return (
+            bsd.pack(0, 1, holder[0], fcntl.F_WRLCK, 0)
+            if holder
+            else bsd.pack(0, 1, 0, fcntl.F_UNLCK, 0)
+        )
 
     (tmp_path / "lock").write_bytes(b"lock")
     monkeypatch.setattr(sys, "platform", "darwin")
@@ -139,7 +150,11 @@ def test_who_holds_a_lock_is_read_in_the_layout_of_macos_too(tmp_path: Path, mon
 def test_a_place_that_cannot_be_a_store_directory_is_named_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     for root in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(StoreError, match=r"file.* cannot be a store directory \((File exists|Not a directory)\)"):
+        with pytest.raises(
+            StoreError,
+            match=r"file.* cannot be a store directory \((File "
+            r"exists|Not a directory)\)",
+        ):
             Directory(root).open()
 
 

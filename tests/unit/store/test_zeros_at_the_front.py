@@ -1,8 +1,18 @@
-"""Zeros where a queue begins, in a log that lost its front: what is still in the log is given, what is gone is no damage."""
+"""Zeros where a queue begins, in a log that lost its front: what is still in the log is given, what
+is gone is no damage."""
 
 import pytest
 from tests.crash.in_memory import Image, Opened
-from tests.unit.store.ended_queues import PER_FILE, clean, files_of, fill, open_store, put, state, with_zeros
+from tests.unit.store.ended_queues import (
+    PER_FILE,
+    clean,
+    files_of,
+    fill,
+    open_store,
+    put,
+    state,
+    with_zeros,
+)
 
 from turbopump.store.consume_queue import UNIT_SIZE
 from turbopump.store.question import answer
@@ -30,10 +40,14 @@ def stopped(filled: Opened, ending: str) -> Image:
 
 @pytest.mark.parametrize("ending", ["kill", "clean stop"])
 @pytest.mark.parametrize("topic", ["quiet", "busy"])
-def test_every_message_that_the_log_has_is_given_from_the_first_on(filled: Opened, topic: str, ending: str) -> None:
+def test_every_message_that_the_log_has_is_given_from_the_first_on(
+    filled: Opened, topic: str, ending: str
+) -> None:
     first, end, units = state(filled)[topic]
     begins = first - first % PER_FILE
-    assert begins < first < begins + PER_FILE, "the file begins with units of messages that are gone, and has others"
+    assert begins < first < begins + PER_FILE, (
+        "the file begins with units of messages that are gone, and has others"
+    )
     found = open_store(zeroed(stopped(filled, ending), topic), at_ms=1_000_000)
     assert found.store.recovery is not None
     assert not found.store.recovery.rebuilt
@@ -50,7 +64,12 @@ def test_whichever_of_them_is_asked_for_first(filled: Opened, asked: int) -> Non
     found = open_store(zeroed(filled.image(), "quiet"), at_ms=1_000_000)
     result = found.store.get("quiet", 0, begins + asked, 1)
     if begins + asked < first:
-        assert (result.status, result.count, result.damages, result.gaps) == (GetStatus.MESSAGE_WAS_REMOVING, 0, (), 0)
+        assert (result.status, result.count, result.damages, result.gaps) == (
+            GetStatus.MESSAGE_WAS_REMOVING,
+            0,
+            (),
+            0,
+        )
         assert found.store.min_offset("quiet", 0) == first
     else:
         assert (result.status, result.count) == (GetStatus.FOUND, 1)
@@ -79,7 +98,8 @@ def test_zeros_before_the_first_message_that_is_there_cost_nothing(filled: Opene
 
 
 def test_a_message_between_zeros_and_segments_that_are_being_deleted_is_given() -> None:
-    """The log has lost its front, the queue is not trimmed yet: its first unit is good, and of a message that is gone."""
+    """The log has lost its front, the queue is not trimmed yet: its first unit is good, and of a
+    message that is gone."""
     found = fill(trimmed=False)
     _, end, _ = state(found)["quiet"]
     image = found.image()

@@ -1,6 +1,7 @@
 """The private parts of asyncio that the simulated loop stands on, as this Python has them.
 
-When one of these fails on a new Python, simulated_loop.py must be looked at before any simulation is believed.
+When one of these fails on a new Python, simulated_loop.py must be looked at before any simulation
+is believed.
 """
 
 import asyncio

@@ -1,4 +1,5 @@
-"""A broker for a test, in the test's own loop: ready at once, usable by our clients, gone without a trace."""
+"""A broker for a test, in the test's own loop: ready at once, usable by our clients, gone without a
+trace."""
 
 import asyncio
 import time
@@ -17,7 +18,9 @@ def test_a_message_goes_through_a_running_broker() -> None:
     async def main() -> bytes:
         async with running_broker() as rocketmq, Producer(rocketmq.namesrv) as producer:
             await producer.send("greetings", b"hello")
-            async with PushConsumer(rocketmq.namesrv, group="g", topic="greetings", consume_from=ConsumeFrom.FIRST) as consumer:
+            async with PushConsumer(
+                rocketmq.namesrv, group="g", topic="greetings", consume_from=ConsumeFrom.FIRST
+            ) as consumer:
                 async for message in consumer:
                     return message.body
         raise AssertionError("the consumer ended without a message")
@@ -53,7 +56,10 @@ def test_nothing_is_left_behind() -> None:
 
 def test_a_given_directory_is_kept_and_its_messages_are_there_the_next_time(tmp_path: Path) -> None:
     async def send() -> None:
-        async with running_broker(directory=tmp_path) as rocketmq, Producer(rocketmq.namesrv) as producer:
+        async with (
+            running_broker(directory=tmp_path) as rocketmq,
+            Producer(rocketmq.namesrv) as producer,
+        ):
             await producer.send("kept", b"hello")
 
     async def read() -> list[bytes]:

@@ -78,7 +78,8 @@ def test_an_unknown_scope_is_refused_in_a_sentence(tmp_path: Path) -> None:
 def test_loading_the_plugin_loads_neither_broker_nor_client() -> None:
     program = (
         "import sys, turbopump.testing.pytest_plugin;"
-        "print([name for name in sys.modules if name.startswith('turbopump')], 'msgspec' in sys.modules)"
+        "print([name for name in sys.modules if name.startswith('turbopump')], 'msgspec' in "
+        "sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -88,7 +89,9 @@ def test_loading_the_plugin_loads_neither_broker_nor_client() -> None:
         check=True,
         timeout=60,
     )
-    assert done.stdout.strip() == "['turbopump', 'turbopump.testing', 'turbopump.testing.pytest_plugin'] False"
+    assert done.stdout.strip() == (
+        "['turbopump', 'turbopump.testing', 'turbopump.testing.pytest_plugin'] False"
+    )
 
 
 def run_pytest(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -22,7 +22,16 @@ def test_an_example_runs_as_it_stands(number: int, tmp_path: Path) -> None:
     if "def test_" in EXAMPLES[number]:
         (tmp_path / "pytest.ini").write_text("[pytest]\nrocketmq_scope = function\n")
         plugin = ["-p", "no:turbopump", "-p", "turbopump.testing.pytest_plugin"]
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin, str(file)]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            *plugin,
+            str(file),
+        ]
     done = subprocess.run(
         command,
         cwd=tmp_path,
@@ -36,4 +45,6 @@ def test_an_example_runs_as_it_stands(number: int, tmp_path: Path) -> None:
 
 
 def test_every_public_name_of_the_package_can_be_imported() -> None:
-    assert [name for name in turbopump.testing.__all__ if not hasattr(turbopump.testing, name)] == []
+    assert [
+        name for name in turbopump.testing.__all__ if not hasattr(turbopump.testing, name)
+    ] == []

@@ -1,4 +1,5 @@
-"""The history checker on histories made by hand: it passes the good one and names what is wrong with each bad one."""
+"""The history checker on histories made by hand: it passes the good one and names what is wrong
+with each bad one."""
 
 from collections.abc import Callable
 
@@ -11,7 +12,15 @@ Q1 = Queue("orders", "broker-a", 1)
 GROUP = "group"
 
 
-def sent(ledger: Ledger, body: bytes, offset: int, begun: float, ended: float, producer: str = "p", queue: Queue = Q) -> Send:
+def sent(
+    ledger: Ledger,
+    body: bytes,
+    offset: int,
+    begun: float,
+    ended: float,
+    producer: str = "p",
+    queue: Queue = Q,
+) -> Send:
     send = ledger.send(producer, "orders", body, begun)
     send.acknowledged(queue, offset, ended)
     return send
@@ -149,9 +158,13 @@ BAD: list[tuple[Callable[[Ledger], None], Rule]] = [
 
 
 @pytest.mark.parametrize(
-    ("spoil", "rule"), BAD, ids=lambda each: getattr(each, "__name__", each.name if isinstance(each, Rule) else "")
+    ("spoil", "rule"),
+    BAD,
+    ids=lambda each: getattr(each, "__name__", each.name if isinstance(each, Rule) else ""),
 )
-def test_what_is_wrong_is_named_and_nothing_else(spoil: Callable[[Ledger], None], rule: Rule) -> None:
+def test_what_is_wrong_is_named_and_nothing_else(
+    spoil: Callable[[Ledger], None], rule: Rule
+) -> None:
     ledger = good()
     spoil(ledger)
     if spoil is another_body_after_a_restart:
@@ -176,7 +189,8 @@ def test_a_violation_reads_as_a_sentence_with_the_facts() -> None:
     ledger = good()
     lost_at_the_end(ledger)
     assert [str(violation) for violation in ledger.violations([GROUP])] == [
-        "lost (acknowledged and never consumed): p's b'm9' at orders@broker-a:0 offset 9, for group group"
+        "lost (acknowledged and never consumed): p's b'm9' at orders@broker-a:0 offset 9, for "
+        "group group"
     ]
 
 

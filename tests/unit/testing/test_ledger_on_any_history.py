@@ -1,5 +1,5 @@
-"""The history checker on histories of a broker that does nothing wrong, in any interleaving: it accepts them; and on the same with one
-thing changed: it does not."""
+"""The history checker on histories of a broker that does nothing wrong, in any interleaving: it
+accepts them; and on the same with one thing changed: it does not."""
 
 import random
 from dataclasses import replace
@@ -15,7 +15,8 @@ SEEDS = range(25)
 
 
 class PerfectBroker:
-    """Queues that keep all they are given; producers that send one message after the other; consumers that crash and come back."""
+    """Queues that keep all they are given; producers that send one message after the other;
+    consumers that crash and come back."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -28,7 +29,17 @@ class PerfectBroker:
         self.now = 0.0
 
     def run(self, steps: int = 150) -> Ledger:
-        actions = [self.send, self.send, self.store, self.store, self.answer, self.answer, self.give, self.give, self.commit]
+        actions = [
+            self.send,
+            self.send,
+            self.store,
+            self.store,
+            self.answer,
+            self.answer,
+            self.give,
+            self.give,
+            self.commit,
+        ]
         for _ in range(steps):
             self.now += 1
             action = self.crash if self.rng.random() < 0.02 else self.rng.choice(actions)
@@ -37,7 +48,11 @@ class PerfectBroker:
             self.now += 1
             self.store()
             self.answer()
-        while any(self.place[group, queue] < len(self.stored[queue]) for group in GROUPS for queue in QUEUES):
+        while any(
+            self.place[group, queue] < len(self.stored[queue])
+            for group in GROUPS
+            for queue in QUEUES
+        ):
             self.give()
             self.commit()
         return self.ledger
@@ -46,7 +61,11 @@ class PerfectBroker:
         name = f"producer-{self.rng.randrange(3)}"
         if name not in self.sending:
             body = b"%d by %s" % (len(self.ledger.sends), name.encode())
-            self.sending[name] = self.ledger.send(name, "orders", body, self.now), self.rng.choice(QUEUES), None
+            self.sending[name] = (
+                self.ledger.send(name, "orders", body, self.now),
+                self.rng.choice(QUEUES),
+                None,
+            )
 
     def store(self) -> None:
         for name, (send, queue, offset) in self.sending.items():
@@ -74,7 +93,10 @@ class PerfectBroker:
     def give(self) -> None:
         group, queue = self.rng.choice(GROUPS), self.rng.choice(QUEUES)
         offset = self.place[group, queue]
-        if offset < len(self.stored[queue]) and offset - self.committed[group, queue] < IN_FLIGHT_MAX:
+        if (
+            offset < len(self.stored[queue])
+            and offset - self.committed[group, queue] < IN_FLIGHT_MAX
+        ):
             body = self.stored[queue][offset]
             self.ledger.delivered(group, f"{group}-1", queue, offset, body, self.life[group])
             self.place[group, queue] = offset + 1
@@ -104,7 +126,11 @@ def test_a_broker_that_does_nothing_wrong_is_never_accused(seed: int) -> None:
 
 
 def deliveries(ledger: Ledger) -> list[tuple[int, Delivery]]:
-    return [(number, event) for number, event in enumerate(ledger._consumed) if isinstance(event, Delivery)]
+    return [
+        (number, event)
+        for number, event in enumerate(ledger._consumed)
+        if isinstance(event, Delivery)
+    ]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -112,8 +138,14 @@ def test_a_message_that_one_group_never_got_is_missed(seed: int) -> None:
     broker = PerfectBroker(seed)
     ledger = broker.run()
     victim = broker.rng.choice(ledger.acknowledged)
-    gone = {number for number, event in deliveries(ledger) if event.body == victim.body and event.group == GROUPS[0]}
-    ledger._consumed = [event for number, event in enumerate(ledger._consumed) if number not in gone]
+    gone = {
+        number
+        for number, event in deliveries(ledger)
+        if event.body == victim.body and event.group == GROUPS[0]
+    }
+    ledger._consumed = [
+        event for number, event in enumerate(ledger._consumed) if number not in gone
+    ]
     assert Rule.LOST in broken_rules(ledger)
 
 
@@ -133,7 +165,9 @@ def test_a_place_that_got_another_body_after_a_restart_is_noticed(seed: int) -> 
     broker = PerfectBroker(seed)
     ledger = broker.run()
     _, event = broker.rng.choice(deliveries(ledger))
-    ledger.send("late", "orders", b"usurper", broker.now).acknowledged(event.queue, event.offset, broker.now + 1)
+    ledger.send("late", "orders", b"usurper", broker.now).acknowledged(
+        event.queue, event.offset, broker.now + 1
+    )
     assert Rule.TWO_AT_ONE_OFFSET in broken_rules(ledger)
 
 

@@ -78,7 +78,11 @@ def test_of_what_was_not_synced_any_subset_of_sectors_survives() -> None:
     patterns = set()
     for mount in after_power_cuts(prepare):
         segment = mount.open_segment(LOG)
-        patterns.add("".join("x" if segment.read(at, 512) == b"x" * 512 else "." for at in range(0, SIZE, 512)))
+        patterns.add(
+            "".join(
+                "x" if segment.read(at, 512) == b"x" * 512 else "." for at in range(0, SIZE, 512)
+            )
+        )
     assert "x" * SECTORS in patterns
     assert "." * SECTORS in patterns
     assert any(".x" in pattern for pattern in patterns)  # a later sector without an earlier one
@@ -165,7 +169,8 @@ def test_a_killed_process_leaves_everything_it_wrote_synced_or_not() -> None:
     mount.lock(ROOT / "lock")
     assert mount.open_segment(LOG).read(0, 4) == b"data"
     disk.power_cut()
-    assert mounted(disk).file_size(LOG) in (None, 0, SIZE)  # it was never synced, the kill changed nothing about that
+    # it was never synced, the kill changed nothing about that
+    assert mounted(disk).file_size(LOG) in (None, 0, SIZE)
 
 
 def test_a_dead_process_reaches_nothing() -> None:
@@ -235,12 +240,16 @@ def test_an_operation_beside_the_process_reports_its_error() -> None:
     for _ in range(2):
         the(disk).start(lambda: made.append(the(disk).create_segment(LOG, SIZE)), outcomes.append)
     run_until(disk, outcomes, 2)
-    assert sorted(outcome.errno if outcome and outcome.errno else 0 for outcome in outcomes) == [0, errno.ENOSPC]
+    assert sorted(outcome.errno if outcome and outcome.errno else 0 for outcome in outcomes) == [
+        0,
+        errno.ENOSPC,
+    ]
     assert len(made) == 1
 
 
 def test_operations_beside_the_process_leave_nothing_for_the_cycle_collector() -> None:
-    """A simulation runs without it: a day of a million messages would keep each piece of the disk that it ever read."""
+    """A simulation runs without it: a day of a million messages would keep each piece of the disk
+    that it ever read."""
     disk = new_disk()
     outcomes: list[OSError | None] = []
     gc.collect()

@@ -1,4 +1,5 @@
-"""The loop in virtual time: time jumps, order follows the seed, what a seed cannot decide is refused."""
+"""The loop in virtual time: time jumps, order follows the seed, what a seed cannot decide is
+refused."""
 
 import asyncio
 import os
@@ -304,7 +305,8 @@ def test_a_started_thing_hands_back_its_result_or_its_failure() -> None:
 
 
 async def reference_run() -> None:
-    """A bit of everything whose number of turns is the same on every Python (so no `asyncio.wait_for`)."""
+    """A bit of everything whose number of turns is the same on every Python (so no
+    `asyncio.wait_for`)."""
     await interleaved()
     queue: asyncio.Queue[int] = asyncio.Queue(maxsize=3)
     lock = asyncio.Lock()
@@ -352,7 +354,11 @@ def test_the_trace_does_not_depend_on_the_hash_seed_of_the_interpreter() -> None
     hashes = {
         subprocess.run(
             [sys.executable, "-c", program, os.getcwd()],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+            env={
+                **os.environ,
+                "PYTHONHASHSEED": hash_seed,
+                "PYTHONPATH": os.pathsep.join(sys.path),
+            },
             capture_output=True,
             text=True,
             check=True,

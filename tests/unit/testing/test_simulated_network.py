@@ -1,4 +1,5 @@
-"""The network in memory: asyncio's contract for protocols and transports, and the faults it can make."""
+"""The network in memory: asyncio's contract for protocols and transports, and the faults it can
+make."""
 
 import asyncio
 import errno
@@ -79,9 +80,13 @@ class Pair:
 
         self.server = await self.server_process.start(self.loop.create_server(accept, host, PORT))
 
-    async def connect(self, host: str = B, process: SimulatedProcess | None = None, **options: bool) -> Recorder:
+    async def connect(
+        self, host: str = B, process: SimulatedProcess | None = None, **options: bool
+    ) -> Recorder:
         process = process or self.client_process
-        _, protocol = await process.start(self.loop.create_connection(lambda: Recorder(**options), host, PORT))
+        _, protocol = await process.start(
+            self.loop.create_connection(lambda: Recorder(**options), host, PORT)
+        )
         assert isinstance(protocol, Recorder)
         return protocol
 
@@ -184,7 +189,10 @@ def test_a_port_is_taken_once_and_free_again_after_close() -> None:
 
 def test_port_zero_picks_a_free_one_and_a_foreign_address_cannot_be_bound() -> None:
     async def scene(pair: Pair) -> None:
-        servers = [await pair.server_process.start(pair.loop.create_server(Recorder, B, 0)) for _ in range(3)]
+        servers = [
+            await pair.server_process.start(pair.loop.create_server(Recorder, B, 0))
+            for _ in range(3)
+        ]
         ports = [server.sockets[0].getsockname()[1] for server in servers]  # type: ignore[attr-defined]
         assert len(set(ports)) == 3
         with pytest.raises(OSError, match="not an address of this host"):

@@ -1,4 +1,5 @@
-"""One world from one seed: hosts that boot, die and boot again, and mistakes that do not go unnoticed."""
+"""One world from one seed: hosts that boot, die and boot again, and mistakes that do not go
+unnoticed."""
 
 import asyncio
 from pathlib import Path
@@ -13,7 +14,9 @@ HOST = "10.0.0.1"
 FILE = Path("/data/file")
 
 
-def test_a_power_cut_takes_process_network_and_unsynced_data_and_a_boot_brings_the_host_back() -> None:
+def test_a_power_cut_takes_process_network_and_unsynced_data_and_a_boot_brings_the_host_back() -> (
+    None
+):
     async def scenario(simulation: Simulation) -> tuple[bytes | None, bool]:
         mount = simulation.disk(HOST).mount()
         mount.make_directory(FILE.parent)
@@ -88,7 +91,9 @@ def test_each_host_has_a_clock_that_jumps_alone() -> None:
     assert simulate(1, scenario) == (START_MS + 5000, START_MS + 10_000, 10.0)
 
 
-def test_the_trace_is_written_to_the_file_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trace_is_written_to_the_file_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def scenario(simulation: Simulation) -> None:
         await asyncio.sleep(1.5)
         simulation.loop.trace("the end")

@@ -1,4 +1,5 @@
-"""Answers to 400 (a consumer asks for its queues) and 401 (an operator says whether a group pulls or pops a topic).
+"""Answers to 400 (a consumer asks for its queues) and 401 (an operator says whether a group pulls
+or pops a topic).
 
 Order of checks and codes: apache/rocketmq ``QueryAssignmentProcessor``.
 """
@@ -54,18 +55,27 @@ class AssignmentHandler:
         self._clients = clients
 
     async def query(self, _request: QueryAssignment, context: RequestContext) -> Response:
-        """The queues of one client, each with the way to read it; nothing where that cannot be said: the client keeps what it has."""
+        """The queues of one client, each with the way to read it; nothing where that cannot be
+        said: the client keeps what it has."""
         body = _body(context, QueryAssignmentRequestBody)
         topic, group = body.topic or "", body.consumer_group or ""
         mode = self._modes.find(topic, group)
         queues = await self._share(body, topic, group, mode)
         assignments = None
         if queues is not None:
-            assignments = tuple(MessageQueueAssignment(message_queue=queue, mode=mode.mode) for queue in queues)
-        return Response(body=fastjson.encode(QueryAssignmentResponseBody(message_queue_assignments=assignments)))
+            assignments = tuple(
+                MessageQueueAssignment(message_queue=queue, mode=mode.mode) for queue in queues
+            )
+        return Response(
+            body=fastjson.encode(QueryAssignmentResponseBody(message_queue_assignments=assignments))
+        )
 
     async def _share(
-        self, body: QueryAssignmentRequestBody, topic: str, group: str, mode: SetMessageRequestModeRequestBody
+        self,
+        body: QueryAssignmentRequestBody,
+        topic: str,
+        group: str,
+        mode: SetMessageRequestModeRequestBody,
     ) -> list[MessageQueue] | None:
         queues = await self._routes.queues(topic)
         broadcast = body.message_model is MessageModel.BROADCASTING
@@ -76,7 +86,9 @@ class AssignmentHandler:
         if not clients or strategy is None or not queues or not body.client_id:
             return None
         if mode.mode is MessageRequestMode.POP:
-            return allocate_for_pop(strategy, queues, clients, body.client_id, mode.pop_share_queue_num)
+            return allocate_for_pop(
+                strategy, queues, clients, body.client_id, mode.pop_share_queue_num
+            )
         return strategy(queues, clients, body.client_id)
 
     def set_mode(self, _request: SetMessageRequestMode, context: RequestContext) -> Response:
@@ -84,11 +96,16 @@ class AssignmentHandler:
         body = _body(context, SetMessageRequestModeRequestBody)
         topic, group = body.topic or "", body.consumer_group or ""
         if topic.startswith(RETRY_PREFIX):
-            return Response(code=ResponseCode.NO_PERMISSION, remark="retry topic is not allowed to set mode")
+            return Response(
+                code=ResponseCode.NO_PERMISSION, remark="retry topic is not allowed to set mode"
+            )
         if self._topics.find(topic) is None:
             return Response(code=ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{topic}] not exist")
         if self._groups.find(group) is None:
-            return Response(code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark="subscription group does not exist")
+            return Response(
+                code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                remark="subscription group does not exist",
+            )
         self._modes.put(topic, group, body)
         return Response()
 

@@ -1,6 +1,8 @@
-"""Answers to 34, 35, 38, 46, and the notice 40 to a group whose members or subscriptions have changed.
+"""Answers to 34, 35, 38, 46, and the notice 40 to a group whose members or subscriptions have
+changed.
 
-Source: apache/rocketmq ``ClientManageProcessor``, ``ConsumerManageProcessor``, ``DefaultConsumerIdsChangeListener``.
+Source: apache/rocketmq ``ClientManageProcessor``, ``ConsumerManageProcessor``,
+``DefaultConsumerIdsChangeListener``.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import RequestContext, Response
 
 SMALL_GROUP: Final = 100
-"""So many members are compared at every heartbeat; more, not again before LOOK_PAUSE_S seconds a member, unless one comes or goes."""
+"""So many members are compared at every heartbeat; more, not again before LOOK_PAUSE_S seconds a
+member, unless one comes or goes."""
 LOOK_PAUSE_S: Final = 0.01
 
 log = logging.getLogger(__name__)
@@ -58,11 +61,13 @@ class ClientsHandler:
         self._groups = groups
         self._request_modes = request_modes
         self._conflicts: dict[str, tuple[str, ...]] = {}
-        """What was wrong in each group when it was looked at last, and when a large one is looked at again."""
+        """What was wrong in each group when it was looked at last, and when a large one is looked
+        at again."""
         self._next_look: dict[str, float] = {}
 
     def heartbeat(self, _request: Heartbeat, context: RequestContext) -> Response:
-        """RocketMQ tells of no conflicts. The remark beside code 0 is read by our clients and by no other."""
+        """RocketMQ tells of no conflicts. The remark beside code 0 is read by our clients and by no
+        other."""
         try:
             data = fastjson.decode(context.body, HeartbeatData)
         except ProtocolError as error:
@@ -77,7 +82,8 @@ class ClientsHandler:
             if refused is not None:
                 return refused
             assert consumer.group_name is not None
-            if self._groups.find(consumer.group_name) is None:  # RocketMQ: passed over; its pulls will hear 26
+            # RocketMQ: passed over; its pulls will hear 26
+            if self._groups.find(consumer.group_name) is None:
                 continue
             who, fingerprint = (peer, data.client_id, context.version), data.heartbeat_fingerprint
             if fingerprint and data.without_sub:
@@ -93,7 +99,9 @@ class ClientsHandler:
                 return Response(code=ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark=str(error))
         for producer in data.producer_data_set:
             if producer.group_name:
-                self._clients.add_producer(peer, data.client_id, context.version, producer.group_name, now, language)
+                self._clients.add_producer(
+                    peer, data.client_id, context.version, producer.group_name, now, language
+                )
         for group in changed:
             self._notify(group)
         groups = [consumer.group_name or "" for consumer in data.consumer_data_set]
@@ -107,7 +115,8 @@ class ClientsHandler:
             )
         ]
         return Response(
-            HeartbeatReply(is_support_heart_beat_v2=True, is_sub_change=resend), remark="; ".join(wrong) if wrong else None
+            HeartbeatReply(is_support_heart_beat_v2=True, is_sub_change=resend),
+            remark="; ".join(wrong) if wrong else None,
         )
 
     def conflicts(self, name: str) -> tuple[str, ...]:
@@ -116,11 +125,14 @@ class ClientsHandler:
         if group is None:
             return ()
         return conflicts(
-            name, group.members.values(), lambda topic: self._request_modes.find(topic, name).mode is MessageRequestMode.POP
+            name,
+            group.members.values(),
+            lambda topic: self._request_modes.find(topic, name).mode is MessageRequestMode.POP,
         )
 
     def _look_for_conflicts(self, name: str, now: float) -> tuple[str, ...]:
-        """What is wrong in a group now, as the log is told once. It costs 2 µs a member, 4 if they differ."""
+        """What is wrong in a group now, as the log is told once. It costs 2 µs a member, 4 if they
+        differ."""
         group = self._clients.groups.get(name)
         found = self.conflicts(name)
         self._next_look.pop(name, None)
@@ -139,7 +151,9 @@ class ClientsHandler:
     def unregister(self, request: UnregisterClient, context: RequestContext) -> Response:
         if request.producer_group:
             self._clients.remove_producer(context.peer, request.producer_group)
-        if request.consumer_group and self._clients.remove_consumer(context.peer, request.consumer_group):
+        if request.consumer_group and self._clients.remove_consumer(
+            context.peer, request.consumer_group
+        ):
             self._look_for_conflicts(request.consumer_group, context.peer.now())
             self._notify(request.consumer_group)
         return Response()
@@ -147,7 +161,10 @@ class ClientsHandler:
     def consumer_list(self, request: GetConsumerListByGroup, _context: RequestContext) -> Response:
         ids = self._clients.client_ids(request.consumer_group)
         if not ids:
-            return Response(code=ResponseCode.SYSTEM_ERROR, remark=f"no consumer for this group, {request.consumer_group}")
+            return Response(
+                code=ResponseCode.SYSTEM_ERROR,
+                remark=f"no consumer for this group, {request.consumer_group}",
+            )
         return Response(body=fastjson.encode(ConsumerIdList(consumer_id_list=ids)))
 
     def check(self, _request: CheckClientConfig, context: RequestContext) -> Response:
@@ -161,7 +178,11 @@ class ClientsHandler:
         if not self._config.enable_property_filter:
             return no_property_filter(data.expression_type)
         fault = read_subscription(data).fault
-        return Response() if fault is None else Response(code=ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark=fault)
+        return (
+            Response()
+            if fault is None
+            else Response(code=ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark=fault)
+        )
 
     def connection_lost(self, peer: Connection) -> None:
         """Forget a connection that has ended."""
@@ -176,7 +197,8 @@ class ClientsHandler:
             peer.close()
 
     def _prepare_group(self, consumer: ConsumerData) -> Response | None:
-        """The group must have a legal name; its settings and its retry topic are made when it is first heard of."""
+        """The group must have a legal name; its settings and its retry topic are made when it is
+        first heard of."""
         fault = group_fault(consumer.group_name or "")
         if fault is not None:
             return Response(code=ResponseCode.SYSTEM_ERROR, remark=fault)
@@ -193,5 +215,7 @@ class ClientsHandler:
         if settings is not None and not settings.notify_consumer_ids_changed_enable:
             return
         for peer in self._clients.members(group):
-            command = request_command(NotifyConsumerIdsChanged(consumer_group=group), opaque=peer.next_opaque, oneway=True)
+            command = request_command(
+                NotifyConsumerIdsChanged(consumer_group=group), opaque=peer.next_opaque, oneway=True
+            )
             peer.send_frame(encode_command(command))

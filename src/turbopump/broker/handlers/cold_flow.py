@@ -1,5 +1,6 @@
-"""Answers to 2001, 2002 and 2003: thresholds for groups that read a backlog; and to 2004: reading ahead. Source: apache/rocketmq
-``AdminBrokerProcessor``, which passes over thresholds that it cannot read, and says so in its log alone."""
+"""Answers to 2001, 2002 and 2003: thresholds for groups that read a backlog; and to 2004: reading
+ahead. Source: apache/rocketmq ``AdminBrokerProcessor``, which passes over thresholds that it cannot
+read, and says so in its log alone."""
 
 from __future__ import annotations
 
@@ -12,7 +13,12 @@ from turbopump.errors import BodyError, ConfigError
 from turbopump.message.rules import group_fault
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.cold_flow import GetColdFlow, RemoveColdFlow, SetCommitLogReadMode, UpdateColdFlow
+from turbopump.protocol.requests.cold_flow import (
+    GetColdFlow,
+    RemoveColdFlow,
+    SetCommitLogReadMode,
+    UpdateColdFlow,
+)
 from turbopump.remoting.router import RequestContext, Response
 from turbopump.store.commit_log import CommitLog
 
@@ -32,14 +38,30 @@ class ColdFlowHandler:
         try:
             wanted = {group: int(value) for group, value in properties.decode(context.body).items()}
         except (ConfigError, ValueError) as error:
-            raise BodyError(f"the thresholds cannot be read: {error}; expected lines such as group=3145728") from None
-        faults = [f"{group[:128]}={size}" for group, size in wanted.items() if group_fault(group) or not 0 <= size <= LONG_MAX]
+            raise BodyError(
+                f"the thresholds cannot be read: {error}; expected lines such as group=3145728"
+            ) from None
+        faults = [
+            f"{group[:128]}={size}"
+            for group, size in wanted.items()
+            if group_fault(group) or not 0 <= size <= LONG_MAX
+        ]
         if faults:
-            return Response(code=ResponseCode.SYSTEM_ERROR, remark=f"no threshold of a group: {', '.join(faults[:10])}")
+            return Response(
+                code=ResponseCode.SYSTEM_ERROR,
+                remark=f"no threshold of a group: {', '.join(faults[:10])}",
+            )
         for group, size in wanted.items():
             if not self._cold.set_threshold(group, size):
-                return Response(code=ResponseCode.SYSTEM_ERROR, remark=f"too many groups have thresholds; {group} has none")
-        log.info("cold read thresholds set by=%s groups=%s", context.peer.peer, " ".join(f"{g}:{s}" for g, s in wanted.items()))
+                return Response(
+                    code=ResponseCode.SYSTEM_ERROR,
+                    remark=f"too many groups have thresholds; {group} has none",
+                )
+        log.info(
+            "cold read thresholds set by=%s groups=%s",
+            context.peer.peer,
+            " ".join(f"{g}:{s}" for g, s in wanted.items()),
+        )
         return Response()
 
     def remove(self, _request: RemoveColdFlow, context: RequestContext) -> Response:
@@ -54,10 +76,16 @@ class ColdFlowHandler:
         try:
             mode = int(request.mode or "")
         except ValueError:
-            remark = f"set commitlog readahead mode failed: READ_AHEAD_MODE is {(request.mode or '')[:64]!r}, not 0 or 1"
+            remark = (
+                "set commitlog readahead mode failed: READ_AHEAD_MODE is "
+                f"{(request.mode or '')[:64]!r}, not 0 or 1"
+            )
             return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
         if mode not in (READ_AHEAD, AT_RANDOM):
-            remark = "set commitlog readahead mode param value error: READ_AHEAD_MODE is 0 (read ahead) or 1 (do not)"
+            remark = (
+                "set commitlog readahead mode param value error: READ_AHEAD_MODE is 0 (read "
+                "ahead) or 1 (do not)"
+            )
             return Response(code=ResponseCode.INVALID_PARAMETER, remark=remark)
         self._log.files.read_ahead(enabled=mode == READ_AHEAD)
         log.info("reading ahead set by=%s enabled=%s", context.peer.peer, mode == READ_AHEAD)

@@ -1,4 +1,5 @@
-"""Answers to 203, 204, 328, 345, 208, 317, 300, 343 and 303: who is connected, and how far groups are.
+"""Answers to 203, 204, 328, 345, 208, 317, 300, 343 and 303: who is connected, and how far groups
+are.
 
 Source: apache/rocketmq ``AdminBrokerProcessor.getConsumeStats`` and its neighbours.
 """
@@ -66,7 +67,8 @@ class ConsumersHandler:
         self._questions = questions
         self._clock = clock
 
-    # --- who -----------------------------------------------------------------------------------------------------------------
+    # --- who
+    # ----------------------------------------------------------------------------------------------
 
     def consumers(self, request: GetConsumerConnectionList, _context: RequestContext) -> Response:
         group = self._clients.groups.get(request.consumer_group)
@@ -74,7 +76,9 @@ class ConsumersHandler:
             remark = f"the consumer group[{request.consumer_group}] not online"
             return Response(code=ResponseCode.CONSUMER_NOT_ONLINE, remark=remark)
         body = connections.ConsumerConnection(
-            connection_set=tuple(_connection(peer, member) for peer, member in group.members.items()),
+            connection_set=tuple(
+                _connection(peer, member) for peer, member in group.members.items()
+            ),
             subscription_table={topic: one.data for topic, one in group.subscriptions.items()},
             consume_type=group.consume_type,
             message_model=group.message_model,
@@ -108,22 +112,33 @@ class ConsumersHandler:
         }
         return Response(body=fastjson.encode(connections.ProducerTableInfo(data=data)))
 
-    def subscription(self, request: QuerySubscriptionByConsumer, _context: RequestContext) -> Response:
+    def subscription(
+        self, request: QuerySubscriptionByConsumer, _context: RequestContext
+    ) -> Response:
         group = self._clients.groups.get(request.group)
         found = group.subscriptions.get(request.topic) if group is not None else None
         body = connections.QuerySubscriptionResponseBody(
-            subscription_data=found.data if found is not None else None, group=request.group, topic=request.topic
+            subscription_data=found.data if found is not None else None,
+            group=request.group,
+            topic=request.topic,
         )
         return Response(body=fastjson.encode(body))
 
     def groups_of(self, request: QueryTopicConsumeByWho, _context: RequestContext) -> Response:
-        groups = dict.fromkeys([*self._clients.subscribers(request.topic), *self._offsets.groups_of(request.topic)])
+        groups = dict.fromkeys(
+            [*self._clients.subscribers(request.topic), *self._offsets.groups_of(request.topic)]
+        )
         return Response(body=fastjson.encode(GroupList(group_list=tuple(groups))))
 
     def topics_of(self, request: QueryTopicsByConsumer, _context: RequestContext) -> Response:
-        return Response(body=fastjson.encode(TopicList(topic_list=tuple(self._offsets.topics_of(request.group)))))
+        return Response(
+            body=fastjson.encode(
+                TopicList(topic_list=tuple(self._offsets.topics_of(request.group)))
+            )
+        )
 
-    # --- how far -------------------------------------------------------------------------------------------------------------
+    # --- how far
+    # ----------------------------------------------------------------------------------------------
 
     async def how_far(self, request: GetConsumeStats, _context: RequestContext) -> Response:
         """The group's place in each queue, and the end of each."""
@@ -134,8 +149,11 @@ class ConsumersHandler:
             body.consume_tps += standing.consume_tps
         return Response(body=fastjson.encode(body))
 
-    async def all_standings(self, request: GetBrokerConsumeStats, _context: RequestContext) -> Response:
-        """How far every group is in each of its topics. What members do not subscribe to any more is left out, as by Apache's broker."""
+    async def all_standings(
+        self, request: GetBrokerConsumeStats, _context: RequestContext
+    ) -> Response:
+        """How far every group is in each of its topics. What members do not subscribe to any more
+        is left out, as by Apache's broker."""
         body = stats.ConsumeStatsList(broker_addr=self._address)
         for group in self._groups.names():
             standings: list[stats.ConsumeStats] = []
@@ -150,18 +168,22 @@ class ConsumersHandler:
             body.consume_stats_list.append({group: standings})
         return Response(body=fastjson.encode(body))
 
-    async def _standing(self, group: str, name: str, topic: TopicConfig | None) -> stats.ConsumeStats:
+    async def _standing(
+        self, group: str, name: str, topic: TopicConfig | None
+    ) -> stats.ConsumeStats:
         """Its place in each queue of one topic; without a topic there is none."""
         body = stats.ConsumeStats()
         if topic is None:
             return body
         for queue_id in range(topic.read_queue_nums):
             place = max(self._offsets.find(group, name, queue_id) or 0, 0)
-            body.offset_table[MessageQueue(name, self._broker_name, queue_id)] = stats.OffsetWrapper(
-                broker_offset=max(self._store.max_offset(name, queue_id), 0),
-                consumer_offset=place,
-                pull_offset=place,
-                last_timestamp=max(await self._stored_at(name, queue_id, place - 1), 0),
+            body.offset_table[MessageQueue(name, self._broker_name, queue_id)] = (
+                stats.OffsetWrapper(
+                    broker_offset=max(self._store.max_offset(name, queue_id), 0),
+                    consumer_offset=place,
+                    pull_offset=place,
+                    last_timestamp=max(await self._stored_at(name, queue_id, place - 1), 0),
+                )
             )
         body.consume_tps = self._statistics.tps("GROUP_GET_NUMS", f"{name}@{group}")
         return body
@@ -170,17 +192,22 @@ class ConsumersHandler:
         listed = [topic for topic in (request.topic_list or "").split(";") if topic]
         if listed:
             return listed
-        topics = [request.topic] if request.topic else self._offsets.topics_of(request.consumer_group)
+        topics = (
+            [request.topic] if request.topic else self._offsets.topics_of(request.consumer_group)
+        )
         group = self._clients.groups.get(request.consumer_group)
         if group is not None and group.subscriptions:
             topics = [topic for topic in topics if topic in group.subscriptions]
         return topics
 
     async def time_span(self, request: QueryConsumeTimeSpan, _context: RequestContext) -> Response:
-        """When the first, the last and the last consumed message of each queue were stored, and how late the next one is."""
+        """When the first, the last and the last consumed message of each queue were stored, and how
+        late the next one is."""
         topic = self._topics.find(request.topic)
         if topic is None:
-            return Response(code=ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{request.topic}] not exist")
+            return Response(
+                code=ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{request.topic}] not exist"
+            )
         body = stats.QueryConsumeTimeSpanBody()
         for queue_id in range(topic.write_queue_nums):
             body.consume_time_span_set.append(await self._span(request, queue_id))
@@ -207,7 +234,9 @@ class ConsumersHandler:
         """When the message at a queue offset was stored (ms); −1 if it is not there."""
         if index < 0:
             return -1
-        entry = await self._questions.answer(self._store.lookup.entry_in_queue(topic, queue_id, index))
+        entry = await self._questions.answer(
+            self._store.lookup.entry_in_queue(topic, queue_id, index)
+        )
         return entry.message.store_timestamp if entry is not None and entry.fault is None else -1
 
 
@@ -221,4 +250,8 @@ def _connection(peer: Connection, member: Member) -> connections.Connection:
 
 
 def _language(member: Member) -> LanguageCode:
-    return LanguageCode(member.language) if member.language in set(LanguageCode) else LanguageCode.OTHER
+    return (
+        LanguageCode(member.language)
+        if member.language in set(LanguageCode)
+        else LanguageCode.OTHER
+    )

@@ -1,6 +1,7 @@
 """Answers to 200, 225, 207, 201 and 352: the settings of consumer groups.
 
-Source: apache/rocketmq ``AdminBrokerProcessor.updateAndCreateSubscriptionGroup`` and its neighbours.
+Source: apache/rocketmq ``AdminBrokerProcessor.updateAndCreateSubscriptionGroup`` and its
+neighbours.
 """
 
 from __future__ import annotations
@@ -52,11 +53,16 @@ class GroupsHandler:
 
     def list_all(self, _request: GetAllGroups, _context: RequestContext) -> Response:
         table = self._groups.wrapper()
-        return Response(GetAllGroupsReply(total_group_num=len(table.subscription_group_table)), body=fastjson.encode(table))
+        return Response(
+            GetAllGroupsReply(total_group_num=len(table.subscription_group_table)),
+            body=fastjson.encode(table),
+        )
 
     def one(self, request: GetGroup, _context: RequestContext) -> Response:
         if not self._groups.knows(request.group):
-            return Response(code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark="No group in this broker")
+            return Response(
+                code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark="No group in this broker"
+            )
         return Response(body=fastjson.encode(self._groups.find(request.group)))
 
     def _put(self, configs: list[SubscriptionGroupConfig]) -> Response:

@@ -1,6 +1,7 @@
 """Answers to 41 and 42: locks on queues for ordered consumption.
 
-A client is told that it holds a queue once the disk knows it, too. Source: apache/rocketmq ``AdminBrokerProcessor.lockBatchMQ``.
+A client is told that it holds a queue once the disk knows it, too. Source: apache/rocketmq
+``AdminBrokerProcessor.lockBatchMQ``.
 """
 
 from __future__ import annotations
@@ -30,26 +31,43 @@ NAME_MAX: Final = 255
 
 
 class LocksHandler:
-    """Grants, renews and frees locks. RocketMQ: ``lockInStrictMode`` asks the replicas; with one there is none to ask."""
+    """Grants, renews and frees locks. RocketMQ: ``lockInStrictMode`` asks the replicas; with one
+    there is none to ask."""
 
-    def __init__(self, saved_locks: SavedLocks, clients: ClientTable[Connection], clock: Clock) -> None:
+    def __init__(
+        self, saved_locks: SavedLocks, clients: ClientTable[Connection], clock: Clock
+    ) -> None:
         self._saved_locks = saved_locks
         self._clients = clients
         self._clock = clock
 
-    def lock(self, _request: LockBatchMq, context: RequestContext) -> Response | Awaitable[Response]:
+    def lock(
+        self, _request: LockBatchMq, context: RequestContext
+    ) -> Response | Awaitable[Response]:
         body = _body(context)
         if not body.consumer_group or not body.client_id:
-            return Response(code=ResponseCode.SYSTEM_ERROR, remark="a lock needs consumerGroup and clientId in its body")
+            return Response(
+                code=ResponseCode.SYSTEM_ERROR,
+                remark="a lock needs consumerGroup and clientId in its body",
+            )
         fault = group_fault(body.consumer_group)
         if fault is not None or len(body.client_id) > CLIENT_ID_MAX:
             return Response(
-                code=ResponseCode.SYSTEM_ERROR, remark=fault or f"a clientId is at most {CLIENT_ID_MAX} characters long"
+                code=ResponseCode.SYSTEM_ERROR,
+                remark=fault or f"a clientId is at most {CLIENT_ID_MAX} characters long",
             )
-        self._clients.note_lock(context.peer, body.client_id, body.consumer_group, context.peer.now())
+        self._clients.note_lock(
+            context.peer, body.client_id, body.consumer_group, context.peer.now()
+        )
         kept = self._saved_locks
-        queues = [queue for queue in body.mq_set if max(len(queue.topic), len(queue.broker_name)) <= NAME_MAX]
-        granted = kept.locks.lock(body.consumer_group, queues, body.client_id, self._clock.monotonic())
+        queues = [
+            queue
+            for queue in body.mq_set
+            if max(len(queue.topic), len(queue.broker_name)) <= NAME_MAX
+        ]
+        granted = kept.locks.lock(
+            body.consumer_group, queues, body.client_id, self._clock.monotonic()
+        )
         if max(granted.values(), default=0) <= kept.saved.value:
             return _answer(granted)
         kept.save()
@@ -66,7 +84,9 @@ class LocksHandler:
         """What a disk that is late does not know yet is not granted: the client asks again."""
         saved = self._saved_locks.saved
         reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiter = saved.when(max(granted.values()), lambda: None if reached.done() else reached.set_result(None))
+        waiter = saved.when(
+            max(granted.values()), lambda: None if reached.done() else reached.set_result(None)
+        )
         try:
             async with asyncio.timeout(SAVE_PATIENCE_S):
                 await reached
@@ -74,7 +94,9 @@ class LocksHandler:
             pass
         finally:
             waiter.cancel()
-        return _answer({queue: change for queue, change in granted.items() if change <= saved.value})
+        return _answer(
+            {queue: change for queue, change in granted.items() if change <= saved.value}
+        )
 
 
 def _body(context: RequestContext) -> LockBatchRequestBody:

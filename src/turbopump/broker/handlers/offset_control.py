@@ -1,8 +1,9 @@
 """Answers to 222, 314 and 308: an operator says where a group stands.
 
-A reset is noted here and told to each reader with its next pull (``broker/offsets.py``), which comes at once; readers that keep their own
-places (broadcasting), and all of them with ``useServerSideResetOffset=false``, are pushed the new ones (220).
-Source: apache/rocketmq ``AdminBrokerProcessor.resetOffset``, ``Broker2Client.resetOffset``.
+A reset is noted here and told to each reader with its next pull (``broker/offsets.py``), which
+comes at once; readers that keep their own places (broadcasting), and all of them with
+``useServerSideResetOffset=false``, are pushed the new ones (220). Source: apache/rocketmq
+``AdminBrokerProcessor.resetOffset``, ``Broker2Client.resetOffset``.
 """
 
 from __future__ import annotations
@@ -64,29 +65,43 @@ class OffsetControlHandler:
         """Set a group's place. The answer names every queue and its place now."""
         topic = self._topics.find(request.topic)
         if topic is None:
-            return Response(code=ResponseCode.TOPIC_NOT_EXIST, remark=f"Topic {request.topic} does not exist")
+            return Response(
+                code=ResponseCode.TOPIC_NOT_EXIST, remark=f"Topic {request.topic} does not exist"
+            )
         if not self._groups.knows(request.group):
-            return Response(code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=f"Group {request.group} does not exist")
+            return Response(
+                code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                remark=f"Group {request.group} does not exist",
+            )
         if request.queue_id >= topic.read_queue_nums:
-            remark = f"{request.topic} has {topic.read_queue_nums} readable queues here, none with the id {request.queue_id}"
+            remark = (
+                f"{request.topic} has {topic.read_queue_nums} readable queues here, none "
+                f"with the id {request.queue_id}"
+            )
             return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
         if request.queue_id >= 0 and request.offset is not None and request.offset != -1:
             first = self._store.min_offset(request.topic, request.queue_id)
             end = self._store.max_offset(request.topic, request.queue_id)
             if not first <= request.offset <= end:
-                remark = f"Target offset {request.offset} not in consume queue range [{first}-{end}]"
+                remark = (
+                    f"Target offset {request.offset} not in consume queue range [{first}-{end}]"
+                )
                 return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
             return self._apply(request, {request.queue_id: request.offset}, context.peer.peer)
         queue_ids = [request.queue_id] if request.queue_id >= 0 else range(topic.read_queue_nums)
         if request.timestamp < 0:
-            ends = {queue_id: self._store.max_offset(request.topic, queue_id) for queue_id in queue_ids}
+            ends = {
+                queue_id: self._store.max_offset(request.topic, queue_id) for queue_id in queue_ids
+            }
             return self._apply(request, ends, context.peer.peer)
         return self._at_time(request, list(queue_ids), context.peer.peer)
 
     async def _at_time(self, request: ResetOffset, queue_ids: list[int], operator: str) -> Response:
         lookup = self._store.lookup
         found = {
-            queue_id: await self._questions.answer(lookup.place_in_time(request.topic, queue_id, request.timestamp))
+            queue_id: await self._questions.answer(
+                lookup.place_in_time(request.topic, queue_id, request.timestamp)
+            )
             for queue_id in queue_ids
         }
         return self._apply(request, found, operator)
@@ -106,7 +121,12 @@ class OffsetControlHandler:
         self._offsets.save()  # a restart before the readers have heard of it shall know of it
         log.info(
             "offsets reset group=%s topic=%s by=%s places=%s",
-            *(group, topic, operator, " ".join(f"{queue.queue_id}:{offset}" for queue, offset in now.items())),
+            *(
+                group,
+                topic,
+                operator,
+                " ".join(f"{queue.queue_id}:{offset}" for queue, offset in now.items()),
+            ),
         )
         if broadcast or not self._config.use_server_side_reset_offset:
             self._push(request, now)
@@ -115,27 +135,54 @@ class OffsetControlHandler:
 
     def _push(self, request: ResetOffset, now: dict[MessageQueue, int]) -> None:
         group = self._clients.groups.get(request.group)
-        notice = ResetConsumerOffset(group=request.group, topic=request.topic, timestamp=request.timestamp, force=request.force)
+        notice = ResetConsumerOffset(
+            group=request.group,
+            topic=request.topic,
+            timestamp=request.timestamp,
+            force=request.force,
+        )
         places = [
-            QueueOffset(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id, offset=offset)
+            QueueOffset(
+                topic=queue.topic,
+                broker_name=queue.broker_name,
+                queue_id=queue.queue_id,
+                offset=offset,
+            )
             for queue, offset in now.items()
         ]
         for peer, member in group.members.items() if group is not None else ():
             is_cpp = member.language == LanguageCode.CPP
-            body = ResetOffsetBodyForC(offset_table=places) if is_cpp else ResetOffsetBody(offset_table=now)
-            command = request_command(notice, fastjson.encode(body), opaque=peer.next_opaque, oneway=True)
+            body = (
+                ResetOffsetBodyForC(offset_table=places)
+                if is_cpp
+                else ResetOffsetBody(offset_table=now)
+            )
+            command = request_command(
+                notice, fastjson.encode(body), opaque=peer.next_opaque, oneway=True
+            )
             peer.send_frame(encode_command(command))
 
     def clone(self, request: CloneGroupOffset, context: RequestContext) -> Response:
-        """Give one group the places of another. RocketMQ: 5.3.3 clones nothing where no topic is named."""
+        """Give one group the places of another. RocketMQ: 5.3.3 clones nothing where no topic is
+        named."""
         if not self._groups.knows(request.dest_group):
-            remark = f"Group {request.dest_group} does not exist; create it, or start a consumer of it once"
+            remark = (
+                f"Group {request.dest_group} does not exist; create it, or start a consumer "
+                "of it once"
+            )
             return Response(code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=remark)
         running = self._clients.groups.get(request.src_group)
-        for topic in [request.topic] if request.topic else self._offsets.topics_of(request.src_group):
+        for topic in (
+            [request.topic] if request.topic else self._offsets.topics_of(request.src_group)
+        ):
             if self._topics.find(topic) is None:
                 continue
-            if not request.offline and running is not None and running.subscriptions and topic not in running.subscriptions:
+            if (
+                not request.offline
+                and running is not None
+                and running.subscriptions
+                and topic not in running.subscriptions
+            ):
                 continue
             if self._offsets.clone(request.src_group, request.dest_group, topic):
                 log.info(
@@ -149,7 +196,9 @@ class OffsetControlHandler:
     def correction(self, request: QueryCorrectionOffset, _context: RequestContext) -> Response:
         """The lowest places of the others, to be compared with those of one group."""
         lowest = self._offsets.lowest(request.topic, (request.filter_groups or "").split(","))
-        for queue_id, offset in self._offsets.of_group(request.compare_group, request.topic).items():
+        for queue_id, offset in self._offsets.of_group(
+            request.compare_group, request.topic
+        ).items():
             if lowest.get(queue_id, offset) > offset:
                 lowest[queue_id] = LONG_MAX
         return Response(body=fastjson.encode(QueryCorrectionOffsetBody(correction_offsets=lowest)))

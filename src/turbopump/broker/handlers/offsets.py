@@ -40,9 +40,11 @@ class OffsetsHandler:
         self._questions = questions
 
     def query(self, request: QueryConsumerOffset, _context: RequestContext) -> Response:
-        """The group's offset. Without one: 0 for a queue whose first message is still hot, else not found.
+        """The group's offset. Without one: 0 for a queue whose first message is still hot, else not
+        found.
 
-        RocketMQ: a new group of a young queue therefore begins at 0, whatever its consumeFromWhere says.
+        RocketMQ: a new group of a young queue therefore begins at 0, whatever its consumeFromWhere
+        says.
         """
         offset = self._offsets.find(request.consumer_group, request.topic, request.queue_id)
         if offset is not None:
@@ -61,14 +63,27 @@ class OffsetsHandler:
 
     def update(self, request: UpdateConsumerOffset, _context: RequestContext) -> Response:
         if not self._groups.knows(request.consumer_group):
-            return Response(code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=f"Group {request.consumer_group} not exist!")
+            return Response(
+                code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                remark=f"Group {request.consumer_group} not exist!",
+            )
         if self._topics.find(request.topic) is None:
-            return Response(code=ResponseCode.TOPIC_NOT_EXIST, remark=f"Topic {request.topic} not exist!")
+            return Response(
+                code=ResponseCode.TOPIC_NOT_EXIST, remark=f"Topic {request.topic} not exist!"
+            )
         if request.queue_id is None:
-            return Response(code=ResponseCode.INVALID_PARAMETER, remark="QueueId is null, topic is " + request.topic)
+            return Response(
+                code=ResponseCode.INVALID_PARAMETER,
+                remark="QueueId is null, topic is " + request.topic,
+            )
         if request.commit_offset is None:
-            return Response(code=ResponseCode.INVALID_PARAMETER, remark="Offset is null, topic is " + request.topic)
-        if not self._offsets.commit(request.consumer_group, request.topic, request.queue_id, request.commit_offset):
+            return Response(
+                code=ResponseCode.INVALID_PARAMETER,
+                remark="Offset is null, topic is " + request.topic,
+            )
+        if not self._offsets.commit(
+            request.consumer_group, request.topic, request.queue_id, request.commit_offset
+        ):
             return Response(remark="Offset has been previously reset")
         return Response()
 
@@ -80,5 +95,9 @@ class OffsetsHandler:
 
     def at_time(self, request: SearchOffset, context: RequestContext) -> Outcome:
         upper = request.boundary_type == "UPPER"
-        question = self._store.lookup.place_in_time(request.topic, request.queue_id, request.timestamp, upper=upper)
-        return self._questions.ask(question, lambda offset: Response(OffsetReply(offset=offset)), context)
+        question = self._store.lookup.place_in_time(
+            request.topic, request.queue_id, request.timestamp, upper=upper
+        )
+        return self._questions.ask(
+            question, lambda offset: Response(OffsetReply(offset=offset)), context
+        )

@@ -1,7 +1,8 @@
-"""Answers to 200050 (pop), 200052 (peek), 200054 (wait for something to pop) and 200055 (how many wait).
+"""Answers to 200050 (pop), 200052 (peek), 200054 (wait for something to pop) and 200055 (how many
+wait).
 
-Order of checks and codes: apache/rocketmq ``PopMessageProcessor``, ``PeekMessageProcessor``, ``NotificationProcessor``,
-``PollingInfoProcessor``.
+Order of checks and codes: apache/rocketmq ``PopMessageProcessor``, ``PeekMessageProcessor``,
+``NotificationProcessor``, ``PollingInfoProcessor``.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ class PopHandler:
         if self._clock.now_ms() - born_ms - request.poll_time > LATE_MS:
             remark = f"the broker[{self._config.broker_ip1}] pop message is timeout too much"
             return Response(PopMessageReply(), code=ResponseCode.POLLING_TIMEOUT, remark=remark)
-        refused = self._refusal(request.consumer_group, request.topic, request.queue_id, request.max_msg_nums, "pop")
+        refused = self._refusal(
+            request.consumer_group, request.topic, request.queue_id, request.max_msg_nums, "pop"
+        )
         refused = refused or self._time_refusal(request)
         subscription = refused or self._subscription(request)
         if isinstance(subscription, Response):
@@ -93,12 +96,28 @@ class PopHandler:
             ordered=bool(request.order),
             attempt_id=request.attempt_id or None,
         )
-        left_s = min((born_ms + request.poll_time - self._clock.now_ms()) / 1000, request.poll_time / 1000, HOLD_MAX_S)
+        left_s = min(
+            (born_ms + request.poll_time - self._clock.now_ms()) / 1000,
+            request.poll_time / 1000,
+            HOLD_MAX_S,
+        )
         deadline = context.peer.now() + left_s - EARLY_S
-        return await self._take(wish, max(request.queue_id, ANY_QUEUE), context, deadline, expired=request.poll_time <= 0)
+        return await self._take(
+            wish,
+            max(request.queue_id, ANY_QUEUE),
+            context,
+            deadline,
+            expired=request.poll_time <= 0,
+        )
 
     async def _take(
-        self, wish: PopWish, queue_id: int, context: RequestContext, deadline: float, *, expired: bool
+        self,
+        wish: PopWish,
+        queue_id: int,
+        context: RequestContext,
+        deadline: float,
+        *,
+        expired: bool,
     ) -> Response | None:
         """Messages; or the answer that there are none; or None: the pop waits."""
         pop, line = self._pop, Line(wish.topic, wish.group)
@@ -108,7 +127,11 @@ class PopHandler:
         queues = pop.sight.topic_queues(line, queue_id, draw)
         if not wish.ordered:
             retries = pop.sight.retry_queues(line)
-            queues = retries + queues if draw < self._config.pop_from_retry_probability else queues + retries
+            queues = (
+                retries + queues
+                if draw < self._config.pop_from_retry_probability
+                else queues + retries
+            )
         try:
             await pop.taking.take(wish, queues, taken)
             if taken.placed is not None:
@@ -129,46 +152,77 @@ class PopHandler:
             return _nothing(wish, taken, ResponseCode.POLLING_TIMEOUT)
 
         def again(expired: bool) -> None:
-            task = asyncio.ensure_future(_answer(self._take(wish, queue_id, context, deadline, expired=expired), context))
+            task = asyncio.ensure_future(
+                _answer(self._take(wish, queue_id, context, deadline, expired=expired), context)
+            )
             self._woken.add(task)
             task.add_done_callback(self._woken.discard)
 
-        if not pop.held.hold(line, queue_id, left, again, lambda: context.peer.closed, ordered=wish.ordered):
+        if not pop.held.hold(
+            line, queue_id, left, again, lambda: context.peer.closed, ordered=wish.ordered
+        ):
             return _nothing(wish, taken, ResponseCode.POLLING_FULL)
         return None
 
-    # --- looking -------------------------------------------------------------------------------------------------------------
+    # --- looking
+    # ----------------------------------------------------------------------------------------------
 
     async def peek(self, request: PeekMessage, _context: RequestContext) -> Response:
         """Messages that a pop would find, without a checkpoint."""
-        refused = self._refusal(request.consumer_group, request.topic, request.queue_id, request.max_msg_nums, "peeking")
+        refused = self._refusal(
+            request.consumer_group, request.topic, request.queue_id, request.max_msg_nums, "peeking"
+        )
         if refused is not None:
             return refused
-        line, queue_id = Line(request.topic, request.consumer_group), max(request.queue_id, ANY_QUEUE)
+        line, queue_id = (
+            Line(request.topic, request.consumer_group),
+            max(request.queue_id, ANY_QUEUE),
+        )
         draw = self._random.randrange(100)
         queues = self._pop.sight.topic_queues(line, queue_id, draw)
         retries = self._pop.sight.retry_queues(line)
-        queues = retries + queues if draw < self._config.pop_from_retry_probability else queues + retries
+        queues = (
+            retries + queues if draw < self._config.pop_from_retry_probability else queues + retries
+        )
         try:
-            data, left = await peek(self._store, self._pop.places, queues, max(request.max_msg_nums, 1))
+            data, left = await peek(
+                self._store, self._pop.places, queues, max(request.max_msg_nums, 1)
+            )
         except StoreError as error:
             return Response(PopMessageReply(), code=ResponseCode.SYSTEM_ERROR, remark=str(error))
         code = ResponseCode.SUCCESS if data else ResponseCode.PULL_NOT_FOUND
-        return Response(PopMessageReply(rest_num=left), code=code, remark="FOUND" if data else None, body=data)
+        return Response(
+            PopMessageReply(rest_num=left), code=code, remark="FOUND" if data else None, body=data
+        )
 
     def notify(self, request: Notification, context: RequestContext) -> Response | None:
         """Say that there is something, now or when there is."""
-        refused = self._refusal(request.consumer_group, request.topic, request.queue_id, 1, "notification", NotificationReply())
+        refused = self._refusal(
+            request.consumer_group,
+            request.topic,
+            request.queue_id,
+            1,
+            "notification",
+            NotificationReply(),
+        )
         if refused is not None:
             return refused
-        line, queue_id = Line(request.topic, request.consumer_group), max(request.queue_id, ANY_QUEUE)
+        line, queue_id = (
+            Line(request.topic, request.consumer_group),
+            max(request.queue_id, ANY_QUEUE),
+        )
         sight, held, ordered = self._pop.sight, self._pop.held, bool(request.order)
 
         def look() -> bool:
-            return any(sight.has_more(place) for place in sight.queues(line, queue_id, ordered=ordered))
+            return any(
+                sight.has_more(place) for place in sight.queues(line, queue_id, ordered=ordered)
+            )
 
         now = self._clock.now_ms()
-        left = min((request.born_time or now) + request.poll_time - now, request.poll_time) / 1000 - EARLY_S
+        left = (
+            min((request.born_time or now) + request.poll_time - now, request.poll_time) / 1000
+            - EARLY_S
+        )
         if look() or left <= 0:
             return Response(NotificationReply(has_msg=look()))
 
@@ -177,17 +231,31 @@ class PopHandler:
                 context.answer(Response(NotificationReply(has_msg=look())))
 
         left = min(left, HOLD_MAX_S)
-        if not held.hold(line, queue_id, left, again, lambda: context.peer.closed, takes=False, ordered=ordered):
+        if not held.hold(
+            line, queue_id, left, again, lambda: context.peer.closed, takes=False, ordered=ordered
+        ):
             return Response(NotificationReply(has_msg=False, polling_full=True))
         return None
 
     def waiting(self, request: PollingInfo, _context: RequestContext) -> Response:
         """How many pops wait."""
-        refused = self._refusal(request.consumer_group, request.topic, request.queue_id, 1, "polling info", PollingInfoReply())
+        refused = self._refusal(
+            request.consumer_group,
+            request.topic,
+            request.queue_id,
+            1,
+            "polling info",
+            PollingInfoReply(),
+        )
         line = Line(request.topic, request.consumer_group)
-        return refused or Response(PollingInfoReply(polling_num=self._pop.held.count(line, max(request.queue_id, ANY_QUEUE))))
+        return refused or Response(
+            PollingInfoReply(
+                polling_num=self._pop.held.count(line, max(request.queue_id, ANY_QUEUE))
+            )
+        )
 
-    # --- what is asked for ---------------------------------------------------------------------------------------------------
+    # --- what is asked for
+    # ----------------------------------------------------------------------------------------------
 
     def _refusal(
         self,
@@ -205,7 +273,10 @@ class PopHandler:
             return Response(header, code=code, remark=remark)
 
         if not config.broker_permission & PERM_READ:
-            return refuse(ResponseCode.NO_PERMISSION, f"the broker[{config.broker_ip1}] {what} message is forbidden")
+            return refuse(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{config.broker_ip1}] {what} message is forbidden",
+            )
         if count > COUNT_MAX:
             return refuse(
                 ResponseCode.INVALID_PARAMETER,
@@ -214,31 +285,39 @@ class PopHandler:
         if not config.timer_wheel_enable:
             return refuse(
                 ResponseCode.SYSTEM_ERROR,
-                f"the broker[{config.broker_ip1}] {what} message is forbidden because timerWheelEnable is false",
+                f"the broker[{config.broker_ip1}] {what} message is forbidden because "
+                "timerWheelEnable is false",
             )
         topic = self._topics.find(topic_name)
         if topic is None:
             return refuse(
                 ResponseCode.TOPIC_NOT_EXIST,
-                f"topic[{topic_name[:128]}] not exist, apply first please! Create it (turbopump topic create)",
+                f"topic[{topic_name[:128]}] not exist, apply first please! Create it (turbopump "
+                "topic create)",
             )
         if not topic.readable:
-            return refuse(ResponseCode.NO_PERMISSION, f"the topic[{topic_name}] {what} message is forbidden")
+            return refuse(
+                ResponseCode.NO_PERMISSION, f"the topic[{topic_name}] {what} message is forbidden"
+            )
         if queue_id >= topic.read_queue_nums:
             return refuse(
                 ResponseCode.INVALID_PARAMETER,
-                f"queueId[{queue_id}] is illegal, topic:[{topic_name}] topicConfig.readQueueNums:[{topic.read_queue_nums}] "
+                f"queueId[{queue_id}] is illegal, topic:[{topic_name}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_nums}] "
                 f"consumer:[{group_name[:128]}]",
             )
         group = self._groups.find(group_name)
         if group is None:
             return refuse(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group [{group_name[:128]}] does not exist; create it, use a legal name, "
+                f"subscription group [{group_name[:128]}] does not exist; create it, use a legal "
+                "name, "
                 "or set autoCreateSubscriptionGroup=true on the broker",
             )
         if not group.consume_enable:
-            return refuse(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group_name}")
+            return refuse(
+                ResponseCode.NO_PERMISSION, f"subscription group no permission, {group_name}"
+            )
         return None
 
     def _time_refusal(self, request: PopMessage) -> Response | None:
@@ -246,21 +325,28 @@ class PopHandler:
         most = self._config.timer_max_delay_sec * 1000
         if 0 <= request.invisible_time <= most:
             return None
-        remark = f"invisibleTime {request.invisible_time} ms is not from 0 to {most} ms (timerMaxDelaySec of the broker)"
+        remark = (
+            f"invisibleTime {request.invisible_time} ms is not from 0 to {most} ms "
+            "(timerMaxDelaySec of the broker)"
+        )
         return Response(PopMessageReply(), code=ResponseCode.INVALID_PARAMETER, remark=remark)
 
     def _subscription(self, request: PopMessage) -> Subscription | Response:
         kind = request.exp_type or TAG
         if kind != TAG and not self._config.enable_property_filter:
             return no_property_filter(kind)
-        data = SubscriptionData(topic=request.topic, sub_string=request.exp or "*", expression_type=kind)
+        data = SubscriptionData(
+            topic=request.topic, sub_string=request.exp or "*", expression_type=kind
+        )
         try:
             subscription = read_subscription(data)
         except ValueError as error:
             subscription = Subscription(data, frozenset(), fault=str(error))
         if subscription.fault is not None:
             remark = f"parse the consumer's subscription failed: {subscription.fault}"
-            return Response(PopMessageReply(), code=ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark=remark)
+            return Response(
+                PopMessageReply(), code=ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark=remark
+            )
         return subscription
 
 

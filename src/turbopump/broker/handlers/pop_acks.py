@@ -1,7 +1,10 @@
-"""Answers to 200051 and 200151 (popped messages are done) and 200053 (one is to come back at another time).
+"""Answers to 200051 and 200151 (popped messages are done) and 200053 (one is to come back at
+another time).
 
-Order of checks and codes: apache/rocketmq ``AckMessageProcessor``, ``ChangeInvisibleTimeProcessor``. Better than there: a message that is
-visible again already is not given a new time, which would make two of it; and what cannot be written down is not answered with success.
+Order of checks and codes: apache/rocketmq ``AckMessageProcessor``,
+``ChangeInvisibleTimeProcessor``. Better than there: a message that is visible again already is not
+given a new time, which would make two of it; and what cannot be written down is not answered with
+success.
 """
 
 from __future__ import annotations
@@ -16,7 +19,13 @@ from turbopump.broker.topics import TopicTable
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import MessageError, ProtocolError, StoreError
-from turbopump.message.pop_handle import ORDER_REVIVE_QUEUE, PopHandle, QueueKind, original_topic, real_topic
+from turbopump.message.pop_handle import (
+    ORDER_REVIVE_QUEUE,
+    PopHandle,
+    QueueKind,
+    original_topic,
+    real_topic,
+)
 from turbopump.protocol import fastjson
 from turbopump.protocol.bodies.pop import BatchAck, BatchAckBody, unpack_bits
 from turbopump.protocol.codes import ResponseCode
@@ -65,17 +74,24 @@ class PopAcksHandler:
             return self._acknowledge_in_order(place, request.offset, handle.pop_time_ms)
         return await self._end(place, handle, [request.offset])
 
-    async def acknowledge_batch(self, _request: BatchAckMessage, context: RequestContext) -> Response:
+    async def acknowledge_batch(
+        self, _request: BatchAckMessage, context: RequestContext
+    ) -> Response:
         """Many are. RocketMQ: what names no queue, or no message of one, is passed over."""
         try:
             body = fastjson.decode(context.body, BatchAckBody) if context.body else BatchAckBody()
         except ProtocolError as error:
-            return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=f"the acknowledgements cannot be read: {error}")
+            return Response(
+                code=ResponseCode.MESSAGE_ILLEGAL,
+                remark=f"the acknowledgements cannot be read: {error}",
+            )
         if not body.acks:
             return Response(code=ResponseCode.NO_MESSAGE)
         answer = Response()
         for ack in body.acks:
-            response = await self._acknowledge_some(ack, body.broker_name or self._config.broker_name)
+            response = await self._acknowledge_some(
+                ack, body.broker_name or self._config.broker_name
+            )
             if response.code != ResponseCode.SUCCESS:
                 answer = response
         return answer
@@ -92,15 +108,24 @@ class PopAcksHandler:
         place = GroupQueue(request.consumer_group, request.topic, request.queue_id)
         now = self._clock.now_ms()
         if request.invisible_time < 0:
-            return _changed(ResponseCode.INVALID_PARAMETER, f"invisibleTime {request.invisible_time} ms is below 0")
+            return _changed(
+                ResponseCode.INVALID_PARAMETER,
+                f"invisibleTime {request.invisible_time} ms is below 0",
+            )
         if handle.ordered:
             return self._change_in_order(place, request, handle, now)
         if now >= handle.visible_at_ms:
-            remark = f"the message is visible again since {handle.visible_at_ms}; the broker's clock says {now}"
+            remark = (
+                f"the message is visible again since {handle.visible_at_ms}; the broker's "
+                f"clock says {now}"
+            )
             return _changed(ResponseCode.NO_MESSAGE, remark)
         if not self._is_queue(handle.revive_queue_id):
-            return _changed(ResponseCode.MESSAGE_ILLEGAL, f"no revive queue {handle.revive_queue_id}")
-        pop_time = max(now, handle.pop_time_ms + 1)  # so that it is another checkpoint than the one before
+            return _changed(
+                ResponseCode.MESSAGE_ILLEGAL, f"no revive queue {handle.revive_queue_id}"
+            )
+        # so that it is another checkpoint than the one before
+        pop_time = max(now, handle.pop_time_ms + 1)
         checkpoint = Checkpoint(
             start_offset=request.offset,
             pop_time=pop_time,
@@ -114,16 +139,21 @@ class PopAcksHandler:
         )
         try:
             placed = await self._pop.revive_log.checkpoint(handle.revive_queue_id, checkpoint)
-            await self._forwarding.flushed(placed)  # else a power cut may take it and leave the acknowledgement behind it
+            # else a power cut may take it and leave the acknowledgement behind it
+            await self._forwarding.flushed(placed)
         except (StoreError, OSError) as error:
-            return _changed(ResponseCode.SYSTEM_ERROR, f"the message comes back at its time: {error}")
+            return _changed(
+                ResponseCode.SYSTEM_ERROR, f"the message comes back at its time: {error}"
+            )
         except MessageError as error:
             return _changed(ResponseCode.INVALID_PARAMETER, str(error))
         answer = await self._acknowledge(place, handle, [request.offset])
         if answer.code != ResponseCode.SUCCESS:
             return _changed(answer.code, answer.remark)
         reply = ChangeInvisibleTimeReply(
-            pop_time=pop_time, invisible_time=request.invisible_time, revive_qid=handle.revive_queue_id
+            pop_time=pop_time,
+            invisible_time=request.invisible_time,
+            revive_qid=handle.revive_queue_id,
         )
         return Response(reply)
 
@@ -133,21 +163,43 @@ class PopAcksHandler:
             self._pop.held.look(Line(original_topic(place.topic, place.group), place.group))
         return answer
 
-    async def _acknowledge(self, place: GroupQueue, handle: PopHandle, offsets: list[int]) -> Response:
+    async def _acknowledge(
+        self, place: GroupQueue, handle: PopHandle, offsets: list[int]
+    ) -> Response:
         if not self._is_queue(handle.revive_queue_id):
-            return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=f"no revive queue {handle.revive_queue_id}")
-        key = PopKey(*(place.topic, place.group, place.queue_id, handle.start_offset, handle.pop_time_ms, handle.broker_name))
+            return Response(
+                code=ResponseCode.MESSAGE_ILLEGAL,
+                remark=f"no revive queue {handle.revive_queue_id}",
+            )
+        key = PopKey(
+            *(
+                place.topic,
+                place.group,
+                place.queue_id,
+                handle.start_offset,
+                handle.pop_time_ms,
+                handle.broker_name,
+            )
+        )
         try:
-            placed = await self._pop.revive_log.acknowledge(handle.revive_queue_id, key, offsets, handle.visible_at_ms)
+            placed = await self._pop.revive_log.acknowledge(
+                handle.revive_queue_id, key, offsets, handle.visible_at_ms
+            )
             await self._forwarding.flushed(placed)
         except (StoreError, OSError) as error:
-            return Response(code=ResponseCode.SYSTEM_ERROR, remark=f"the acknowledgement was not written down: {error}")
+            return Response(
+                code=ResponseCode.SYSTEM_ERROR,
+                remark=f"the acknowledgement was not written down: {error}",
+            )
         except MessageError as error:
             return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=str(error))
         return Response()
 
     async def _acknowledge_some(self, ack: BatchAck, broker_name: str) -> Response:
-        group, kind = ack.consumer_group or "", QueueKind(ack.retry) if ack.retry in ("1", "2") else QueueKind.NORMAL
+        group, kind = (
+            ack.consumer_group or "",
+            QueueKind(ack.retry) if ack.retry in ("1", "2") else QueueKind.NORMAL,
+        )
         place = GroupQueue(group, real_topic(kind, ack.topic or "", group), ack.queue_id)
         queue = self._store.queue(place.topic, place.queue_id)
         if queue is None:
@@ -171,7 +223,8 @@ class PopAcksHandler:
         )
         return await self._end(place, handle, offsets)
 
-    # --- in order ------------------------------------------------------------------------------------------------------------
+    # --- in order
+    # ----------------------------------------------------------------------------------------------
 
     def _acknowledge_in_order(self, place: GroupQueue, offset: int, pop_time_ms: int) -> Response:
         before = self._offsets.find(*place)
@@ -180,18 +233,25 @@ class PopAcksHandler:
         try:
             following = self._pop.order.acknowledge(place, offset, pop_time_ms, before)
         except LookupError as error:
-            remark = f"offset is illegal, key:{place.topic}@{place.group}@{place.queue_id}, commit:{offset}: {error}"
+            remark = (
+                f"offset is illegal, key:{place.topic}@{place.group}@{place.queue_id}, "
+                f"commit:{offset}: {error}"
+            )
             return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=remark)
         if following is not None:
             self._offsets.commit(*place, following)
             self._pop.held.look(Line(original_topic(place.topic, place.group), place.group))
         return Response()
 
-    def _change_in_order(self, place: GroupQueue, request: ChangeInvisibleTime, handle: PopHandle, now: int) -> Response:
+    def _change_in_order(
+        self, place: GroupQueue, request: ChangeInvisibleTime, handle: PopHandle, now: int
+    ) -> Response:
         before = self._offsets.find(*place)
         if before is not None and request.offset < before:
             return Response(ChangeInvisibleTimeReply())
-        self._pop.order.change(place, request.offset, handle.pop_time_ms, now + request.invisible_time)
+        self._pop.order.change(
+            place, request.offset, handle.pop_time_ms, now + request.invisible_time
+        )
         self._pop.held.look(Line(original_topic(place.topic, place.group), place.group))
         reply = ChangeInvisibleTimeReply(
             pop_time=handle.pop_time_ms,
@@ -200,24 +260,32 @@ class PopAcksHandler:
         )
         return Response(reply)
 
-    # --- what is asked for ---------------------------------------------------------------------------------------------------
+    # --- what is asked for
+    # ----------------------------------------------------------------------------------------------
 
-    def _refusal(self, request: AckMessage | ChangeInvisibleTime, *, past_end: bool) -> Response | None:
+    def _refusal(
+        self, request: AckMessage | ChangeInvisibleTime, *, past_end: bool
+    ) -> Response | None:
         topic = self._topics.find(request.topic)
         if topic is None:
             return Response(
-                code=ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{request.topic[:128]}] not exist, apply first please!"
+                code=ResponseCode.TOPIC_NOT_EXIST,
+                remark=f"topic[{request.topic[:128]}] not exist, apply first please!",
             )
         if not 0 <= request.queue_id < topic.read_queue_nums:
             remark = (
                 f"queueId[{request.queue_id}] is illegal, topic:[{request.topic}] "
-                f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{request.consumer_group}]"
+                f"topicConfig.readQueueNums:[{topic.read_queue_nums}] "
+                f"consumer:[{request.consumer_group}]"
             )
             return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=remark)
         low = self._store.min_offset(request.topic, request.queue_id)
         high = self._store.max_offset(request.topic, request.queue_id)
         if not low <= request.offset < high + past_end:
-            remark = f"offset is illegal, key:{request.topic}@{request.queue_id}, commit:{request.offset}, store:{low}~{high}"
+            remark = (
+                f"offset is illegal, key:{request.topic}@{request.queue_id}, "
+                f"commit:{request.offset}, store:{low}~{high}"
+            )
             return Response(code=ResponseCode.NO_MESSAGE, remark=remark)
         return None
 

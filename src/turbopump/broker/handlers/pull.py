@@ -1,7 +1,8 @@
 """Answers to 11 and 361: messages of one queue, or a place to wait for them.
 
-Order of checks and codes: apache/rocketmq ``PullMessageProcessor``. A pull that finds nothing and may be suspended is held until its
-queue grows (``held_pulls.py``); messages that it does not want move its place on without waking the client.
+Order of checks and codes: apache/rocketmq ``PullMessageProcessor``. A pull that finds nothing and
+may be suspended is held until its queue grows (``held_pulls.py``); messages that it does not want
+move its place on without waking the client.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ SUSPEND_MAX_S: Final = 120.0
 """Longest that a pull is held, whatever it asks for."""
 
 COLD_HOLD_S: Final = 3.0
-"""For how long a consumer that pulls by itself is kept waiting (``coldHoldTimeoutMillis``), and COLD_HELD_MAX how many at most."""
+"""For how long a consumer that pulls by itself is kept waiting (``coldHoldTimeoutMillis``), and
+COLD_HELD_MAX how many at most."""
 COLD_HELD_MAX: Final = 10_000
 
 log = logging.getLogger(__name__)
@@ -56,7 +58,8 @@ _READ: Final = Frame(JSON, b"", b"")
 
 
 class _Waiting:
-    """A held pull: one small object, no closures, for there may be tens of thousands. ``deadline`` in the loop's seconds."""
+    """A held pull: one small object, no closures, for there may be tens of thousands. ``deadline``
+    in the loop's seconds."""
 
     __slots__ = ("context", "deadline", "handler", "offset", "request", "wants")
 
@@ -115,13 +118,19 @@ class PullHandler:
             return wants
         if self._offsets.any_reset:
             group, topic, queue_id = request.consumer_group, request.topic, request.queue_id
-            place = self._offsets.reset_for(group, topic, queue_id, request.queue_offset, context.peer)
+            place = self._offsets.reset_for(
+                group, topic, queue_id, request.queue_offset, context.peer
+            )
             if place is not None:
                 return self._moved(request, place)
         flags = request.sys_flag
         if flags & PullSysFlag.COMMIT_OFFSET:
-            self._offsets.commit(request.consumer_group, request.topic, request.queue_id, request.commit_offset)
-        if self._cold.enabled and not self._store.is_hot(request.topic, request.queue_id, request.queue_offset):
+            self._offsets.commit(
+                request.consumer_group, request.topic, request.queue_id, request.commit_offset
+            )
+        if self._cold.enabled and not self._store.is_hot(
+            request.topic, request.queue_id, request.queue_offset
+        ):
             return self._read_cold(request, context, wants)
         return self._read(
             request,
@@ -131,10 +140,14 @@ class PullHandler:
             lambda result: self._judge(request, context, wants, request.queue_offset, result),
         )
 
-    # --- readers of a backlog ------------------------------------------------------------------------------------------------
+    # --- readers of a backlog
+    # ----------------------------------------------------------------------------------------------
 
-    def _read_cold(self, request: PullMessage, context: RequestContext, wants: Wants) -> Response | None:
-        """A pull of what may not be in memory: a group that has read too much of it comes again later, or gets one message, later."""
+    def _read_cold(
+        self, request: PullMessage, context: RequestContext, wants: Wants
+    ) -> Response | None:
+        """A pull of what may not be in memory: a group that has read too much of it comes again
+        later, or gets one message, later."""
         if not self._cold.must_wait(request.consumer_group):
             return self._count_cold(request, context, wants)
         group = self._clients.groups.get(request.consumer_group)
@@ -145,7 +158,9 @@ class PullHandler:
         if self._cold_held >= COLD_HELD_MAX:
             return self._count_cold(request, context, wants)
         self._cold_held += 1
-        asyncio.get_running_loop().call_later(COLD_HOLD_S, self._read_held_cold, request, context, wants)
+        asyncio.get_running_loop().call_later(
+            COLD_HOLD_S, self._read_held_cold, request, context, wants
+        )
         return None
 
     def _read_held_cold(self, request: PullMessage, context: RequestContext, wants: Wants) -> None:
@@ -155,14 +170,17 @@ class PullHandler:
             if response is not None:
                 context.answer(response)
 
-    def _count_cold(self, request: PullMessage, context: RequestContext, wants: Wants) -> Response | None:
+    def _count_cold(
+        self, request: PullMessage, context: RequestContext, wants: Wants
+    ) -> Response | None:
         def judge(result: GetResult) -> Response | None:
             self._cold.read(request.consumer_group, len(result.data))
             return self._judge(request, context, wants, request.queue_offset, result)
 
         return self._read(request, context, wants, request.queue_offset, judge)
 
-    # --- reading -------------------------------------------------------------------------------------------------------------
+    # --- reading
+    # ----------------------------------------------------------------------------------------------
 
     def _read(
         self,
@@ -172,7 +190,8 @@ class PullHandler:
         offset: int,
         judge: Callable[[GetResult], Response | None],
     ) -> Response | None:
-        """What ``judge`` makes of the read, now or, as an answer of its own, when a thread has read what is not in memory."""
+        """What ``judge`` makes of the read, now or, as an answer of its own, when a thread has read
+        what is not in memory."""
 
         def later(result: GetResult) -> None:
             try:
@@ -196,12 +215,18 @@ class PullHandler:
             return None
         if result is Later.REFUSED:
             return Response(
-                code=ResponseCode.FLOW_CONTROL, remark="too many reads wait for the broker's disk; ask again in a moment"
+                code=ResponseCode.FLOW_CONTROL,
+                remark="too many reads wait for the broker's disk; ask again in a moment",
             )
         return judge(result)
 
     def _judge(
-        self, request: PullMessage, context: RequestContext, wants: Wants, offset: int, result: GetResult
+        self,
+        request: PullMessage,
+        context: RequestContext,
+        wants: Wants,
+        offset: int,
+        result: GetResult,
     ) -> Response | None:
         """The answer to the first read of a pull; None if it is held."""
         code = _code_of(result, offset)
@@ -219,22 +244,43 @@ class PullHandler:
         if result.unreadable is not None:
             log.error(
                 "pull cannot be answered group=%s topic=%s queue=%d offset=%d cause=%s",
-                *(request.consumer_group, request.topic, request.queue_id, offset, result.unreadable),
+                *(
+                    request.consumer_group,
+                    request.topic,
+                    request.queue_id,
+                    offset,
+                    result.unreadable,
+                ),
             )
             return Response(code=ResponseCode.SYSTEM_ERROR, remark=result.unreadable)
         if result.count:
-            self._statistics.got(request.consumer_group, request.topic, result.count, len(result.data))
+            self._statistics.got(
+                request.consumer_group, request.topic, result.count, len(result.data)
+            )
         else:
             self._statistics.missed += 1
         for damage in result.damages:
             log.error(
                 "damaged message topic=%s queue=%d offset=%d log_offset=%d cause=%s",
-                *(request.topic, request.queue_id, damage.queue_offset, damage.offset, damage.fault),
+                *(
+                    request.topic,
+                    request.queue_id,
+                    damage.queue_offset,
+                    damage.offset,
+                    damage.fault,
+                ),
             )
         if result.gaps:
             log.warning(
                 "damaged messages passed over group=%s topic=%s queue=%d from=%d to=%d count=%d",
-                *(request.consumer_group, request.topic, request.queue_id, offset, result.next_offset, result.gaps),
+                *(
+                    request.consumer_group,
+                    request.topic,
+                    request.queue_id,
+                    offset,
+                    result.next_offset,
+                    result.gaps,
+                ),
             )
         return _response(result, _code_of(result, offset))
 
@@ -245,16 +291,26 @@ class PullHandler:
         reply = PullMessageReply(next_begin_offset=place, min_offset=first, max_offset=end)
         return Response(reply, code=ResponseCode.PULL_OFFSET_MOVED, remark="OFFSET_RESET")
 
-    # --- holding -------------------------------------------------------------------------------------------------------------
+    # --- holding
+    # ----------------------------------------------------------------------------------------------
 
     def _hold(
-        self, request: PullMessage, context: RequestContext, wants: Wants, offset: int, seconds: float
+        self,
+        request: PullMessage,
+        context: RequestContext,
+        wants: Wants,
+        offset: int,
+        seconds: float,
     ) -> Response | None:
         """Hold the pull; or its answer, if messages have come since it was read."""
         queue = self._store.queues.find_or_make(request.topic, request.queue_id)
         if queue.end.value > offset:  # it grew, or its messages did not match, since it was read
             return self._read(
-                request, context, wants, offset, lambda result: self._grown(request, context, wants, offset, seconds, result)
+                request,
+                context,
+                wants,
+                offset,
+                lambda result: self._grown(request, context, wants, offset, seconds, result),
             )
         context.frame = _READ  # half a KiB that nobody asks for again
         waiting = _Waiting(self, request, context, wants, offset, context.peer.now() + seconds)
@@ -262,7 +318,13 @@ class PullHandler:
         return None
 
     def _grown(
-        self, request: PullMessage, context: RequestContext, wants: Wants, offset: int, seconds: float, result: GetResult
+        self,
+        request: PullMessage,
+        context: RequestContext,
+        wants: Wants,
+        offset: int,
+        seconds: float,
+        result: GetResult,
     ) -> Response | None:
         if result.status is GetStatus.NO_MATCHED_MESSAGE and result.next_offset > offset:
             return self._hold(request, context, wants, result.next_offset, seconds)
@@ -291,13 +353,20 @@ class PullHandler:
     def _judge_again(self, waiting: _Waiting, expired: bool, result: GetResult) -> Response | None:
         request, offset = waiting.request, waiting.offset
         left = waiting.deadline - waiting.context.peer.now()
-        nothing = _code_of(result, offset) in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
+        nothing = _code_of(result, offset) in (
+            ResponseCode.PULL_NOT_FOUND,
+            ResponseCode.PULL_RETRY_IMMEDIATELY,
+        )
         if not expired and left > 0 and nothing and not result.gaps and result.unreadable is None:
             return self._hold(request, waiting.context, waiting.wants, result.next_offset, left)
         return self._answer(request, offset, result)
 
     def _suspend_seconds(self, request: PullMessage) -> float:
-        ms = request.suspend_timeout_millis if self._config.long_polling_enable else self._config.short_polling_time_mills
+        ms = (
+            request.suspend_timeout_millis
+            if self._config.long_polling_enable
+            else self._config.short_polling_time_mills
+        )
         return min(max(ms, 0) / 1000, SUSPEND_MAX_S)
 
 

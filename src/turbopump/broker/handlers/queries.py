@@ -1,7 +1,9 @@
-"""Answers to 12 (messages by key or unique id), 33 (a message by its place in the log) and 32 (the age of a queue).
+"""Answers to 12 (messages by key or unique id), 33 (a message by its place in the log) and 32 (the
+age of a queue).
 
-Source: apache/rocketmq ``QueryMessageProcessor``, ``AdminBrokerProcessor.getEarliestMsgStoretime``. Where RocketMQ gives whatever
-the index points to, collisions of hashes included, we give messages that have the key and whose CRC is right.
+Source: apache/rocketmq ``QueryMessageProcessor``, ``AdminBrokerProcessor.getEarliestMsgStoretime``.
+Where RocketMQ gives whatever the index points to, collisions of hashes included, we give messages
+that have the key and whose CRC is right.
 """
 
 from __future__ import annotations
@@ -49,19 +51,31 @@ class QueriesHandler:
             for entry in answer.damaged:
                 log.error("damaged message not given offset=%d cause=%s", entry.offset, entry.fault)
             for error in answer.errors:
-                log.error("an index file cannot be read, messages may be missing from answers by key cause=%s", error)
+                log.error(
+                    "an index file cannot be read, messages may be missing from answers by "
+                    "key cause=%s",
+                    error,
+                )
             offset, timestamp = self._lookup.index_end
-            header = QueryMessageReply(index_last_update_timestamp=timestamp, index_last_update_phyoffset=offset)
+            header = QueryMessageReply(
+                index_last_update_timestamp=timestamp, index_last_update_phyoffset=offset
+            )
             if answer.found:
-                return Response(header, body=b"".join(entry.data for entry in reversed(answer.found)))
+                return Response(
+                    header, body=b"".join(entry.data for entry in reversed(answer.found))
+                )
             if answer.errors:
                 why = answer.errors[0].strerror or answer.errors[0]
                 return Response(
-                    code=ResponseCode.SYSTEM_ERROR, remark=f"the index cannot be read now ({why}); check the broker's disk"
+                    code=ResponseCode.SYSTEM_ERROR,
+                    remark=f"the index cannot be read now ({why}); check the broker's disk",
                 )
             remark = "can not find message, maybe time range not correct"
             if answer.damaged:
-                remark += f"; {len(answer.damaged)} messages that may be meant are damaged in the commit log"
+                remark += (
+                    f"; {len(answer.damaged)} messages that may be meant are damaged in "
+                    "the commit log"
+                )
             elif self._lookup.no_index_because is not None:
                 remark += f"; {self._lookup.no_index_because}"
             return Response(header, code=ResponseCode.QUERY_NOT_FOUND, remark=remark)
@@ -76,7 +90,9 @@ class QueriesHandler:
                 return Response(body=entry.data)
             remark = f"can not find message by the offset, {request.offset}"
             if entry is not None:
-                log.error("damaged message not given offset=%d cause=%s", request.offset, entry.fault)
+                log.error(
+                    "damaged message not given offset=%d cause=%s", request.offset, entry.fault
+                )
                 remark += f": it is damaged ({entry.fault})"
             return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
 
@@ -84,4 +100,6 @@ class QueriesHandler:
 
     def earliest(self, request: GetEarliestMsgStoreTime, context: RequestContext) -> Outcome:
         question = self._lookup.earliest_time(request.topic, request.queue_id)
-        return self._questions.ask(question, lambda time: Response(EarliestStoreTimeReply(timestamp=time)), context)
+        return self._questions.ask(
+            question, lambda time: Response(EarliestStoreTimeReply(timestamp=time)), context
+        )

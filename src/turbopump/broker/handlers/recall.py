@@ -1,8 +1,10 @@
 """Answers to 370: call a timer message back before it is delivered.
 
-A recall is a message of its own (TIMER_DEL_UNIQKEY) in the slot of the one it is for. Either it is stored before that slot's time, and its
-message is not delivered; or it is refused as too late. Source: apache/rocketmq ``RecallMessageProcessor``. Ours: accepted up to the moment
-of delivery, where RocketMQ refuses in the last second; refused where the broker can tell that there is no such message.
+A recall is a message of its own (TIMER_DEL_UNIQKEY) in the slot of the one it is for. Either it is
+stored before that slot's time, and its message is not delivered; or it is refused as too late.
+Source: apache/rocketmq ``RecallMessageProcessor``. Ours: accepted up to the moment of delivery,
+where RocketMQ refuses in the last second; refused where the broker can tell that there is no such
+message.
 """
 
 from __future__ import annotations
@@ -72,31 +74,42 @@ class RecallHandler:
         if not self._config.recall_message_enable or not self._config.timer_wheel_enable:
             return self._refuse(
                 ResponseCode.NO_PERMISSION,
-                "operation is forbidden: set recallMessageEnable=true and timerWheelEnable=true on the broker",
+                "operation is forbidden: set recallMessageEnable=true and timerWheelEnable=true "
+                "on the broker",
             )
         if self._topics.find(request.topic) is None:
-            return self._refuse(ResponseCode.TOPIC_NOT_EXIST, f"the topic[{request.topic}] not exist")
+            return self._refuse(
+                ResponseCode.TOPIC_NOT_EXIST, f"the topic[{request.topic}] not exist"
+            )
         try:
             handle = RecallHandle.decode(request.recall_handle or "")
         except MessageError as error:
             return self._refuse(ResponseCode.ILLEGAL_OPERATION, str(error))
         if handle.topic != request.topic:
             return self._refuse(
-                ResponseCode.ILLEGAL_OPERATION, f"topic not match: the handle is of a message of topic {handle.topic[:130]}"
+                ResponseCode.ILLEGAL_OPERATION,
+                f"topic not match: the handle is of a message of topic {handle.topic[:130]}",
             )
         if handle.broker_name != self._config.broker_name:
             return self._refuse(
                 ResponseCode.ILLEGAL_OPERATION,
-                f"broker service not available: the message waits on broker {handle.broker_name[:100]}, "
+                "broker service not available: the message waits on broker "
+                f"{handle.broker_name[:100]}, "
                 f"and this is {self._config.broker_name}",
             )
         return self._recall(request, handle, context.peer.host_pair)
 
-    async def _recall(self, request: RecallMessage, handle: RecallHandle, born_host: tuple[str, int]) -> Response:
-        if handle.time_ms <= 0 or handle.time_ms - self._clock.now_ms() >= self._config.timer_max_delay_sec * 1000:
+    async def _recall(
+        self, request: RecallMessage, handle: RecallHandle, born_host: tuple[str, int]
+    ) -> Response:
+        if (
+            handle.time_ms <= 0
+            or handle.time_ms - self._clock.now_ms() >= self._config.timer_max_delay_sec * 1000
+        ):
             return self._refuse(
                 ResponseCode.ILLEGAL_OPERATION,
-                f"timestamp invalid: {handle.time_text[:40]} is no time within timerMaxDelaySec of the broker",
+                f"timestamp invalid: {handle.time_text[:40]} is no time within timerMaxDelaySec "
+                "of the broker",
             )
         out, precision = handle.time_ms - 1, self._config.timer_precision_ms
         if out % 100:  # a time within the slot
@@ -116,32 +129,47 @@ class RecallHandler:
         return refused or self._answer(Response(RecallMessageReply(msg_id=handle.unique_id)))
 
     async def _find(self, handle: RecallHandle, out: int) -> TimerMessage | Response | None:
-        """The message that got the slot ``out``, or why there is none, as far as the index tells; None: nobody knows."""
+        """The message that got the slot ``out``, or why there is none, as far as the index tells;
+        None: nobody knows."""
         lookup = self._store.lookup
         if lookup.no_index_because is not None:
             return None
-        found = await ask(self._store.cold_reads, lookup.by_key(TIMER_TOPIC, handle.unique_id, 0, _TIME_MAX, unique=True))
+        found = await ask(
+            self._store.cold_reads,
+            lookup.by_key(TIMER_TOPIC, handle.unique_id, 0, _TIME_MAX, unique=True),
+        )
         if found.errors or found.damaged:
             return None
         for entry in found.found:
             timer = timer_message(entry.message, self._config.timer_precision_ms)
-            if isinstance(timer, TimerMessage) and (timer.topic, timer.out, timer.recalled) == (handle.topic, out, None):
+            if isinstance(timer, TimerMessage) and (timer.topic, timer.out, timer.recalled) == (
+                handle.topic,
+                out,
+                None,
+            ):
                 return timer
         return self._refuse(
             ResponseCode.ILLEGAL_OPERATION,
-            f"no message {handle.unique_id[:100]} of topic {handle.topic[:130]} waits here for {handle.time_text}: "
+            f"no message {handle.unique_id[:100]} of topic {handle.topic[:130]} waits here for "
+            f"{handle.time_text}: "
             "is the handle that of the send, unchanged?",
         )
 
     async def _store_recall(
-        self, request: RecallMessage, handle: RecallHandle, out: int, due: int, born_host: tuple[str, int]
+        self,
+        request: RecallMessage,
+        handle: RecallHandle,
+        out: int,
+        due: int,
+        born_host: tuple[str, int],
     ) -> Response | None:
         """Store the recall; why that cannot be, if it cannot."""
         while True:
             if not self._timers.may_recall(due):
                 return self._too_late(due)
             try:
-                placed = self._put(request, handle, out, born_host)  # in the turn in which it was not too late
+                # in the turn in which it was not too late
+                placed = self._put(request, handle, out, born_host)
                 break
             except RoomInMakingError:
                 await asyncio.sleep(ROOM_PAUSE_S)
@@ -149,7 +177,9 @@ class RecallHandler:
         await self._flush.flushed(placed.log_end)
         return None
 
-    def _put(self, request: RecallMessage, handle: RecallHandle, out: int, born_host: tuple[str, int]) -> Placed:
+    def _put(
+        self, request: RecallMessage, handle: RecallHandle, out: int, born_host: tuple[str, int]
+    ) -> Placed:
         now = self._clock.now_ms()
         properties = {
             TIMER_DELETE_UNIQ_KEY: delete_key(handle.topic, handle.unique_id),
@@ -164,17 +194,26 @@ class RecallHandler:
         }
         text = encode_properties({name: value for name, value in properties.items() if value})
         host = encode_host(*born_host)
-        flags = (SysFlag.BORN_HOST_V6 if len(host) == 20 else 0) | (SysFlag.STORE_HOST_V6 if len(self._store_host) == 20 else 0)
+        flags = (SysFlag.BORN_HOST_V6 if len(host) == 20 else 0) | (
+            SysFlag.STORE_HOST_V6 if len(self._store_host) == 20 else 0
+        )
         message = NewMessage(b"0", text.encode(), tags_code(RECALL_TAG), 0, handle.unique_id, None)
         return self._store.put(
-            TIMER_TOPIC, 0, message, sys_flag=flags, born_timestamp=now, born_host=host, store_host=self._store_host
+            TIMER_TOPIC,
+            0,
+            message,
+            sys_flag=flags,
+            born_timestamp=now,
+            born_host=host,
+            store_host=self._store_host,
         )
 
     def _too_late(self, due: int) -> Response:
         at = due + self._config.timer_precision_ms
         return self._refuse(
             ResponseCode.ILLEGAL_OPERATION,
-            f"timestamp invalid: it is too late, the message was to be delivered at {at} ms since 1970, "
+            f"timestamp invalid: it is too late, the message was to be delivered at {at} ms "
+            "since 1970, "
             f"and the broker's clock says {self._clock.now_ms()}",
         )
 

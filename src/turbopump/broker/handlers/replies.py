@@ -1,7 +1,9 @@
-"""Answers to 324 and 325: a reply is pushed (326) to the producer that waits for it, and kept in its topic as a record.
+"""Answers to 324 and 325: a reply is pushed (326) to the producer that waits for it, and kept in
+its topic as a record.
 
-One rule: the answer says whether the reply reached the one who asked; that it is stored is no part of the promise. So nobody waits for the
-disk, and what the store refuses is counted, not told. Source: apache/rocketmq ``ReplyMessageProcessor``.
+One rule: the answer says whether the reply reached the one who asked; that it is stored is no part
+of the promise. So nobody waits for the disk, and what the store refuses is counted, not told.
+Source: apache/rocketmq ``ReplyMessageProcessor``.
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ PUSHED_BYTES_MAX: Final = 256 * 1024 * 1024
 
 
 class RepliesHandler:
-    """Passes replies on. ``check`` is what every send must pass: the queue id to use, or why not. ``store_host`` is (ip, port) as the
-    pushed reply names it."""
+    """Passes replies on. ``check`` is what every send must pass: the queue id to use, or why not.
+    ``store_host`` is (ip, port) as the pushed reply names it."""
 
     def __init__(
         self,
@@ -66,14 +68,22 @@ class RepliesHandler:
             return checked
         size, size_max = len(context.body), self._config.max_message_size
         if size > size_max:
-            remark = f"the body of the reply has {size} bytes; {size_max} are allowed (maxMessageSize of the broker)"
+            remark = (
+                f"the body of the reply has {size} bytes; {size_max} are allowed "
+                "(maxMessageSize of the broker)"
+            )
             return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=remark)
         if self._pushes >= PUSHES_MAX or self._pushed_bytes + size > PUSHED_BYTES_MAX:
-            remark = f"[REJECTREQUEST]system busy, {self._pushes} replies of {self._pushed_bytes} bytes wait for slow producers"
+            remark = (
+                f"[REJECTREQUEST]system busy, {self._pushes} replies of "
+                f"{self._pushed_bytes} bytes wait for slow producers"
+            )
             return Response(code=ResponseCode.SYSTEM_BUSY, remark=remark)
         return self._pass_on(request, checked, context)
 
-    async def _pass_on(self, request: SendReplyRequest, queue_id: int, context: RequestContext) -> Response:
+    async def _pass_on(
+        self, request: SendReplyRequest, queue_id: int, context: RequestContext
+    ) -> Response:
         size = len(context.body)
         self._pushes += 1
         self._pushed_bytes += size
@@ -83,7 +93,8 @@ class RepliesHandler:
             self._pushes -= 1
             self._pushed_bytes -= size
         reply = SendMessageReply(msg_id="0", queue_id=queue_id, queue_offset=0)
-        if self._config.store_reply_message_enable and context.body:  # an empty one, as Go clients send, cannot be stored
+        # an empty one, as Go clients send, cannot be stored
+        if self._config.store_reply_message_enable and context.body:
             await self._store(request, queue_id, context, reply)
         trace = "true" if self._config.trace_on else "false"
         return Response(
@@ -93,17 +104,22 @@ class RepliesHandler:
             ext={"MSG_REGION": self._config.region_id, "TRACE_ON": trace},
         )
 
-    # --- to the producer -----------------------------------------------------------------------------------------------------
+    # --- to the producer
+    # ----------------------------------------------------------------------------------------------
 
     async def _push(self, request: SendReplyRequest, context: RequestContext) -> str | None:
         """None: the producer has it; else why not."""
         client_id = property_value(request.properties or "", REPLY_TO_CLIENT)
         if client_id is None:
-            return f"reply message properties[{REPLY_TO_CLIENT}] is null: it does not say who waits for it"
+            return (
+                f"reply message properties[{REPLY_TO_CLIENT}] is null: it does not say who "
+                "waits for it"
+            )
         peer = self._clients.find_producer(client_id)
         if peer is None:
             return (
-                f"push reply message fail, channel of <{client_id}> not found: that producer has ended, "
+                f"push reply message fail, channel of <{client_id}> not found: that producer has "
+                "ended, "
                 "or has no connection to this broker now"
             )
         opaque = peer.next_opaque
@@ -114,9 +130,14 @@ class RepliesHandler:
             return f"push reply message to {client_id} fail: {error}"
         if answer.code == ResponseCode.SUCCESS:
             return None
-        return f"push reply message to {client_id} fail: it answered code {answer.code}, {answer.remark or 'no remark'}"
+        return (
+            f"push reply message to {client_id} fail: it answered code {answer.code}, "
+            f"{answer.remark or 'no remark'}"
+        )
 
-    def _push_of(self, request: SendReplyRequest, context: RequestContext) -> PushReplyMessageToClient:
+    def _push_of(
+        self, request: SendReplyRequest, context: RequestContext
+    ) -> PushReplyMessageToClient:
         properties = request.properties or ""
         if properties and properties[-1] != PAIR_END:
             properties += PAIR_END
@@ -138,10 +159,18 @@ class RepliesHandler:
             store_timestamp=now,
         )
 
-    # --- for the record ------------------------------------------------------------------------------------------------------
+    # --- for the record
+    # ----------------------------------------------------------------------------------------------
 
-    async def _store(self, request: SendReplyRequest, queue_id: int, context: RequestContext, reply: SendMessageReply) -> None:
-        """``reply`` is told where it is. RocketMQ: stores it without the sysFlag, so that nobody can read a compressed one."""
+    async def _store(
+        self,
+        request: SendReplyRequest,
+        queue_id: int,
+        context: RequestContext,
+        reply: SendMessageReply,
+    ) -> None:
+        """``reply`` is told where it is. RocketMQ: stores it without the sysFlag, so that nobody
+        can read a compressed one."""
         message = ReceivedMessage(
             topic=request.topic,
             stored_body=context.body,
@@ -161,7 +190,9 @@ class RepliesHandler:
             store_size=0,
         )
         try:
-            placed = await self._forwarding.forward(message, request.topic, queue_id, for_client=True)
+            placed = await self._forwarding.forward(
+                message, request.topic, queue_id, for_client=True
+            )
         except (OSError, StoreError, MessageError):
             self.unstored += 1
         else:

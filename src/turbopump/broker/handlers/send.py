@@ -1,7 +1,8 @@
-"""Answers to 10, 310, 320: check, store, say where. The hottest way through the broker: everything here runs once per message.
+"""Answers to 10, 310, 320: check, store, say where. The hottest way through the broker: everything
+here runs once per message.
 
-What a send must pass first is in ``send_checks.py``. Order of checks and codes: apache/rocketmq ``SendMessageProcessor``,
-``HookUtils.checkBeforePutMessage``.
+What a send must pass first is in ``send_checks.py``. Order of checks and codes: apache/rocketmq
+``SendMessageProcessor``, ``HookUtils.checkBeforePutMessage``.
 """
 
 from __future__ import annotations
@@ -52,13 +53,15 @@ ANNOUNCE_WAIT_S: Final = 1.0
 """How long the answer to a first send waits for name servers that do not take the new topic."""
 
 _NOT_HOSTS: Final = ~(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
-"""These bits say how long the hosts in the entry are: they are ours to set, whatever a client claims."""
+"""These bits say how long the hosts in the entry are: they are ours to set, whatever a client
+claims."""
 
 _DO_NOT_WAIT = f"{WAIT_STORE_MSG_OK}{NAME_END}false"
 
 
 class SendHandler:
-    """Stores what producers send. ``store_host`` is (ip, port) as written into entries: the advertised address.
+    """Stores what producers send. ``store_host`` is (ip, port) as written into entries: the
+    advertised address.
 
     ``announce`` registers with the name servers and returns when that is done.
     """
@@ -100,7 +103,8 @@ class SendHandler:
         self._reply_head, self._reply_tail = reply_ends(config.region_id, config.trace_on)
 
     def send(self, request: SendRequest, context: RequestContext, fresh: bool = False) -> Outcome:
-        """Store one message or one batch. ``fresh``: its topic has just been made, and the caller cares for that."""
+        """Store one message or one batch. ``fresh``: its topic has just been made, and the caller
+        cares for that."""
         topic = self._topics.find(request.topic)
         queue_id = request.queue_id
         if (
@@ -129,7 +133,9 @@ class SendHandler:
                 unique = self._ids.next()
                 text = f"{_ended(text)}UNIQ_KEY\x01{unique}\x02"
             if special:
-                parcel = self._detours.find(request, Parcel(name, queue_id, _without_pop_ck(text), sys_flag))
+                parcel = self._detours.find(
+                    request, Parcel(name, queue_id, _without_pop_ck(text), sys_flag)
+                )
                 if isinstance(parcel, Response):
                     return parcel
                 name, place, text, sys_flag, recall_handle = msgspec.structs.astuple(parcel)
@@ -142,7 +148,9 @@ class SendHandler:
             placed = self._store.put(
                 name,
                 place,
-                NewMessage(body, properties, tags_code(tags) if tags else 0, request.flag, unique, keys),
+                NewMessage(
+                    body, properties, tags_code(tags) if tags else 0, request.flag, unique, keys
+                ),
                 sys_flag=sys_flag,
                 born_timestamp=request.born_timestamp,
                 born_host=born_host,
@@ -163,16 +171,21 @@ class SendHandler:
         )
         if recall_handle is not None:
             frame = encode_response(
-                context.opaque, self._answer(self._reply(queue_id, placed.offset, placed.queue_offset, unique, recall_handle))
+                context.opaque,
+                self._answer(
+                    self._reply(queue_id, placed.offset, placed.queue_offset, unique, recall_handle)
+                ),
             )
         if self._sync:
-            late = partial(self._late, queue_id, placed.offset, placed.queue_offset, unique, recall_handle)
+            late = partial(
+                self._late, queue_id, placed.offset, placed.queue_offset, unique, recall_handle
+            )
             return self._when_flushed(placed.log_end, frame, late, context, text)
         return frame
 
     def _to_new_topic(self, request: SendRequest, context: RequestContext) -> Outcome:
-        """Store at once, answer when the new topic is on the disk, without which its messages are lost, and when the name servers
-        route it, so that whoever is told of it finds it there.
+        """Store at once, answer when the new topic is on the disk, without which its messages are
+        lost, and when the name servers route it, so that whoever is told of it finds it there.
 
         RocketMQ: ``TopicConfigManager.createTopicInSendMessageMethod`` registers before it returns.
         """
@@ -181,7 +194,9 @@ class SendHandler:
 
     async def _announced(self, outcome: Response | bytes) -> Response | bytes:
         with contextlib.suppress(TimeoutError):  # a producer waits 3 s, then sends again
-            await asyncio.wait_for(asyncio.gather(self._announce(), self._topics.saved()), ANNOUNCE_WAIT_S)
+            await asyncio.wait_for(
+                asyncio.gather(self._announce(), self._topics.saved()), ANNOUNCE_WAIT_S
+            )
         return outcome
 
     def _send_batch(self, request: SendRequest, queue_id: int, context: RequestContext) -> Outcome:
@@ -196,7 +211,9 @@ class SendHandler:
         if request.topic in self._watched and self._is_inner(request, unique):
             return self._send_inner_batch(request, queue_id, context)
         if INNER_NUM in header_text:
-            parcel = refuse_false_inner_batch(request, Parcel(request.topic, queue_id, header_text, 0))
+            parcel = refuse_false_inner_batch(
+                request, Parcel(request.topic, queue_id, header_text, 0)
+            )
             if isinstance(parcel, Response):
                 return parcel
         try:
@@ -222,7 +239,10 @@ class SendHandler:
         except (OSError, StoreError, MessageError) as error:
             return LATER if isinstance(error, RoomInMakingError) else store_refusal(error)
         if unique is None:
-            frame = encode_response(context.opaque, self._answer(self._reply(queue_id, units, placed.queue_offset, None)))
+            frame = encode_response(
+                context.opaque,
+                self._answer(self._reply(queue_id, units, placed.queue_offset, None)),
+            )
         else:
             frame = batch_reply(
                 self._reply_head,
@@ -241,9 +261,13 @@ class SendHandler:
 
     def _is_inner(self, request: SendRequest, unique: str | None) -> bool:
         topic = self._topics.find(request.topic)
-        return topic is not None and is_batch_cq(topic) and (unique is not None or not request.batch)
+        return (
+            topic is not None and is_batch_cq(topic) and (unique is not None or not request.batch)
+        )
 
-    def _send_inner_batch(self, request: SendRequest, queue_id: int, context: RequestContext) -> Outcome:
+    def _send_inner_batch(
+        self, request: SendRequest, queue_id: int, context: RequestContext
+    ) -> Outcome:
         """Store a batch as one entry; its own id tells the producer that it did."""
         base = self._store.queues.find_or_make(request.topic, queue_id).max_index
         inner = inner_batch(request, context.body, self._added_text, base)
@@ -272,13 +296,21 @@ class SendHandler:
         frame = encode_response(context.opaque, self._answer(reply))
         if self._sync:
             late = partial(self._stored_late, reply)
-            return self._when_flushed(placed.log_end, frame, late, context, request.properties or "")
+            return self._when_flushed(
+                placed.log_end, frame, late, context, request.properties or ""
+            )
         return frame
 
-    # --- waiting for the disk ------------------------------------------------------------------------------------------------
+    # --- waiting for the disk
+    # ----------------------------------------------------------------------------------------------
 
     def _when_flushed(
-        self, log_end: int, frame: bytes, late: Callable[[], Response], context: RequestContext, properties: str
+        self,
+        log_end: int,
+        frame: bytes,
+        late: Callable[[], Response],
+        context: RequestContext,
+        properties: str,
     ) -> Outcome:
         self._flush.begin_soon()
         if _DO_NOT_WAIT in properties and property_value(properties, WAIT_STORE_MSG_OK) == "false":
@@ -290,31 +322,54 @@ class SendHandler:
         return None
 
     def _late(
-        self, queue_id: int, at: int | bytes, queue_offset: int, unique: str | None, recall_handle: str | None = None
+        self,
+        queue_id: int,
+        at: int | bytes,
+        queue_offset: int,
+        unique: str | None,
+        recall_handle: str | None = None,
     ) -> Response:
         return self._stored_late(self._reply(queue_id, at, queue_offset, unique, recall_handle))
 
     def _stored_late(self, reply: SendMessageReply) -> Response:
-        remark = f"the disk has not answered within {self._config.sync_flush_timeout} ms; the message is stored but may be lost"
+        remark = (
+            f"the disk has not answered within {self._config.sync_flush_timeout} ms; the "
+            "message is stored but may be lost"
+        )
         return self._answer(reply, code=ResponseCode.FLUSH_DISK_TIMEOUT, remark=remark)
 
-    # --- answers -------------------------------------------------------------------------------------------------------------
+    # --- answers
+    # ----------------------------------------------------------------------------------------------
 
     def _reply(
-        self, queue_id: int, at: int | bytes, queue_offset: int, unique: str | None, recall_handle: str | None = None
+        self,
+        queue_id: int,
+        at: int | bytes,
+        queue_offset: int,
+        unique: str | None,
+        recall_handle: str | None = None,
     ) -> SendMessageReply:
         """``at``: offset in the log, or the queue's units of a batch."""
         return SendMessageReply(
-            msg_id=batch_msg_ids(self._reply_host, at).decode() if isinstance(at, bytes) else f"{self._msg_id_host}{at:016X}",
+            msg_id=batch_msg_ids(self._reply_host, at).decode()
+            if isinstance(at, bytes)
+            else f"{self._msg_id_host}{at:016X}",
             queue_id=queue_id,
             queue_offset=queue_offset,
             transaction_id=unique,
             recall_handle=recall_handle,
         )
 
-    def _answer(self, reply: SendMessageReply, code: int = ResponseCode.SUCCESS, remark: str | None = None) -> Response:
+    def _answer(
+        self, reply: SendMessageReply, code: int = ResponseCode.SUCCESS, remark: str | None = None
+    ) -> Response:
         trace = "true" if self._config.trace_on else "false"
-        return Response(reply, code=code, remark=remark, ext={"MSG_REGION": self._config.region_id, "TRACE_ON": trace})
+        return Response(
+            reply,
+            code=code,
+            remark=remark,
+            ext={"MSG_REGION": self._config.region_id, "TRACE_ON": trace},
+        )
 
 
 def _ended(text: str) -> str:

@@ -1,7 +1,9 @@
-"""Answers to 36: a message that a consumer could not handle comes again later, or becomes a dead letter.
+"""Answers to 36: a message that a consumer could not handle comes again later, or becomes a dead
+letter.
 
-Order of checks and codes: apache/rocketmq ``AbstractSendMessageProcessor.consumerSendMsgBack``. RocketMQ answers before the copy is on the
-disk; we do so only under ASYNC_FLUSH, for the consumer takes the answer as leave to forget the message.
+Order of checks and codes: apache/rocketmq ``AbstractSendMessageProcessor.consumerSendMsgBack``.
+RocketMQ answers before the copy is on the disk; we do so only under ASYNC_FLUSH, for the consumer
+takes the answer as leave to forget the message.
 """
 
 from __future__ import annotations
@@ -10,7 +12,12 @@ import asyncio
 import random
 
 from turbopump.broker.consumers import ClientTable
-from turbopump.broker.dead_letters import dead_letter_topic, retry_topic, return_properties, returned
+from turbopump.broker.dead_letters import (
+    dead_letter_topic,
+    retry_topic,
+    return_properties,
+    returned,
+)
 from turbopump.broker.detours import Parcel
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.groups import GroupTable
@@ -33,7 +40,8 @@ from turbopump.store.lookup import Lookup
 
 
 class SendBackHandler:
-    """Takes messages back. Members of a group that tell different maxima: the one that was started last is right for all of them."""
+    """Takes messages back. Members of a group that tell different maxima: the one that was started
+    last is right for all of them."""
 
     def __init__(
         self,
@@ -64,20 +72,29 @@ class SendBackHandler:
         if group is None:
             return Response(
                 code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                remark=f"subscription group not exist, {request.group}; create it, or set autoCreateSubscriptionGroup=true on the broker",
+                remark=f"subscription group not exist, {request.group}; create it, or set "
+                "autoCreateSubscriptionGroup=true on the broker",
             )
         if not self._config.broker_permission & PERM_WRITE:
-            return Response(code=ResponseCode.NO_PERMISSION, remark="the broker's brokerPermission forbids writing")
+            return Response(
+                code=ResponseCode.NO_PERMISSION,
+                remark="the broker's brokerPermission forbids writing",
+            )
         if group.retry_queue_nums <= 0:
             return Response()  # RocketMQ: such a group's messages are not tried again
-        topic = retry_topic(self._topics, request.group, group.retry_queue_nums, unit_mode=request.unit_mode)
+        topic = retry_topic(
+            self._topics, request.group, group.retry_queue_nums, unit_mode=request.unit_mode
+        )
         if not topic.perm & PERM_WRITE:
             return Response(
-                code=ResponseCode.NO_PERMISSION, remark=f"the topic[{topic.topic_name}] sending message is forbidden"
+                code=ResponseCode.NO_PERMISSION,
+                remark=f"the topic[{topic.topic_name}] sending message is forbidden",
             )
         return self._return(request, group)
 
-    async def _return(self, request: ConsumerSendMsgBack, group: SubscriptionGroupConfig) -> Response:
+    async def _return(
+        self, request: ConsumerSendMsgBack, group: SubscriptionGroupConfig
+    ) -> Response:
         try:
             entry = await self._questions.answer(self._lookup.entry_at(request.offset))
             if entry is None or entry.fault is not None:
@@ -88,7 +105,10 @@ class SendBackHandler:
             message = entry.message
             if message.sys_flag & SysFlag.INNER_BATCH:
                 # RocketMQ: the retry topic does not take it, the client sends the message itself.
-                remark = f"what is at {request.offset} is an inner batch; send the one message to the retry topic"
+                remark = (
+                    f"what is at {request.offset} is an inner batch; send the one message "
+                    "to the retry topic"
+                )
                 return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
             parcel = self._parcel(request, group, message)
             placed = await self._forwarding.forward(
@@ -107,13 +127,18 @@ class SendBackHandler:
         except TimeoutError:  # an OSError too
             return Response(
                 code=ResponseCode.SYSTEM_ERROR,
-                remark=f"the disk has not answered within {self._config.sync_flush_timeout} ms; the message may come again, or not",
+                remark=f"the disk has not answered within {self._config.sync_flush_timeout} ms; "
+                "the message may come again, or not",
             )
         except (OSError, StoreError, MessageError) as error:
-            return Response(code=ResponseCode.SYSTEM_ERROR, remark=f"the message was not taken back: {error}")
+            return Response(
+                code=ResponseCode.SYSTEM_ERROR, remark=f"the message was not taken back: {error}"
+            )
         return Response()
 
-    def _parcel(self, request: ConsumerSendMsgBack, group: SubscriptionGroupConfig, message: ReceivedMessage) -> Parcel:
+    def _parcel(
+        self, request: ConsumerSendMsgBack, group: SubscriptionGroupConfig, message: ReceivedMessage
+    ) -> Parcel:
         attempts_max = self._clients.retries_max(request.group)
         if attempts_max is None:
             attempts_max = request.max_reconsume_times
@@ -121,11 +146,23 @@ class SendBackHandler:
             attempts_max = group.retry_max_times
         topic = retry_topic(self._topics, request.group, group.retry_queue_nums)
         assert topic.topic_name is not None
-        queue_id = self._random.randrange(max(min(group.retry_queue_nums, topic.write_queue_nums), 1))
-        retry = Parcel(topic.topic_name, queue_id, return_properties(message, request.failure, dead=False), message.sys_flag)
+        queue_id = self._random.randrange(
+            max(min(group.retry_queue_nums, topic.write_queue_nums), 1)
+        )
+        retry = Parcel(
+            topic.topic_name,
+            queue_id,
+            return_properties(message, request.failure, dead=False),
+            message.sys_flag,
+        )
         again = returned(message, retry, request.delay_level, attempts_max, self._levels)
         if again is not None:
             return again
         dead = dead_letter_topic(self._topics, request.group)
         assert dead.topic_name is not None
-        return Parcel(dead.topic_name, 0, return_properties(message, request.failure, dead=True), message.sys_flag)
+        return Parcel(
+            dead.topic_name,
+            0,
+            return_properties(message, request.failure, dead=True),
+            message.sys_flag,
+        )

@@ -1,7 +1,8 @@
-"""Answers to 17 and 18 (create or change topics), 215 (delete one), 351 and 21 (one topic, all of them) and 202 (its queues).
+"""Answers to 17 and 18 (create or change topics), 215 (delete one), 351 and 21 (one topic, all of
+them) and 202 (its queues).
 
-Source: apache/rocketmq ``AdminBrokerProcessor``. Better than Apache's: 17 and 18 are answered once the name servers know the topics, and of
-a list either all are made or none.
+Source: apache/rocketmq ``AdminBrokerProcessor``. Better than Apache's: 17 and 18 are answered once
+the name servers know the topics, and of a list either all are made or none.
 """
 
 from __future__ import annotations
@@ -70,10 +71,15 @@ class TopicRecords:
 
 
 class TopicsHandler:
-    """Creates, deletes and tells of topics. ``announce`` registers with the name servers and returns when that is done."""
+    """Creates, deletes and tells of topics. ``announce`` registers with the name servers and
+    returns when that is done."""
 
     def __init__(
-        self, config: BrokerConfig, records: TopicRecords, questions: Questions, announce: Callable[[], Awaitable[None]]
+        self,
+        config: BrokerConfig,
+        records: TopicRecords,
+        questions: Questions,
+        announce: Callable[[], Awaitable[None]],
     ) -> None:
         self._config = config
         self._records = records
@@ -89,7 +95,10 @@ class TopicsHandler:
             return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
         changes = parse_changes(request.attributes)
         if request.topic_filter_type not in (kind.value for kind in TopicFilterType):
-            remark = f"topicFilterType is {request.topic_filter_type[:32]!r}; give SINGLE_TAG or MULTI_TAG"
+            remark = (
+                f"topicFilterType is {request.topic_filter_type[:32]!r}; give SINGLE_TAG or "
+                "MULTI_TAG"
+            )
             return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
         wanted = TopicConfig(
             topic_name=request.topic,
@@ -103,13 +112,20 @@ class TopicsHandler:
         return await self._put([(wanted, changes)])
 
     async def create_list(self, _request: CreateTopicList, context: RequestContext) -> Response:
-        """The same for several: all or none. RocketMQ: after one that changes nothing, the rest is not looked at."""
+        """The same for several: all or none. RocketMQ: after one that changes nothing, the rest is
+        not looked at."""
         try:
             wanted = fastjson.decode(context.body, CreateTopicListRequestBody).topic_config_list
         except fastjson.FastjsonError as error:
-            return Response(code=ResponseCode.INVALID_PARAMETER, remark=f"the list of topics cannot be read: {error}")
+            return Response(
+                code=ResponseCode.INVALID_PARAMETER,
+                remark=f"the list of topics cannot be read: {error}",
+            )
         if len(wanted) > LIST_MAX:
-            remark = f"{len(wanted)} topics are too many for one request; send at most {LIST_MAX} at once"
+            remark = (
+                f"{len(wanted)} topics are too many for one request; send at most "
+                f"{LIST_MAX} at once"
+            )
             return Response(code=ResponseCode.INVALID_PARAMETER, remark=remark)
         return await self._put([(topic, topic.attributes or {}) for topic in wanted])
 
@@ -126,11 +142,16 @@ class TopicsHandler:
             if topic != self._topics.find(topic.topic_name):
                 self._topics.put(topic)
         with contextlib.suppress(TimeoutError):  # whoever asks waits 3 to 5 s
-            await asyncio.wait_for(asyncio.gather(self._announce(), self._topics.saved()), ANNOUNCE_WAIT_S)
+            await asyncio.wait_for(
+                asyncio.gather(self._announce(), self._topics.saved()), ANNOUNCE_WAIT_S
+            )
         return Response()
 
-    def _judge(self, topic: TopicConfig, changes: Mapping[str, str] | str) -> TopicConfig | Response:
-        """The topic as it is to be, or why not. Codes and their order: ``AdminBrokerProcessor.updateAndCreateTopic``."""
+    def _judge(
+        self, topic: TopicConfig, changes: Mapping[str, str] | str
+    ) -> TopicConfig | Response:
+        """The topic as it is to be, or why not. Codes and their order:
+        ``AdminBrokerProcessor.updateAndCreateTopic``."""
         name = topic.topic_name or ""
         fault = topic_name_fault(name) or self._system_fault(name) or _number_fault(topic)
         if fault is not None:
@@ -139,7 +160,8 @@ class TopicsHandler:
             return Response(code=ResponseCode.SYSTEM_ERROR, remark=changes)
         if changes.get(f"+{MESSAGE_TYPE}") == MIXED and not self._config.enable_mixed_message_type:
             remark = (
-                "MIXED message type is not supported. Set enableMixedMessageType=true on the broker, or choose another type"
+                "MIXED message type is not supported. Set enableMixedMessageType=true on the "
+                "broker, or choose another type"
             )
             return Response(code=ResponseCode.INVALID_PARAMETER, remark=remark)
         old = self._topics.find(name)
@@ -149,7 +171,8 @@ class TopicsHandler:
         return msgspec.structs.replace(topic, attributes=attributes)
 
     async def delete(self, request: DeleteTopic, _context: RequestContext) -> Response:
-        """Forget a topic; one that does not exist is forgotten already. Its messages go with the log, as files of that are deleted."""
+        """Forget a topic; one that does not exist is forgotten already. Its messages go with the
+        log, as files of that are deleted."""
         topic = request.topic
         fault = topic_name_fault(topic) or self._system_fault(topic)
         if fault is not None:
@@ -157,18 +180,23 @@ class TopicsHandler:
         names = [topic]
         if self._config.clear_retry_topic_when_delete_topic:
             for group in self._records.offsets.groups_of(topic):
-                names += [f"{RETRY_PREFIX}{group}{mark}{topic}" for mark in "_+"]  # POP retry topics, v1 and v2
+                # POP retry topics, v1 and v2
+                names += [f"{RETRY_PREFIX}{group}{mark}{topic}" for mark in "_+"]
         for name in names:
             error = await self._forget(name)
             if error is not None:
-                remark = f"the queues of topic {name} cannot be deleted: {error}; repair that, and delete it again"
+                remark = (
+                    f"the queues of topic {name} cannot be deleted: {error}; repair that, "
+                    "and delete it again"
+                )
                 return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._announce(), ANNOUNCE_WAIT_S)
         return Response()
 
     async def _forget(self, name: str) -> OSError | None:
-        """Delete a topic and all that is known of it, in one piece once the store has noted it; the error if its queues cannot go."""
+        """Delete a topic and all that is known of it, in one piece once the store has noted it; the
+        error if its queues cannot go."""
         done: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
 
         def forget(queues: int | OSError) -> None:
@@ -190,17 +218,24 @@ class TopicsHandler:
         if topic is None:
             return Response(
                 code=ResponseCode.TOPIC_NOT_EXIST,
-                remark=f"No topic in this broker. topic: {request.topic}; create it (turbopump topic create)",
+                remark=f"No topic in this broker. topic: {request.topic}; create it (turbopump "
+                "topic create)",
             )
-        return Response(body=fastjson.encode(TopicConfigAndQueueMapping(**msgspec.structs.asdict(topic))))
+        return Response(
+            body=fastjson.encode(TopicConfigAndQueueMapping(**msgspec.structs.asdict(topic)))
+        )
 
     def list_all(self, _request: GetAllTopicConfig, _context: RequestContext) -> Response:
         """The settings of every topic."""
         wrapper = self._topics.wrapper()
-        return Response(GetAllTopicConfigReply(total_topic_num=len(wrapper.topic_config_table)), body=fastjson.encode(wrapper))
+        return Response(
+            GetAllTopicConfigReply(total_topic_num=len(wrapper.topic_config_table)),
+            body=fastjson.encode(wrapper),
+        )
 
     def queues(self, request: GetTopicStatsInfo, context: RequestContext) -> Outcome:
-        """Where each queue of a topic begins and ends, when it last got a message, and messages a second over the last minute."""
+        """Where each queue of a topic begins and ends, when it last got a message, and messages a
+        second over the last minute."""
         topic = self._topics.find(request.topic)
         if topic is None:
             return Response(
@@ -211,7 +246,9 @@ class TopicsHandler:
         count = max(topic.write_queue_nums, topic.read_queue_nums)
 
         def respond(offsets: dict[MessageQueue, TopicOffset]) -> Response:
-            return Response(body=fastjson.encode(TopicStatsTable(topic_put_tps=tps, offset_table=offsets)))
+            return Response(
+                body=fastjson.encode(TopicStatsTable(topic_put_tps=tps, offset_table=offsets))
+            )
 
         return self._questions.ask(self._offsets_of(request.topic, count), respond, context)
 
@@ -235,9 +272,14 @@ class TopicsHandler:
 
 
 def _number_fault(topic: TopicConfig) -> str | None:
-    for name, value in (("readQueueNums", topic.read_queue_nums), ("writeQueueNums", topic.write_queue_nums)):
+    for name, value in (
+        ("readQueueNums", topic.read_queue_nums),
+        ("writeQueueNums", topic.write_queue_nums),
+    ):
         if not 0 <= value <= QUEUES_MAX:
             return f"{name} is {value}; give a number from 0 to {QUEUES_MAX}"
     if not 0 <= topic.perm <= 15:
-        return f"perm is {topic.perm}; give the sum of 4 (read), 2 (write), 1 (inherit), 8 (priority)"
+        return (
+            f"perm is {topic.perm}; give the sum of 4 (read), 2 (write), 1 (inherit), 8 (priority)"
+        )
     return None

@@ -1,7 +1,9 @@
-"""Answers to 37 (a producer ends a transaction) and 323 (a transaction that was given up is to be asked about again).
+"""Answers to 37 (a producer ends a transaction) and 323 (a transaction that was given up is to be
+asked about again).
 
-Codes and the beginnings of remarks: apache/rocketmq ``EndTransactionProcessor``, ``AdminBrokerProcessor.resumeCheckHalfMessage``. An end
-that repeats what is done already is answered well and does nothing.
+Codes and the beginnings of remarks: apache/rocketmq ``EndTransactionProcessor``,
+``AdminBrokerProcessor.resumeCheckHalfMessage``. An end that repeats what is done already is
+answered well and does nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from turbopump.remoting.router import Outcome as Answer
 from turbopump.remoting.router import RequestContext, Response
 
 UNDER_WAY_MAX: Final = 100_000
-"""Ends that wait for the disk; more are refused (as many as RocketMQ's ``endTransactionPoolQueueCapacity``)."""
+"""Ends that wait for the disk; more are refused (as many as RocketMQ's
+``endTransactionPoolQueueCapacity``)."""
 
 
 class TransactionsHandler:
@@ -38,13 +41,15 @@ class TransactionsHandler:
             outcome = Outcome(request.commit_or_rollback)
         except ValueError:
             return _failed(
-                f"commitOrRollback field wrong: {request.commit_or_rollback}; 8 commits, 12 rolls back, 0 is unknown"
+                f"commitOrRollback field wrong: {request.commit_or_rollback}; 8 commits, 12 "
+                "rolls back, 0 is unknown"
             )
         if outcome is Outcome.UNKNOWN:
             return None
         if self._under_way >= UNDER_WAY_MAX:
             return Response(
-                code=ResponseCode.SYSTEM_BUSY, remark=f"[OVERLOAD]system busy, {self._under_way} ends of transactions wait"
+                code=ResponseCode.SYSTEM_BUSY,
+                remark=f"[OVERLOAD]system busy, {self._under_way} ends of transactions wait",
             )
         return self._end(request, outcome, lasting=not context.is_oneway)
 
@@ -57,11 +62,19 @@ class TransactionsHandler:
             await self._transactions.end(half, outcome, lasting=lasting)
             return Response()
         except MessageError as error:
-            return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=f"The message is illegal: {error}")
+            return Response(
+                code=ResponseCode.MESSAGE_ILLEGAL, remark=f"The message is illegal: {error}"
+            )
         except StoreError as error:
-            return Response(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=f"Service not available now: {error}")
+            return Response(
+                code=ResponseCode.SERVICE_NOT_AVAILABLE,
+                remark=f"Service not available now: {error}",
+            )
         except OSError as error:
-            return _failed(f"Create mapped file failed: {error.strerror or error} ({error.filename or 'no path'})")
+            return _failed(
+                f"Create mapped file failed: {error.strerror or error} "
+                f"({error.filename or 'no path'})"
+            )
         finally:
             self._under_way -= 1
 
@@ -70,7 +83,8 @@ class TransactionsHandler:
         half = read_half(message) if message is not None and message.topic == HALF_TOPIC else None
         if half is None:
             return _failed(
-                f"Find prepared transaction message failed: no half message at {request.commit_log_offset} of the log of this broker; "
+                "Find prepared transaction message failed: no half message at "
+                f"{request.commit_log_offset} of the log of this broker; "
                 "it may be too old, or of another broker"
             )
         if not request.from_transaction_check and half.immunity_ms is not None:
@@ -79,17 +93,25 @@ class TransactionsHandler:
             if age > immunity:
                 return Response(
                     code=ResponseCode.ILLEGAL_OPERATION,
-                    remark=f"the message is {age} ms old, its CHECK_IMMUNITY_TIME_IN_SECONDS ended after {immunity} ms: "
+                    remark=f"the message is {age} ms old, its CHECK_IMMUNITY_TIME_IN_SECONDS "
+                    f"ended after {immunity} ms: "
                     "wait until the broker asks",
                 )
         if half.group != request.producer_group:
-            return _failed(f"The producer group wrong: {request.producer_group}, the message is of {half.group}")
+            return _failed(
+                f"The producer group wrong: {request.producer_group}, the message is "
+                f"of {half.group}"
+            )
         if half.offset != request.tran_state_table_offset:
-            return _failed(f"The transaction state table offset wrong: {request.tran_state_table_offset}, it is {half.offset}")
+            return _failed(
+                "The transaction state table offset wrong: "
+                f"{request.tran_state_table_offset}, it is {half.offset}"
+            )
         return half
 
     async def resume(self, request: ResumeCheckHalfMessage, _context: RequestContext) -> Response:
-        """Put a message that was given up back among the half messages, as one that nobody was asked about."""
+        """Put a message that was given up back among the half messages, as one that nobody was
+        asked about."""
         try:
             _, _, offset = decode_offset_msg_id(request.msg_id or "")
         except ProtocolError as error:
@@ -98,13 +120,20 @@ class TransactionsHandler:
         half = read_half(message) if message is not None else None
         if message is None or half is None:
             return _failed(
-                f"Put message back to {HALF_TOPIC} failed: no message of a transaction at {offset} of the log of this broker"
+                f"Put message back to {HALF_TOPIC} failed: no message of a transaction at "
+                f"{offset} of the log of this broker"
             )
         try:
             resumed = await self._transactions.resume(message, half.resumed())
         except (OSError, StoreError, MessageError) as error:
             return _failed(f"Put message back to {HALF_TOPIC} failed: {error}")
-        return Response() if resumed else _failed(f"Put message back to {HALF_TOPIC} failed: its transaction has ended already")
+        return (
+            Response()
+            if resumed
+            else _failed(
+                f"Put message back to {HALF_TOPIC} failed: its transaction has ended already"
+            )
+        )
 
 
 def _failed(remark: str) -> Response:

@@ -1,8 +1,9 @@
 """Pops, and notifications, that found nothing and wait (long polling).
 
-They stand in one line for each topic and group, and one at a time is woken when a queue has something for it; when its pop is over, the
-next. So a message wakes one consumer of a group and not all. Nothing is polled: a line watches the ends of its queues. Who looks at what
-is there is not told; ``Sight`` is. Source of the limits: apache/rocketmq ``PopLongPollingService``.
+They stand in one line for each topic and group, and one at a time is woken when a queue has
+something for it; when its pop is over, the next. So a message wakes one consumer of a group and not
+all. Nothing is polled: a line watches the ends of its queues. Who looks at what is there is not
+told; ``Sight`` is. Source of the limits: apache/rocketmq ``PopLongPollingService``.
 """
 
 from __future__ import annotations
@@ -29,17 +30,22 @@ class Sight(Protocol):
     """What a line can see."""
 
     def queues(self, line: Line, queue_id: int, *, ordered: bool) -> list[GroupQueue]:
-        """The queues in which somebody who asks for ``queue_id``, in order or not, may find something."""
+        """The queues in which somebody who asks for ``queue_id``, in order or not, may find
+        something."""
 
     def has_more(self, place: GroupQueue) -> bool:
         """Whether a pop of the queue would find something, or come further, now."""
 
-    def when_more(self, place: GroupQueue, wake: Callable[[], None]) -> Waiter | asyncio.TimerHandle | None:
-        """Call ``wake`` when that may have changed, unless it was cancelled; None: nothing that it knows of will change it."""
+    def when_more(
+        self, place: GroupQueue, wake: Callable[[], None]
+    ) -> Waiter | asyncio.TimerHandle | None:
+        """Call ``wake`` when that may have changed, unless it was cancelled; None: nothing that it
+        knows of will change it."""
 
 
 class HeldPop:
-    """One that waits: ``again`` is called once, with True if its time is up. ``takes``: it takes what it is woken for."""
+    """One that waits: ``again`` is called once, with True if its time is up. ``takes``: it takes
+    what it is woken for."""
 
     __slots__ = ("again", "closed", "line", "ordered", "queue_id", "takes", "timer")
 
@@ -92,7 +98,8 @@ class HeldPops:
         takes: bool = True,
         ordered: bool = False,
     ) -> bool:
-        """Wait at most so long; False if too many wait. ``closed``: whether whoever asked has gone."""
+        """Wait at most so long; False if too many wait. ``closed``: whether whoever asked has
+        gone."""
         waiting = self._lines.get(line, {})
         if self._total >= self._total_max or self.count(line, queue_id) >= self._line_max:
             return False

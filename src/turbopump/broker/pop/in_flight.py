@@ -1,7 +1,9 @@
-"""Which messages are popped and neither acknowledged nor put back, by group and queue: how many, and whether that is too many.
+"""Which messages are popped and neither acknowledged nor put back, by group and queue: how many,
+and whether that is too many.
 
-Only what was popped since the start is counted, and nothing if there is no limit; nor what is popped in order, where no more is taken of a
-queue while some is out. Pure. RocketMQ: ``PopInflightMessageCounter``, which keeps a number alone, and counts an acknowledgement that comes
+Only what was popped since the start is counted, and nothing if there is no limit; nor what is
+popped in order, where no more is taken of a queue while some is out. Pure. RocketMQ:
+``PopInflightMessageCounter``, which keeps a number alone, and counts an acknowledgement that comes
 twice twice.
 """
 
@@ -13,7 +15,8 @@ from turbopump.broker.pop.places import GroupQueue
 
 
 class InFlight:
-    """``limit``: a queue of which more than that are out is not popped by this group; None: there is no limit."""
+    """``limit``: a queue of which more than that are out is not popped by this group; None: there
+    is no limit."""
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit

@@ -1,9 +1,12 @@
-"""Which messages are popped and not acknowledged: the one state machine of POP, fed with the records of one revive queue in their order.
+"""Which messages are popped and not acknowledged: the one state machine of POP, fed with the
+records of one revive queue in their order.
 
-A checkpoint opens an entry, acknowledgements take messages out of it. When its time has come, and nothing that was acknowledged before can
-be missing any more, what is left in it goes back to consumers and it is closed. An acknowledgement that comes before its checkpoint waits
-for it. One rule: ``place`` never passes a record that is still needed, so that whoever starts there again knows the same. Values in, values
-out; it must not know the log, the clock or the timers. RocketMQ: ``PopReviveService.consumeReviveMessage``, ``mergeAndRevive``.
+A checkpoint opens an entry, acknowledgements take messages out of it. When its time has come, and
+nothing that was acknowledged before can be missing any more, what is left in it goes back to
+consumers and it is closed. An acknowledgement that comes before its checkpoint waits for it. One
+rule: ``place`` never passes a record that is still needed, so that whoever starts there again knows
+the same. Values in, values out; it must not know the log, the clock or the timers. RocketMQ:
+``PopReviveService.consumeReviveMessage``, ``mergeAndRevive``.
 """
 
 from __future__ import annotations
@@ -15,8 +18,8 @@ from turbopump.broker.pop.records import Acknowledgement, Checkpoint, PopKey
 
 @dataclass(slots=True, eq=False)
 class OpenCheckpoint:
-    """``left`` are the queue offsets of messages that are not acknowledged; ``visible_at_ms`` when they are to come back. ``checkpoint`` is
-    None while only acknowledgements have come."""
+    """``left`` are the queue offsets of messages that are not acknowledged; ``visible_at_ms`` when
+    they are to come back. ``checkpoint`` is None while only acknowledgements have come."""
 
     key: PopKey
     visible_at_ms: int
@@ -30,7 +33,8 @@ class OpenCheckpoint:
 
 
 class OpenCheckpoints:
-    """Of one revive queue. ``read`` is the revive offset behind the last record that was taken in."""
+    """Of one revive queue. ``read`` is the revive offset behind the last record that was taken
+    in."""
 
     def __init__(self, broker_name: str, read: int) -> None:
         self._broker_name = broker_name
@@ -51,16 +55,21 @@ class OpenCheckpoints:
         return min((entry.visible_at_ms for entry in self._open.values()), default=None)
 
     def checkpoint(self, record: Checkpoint, revive_offset: int) -> None:
-        """Take in a checkpoint. One that comes a second time, after a crash of the timers, changes nothing."""
+        """Take in a checkpoint. One that comes a second time, after a crash of the timers, changes
+        nothing."""
         key = record.key(self._broker_name)
         entry = self._open.get(key)
         if entry is None:
             entry = self._open[key] = OpenCheckpoint(key, record.visible_at_ms, revive_offset)
-        elif entry.checkpoint is not None and len(entry.checkpoint.offsets()) >= len(record.offsets()):
+        elif entry.checkpoint is not None and len(entry.checkpoint.offsets()) >= len(
+            record.offsets()
+        ):
             return
         entry.checkpoint = record
         entry.visible_at_ms = record.visible_at_ms
-        entry.left = [offset for offset in record.unacknowledged() if offset not in entry.acknowledged]
+        entry.left = [
+            offset for offset in record.unacknowledged() if offset not in entry.acknowledged
+        ]
         if not entry.left:
             del self._open[key]
 
@@ -79,7 +88,9 @@ class OpenCheckpoints:
 
     def ripe(self, now_ms: int) -> list[OpenCheckpoint]:
         """Entries whose time has come, the oldest first."""
-        return sorted((entry for entry in self._open.values() if entry.visible_at_ms <= now_ms), key=_order)
+        return sorted(
+            (entry for entry in self._open.values() if entry.visible_at_ms <= now_ms), key=_order
+        )
 
     def close(self, entry: OpenCheckpoint) -> None:
         """Its messages are back, or its acknowledgements belong to nothing."""

@@ -1,8 +1,9 @@
 """Which messages of a queue an ordered pop has taken: ``config/consumerOrderInfo.json``.
 
-A queue is blocked for its group while one of them is neither acknowledged nor visible again. The group's offset is that of the first
-that is not acknowledged; so what comes back comes again from there, in order, and is counted. No checkpoints are written.
-Source: apache/rocketmq ``ConsumerOrderInfoManager``.
+A queue is blocked for its group while one of them is neither acknowledged nor visible again. The
+group's offset is that of the first that is not acknowledged; so what comes back comes again from
+there, in order, and is counted. No checkpoints are written. Source: apache/rocketmq
+``ConsumerOrderInfoManager``.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from turbopump.store.json_table import JsonTable
 
 
 class TakenInOrder(msgspec.Struct, kw_only=True):
-    """What the last ordered pop of a queue took: ``o`` in the file is the first offset and the distances of the others. ``following``,
-    ours, is where the queue goes on behind it, if that is not the next offset: an inner batch has several."""
+    """What the last ordered pop of a queue took: ``o`` in the file is the first offset and the
+    distances of the others. ``following``, ours, is where the queue goes on behind it, if that is
+    not the next offset: an inner batch has several."""
 
     pop_time: Int64 = msgspec.field(default=0, name="popTime")
     invisible: Int64 | None = msgspec.field(default=None, name="i")
@@ -66,9 +68,11 @@ class OrderInfo:
         saved = self._file.load(lambda data: fastjson.decode(data, OrderInfoTable), OrderInfoTable)
         self._table = {key: dict(queues) for key, queues in saved.table.items()}
 
-    def blocked_until(self, place: GroupQueue, now_ms: int, attempt_id: str | None = None) -> int | None:
-        """Until when no ordered pop may have anything of the queue; None: it may now. Who comes with the attempt id of the last pop may: it
-        has not got the answer."""
+    def blocked_until(
+        self, place: GroupQueue, now_ms: int, attempt_id: str | None = None
+    ) -> int | None:
+        """Until when no ordered pop may have anything of the queue; None: it may now. Who comes
+        with the attempt id of the last pop may: it has not got the answer."""
         taken = self._find(place)
         if taken is None or (attempt_id is not None and taken.attempt_id == attempt_id):
             return None
@@ -84,14 +88,19 @@ class OrderInfo:
         now_ms: int,
         following: int,
     ) -> list[tuple[QueueKey, int]]:
-        """Note what an ordered pop takes, and where the queue goes on; entries for ``orderCountInfo``: how often each message came."""
+        """Note what an ordered pop takes, and where the queue goes on; entries for
+        ``orderCountInfo``: how often each message came."""
         last = self._find(place)
         counts: dict[int, int] = {}
         if last is not None and last.attempt_id is not None and last.attempt_id == attempt_id:
             counts = dict(last.counts or {})
         elif last is not None:
             known = frozenset(last.offsets())
-            counts = {offset: (last.counts or {}).get(offset, 0) + 1 for offset in offsets if offset in known}
+            counts = {
+                offset: (last.counts or {}).get(offset, 0) + 1
+                for offset in offsets
+                if offset in known
+            }
         first = offsets[0]
         self._table.setdefault(f"{place.topic}@{place.group}", {})[place.queue_id] = TakenInOrder(
             pop_time=pop_time_ms,
@@ -104,22 +113,29 @@ class OrderInfo:
         )
         self._dirty = True
         kind = kind_of(place.topic)
-        entries = [(message_key(kind, place.queue_id, offset), count) for offset, count in counts.items()]
+        entries = [
+            (message_key(kind, place.queue_id, offset), count) for offset, count in counts.items()
+        ]
         least = min(counts.values(), default=0) if len(counts) == len(offsets) else 0
         return [*entries, (queue_key(kind, place.queue_id), least)]
 
-    def acknowledge(self, place: GroupQueue, offset: int, pop_time_ms: int, stands: int | None) -> int | None:
-        """Where the group stands when this message is done; None: where it ``stands``, for the message was taken again since. Raises
-        LookupError if the last pop did not take it.
+    def acknowledge(
+        self, place: GroupQueue, offset: int, pop_time_ms: int, stands: int | None
+    ) -> int | None:
+        """Where the group stands when this message is done; None: where it ``stands``, for the
+        message was taken again since. Raises LookupError if the last pop did not take it.
 
-        What was taken may have been forgotten, by a kill. RocketMQ: then the group goes on behind any message that is done, also if some
-        before it are not, and nobody gets those. Here it does so only behind the next one; the others come again."""
+        What was taken may have been forgotten, by a kill. RocketMQ: then the group goes on behind
+        any message that is done, also if some before it are not, and nobody gets those. Here it
+        does so only behind the next one; the others come again."""
         taken = self._find(place)
         if taken is None:
             return offset + 1 if offset == stands else None
         if taken.pop_time != pop_time_ms:
             return None
-        taken.done |= 1 << taken.offsets().index(offset) if offset in taken.offsets() else _missing(offset)
+        taken.done |= (
+            1 << taken.offsets().index(offset) if offset in taken.offsets() else _missing(offset)
+        )
         self._dirty = True
         left = taken.left()
         return left[0] if left else taken.following or taken.offsets()[-1] + 1
@@ -133,7 +149,10 @@ class OrderInfo:
 
     def forget(self, place: GroupQueue) -> None:
         """The group goes on elsewhere."""
-        if self._table.get(f"{place.topic}@{place.group}", {}).pop(place.queue_id, None) is not None:
+        if (
+            self._table.get(f"{place.topic}@{place.group}", {}).pop(place.queue_id, None)
+            is not None
+        ):
             self._dirty = True
 
     def keep_only(self, topics: Collection[str], groups: Collection[str]) -> None:

@@ -1,4 +1,5 @@
-"""Looking at what a pop would find. Nothing is written down, and no place moves. RocketMQ: ``PeekMessageProcessor``."""
+"""Looking at what a pop would find. Nothing is written down, and no place moves. RocketMQ:
+``PeekMessageProcessor``."""
 
 from __future__ import annotations
 
@@ -7,7 +8,9 @@ from turbopump.broker.pop.reading import read_queue
 from turbopump.store.message_store import MessageStore
 
 
-async def peek(store: MessageStore, places: PopPlaces, queues: list[GroupQueue], count_max: int) -> tuple[bytes, int]:
+async def peek(
+    store: MessageStore, places: PopPlaces, queues: list[GroupQueue], count_max: int
+) -> tuple[bytes, int]:
     """Entries of the queues in turn, at most so many, and how many are left. Raises StoreError."""
     parts: list[bytes] = []
     count = left = 0

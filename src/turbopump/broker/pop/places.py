@@ -1,8 +1,9 @@
 """Where the pops of each group are in each queue, and which queues are being popped just now.
 
-A pop goes on behind the one before at once; the group's offset, which a restart begins at, follows when the checkpoint is on the disk:
-what was popped is then either before the offset and in the log of checkpoints, or not before it. RocketMQ:
-``PopBufferMergeService.commitOffsets``, ``QueueLockManager``.
+A pop goes on behind the one before at once; the group's offset, which a restart begins at, follows
+when the checkpoint is on the disk: what was popped is then either before the offset and in the log
+of checkpoints, or not before it. RocketMQ: ``PopBufferMergeService.commitOffsets``,
+``QueueLockManager``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class GroupQueue(NamedTuple):
 
 
 class FlushedOffsets:
-    """Offsets that become the group's when the log is on the disk up to a place. ``settled`` is told after each."""
+    """Offsets that become the group's when the log is on the disk up to a place. ``settled`` is
+    told after each."""
 
     def __init__(self, offsets: ConsumerOffsets, flushed: Watermark) -> None:
         self._offsets = offsets
@@ -41,7 +43,8 @@ class FlushedOffsets:
         return waiting[-1][1] if waiting else None
 
     def commit(self, place: GroupQueue, offset: int, log_end: int) -> None:
-        """Commit ``offset`` as soon as the log is on the disk up to ``log_end``, and those before it are committed."""
+        """Commit ``offset`` as soon as the log is on the disk up to ``log_end``, and those before
+        it are committed."""
         waiting = self._ahead.get(place)
         if waiting:
             log_end = max(log_end, waiting[-1][0])
@@ -102,7 +105,8 @@ class PopPlaces:
         self._offsets.commit(*place, offset)
 
     def popped(self, place: GroupQueue, offset: int, log_end: int) -> None:
-        """Go on at ``offset``: what is before it has a checkpoint, which ends at ``log_end`` of the log, or is not for this group."""
+        """Go on at ``offset``: what is before it has a checkpoint, which ends at ``log_end`` of the
+        log, or is not for this group."""
         self.flushed_offsets.commit(place, offset, log_end)
 
     def lock(self, place: GroupQueue) -> bool:

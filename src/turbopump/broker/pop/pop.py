@@ -1,4 +1,5 @@
-"""POP as one thing: what it is made of, in the order in which that is put together, started and stopped."""
+"""POP as one thing: what it is made of, in the order in which that is put together, started and
+stopped."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ from turbopump.protocol.bodies.topics import TopicConfig
 from turbopump.store.message_store import MessageStore
 
 FLUSH_PATIENCE_S: Final = 5.0
-"""Longest that a clean stop waits for the disk, so that what was popped does not come at once again."""
+"""Longest that a clean stop waits for the disk, so that what was popped does not come at once
+again."""
 
 
 class Pop:
@@ -53,11 +55,24 @@ class Pop:
         self.order.load()
         tables.save_too(self.order)
         self.revive_log = ReviveLog(config, forwarding, clock)
-        self.in_flight = InFlight(config.pop_inflight_message_threshold if config.enable_pop_message_threshold else None)
-        self.sight = PopSight(config, store, topics, offsets, self.places, self.order, self.in_flight, clock)
+        self.in_flight = InFlight(
+            config.pop_inflight_message_threshold if config.enable_pop_message_threshold else None
+        )
+        self.sight = PopSight(
+            config, store, topics, offsets, self.places, self.order, self.in_flight, clock
+        )
         self.held = HeldPops(self.sight, config.pop_polling_size, config.max_pop_polling_size)
         self.taking = Taking(
-            *(config.broker_name, store, offsets, self.places, self.sight, self.order, self.revive_log, self.in_flight),
+            *(
+                config.broker_name,
+                store,
+                offsets,
+                self.places,
+                self.sight,
+                self.order,
+                self.revive_log,
+                self.in_flight,
+            ),
             *(statistics, clock),
             actual_retry_topic=config.pop_response_return_actual_retry_topic,
         )
@@ -65,13 +80,31 @@ class Pop:
         topic, queues = self.revive_log.topic, config.revive_queue_num
         known = topics.find(topic)
         if known is None or known.read_queue_nums < queues:
-            topics.put(TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues, perm=READ_WRITE))
+            topics.put(
+                TopicConfig(
+                    topic_name=topic,
+                    read_queue_nums=queues,
+                    write_queue_nums=queues,
+                    perm=READ_WRITE,
+                )
+            )
         else:
             queues = known.read_queue_nums
         name, flushed = config.broker_name, self.places.flushed_offsets
         self.reviving = [
             Reviving(
-                *(n, name, store, offsets, flushed, timers, putting_back, self.revive_log, self.in_flight, clock),
+                *(
+                    n,
+                    name,
+                    store,
+                    offsets,
+                    flushed,
+                    timers,
+                    putting_back,
+                    self.revive_log,
+                    self.in_flight,
+                    clock,
+                ),
                 self.held.look,
             )
             for n in range(queues)
@@ -88,11 +121,16 @@ class Pop:
         self.order.save()
 
     async def stop(self) -> None:
-        """Put back no more, and let offsets be those that were popped, so that a restart goes on there. May be called twice."""
+        """Put back no more, and let offsets be those that were popped, so that a restart goes on
+        there. May be called twice."""
         for each in self.reviving:
             await each.stop()
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        flushed, flushed_offsets, end = self._store.flushed, self.places.flushed_offsets, self._store.log.end
+        flushed, flushed_offsets, end = (
+            self._store.flushed,
+            self.places.flushed_offsets,
+            self._store.log.end,
+        )
 
         def look() -> None:
             over = flushed.error is not None or (not len(flushed_offsets) and flushed.value >= end)

@@ -21,8 +21,9 @@ async def read_queue(
     codes: frozenset[int] = frozenset(),
     matches: Wanted | None = None,
 ) -> GetResult:
-    """At most ``count`` messages from queue offset ``start`` on, of all or with one of these tag ``codes``, that ``matches``. Raises
-    StoreError if too many reads wait for the disk, or it does not give what is there."""
+    """At most ``count`` messages from queue offset ``start`` on, of all or with one of these tag
+    ``codes``, that ``matches``. Raises StoreError if too many reads wait for the disk, or it does
+    not give what is there."""
     found: asyncio.Future[GetResult] = asyncio.get_running_loop().create_future()
     result = store.reader.start(
         place.topic,

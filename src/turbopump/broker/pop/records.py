@@ -1,10 +1,13 @@
-"""What POP writes down: checkpoints (a pop took these messages) and acknowledgements, each the JSON body of a message of the revive topic.
+"""What POP writes down: checkpoints (a pop took these messages) and acknowledgements, each the JSON
+body of a message of the revive topic.
 
-The tag tells which: ``ck``, ``ack``, ``bAck``. A checkpoint is delivered a second before its messages become visible again, an
-acknowledgement when they do: then the checkpoint comes first. One rule: names are Apache's, so that a store directory written by one
-opens in the other. It must not know who reads them.
+The tag tells which: ``ck``, ``ack``, ``bAck``. A checkpoint is delivered a second before its
+messages become visible again, an acknowledgement when they do: then the checkpoint comes first. One
+rule: names are Apache's, so that a store directory written by one opens in the other. It must not
+know who reads them.
 
-Source: apache/rocketmq ``PopCheckPoint``, ``AckMsg``, ``BatchAckMsg``, ``PopAckConstants``, ``PopMessageProcessor.genCkUniqueId``.
+Source: apache/rocketmq ``PopCheckPoint``, ``AckMsg``, ``BatchAckMsg``, ``PopAckConstants``,
+``PopMessageProcessor.genCkUniqueId``.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ CHECKPOINT_TAG: Final = "ck"
 ACK_TAG: Final = "ack"
 BATCH_ACK_TAG: Final = "bAck"
 AHEAD_MS: Final = 1000
-"""So long before its messages become visible a checkpoint is delivered. RocketMQ: ``ackTimeInterval``."""
+"""So long before its messages become visible a checkpoint is delivered. RocketMQ:
+``ackTimeInterval``."""
 COUNT_MAX: Final = 32
 """Messages that one checkpoint names at most."""
 
@@ -47,8 +51,9 @@ class PopKey(NamedTuple):
 
 
 class Checkpoint(msgspec.Struct, kw_only=True):
-    """Messages that one pop took of one queue: at ``start_offset`` + each of ``distances``, or if there are none, ``count`` in a row.
-    Bits of ``bit_map`` are messages that were acknowledged before it was written."""
+    """Messages that one pop took of one queue: at ``start_offset`` + each of ``distances``, or if
+    there are none, ``count`` in a row. Bits of ``bit_map`` are messages that were acknowledged
+    before it was written."""
 
     start_offset: Int64 = msgspec.field(default=0, name="so")
     pop_time: Int64 = msgspec.field(default=0, name="pt")

@@ -1,7 +1,8 @@
 """Writing checkpoints and acknowledgements into the log: timer messages for the revive topic.
 
-One rule: whoever has a record's ``Placed`` may rely on it as soon as the log is on the disk so far. It must not know what becomes of them
-(``reviving.py``). Source: apache/rocketmq ``PopMessageProcessor.buildCkMsg``, ``AckMessageProcessor.appendAck``.
+One rule: whoever has a record's ``Placed`` may rely on it as soon as the log is on the disk so far.
+It must not know what becomes of them (``reviving.py``). Source: apache/rocketmq
+``PopMessageProcessor.buildCkMsg``, ``AckMessageProcessor.appendAck``.
 """
 
 from __future__ import annotations
@@ -48,22 +49,47 @@ class ReviveLog:
         return self._popped > 0
 
     async def checkpoint(self, queue_id: int, checkpoint: Checkpoint) -> Placed:
-        """Write one down. Raises MessageError if its messages are to come back too late for a timer, StoreError, OSError."""
-        unique_id = checkpoint.key(self._config.broker_name).unique_id(checkpoint.start_offset, CHECKPOINT_TAG)
+        """Write one down. Raises MessageError if its messages are to come back too late for a
+        timer, StoreError, OSError."""
+        unique_id = checkpoint.key(self._config.broker_name).unique_id(
+            checkpoint.start_offset, CHECKPOINT_TAG
+        )
         deliver = checkpoint.visible_at_ms - AHEAD_MS
-        return await self._append(queue_id, CHECKPOINT_TAG, unique_id, fastjson.encode(checkpoint), deliver, for_client=True)
+        return await self._append(
+            queue_id,
+            CHECKPOINT_TAG,
+            unique_id,
+            fastjson.encode(checkpoint),
+            deliver,
+            for_client=True,
+        )
 
-    async def acknowledge(self, queue_id: int, key: PopKey, offsets: list[int], visible_at_ms: int) -> Placed:
+    async def acknowledge(
+        self, queue_id: int, key: PopKey, offsets: list[int], visible_at_ms: int
+    ) -> Placed:
         """Write down that messages of a checkpoint are done. Raises as ``checkpoint`` does."""
         ack = Acknowledgement.of(key, offsets)
         first = ack.offset if ack.tag == ACK_TAG else f"[{', '.join(map(str, offsets))}]"
-        return await self._append(queue_id, ack.tag, key.unique_id(first, ack.tag), fastjson.encode(ack), visible_at_ms)
+        return await self._append(
+            queue_id, ack.tag, key.unique_id(first, ack.tag), fastjson.encode(ack), visible_at_ms
+        )
 
     async def _append(
-        self, queue_id: int, tag: str, unique_id: str, body: bytes, deliver_ms: int, *, for_client: bool = False
+        self,
+        queue_id: int,
+        tag: str,
+        unique_id: str,
+        body: bytes,
+        deliver_ms: int,
+        *,
+        for_client: bool = False,
     ) -> Placed:
-        text = encode_properties({TAGS: tag, UNIQ_KEY: unique_id, TIMER_DELIVER_MS: str(deliver_ms)})
+        text = encode_properties(
+            {TAGS: tag, UNIQ_KEY: unique_id, TIMER_DELIVER_MS: str(deliver_ms)}
+        )
         parcel = timed(Parcel(self.topic, queue_id, text, 0), self._config, self._clock.now_ms())
         if isinstance(parcel, Response):
             raise MessageError(parcel.remark or "the timers do not take it")
-        return await self._forwarding.append(parcel.topic, parcel.queue_id, body, parcel.properties, for_client=for_client)
+        return await self._forwarding.append(
+            parcel.topic, parcel.queue_id, body, parcel.properties, for_client=for_client
+        )

@@ -1,11 +1,14 @@
-"""Messages that were popped and not acknowledged become visible again: one task for each queue of the revive topic.
+"""Messages that were popped and not acknowledged become visible again: one task for each queue of
+the revive topic.
 
-It takes in the records as the timers deliver them (``open_checkpoints.py``). A checkpoint whose time has come is settled when nothing that
-was acknowledged before can be missing: the timers have delivered what was due then, and all of that is taken in. That is at most one timer
-slot (1 s) after the messages' time. The place in the queue is saved behind what is settled and on the disk: a kill repeats, never skips.
-That messages are back is written down, too, when their copies are on the disk and not before: of what is not, a power cut may take a piece
-and leave what stands behind it.
-Source: apache/rocketmq ``PopReviveService``, which waits 2 s for acknowledgements, and up to 4 s for its own queue.
+It takes in the records as the timers deliver them (``open_checkpoints.py``). A checkpoint whose
+time has come is settled when nothing that was acknowledged before can be missing: the timers have
+delivered what was due then, and all of that is taken in. That is at most one timer slot (1 s) after
+the messages' time. The place in the queue is saved behind what is settled and on the disk: a kill
+repeats, never skips. That messages are back is written down, too, when their copies are on the disk
+and not before: of what is not, a power cut may take a piece and leave what stands behind it.
+Source: apache/rocketmq ``PopReviveService``, which waits 2 s for acknowledgements, and up to 4 s
+for its own queue.
 """
 
 from __future__ import annotations
@@ -45,7 +48,8 @@ from turbopump.protocol import fastjson
 from turbopump.store.message_store import MessageStore
 
 TRIED_AGAIN_S: Final = 1.0
-"""After how long a message that the store refuses, or a queue that cannot be read, is tried again."""
+"""After how long a message that the store refuses, or a queue that cannot be read, is tried
+again."""
 SETTLING_S: Final = 0.02
 """So often it looks whether the timers have delivered what was due."""
 SETTLING_LATE_S: Final = 0.5
@@ -66,7 +70,8 @@ class Back(NamedTuple):
 
 
 class Reviving:
-    """Of one revive queue. ``look`` is told where there is something for pops that wait. ``start``, then ``stop``."""
+    """Of one revive queue. ``look`` is told where there is something for pops that wait. ``start``,
+    then ``stop``."""
 
     def __init__(
         self,
@@ -136,7 +141,8 @@ class Reviving:
                 continue
             await self._sleep(wait)
 
-    # --- in ------------------------------------------------------------------------------------------------------------------
+    # --- in
+    # ----------------------------------------------------------------------------------------------
 
     async def _take_in(self) -> None:
         opened = self._open
@@ -145,7 +151,10 @@ class Reviving:
             for message in decode_entries(result.data):
                 self._take(message)
             if result.next_offset <= opened.read:
-                raise StoreError(f"queue offset {opened.read} of {self._place.topic} cannot be read: {result.status.value}")
+                raise StoreError(
+                    f"queue offset {opened.read} of {self._place.topic} cannot be "
+                    f"read: {result.status.value}"
+                )
             opened.read = result.next_offset
             await asyncio.sleep(0)
 
@@ -157,12 +166,23 @@ class Reviving:
                     self._open.checkpoint(checkpoint, message.queue_offset)
             elif message.tags in (ACK_TAG, BATCH_ACK_TAG):
                 deliver = message.properties.get(TIMER_DELIVER_MS, "")
-                time = int(deliver) if deliver.isascii() and deliver.isdigit() else message.store_timestamp
-                self._open.acknowledge(fastjson.decode(message.body, Acknowledgement), time, message.queue_offset)
+                time = (
+                    int(deliver)
+                    if deliver.isascii() and deliver.isdigit()
+                    else message.store_timestamp
+                )
+                self._open.acknowledge(
+                    fastjson.decode(message.body, Acknowledgement), time, message.queue_offset
+                )
         except fastjson.FastjsonError as error:
-            log.error("record of the revive log cannot be read queue=%d offset=%d cause=%s", *self._place[1:], error)
+            log.error(
+                "record of the revive log cannot be read queue=%d offset=%d cause=%s",
+                *self._place[1:],
+                error,
+            )
 
-    # --- out -----------------------------------------------------------------------------------------------------------------
+    # --- out
+    # ----------------------------------------------------------------------------------------------
 
     async def _settle(self) -> float:
         """Settle what is ripe; after how many seconds to look again."""
@@ -182,10 +202,15 @@ class Reviving:
             return SETTLING_S if loop_time - self._settling_since < 5 else SETTLING_LATE_S
         self._settling_since = None
         next_time = self._open.next_time_ms
-        return SLEEP_MAX_S if next_time is None else min(max(next_time - self._clock.now_ms(), 1) / 1000, SLEEP_MAX_S)
+        return (
+            SLEEP_MAX_S
+            if next_time is None
+            else min(max(next_time - self._clock.now_ms(), 1) / 1000, SLEEP_MAX_S)
+        )
 
     def _is_complete(self, entry: OpenCheckpoint) -> bool:
-        """Whether all that was acknowledged in time is taken in. Nobody can acknowledge in time any more."""
+        """Whether all that was acknowledged in time is taken in. Nobody can acknowledge in time any
+        more."""
         if entry.timers_mark is None:
             entry.timers_mark = self._timers.queue_end
         if entry.queue_mark is None:
@@ -198,15 +223,23 @@ class Reviving:
         key = entry.key
         self._in_flight.ended(GroupQueue(key.group, key.topic, key.queue_id), entry.left)
         if not self._putting_back.is_wanted(key):
-            log.warning("popped messages are forgotten, topic or group is gone topic=%s group=%s", key.topic, key.group)
+            log.warning(
+                "popped messages are forgotten, topic or group is gone topic=%s group=%s",
+                key.topic,
+                key.group,
+            )
             return
         offsets = list(entry.left)
         for number, offset in enumerate(offsets):
-            found = await ask(self._store.cold_reads, self._store.lookup.entry_in_queue(key.topic, key.queue_id, offset))
+            found = await ask(
+                self._store.cold_reads,
+                self._store.lookup.entry_in_queue(key.topic, key.queue_id, offset),
+            )
             if found is None or found.fault is not None:
                 cause = found.fault if found is not None else "it is not in the log any more"
                 log.error(
-                    "popped message cannot be put back topic=%s group=%s queue=%d offset=%d cause=%s",
+                    "popped message cannot be put back topic=%s group=%s queue=%d offset=%d "
+                    "cause=%s",
                     *(key.topic, key.group, key.queue_id, offset, cause),
                 )
             else:
@@ -215,7 +248,8 @@ class Reviving:
                     self.put_back += 1
                 except MessageError as error:
                     log.error(
-                        "popped message cannot be put back topic=%s group=%s queue=%d offset=%d cause=%s",
+                        "popped message cannot be put back topic=%s group=%s queue=%d offset=%d "
+                        "cause=%s",
                         *(key.topic, key.group, key.queue_id, offset, error),
                     )
             entry.left.remove(offset)
@@ -225,8 +259,8 @@ class Reviving:
         self._back.append(Back(self._store.log.end, key, offsets, entry.visible_at_ms))
 
     async def write_down(self) -> None:
-        """Write down what is back and on the disk: whoever reads its checkpoint again after a kill knows that it is there. Raises
-        StoreError, OSError."""
+        """Write down what is back and on the disk: whoever reads its checkpoint again after a kill
+        knows that it is there. Raises StoreError, OSError."""
         while self._back and self._back[0].log_end <= self._store.flushed.value:
             _, key, offsets, visible_at_ms = self._back[0]
             await self._revive_log.acknowledge(self._place.queue_id, key, offsets, visible_at_ms)

@@ -1,7 +1,9 @@
-"""What pops could find: which queues are a group's for a topic, where it would begin in one, and whether that is before its end.
+"""What pops could find: which queues are a group's for a topic, where it would begin in one, and
+whether that is before its end.
 
-A topic's messages that were not acknowledged come again in the group's retry topic for it; both are one for whoever pops. It must not know
-who waits. RocketMQ: ``PopMessageProcessor.getPopOffset``, ``getInitOffset``.
+A topic's messages that were not acknowledged come again in the group's retry topic for it; both are
+one for whoever pops. It must not know who waits. RocketMQ: ``PopMessageProcessor.getPopOffset``,
+``getInitOffset``.
 """
 
 from __future__ import annotations
@@ -53,13 +55,18 @@ class PopSight:
         if topic is None:
             return []
         count = topic.read_queue_nums
-        wanted = [(start + n) % count for n in range(count)] if queue_id == ANY_QUEUE else [queue_id]
+        wanted = (
+            [(start + n) % count for n in range(count)] if queue_id == ANY_QUEUE else [queue_id]
+        )
         return [GroupQueue(line.group, line.topic, number) for number in wanted]
 
     def retry_queues(self, line: Line) -> list[GroupQueue]:
         """Those of the group's retry topics for it, as far as there are any."""
         versions = [self._config.enable_retry_topic_v2]
-        if self._config.enable_retry_topic_v2 and self._config.retrieve_message_from_pop_retry_topic_v1:
+        if (
+            self._config.enable_retry_topic_v2
+            and self._config.retrieve_message_from_pop_retry_topic_v1
+        ):
             versions.append(False)
         names = [pop_retry_topic(line.topic, line.group, v2=v2) for v2 in versions]
         found = [(name, self._topics.find(name)) for name in names]
@@ -80,14 +87,19 @@ class PopSight:
             return False
         if self._offsets.is_reset(*place):
             return True
-        if self._order.blocked_until(place, self._clock.now_ms()) is not None or self._in_flight.is_full(place):
+        if self._order.blocked_until(
+            place, self._clock.now_ms()
+        ) is not None or self._in_flight.is_full(place):
             return False
         at = self._places.find(place)
         end = self._store.max_offset(place.topic, place.queue_id)
         return end > 0 if at is None else end > at
 
-    def when_more(self, place: GroupQueue, wake: Callable[[], None]) -> Waiter | asyncio.TimerHandle | None:
-        """See ``Sight``. Who unlocks a queue, acknowledges in order, or ends what was too much, looks for those who wait."""
+    def when_more(
+        self, place: GroupQueue, wake: Callable[[], None]
+    ) -> Waiter | asyncio.TimerHandle | None:
+        """See ``Sight``. Who unlocks a queue, acknowledges in order, or ends what was too much,
+        looks for those who wait."""
         now = self._clock.now_ms()
         until = self._order.blocked_until(place, now)
         if until is not None:
@@ -98,12 +110,16 @@ class PopSight:
         return queue.end.when(max(self._places.find(place) or 0, queue.end.value) + 1, wake)
 
     def first_offset(self, place: GroupQueue, init_mode: int) -> int:
-        """Where a group begins in a queue in which it has never been. RocketMQ: with MAX, at the last message; where all messages are
-        still in memory, at the first."""
+        """Where a group begins in a queue in which it has never been. RocketMQ: with MAX, at the
+        last message; where all messages are still in memory, at the first."""
         topic, queue_id = place.topic, place.queue_id
         low, end = self._store.min_offset(topic, queue_id), self._store.max_offset(topic, queue_id)
         if init_mode == InitMode.MIN or topic.startswith(RETRY_PREFIX):
             return low
-        if self._config.init_pop_offset_by_check_msg_in_mem and low <= 0 and self._store.is_hot(topic, queue_id, 0):
+        if (
+            self._config.init_pop_offset_by_check_msg_in_mem
+            and low <= 0
+            and self._store.is_hot(topic, queue_id, 0)
+        ):
             return 0
         return max(end - 1, 0)

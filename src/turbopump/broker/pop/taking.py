@@ -1,7 +1,9 @@
-"""Taking messages for a pop: one queue after the other is read, and what is found written down in a checkpoint before it is given out.
+"""Taking messages for a pop: one queue after the other is read, and what is found written down in a
+checkpoint before it is given out.
 
-Messages of a retry topic are given out as messages of the topic that was asked for, with their receipt; those of the topic itself as they
-are stored. What cannot be written down is not given out. Source: apache/rocketmq ``PopMessageProcessor.popMsgFromQueue``.
+Messages of a retry topic are given out as messages of the topic that was asked for, with their
+receipt; those of the topic itself as they are stored. What cannot be written down is not given out.
+Source: apache/rocketmq ``PopMessageProcessor.popMsgFromQueue``.
 """
 
 from __future__ import annotations
@@ -33,7 +35,11 @@ from turbopump.store.queue_reader import GetResult, GetStatus
 
 log = logging.getLogger(__name__)
 
-_ELSEWHERE: Final = (GetStatus.OFFSET_TOO_SMALL, GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.OFFSET_FOUND_NULL)
+_ELSEWHERE: Final = (
+    GetStatus.OFFSET_TOO_SMALL,
+    GetStatus.OFFSET_OVERFLOW_BADLY,
+    GetStatus.OFFSET_FOUND_NULL,
+)
 
 
 @dataclass(slots=True)
@@ -53,7 +59,8 @@ class PopWish:
 
 @dataclass(slots=True)
 class Taken:
-    """What a pop has got. ``left`` is how many messages are left in the queues that it looked at, ``placed`` the last checkpoint."""
+    """What a pop has got. ``left`` is how many messages are left in the queues that it looked at,
+    ``placed`` the last checkpoint."""
 
     pop_time_ms: int
     revive_queue_id: int
@@ -69,7 +76,8 @@ class Taken:
 
 
 class Taking:
-    """Takes messages of queues. ``actual_retry_topic``: those of a retry topic are given out as they are stored, too."""
+    """Takes messages of queues. ``actual_retry_topic``: those of a retry topic are given out as
+    they are stored, too."""
 
     def __init__(
         self,
@@ -99,7 +107,8 @@ class Taking:
         self._clock = clock
 
     async def take(self, wish: PopWish, queues: list[GroupQueue], taken: Taken) -> None:
-        """Take what there is in each queue in turn, until ``wish`` is satisfied. A queue that somebody else pops just now is left out."""
+        """Take what there is in each queue in turn, until ``wish`` is satisfied. A queue that
+        somebody else pops just now is left out."""
         for place in queues:
             if not self._places.lock(place):
                 taken.left += self._behind(place)
@@ -114,7 +123,10 @@ class Taking:
 
     async def _take_of(self, wish: PopWish, place: GroupQueue, taken: Taken) -> None:
         start = self._start(place, wish)
-        if wish.ordered and self._order.blocked_until(place, self._clock.now_ms(), wish.attempt_id) is not None:
+        if (
+            wish.ordered
+            and self._order.blocked_until(place, self._clock.now_ms(), wish.attempt_id) is not None
+        ):
             return
         if not wish.ordered and self._in_flight.is_full(place):
             log.debug("too many popped messages are out group=%s topic=%s queue=%d", *place)
@@ -125,7 +137,12 @@ class Taking:
             return
         result = await self._read(wish, place, start, wish.count_max - taken.count)
         if result.status in _ELSEWHERE and result.next_offset != start:
-            log.warning("pop goes on elsewhere group=%s topic=%s queue=%d from=%d to=%d", *place, start, result.next_offset)
+            log.warning(
+                "pop goes on elsewhere group=%s topic=%s queue=%d from=%d to=%d",
+                *place,
+                start,
+                result.next_offset,
+            )
             start = result.next_offset
             self._places.begin(place, start)
             result = await self._read(wish, place, start, wish.count_max - taken.count)
@@ -140,13 +157,16 @@ class Taking:
             self._places.popped(place, result.next_offset, 0)
         taken.left += max(result.max_offset - result.next_offset, 0)
 
-    async def _give(self, wish: PopWish, place: GroupQueue, start: int, result: GetResult, taken: Taken) -> None:
+    async def _give(
+        self, wish: PopWish, place: GroupQueue, start: int, result: GetResult, taken: Taken
+    ) -> None:
         offsets = queue_offsets(result.data)
         key = queue_key(kind_of(place.topic), place.queue_id)
         if wish.ordered:
             now = self._clock.now_ms()
             taken.order_counts += self._order.took(
-                *(place, offsets, taken.pop_time_ms, wish.invisible_ms, wish.attempt_id, now), following=result.next_offset
+                *(place, offsets, taken.pop_time_ms, wish.invisible_ms, wish.attempt_id, now),
+                following=result.next_offset,
             )
             self._places.begin(place, start)
         else:
@@ -179,7 +199,9 @@ class Taking:
                 broker_name=self._broker_name,
                 queue_id=place.queue_id,
             )
-            taken.parts += [as_of_topic(message, wish.topic, handle) for message in decode_entries(result.data)]
+            taken.parts += [
+                as_of_topic(message, wish.topic, handle) for message in decode_entries(result.data)
+            ]
 
     def _start(self, place: GroupQueue, wish: PopWish) -> int:
         reset = self._places.take_reset(place)
@@ -194,10 +216,14 @@ class Taking:
         return start
 
     def _behind(self, place: GroupQueue) -> int:
-        return max(self._store.max_offset(place.topic, place.queue_id) - (self._places.find(place) or 0), 0)
+        return max(
+            self._store.max_offset(place.topic, place.queue_id) - (self._places.find(place) or 0), 0
+        )
 
     async def _read(self, wish: PopWish, place: GroupQueue, start: int, count: int) -> GetResult:
-        return await read_queue(self._store, place, start, count, wish.subscription.codes, wish.subscription.matches)
+        return await read_queue(
+            self._store, place, start, count, wish.subscription.codes, wish.subscription.matches
+        )
 
     def _tell(self, place: GroupQueue, result: GetResult) -> None:
         for damage in result.damages:
@@ -217,8 +243,8 @@ def queue_offsets(data: bytes) -> list[int]:
 
 
 def as_of_topic(message: ReceivedMessage, topic: str, handle: PopHandle) -> bytes:
-    """The entry of a retried message as one of the topic to which it was sent, with its receipt. The CRC over the whole goes: it was made
-    for other bytes."""
+    """The entry of a retried message as one of the topic to which it was sent, with its receipt.
+    The CRC over the whole goes: it was made for other bytes."""
     properties = {**message.properties, POP_CK: f"{handle.encode()} {message.queue_offset}"}
     return encode_entry(
         message.queue_id,

@@ -1,4 +1,5 @@
-"""Where a message with a delay level goes: into the schedule topic, with its real place in its properties.
+"""Where a message with a delay level goes: into the schedule topic, with its real place in its
+properties.
 
 Source: apache/rocketmq ``HookUtils.transformDelayLevelMessage``.
 """
@@ -11,7 +12,13 @@ import msgspec
 
 from turbopump.broker.detours import Detour, Parcel
 from turbopump.message.delay_levels import SCHEDULE_TOPIC, DelayLevels, delay_level
-from turbopump.message.properties import DELAY_TIME_LEVEL, REAL_QUEUE_ID, REAL_TOPIC, decode_properties, encode_properties
+from turbopump.message.properties import (
+    DELAY_TIME_LEVEL,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    decode_properties,
+    encode_properties,
+)
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import SendRequest
 from turbopump.remoting.router import Response
@@ -20,14 +27,25 @@ _TIMERS: Final = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 
 
 def scheduled(parcel: Parcel, level: int, levels: DelayLevels) -> Parcel:
-    """The parcel on its way through ``level``, 1 or more; the highest there is stands for those above. A level goes before a timer."""
+    """The parcel on its way through ``level``, 1 or more; the highest there is stands for those
+    above. A level goes before a timer."""
     level = min(level, levels.highest)
     properties = decode_properties(parcel.properties)
     for name in _TIMERS:
         properties.pop(name, None)
-    properties.update({DELAY_TIME_LEVEL: str(level), REAL_TOPIC: parcel.topic, REAL_QUEUE_ID: str(parcel.queue_id)})
+    properties.update(
+        {
+            DELAY_TIME_LEVEL: str(level),
+            REAL_TOPIC: parcel.topic,
+            REAL_QUEUE_ID: str(parcel.queue_id),
+        }
+    )
     return msgspec.structs.replace(
-        parcel, topic=SCHEDULE_TOPIC, queue_id=level - 1, properties=encode_properties(properties), recall_handle=None
+        parcel,
+        topic=SCHEDULE_TOPIC,
+        queue_id=level - 1,
+        properties=encode_properties(properties),
+        recall_handle=None,
     )
 
 
@@ -42,7 +60,8 @@ def by_level(levels: DelayLevels) -> Detour:
         except ValueError as error:
             return Response(
                 code=ResponseCode.MESSAGE_ILLEGAL,
-                remark=f"{error}: send a number from 1 to {levels.highest} (messageDelayLevel of the broker), or 0 for no delay",
+                remark=f"{error}: send a number from 1 to {levels.highest} (messageDelayLevel of "
+                "the broker), or 0 for no delay",
             )
         return scheduled(parcel, level, levels) if level > 0 else parcel
 

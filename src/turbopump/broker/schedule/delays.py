@@ -1,9 +1,10 @@
 """Delay levels: messages that wait in the schedule topic, and their delivery when they are due.
 
-One task per level sleeps until the head of its queue is due, or, while the queue is empty, until it grows; nothing is polled. What is due
-goes on in slices, one slice of one level in a turn of the loop, so that sends come in between. The positions are saved in
-``config/delayOffset.json``, and only as far as what was delivered is on the disk: after a power cut messages may come twice, never not
-at all. Source: apache/rocketmq ``ScheduleMessageService``, which looks every 100 ms.
+One task per level sleeps until the head of its queue is due, or, while the queue is empty, until it
+grows; nothing is polled. What is due goes on in slices, one slice of one level in a turn of the
+loop, so that sends come in between. The positions are saved in ``config/delayOffset.json``, and
+only as far as what was delivered is on the disk: after a power cut messages may come twice, never
+not at all. Source: apache/rocketmq ``ScheduleMessageService``, which looks every 100 ms.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ SLICE: Final = 32
 REFUSED_PAUSE_S: Final = 1.0
 """After how long a delivery that the store refused, or a read that failed, is tried again."""
 SLEEP_MAX_S: Final = 60.0
-"""A task looks at the wall clock so often at least: it may be set, and stands for no time while a machine is suspended."""
+"""A task looks at the wall clock so often at least: it may be set, and stands for no time while a
+machine is suspended."""
 _HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 _UNIT: Final = struct.Struct(">qiq")
 
@@ -50,7 +52,12 @@ class Delays:
     """The schedule of a broker. ``load`` before ``start``; ``stop`` before ``save_now``."""
 
     def __init__(
-        self, table: JsonTable, store: MessageStore, forwarding: Forwarding, levels: DelayLevels, clock: Clock
+        self,
+        table: JsonTable,
+        store: MessageStore,
+        forwarding: Forwarding,
+        levels: DelayLevels,
+        clock: Clock,
     ) -> None:
         self._table = table
         self._store = store
@@ -60,22 +67,33 @@ class Delays:
         self._tasks: list[asyncio.Task[None]] = []
         turn = asyncio.Lock()
         numbers = set(range(1, levels.highest + 1))
-        numbers |= {queue.queue_id + 1 for queue in store.queues if queue.topic == SCHEDULE_TOPIC}  # of a table that was longer
+        # of a table that was longer
+        numbers |= {queue.queue_id + 1 for queue in store.queues if queue.topic == SCHEDULE_TOPIC}
         self.levels = [
-            DelayLevel(number, levels.delays_ms[min(number, levels.highest) - 1], store, forwarding, clock, turn)
+            DelayLevel(
+                number,
+                levels.delays_ms[min(number, levels.highest) - 1],
+                store,
+                forwarding,
+                clock,
+                turn,
+            )
             for number in sorted(numbers)
         ]
 
     def load(self) -> None:
-        """Read the positions; those outside of the recovered queues are set to their ends, at once for good: what comes later takes the
-        offsets that were lost. Raises OSError."""
-        read = self._table.load(lambda data: fastjson.decode(data, DelayOffsetTable), DelayOffsetTable)
+        """Read the positions; those outside of the recovered queues are set to their ends, at once
+        for good: what comes later takes the offsets that were lost. Raises OSError."""
+        read = self._table.load(
+            lambda data: fastjson.decode(data, DelayOffsetTable), DelayOffsetTable
+        )
         self._version = read.data_version
         self._saved = dict(read.offset_table)
         there = sum(level.queue.max_index - level.queue.min_index for level in self.levels)
         if there and not self._saved:
             log.warning(
-                "config/delayOffset.json is missing or tells no positions: all delayed messages that are still in the log are delivered, "
+                "config/delayOffset.json is missing or tells no positions: all delayed messages "
+                "that are still in the log are delivered, "
                 "those that were delivered before once more messages=%d",
                 there,
             )
@@ -85,7 +103,8 @@ class Delays:
             level.begin_at(min(max(wanted, first), end))
             if level.position != wanted and level.number in self._saved:
                 log.warning(
-                    "position of a delay level is outside of its recovered queue level=%d offset=%d first=%d end=%d",
+                    "position of a delay level is outside of its recovered queue level=%d "
+                    "offset=%d first=%d end=%d",
                     *(level.number, wanted, first, end),
                 )
         if self._collect():
@@ -94,7 +113,10 @@ class Delays:
     def start(self) -> None:
         """Deliver from now on."""
         self._store.retention.needed_from.append(self.pending_from)
-        self._tasks = [asyncio.create_task(level.run(), name=f"delay level {level.number}") for level in self.levels]
+        self._tasks = [
+            asyncio.create_task(level.run(), name=f"delay level {level.number}")
+            for level in self.levels
+        ]
 
     async def stop(self) -> None:
         """Deliver no more. May be called twice."""
@@ -110,11 +132,17 @@ class Delays:
 
     def places(self) -> dict[str, str]:
         """For the broker's runtime table: of each level the position, and the end of its queue."""
-        return {f"scheduleMessageOffset_{level.number}": f"{level.position},{level.queue.max_index}" for level in self.levels}
+        return {
+            f"scheduleMessageOffset_{level.number}": f"{level.position},{level.queue.max_index}"
+            for level in self.levels
+        }
 
     def pending_from(self) -> int | None:
         """The offset in the log of the first message that is still needed; None: nothing waits."""
-        return min((offset for level in self.levels if (offset := level.needed_from()) is not None), default=None)
+        return min(
+            (offset for level in self.levels if (offset := level.needed_from()) is not None),
+            default=None,
+        )
 
     def save(self) -> None:
         """Write the file, beside the loop, if anything has moved."""
@@ -122,7 +150,8 @@ class Delays:
             self._table.save(self._encode())
 
     def save_now(self) -> None:
-        """Sync what was delivered, and write how far that is: after a clean stop nothing comes twice. Raises OSError."""
+        """Sync what was delivered, and write how far that is: after a clean stop nothing comes
+        twice. Raises OSError."""
         if any(level.unflushed for level in self.levels):
             self._store.flusher.flush_all_now()
         if self._collect() or self._saved:
@@ -131,22 +160,37 @@ class Delays:
     def _collect(self) -> bool:
         """Whether there is anything to save. A level that never had a message has no position."""
         now = {
-            level.number: level.safe_position() for level in self.levels if level.queue.max_index or level.number in self._saved
+            level.number: level.safe_position()
+            for level in self.levels
+            if level.queue.max_index or level.number in self._saved
         }
-        moved = {number: position for number, position in now.items() if position != self._saved.get(number)}
+        moved = {
+            number: position
+            for number, position in now.items()
+            if position != self._saved.get(number)
+        }
         self._saved.update(moved)
         return bool(moved)
 
     def _encode(self) -> bytes:
         self._version = self._version.next(self._clock.now_ms())
-        return fastjson.encode_indented(DelayOffsetTable(data_version=self._version, offset_table=self._saved))
+        return fastjson.encode_indented(
+            DelayOffsetTable(data_version=self._version, offset_table=self._saved)
+        )
 
 
 class DelayLevel:
-    """One level, and the queue in which its messages wait. ``position`` is the queue offset of the next one to deliver."""
+    """One level, and the queue in which its messages wait. ``position`` is the queue offset of the
+    next one to deliver."""
 
     def __init__(
-        self, number: int, delay_ms: int, store: MessageStore, forwarding: Forwarding, clock: Clock, turn: asyncio.Lock
+        self,
+        number: int,
+        delay_ms: int,
+        store: MessageStore,
+        forwarding: Forwarding,
+        clock: Clock,
+        turn: asyncio.Lock,
     ) -> None:
         self.number = number
         self.queue: ConsumeQueue = store.queues.find_or_make(SCHEDULE_TOPIC, number - 1)
@@ -173,7 +217,8 @@ class DelayLevel:
         return self._safe
 
     def needed_from(self) -> int | None:
-        """The offset in the log of the first message that waits, or whose delivery is not on the disk; None if there is none."""
+        """The offset in the log of the first message that waits, or whose delivery is not on the
+        disk; None if there is none."""
         unit = self.queue.unit(self.safe_position())
         return unit[0] if unit is not None else None
 
@@ -222,7 +267,9 @@ class DelayLevel:
             due_count += 1
         reader = self._store.reader
         found = await _outcome(
-            lambda done: reader.start(SCHEDULE_TOPIC, queue.queue_id, begin, due_count, None, done, lambda: True)
+            lambda done: reader.start(
+                SCHEDULE_TOPIC, queue.queue_id, begin, due_count, None, done, lambda: True
+            )
         )
         if found.unreadable is not None:
             raise StoreError(found.unreadable)
@@ -231,13 +278,15 @@ class DelayLevel:
             await asyncio.sleep(0)  # the others' turn
         if self.position == begin:
             raise StoreError(
-                f"queue offset {begin} of {SCHEDULE_TOPIC} queue {queue.queue_id} cannot be read: {found.status.name}"
+                f"queue offset {begin} of {SCHEDULE_TOPIC} queue {queue.queue_id} cannot be "
+                f"read: {found.status.name}"
             )
         return 0
 
     def _due_ms(self, index: int, due_ms: int, now: int) -> int:
-        """A message that would wait for longer than its level's delay from now on (the clock was set back, or the table was changed) does
-        not, and neither do those that are stored already. RocketMQ: such a message is delivered at once."""
+        """A message that would wait for longer than its level's delay from now on (the clock was
+        set back, or the table was changed) does not, and neither do those that are stored already.
+        RocketMQ: such a message is delivered at once."""
         if due_ms > now + self._delay_ms and index >= self._odd_end:
             self._odd_end, self._odd_due = self.queue.max_index, now + self._delay_ms
         return min(due_ms, self._odd_due) if index < self._odd_end else due_ms
@@ -246,7 +295,9 @@ class DelayLevel:
         for damage in found.damages:
             self._pass_over(damage.queue_offset, damage.fault)
         if found.gaps > len(found.damages):
-            self._pass_over(self.position, f"{found.gaps - len(found.damages)} messages were damaged in the log")
+            self._pass_over(
+                self.position, f"{found.gaps - len(found.damages)} messages were damaged in the log"
+            )
         log_end = 0
         try:
             for message in decode_entries(found.data):
@@ -255,7 +306,8 @@ class DelayLevel:
             self.position = max(self.position, found.next_offset)
         except StoredMessageError as error:
             self._pass_over(self.position, str(error))
-            self.position += 1  # if that was a gap before the damaged one, it is the next one's turn
+            # if that was a gap before the damaged one, it is the next one's turn
+            self.position += 1
         finally:
             if log_end:
                 self.unflushed.append((log_end, self.position))
@@ -266,8 +318,15 @@ class DelayLevel:
 
     async def _forward(self, message: ReceivedMessage) -> int | None:
         """Where the log ends behind the copy; None if there can be none."""
-        topic, queue_id = message.properties.get(REAL_TOPIC, ""), message.properties.get(REAL_QUEUE_ID, "")
-        if not topic or topic in (_HALF_TOPIC, SCHEDULE_TOPIC) or not (queue_id.isascii() and queue_id.isdigit()):
+        topic, queue_id = (
+            message.properties.get(REAL_TOPIC, ""),
+            message.properties.get(REAL_QUEUE_ID, ""),
+        )
+        if (
+            not topic
+            or topic in (_HALF_TOPIC, SCHEDULE_TOPIC)
+            or not (queue_id.isascii() and queue_id.isdigit())
+        ):
             fault = f"{REAL_TOPIC}={topic!r} {REAL_QUEUE_ID}={queue_id!r} is no place to deliver to"
         else:
             try:
@@ -283,13 +342,23 @@ class DelayLevel:
         return None
 
     def _pass_over(self, queue_offset: int, cause: str) -> None:
-        log.error("delayed message not delivered level=%d queue_offset=%d cause=%s", self.number, queue_offset, cause)
+        log.error(
+            "delayed message not delivered level=%d queue_offset=%d cause=%s",
+            self.number,
+            queue_offset,
+            cause,
+        )
 
     def _say_refused(self, error: Exception) -> None:
         if not self._refused:
             self._refused = True
             unexpected = not isinstance(error, StoreError | OSError)
-            log.warning("delayed messages wait, trying again level=%d cause=%s", self.number, error, exc_info=unexpected)
+            log.warning(
+                "delayed messages wait, trying again level=%d cause=%s",
+                self.number,
+                error,
+                exc_info=unexpected,
+            )
 
 
 async def _outcome(begin: Callable[[Callable[[T], None]], T | Later]) -> T:

@@ -1,6 +1,8 @@
-"""The rule for messages that ask for a time (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS): they wait in ``rmq_sys_wheel_timer``.
+"""The rule for messages that ask for a time (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS):
+they wait in ``rmq_sys_wheel_timer``.
 
-Source: apache/rocketmq ``HookUtils.handleScheduleMessage``, ``SendMessageProcessor.attachRecallHandle``.
+Source: apache/rocketmq ``HookUtils.handleScheduleMessage``,
+``SendMessageProcessor.attachRecallHandle``.
 """
 
 from __future__ import annotations
@@ -50,7 +52,10 @@ def by_time(config: BrokerConfig, clock: Clock) -> Detour:
 
 def timed(parcel: Parcel, config: BrokerConfig, now: int) -> Parcel | Response:
     """Where the message waits, the parcel as it is if it is due, or why it cannot be taken."""
-    if parcel.topic == TIMER_TOPIC or parcel.sys_flag & TRANSACTION_MASK not in (0, SysFlag.TRANSACTION_COMMIT):
+    if parcel.topic == TIMER_TOPIC or parcel.sys_flag & TRANSACTION_MASK not in (
+        0,
+        SysFlag.TRANSACTION_COMMIT,
+    ):
         return parcel
     properties = decode_properties(parcel.properties)
     if _level(properties) > 0:  # RocketMQ: a level wins
@@ -59,33 +64,47 @@ def timed(parcel: Parcel, config: BrokerConfig, now: int) -> Parcel | Response:
         return msgspec.structs.replace(parcel, properties=encode_properties(properties))
     if TIMER_OUT_MS in properties:  # it has waited already, and is sent again
         return parcel
-    asked = [name for name in (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS) if name in properties]
+    asked = [
+        name for name in (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS) if name in properties
+    ]
     if not asked:
         return parcel
     name = asked[0]
     if not config.timer_wheel_enable:
         remark = "accurate timer message is not enabled, timerWheelEnable is false"
-        return Response(code=ResponseCode.SYSTEM_ERROR, remark=f"{remark}: use a delay level, or set it to true on the broker")
+        return Response(
+            code=ResponseCode.SYSTEM_ERROR,
+            remark=f"{remark}: use a delay level, or set it to true on the broker",
+        )
     deliver = deliver_ms(properties, now)
     if deliver is None:
         return _illegal(config, f"{name}={properties[name][:40]!r} is no whole number")
     if deliver <= now:
         if TIMER_DELETE_UNIQ_KEY in properties:
             return _illegal(
-                config, f"it is too late to recall a message that was due at {deliver}; the broker's clock says {now}"
+                config,
+                f"it is too late to recall a message that was due at {deliver}; the "
+                f"broker's clock says {now}",
             )
         return parcel
     if deliver - now > config.timer_max_delay_sec * 1000:
-        return _illegal(config, f"{name}={properties[name][:40]} is {(deliver - now) // 1000} s ahead")
+        return _illegal(
+            config, f"{name}={properties[name][:40]} is {(deliver - now) // 1000} s ahead"
+        )
     out = slot_ms(deliver, config.timer_precision_ms)
-    if name != TIMER_DELIVER_MS and (config.timer_precision_ms < 1000 or TIMER_DELIVER_MS in properties):
-        properties[TIMER_DELIVER_MS] = str(deliver)  # of which second's slot the finer one is would not tell it after a change
+    if name != TIMER_DELIVER_MS and (
+        config.timer_precision_ms < 1000 or TIMER_DELIVER_MS in properties
+    ):
+        # of which second's slot the finer one is would not tell it after a change
+        properties[TIMER_DELIVER_MS] = str(deliver)
     properties[TIMER_OUT_MS] = str(out)
     properties[REAL_TOPIC] = parcel.topic
     properties[REAL_QUEUE_ID] = str(parcel.queue_id)
     handle = None
     if config.recall_message_enable and not parcel.topic.startswith(RETRY_PREFIX):
-        handle = RecallHandle(parcel.topic, config.broker_name, str(out + 1), properties.get(UNIQ_KEY, "")).encode()
+        handle = RecallHandle(
+            parcel.topic, config.broker_name, str(out + 1), properties.get(UNIQ_KEY, "")
+        ).encode()
     return Parcel(TIMER_TOPIC, 0, encode_properties(properties), parcel.sys_flag, handle)
 
 
@@ -99,7 +118,8 @@ def deliver_ms(properties: dict[str, str], now: int) -> int | None:
 
 
 def slot_ms(deliver: int, precision: int) -> int:
-    """The slot whose messages go when the next one begins, which is at ``deliver`` or less than a precision later."""
+    """The slot whose messages go when the next one begins, which is at ``deliver`` or less than a
+    precision later."""
     return (deliver - 1) // precision * precision
 
 
@@ -120,6 +140,7 @@ def _illegal(config: BrokerConfig, why: str) -> Response:
     most = config.timer_max_delay_sec
     return Response(
         code=ResponseCode.MESSAGE_ILLEGAL,
-        remark=f"timer message illegal, {why}; the delay time should not be bigger than the max delay {most * 1000}ms "
+        remark=f"timer message illegal, {why}; the delay time should not be bigger than the max "
+        f"delay {most * 1000}ms "
         f"(timerMaxDelaySec={most} of the broker), times are ms since 1970",
     )

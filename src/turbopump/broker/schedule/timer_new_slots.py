@@ -1,8 +1,10 @@
-"""After a start with another ``timerPrecisionMs``: every message that waits gets its slot of the new one.
+"""After a start with another ``timerPrecisionMs``: every message that waits gets its slot of the
+new one.
 
-The units that the timer log has are read in their order, with their messages, and put again, behind them and into a new wheel. Until that
-is over nothing is delivered or noted: a kill on the way lets it begin anew. What was delivered, and what rolled on, is known exactly,
-other than when everything is made anew from the queue. A message costs about as much as one that is taken in.
+The units that the timer log has are read in their order, with their messages, and put again, behind
+them and into a new wheel. Until that is over nothing is delivered or noted: a kill on the way lets
+it begin anew. What was delivered, and what rolled on, is known exactly, other than when everything
+is made anew from the queue. A message costs about as much as one that is taken in.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ PassOver = Callable[[int, int, str], None]
 class NewSlots:
     """Goes on, when it is run again, where an error has stopped it."""
 
-    def __init__(self, pending: PendingTimers, doubts: Doubts, read: Read, pass_over: PassOver) -> None:
+    def __init__(
+        self, pending: PendingTimers, doubts: Doubts, read: Read, pass_over: PassOver
+    ) -> None:
         self._pending = pending
         self._doubts = doubts
         self._read = read
@@ -42,11 +46,15 @@ class NewSlots:
         self._last_offset = -1
 
     async def run(self, now: int) -> bool:
-        """Do it, if there is something to do. Raises StoreDamagedError if the log is not as it was written, OSError, StoreError."""
+        """Do it, if there is something to do. Raises StoreDamagedError if the log is not as it was
+        written, OSError, StoreError."""
         pending, old = self._pending, self._pending.old_slots
         if old is None:
             return False
-        log.info("what waits gets new slots, timerPrecisionMs may have changed precision=%d", pending.config.precision_ms)
+        log.info(
+            "what waits gets new slots, timerPrecisionMs may have changed precision=%d",
+            pending.config.precision_ms,
+        )
         waiting: list[TimerUnit] = []
         for looked, unit in enumerate(pending.log.scan(self._position, old.end), 1):
             if unit.time >= old.read_time:
@@ -57,7 +65,9 @@ class NewSlots:
             elif looked % _PAUSE_EVERY == 0:
                 await asyncio.sleep(0)
         if pending.log.scanned_to < old.end:
-            raise StoreDamagedError(f"the timer log is damaged at position {pending.log.scanned_to}")
+            raise StoreDamagedError(
+                f"the timer log is damaged at position {pending.log.scanned_to}"
+            )
         await self._put(old, waiting, now)
         pending.old_slots_are_over()
         return True
@@ -75,10 +85,22 @@ class NewSlots:
                 if isinstance(message, str):
                     if not delivered:
                         self._pass_over(-1, unit.offset, message)
-                elif unit.offset != self._last_offset and (unit.recalls or not delivered):  # a recall counts for its whole slot
-                    due, until = (max(slot, pending.read_time) for slot in (message.due, message.until))
-                    pending.put(due, unit.offset, unit.size, now, message.topic_hash, recalls=unit.recalls, until=until)
-                    self._last_offset = unit.offset  # a recall may have several units, one behind the other
+                elif unit.offset != self._last_offset and (unit.recalls or not delivered):
+                    # a recall counts for its whole slot
+                    due, until = (
+                        max(slot, pending.read_time) for slot in (message.due, message.until)
+                    )
+                    pending.put(
+                        due,
+                        unit.offset,
+                        unit.size,
+                        now,
+                        message.topic_hash,
+                        recalls=unit.recalls,
+                        until=until,
+                    )
+                    # a recall may have several units, one behind the other
+                    self._last_offset = unit.offset
                 self._position = unit.position + UNIT_SIZE
             units = units[len(places) :]
             await asyncio.sleep(0)

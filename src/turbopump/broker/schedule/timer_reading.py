@@ -1,6 +1,8 @@
-"""The messages of timers in the commit log: read beside the loop, checked, and told what they are to the timers.
+"""The messages of timers in the commit log: read beside the loop, checked, and told what they are
+to the timers.
 
-One rule: what cannot be delivered is a sentence in its place, and stops no other. It must not know slots.
+One rule: what cannot be delivered is a sentence in its place, and stops no other. It must not know
+slots.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from turbopump.store.disk import Piece
 from turbopump.store.message_store import MessageStore
 
 READ_ATTEMPTS: Final = 3
-"""How often a message that the disk does not give is asked for, a pause between, before it is passed over."""
+"""How often a message that the disk does not give is asked for, a pause between, before it is
+passed over."""
 
 
 class TimerReading:
@@ -28,7 +31,8 @@ class TimerReading:
         self._unread: dict[int, int] = {}
 
     async def read(self, places: list[tuple[int, int]]) -> dict[int, TimerMessage | str]:
-        """The messages at (offset, size), by offset; or why one cannot be delivered. Raises OSError if the disk does not give one now."""
+        """The messages at (offset, size), by offset; or why one cannot be delivered. Raises OSError
+        if the disk does not give one now."""
         found: dict[int, TimerMessage | str] = {}
         pieces: list[Piece] = []
         wanted: list[int] = []

@@ -1,7 +1,9 @@
-"""When and in which order the timers go to the disk: the commit log first, then timer log and wheel, then the checkpoint that says so.
+"""When and in which order the timers go to the disk: the commit log first, then timer log and
+wheel, then the checkpoint that says so.
 
-At most once in ``flush_interval`` seconds, and only after something has changed. Files of the timer log whose messages are no longer in
-the commit log are deleted on the way. It also answers retention, which must keep what waits.
+At most once in ``flush_interval`` seconds, and only after something has changed. Files of the timer
+log whose messages are no longer in the commit log are deleted on the way. It also answers
+retention, which must keep what waits.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from turbopump.store.timer_checkpoint import TimerCheckpoint
 from turbopump.store.watermark import Waiter
 
 OLDEST_EVERY_S: Final = 5.0
-"""The oldest message that waits is looked for so often at most, and only when somebody wants to delete."""
+"""The oldest message that waits is looked for so often at most, and only when somebody wants to
+delete."""
 
 log = logging.getLogger(__name__)
 
@@ -55,8 +58,8 @@ class TimerSaving:
         self._looked_at = -OLDEST_EVERY_S
 
     async def begin(self) -> None:
-        """To be called before a message is taken in: without a checkpoint nobody would know, after a crash, what was delivered. Raises
-        OSError."""
+        """To be called before a message is taken in: without a checkpoint nobody would know, after
+        a crash, what was delivered. Raises OSError."""
         if self._exists:
             return
         checkpoint = self._pending.checkpoint(self._clock.now_ms())
@@ -91,7 +94,8 @@ class TimerSaving:
     def save_now(self) -> None:
         """Save in this thread. Raises OSError."""
         pending = self._pending
-        if not self._exists and self._queue.max_index > self._queue.min_index:  # the first ones came too late to be taken in
+        # the first ones came too late to be taken in
+        if not self._exists and self._queue.max_index > self._queue.min_index:
             pending.write_checkpoint(pending.checkpoint(self._clock.now_ms()))
         elif pending.moved and self._exists and not self._failed and not pending.rebuilding:
             self._store.flusher.flush_all_now()
@@ -106,7 +110,8 @@ class TimerSaving:
         await self._written_out.wait()
 
     def save_redo(self) -> None:
-        """Note, in this thread, that everything is made anew; should the note fail, the next start finds log and checkpoint at odds."""
+        """Note, in this thread, that everything is made anew; should the note fail, the next start
+        finds log and checkpoint at odds."""
         pending = self._pending
         checkpoint = TimerCheckpoint(
             pending.read_time,
@@ -121,21 +126,34 @@ class TimerSaving:
         try:
             pending.write_checkpoint(checkpoint)
         except OSError as error:
-            pending.report(f"the checkpoint of the timers could not be saved ({error.strerror or error})")
+            pending.report(
+                f"the checkpoint of the timers could not be saved ({error.strerror or error})"
+            )
         else:
             pending.saved = checkpoint
 
-    # --- what the commit log must keep ---------------------------------------------------------------------------------------
+    # --- what the commit log must keep
+    # ---------------------------------------------------------------------------------------
 
     def needed_from(self) -> int | None:
-        """The offset of the log from which on messages wait here, or a smaller one while that is being looked up; None: none waits."""
+        """The offset of the log from which on messages wait here, or a smaller one while that is
+        being looked up; None: none waits."""
         pending, queue = self._pending, self._queue
         unit = queue.unit(min(pending.queue_offset, pending.saved.queue_offset))
-        still = pending.next_time() is None and not pending.rebuilding and not self._changed and not self._under_way
+        still = (
+            pending.next_time() is None
+            and not pending.rebuilding
+            and not self._changed
+            and not self._under_way
+        )
         if still and unit is None:
             return None
         loop = asyncio.get_running_loop()
-        if self._looking is None and not self._stopped and loop.time() >= self._looked_at + OLDEST_EVERY_S:
+        if (
+            self._looking is None
+            and not self._stopped
+            and loop.time() >= self._looked_at + OLDEST_EVERY_S
+        ):
             self._looking = loop.create_task(self._look(), name="oldest timer")
         return min(self._oldest, unit[0]) if unit is not None else self._oldest
 
@@ -150,7 +168,8 @@ class TimerSaving:
             self._looked_at = asyncio.get_running_loop().time()
             self._looking = None
 
-    # --- the steps -----------------------------------------------------------------------------------------------------------
+    # --- the steps
+    # ----------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         self._timer = None
@@ -165,7 +184,9 @@ class TimerSaving:
             self._waiter = None
             if self._stopped or flushed.error is not None:
                 return
-            self._disk.start_sync(self._pending.dirty_segments(), lambda error: self._synced(error, checkpoint))
+            self._disk.start_sync(
+                self._pending.dirty_segments(), lambda error: self._synced(error, checkpoint)
+            )
 
         if flushed.value >= log_end or flushed.error is not None:
             logged()
@@ -173,24 +194,30 @@ class TimerSaving:
             self._waiter = flushed.when(log_end, logged)
 
     def _synced(self, error: OSError | None, checkpoint: TimerCheckpoint) -> None:
-        if error is not None:  # the pages may be gone from memory: what is written from now on proves nothing
+        # the pages may be gone from memory: what is written from now on proves nothing
+        if error is not None:
             self._failed = True
             self._pending.report(
-                f"fdatasync of the timer log failed ({error.strerror or error}); after the next start messages may be delivered again"
+                f"fdatasync of the timer log failed ({error.strerror or error}); after the next "
+                "start messages may be delivered again"
             )
             return
         if self._stopped or self._pending.rebuilding:
             self._under_way = False
             return
         self._written_out.clear()
-        self._disk.start(lambda: self._pending.write_checkpoint(checkpoint), lambda error: self._written(error, checkpoint))
+        self._disk.start(
+            lambda: self._pending.write_checkpoint(checkpoint),
+            lambda error: self._written(error, checkpoint),
+        )
 
     def _written(self, error: OSError | None, checkpoint: TimerCheckpoint) -> None:
         self._written_out.set()
         self._under_way = False
         if error is not None:
             self._pending.report(
-                f"the checkpoint of the timers could not be saved ({error.strerror or error}); it is tried again"
+                f"the checkpoint of the timers could not be saved ({error.strerror or error}); "
+                "it is tried again"
             )
             self._changed = True
         else:
@@ -201,7 +228,9 @@ class TimerSaving:
 
     def _trim(self) -> None:
         timer_log = self._pending.log
-        files = timer_log.files_before(self._pending.saved.log_begin) or timer_log.drop_before(self._store.log.start)
+        files = timer_log.files_before(self._pending.saved.log_begin) or timer_log.drop_before(
+            self._store.log.start
+        )
         if not files or self._stopped:
             return
 

@@ -1,4 +1,5 @@
-"""How much of a slot is read and delivered in one turn of the loop, and a slot that was read before its time."""
+"""How much of a slot is read and delivered in one turn of the loop, and a slot that was read before
+its time."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ SLICE_BYTES: Final = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """A slot that was read before its time, and its first messages; good as long as ``newest`` is."""
+    """A slot that was read before its time, and its first messages; good as long as ``newest``
+    is."""
 
     time: int
     newest: int
@@ -28,7 +30,9 @@ class Ahead:
 
 def slice_of(due: Due, first: int) -> list[tuple[int, int]]:
     """The messages of a slot, from number ``first`` on, that are delivered in one turn."""
-    return first_slice(zip(due.offsets[first : first + SLICE], due.sizes[first : first + SLICE], strict=True))
+    return first_slice(
+        zip(due.offsets[first : first + SLICE], due.sizes[first : first + SLICE], strict=True)
+    )
 
 
 def first_slice(places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

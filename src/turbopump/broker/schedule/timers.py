@@ -1,10 +1,13 @@
-"""Timer messages of a broker: from the queue of ``rmq_sys_wheel_timer`` into their slots, and out of them when they are due.
+"""Timer messages of a broker: from the queue of ``rmq_sys_wheel_timer`` into their slots, and out
+of them when they are due.
 
-One task does both, in this order: whatever the queue has is taken in before a slot is delivered, so that a recall that was accepted is
-in the slot of its message before that goes; of what a start finds, the overdue goes when all of it is read. While nothing is due the task
-sleeps until the next slot is, or the queue grows; nothing is polled. Slots go in the order of time, a slice of messages in a turn of the
-loop. Neither is anything kept per message, nor lost: what the store refuses is tried again. Source: apache/rocketmq
-``TimerMessageStore``, which drops a message after three attempts.
+One task does both, in this order: whatever the queue has is taken in before a slot is delivered, so
+that a recall that was accepted is in the slot of its message before that goes; of what a start
+finds, the overdue goes when all of it is read. While nothing is due the task sleeps until the next
+slot is, or the queue grows; nothing is polled. Slots go in the order of time, a slice of messages
+in a turn of the loop. Neither is anything kept per message, nor lost: what the store refuses is
+tried again. Source: apache/rocketmq ``TimerMessageStore``, which drops a message after three
+attempts.
 """
 
 from __future__ import annotations
@@ -16,7 +19,13 @@ from typing import Final
 
 from turbopump.broker.asking import ask, read_pieces
 from turbopump.broker.forwarding import Forwarding
-from turbopump.broker.schedule.timer_copies import NEVER_WAITED, Recalls, TimerMessage, copied, is_recalled
+from turbopump.broker.schedule.timer_copies import (
+    NEVER_WAITED,
+    Recalls,
+    TimerMessage,
+    copied,
+    is_recalled,
+)
 from turbopump.broker.schedule.timer_detour import slot_ms
 from turbopump.broker.schedule.timer_doubts import Doubts
 from turbopump.broker.schedule.timer_new_slots import NewSlots
@@ -42,7 +51,8 @@ REFUSED_PAUSE_S: Final = 1.0
 AHEAD_S: Final = 0.1
 """So long before its time a slot is read: then its messages wait for no disk when it comes."""
 SLEEP_MAX_S: Final = 60.0
-"""The task looks at the wall clock so often at least: it may be set, and stands for no time while a machine is suspended."""
+"""The task looks at the wall clock so often at least: it may be set, and stands for no time while a
+machine is suspended."""
 
 SLEEP_IDLE_S: Final = 86_400.0
 """And so often if nothing waits."""
@@ -54,7 +64,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class TimerNumbers:
-    """Messages since the start: taken in, delivered, rolled on, recalled; and those that could not be delivered, which the log names."""
+    """Messages since the start: taken in, delivered, rolled on, recalled; and those that could not
+    be delivered, which the log names."""
 
     taken_in: int = 0
     delivered: int = 0
@@ -121,22 +132,32 @@ class Timers:
         self._saving.save_now()
 
     def may_recall(self, due: int) -> bool:
-        """Whether a recall that is stored now is in the slot ``due`` before that is delivered. After a crash a slot may be delivered once
-        more, so the clock counts too."""
+        """Whether a recall that is stored now is in the slot ``due`` before that is delivered.
+        After a crash a slot may be delivered once more, so the clock counts too."""
         pending = self.pending
-        return due > self._begun and due >= pending.read_time and self._clock.now_ms() < due + pending.config.precision_ms
+        return (
+            due > self._begun
+            and due >= pending.read_time
+            and self._clock.now_ms() < due + pending.config.precision_ms
+        )
 
     @property
     def queue_end(self) -> int:
-        """One past the last message of ``rmq_sys_wheel_timer``, whether it is visible yet or not."""
+        """One past the last message of ``rmq_sys_wheel_timer``, whether it is visible yet or
+        not."""
         return self._queue.max_index
 
     def figures(self) -> dict[str, str]:
-        """For the runtime information. RocketMQ: behind is what the ``TimerMessageStore`` has not read yet, slot by slot; ours sleeps until
-        the next one is due, so it is behind only from then on."""
+        """For the runtime information. RocketMQ: behind is what the ``TimerMessageStore`` has not
+        read yet, slot by slot; ours sleeps until the next one is due, so it is behind only from
+        then on."""
         pending = self.pending
         next_time = pending.next_time()
-        overdue = 0 if next_time is None else self._clock.now_ms() - next_time - pending.config.precision_ms
+        overdue = (
+            0
+            if next_time is None
+            else self._clock.now_ms() - next_time - pending.config.precision_ms
+        )
         return {
             "timerReadBehind": str(max(overdue, 0) // 1000),
             "timerOffsetBehind": str(max(self.queue_end - pending.queue_offset, 0)),
@@ -144,12 +165,15 @@ class Timers:
         }
 
     def has_delivered(self, deliver_ms: int, queue_offset: int) -> bool:
-        """Whether all is delivered that was to be so at ``deliver_ms`` or before and stands in the queue before ``queue_offset``."""
+        """Whether all is delivered that was to be so at ``deliver_ms`` or before and stands in the
+        queue before ``queue_offset``."""
         pending = self.pending
         if pending.queue_offset < queue_offset or pending.rebuilding:
             return False
         next_time = pending.next_time()
-        return next_time is None or next_time > max(slot_ms(deliver_ms, pending.config.precision_ms), self._overdue_in)
+        return next_time is None or next_time > max(
+            slot_ms(deliver_ms, pending.config.precision_ms), self._overdue_in
+        )
 
     async def _run(self) -> None:
         while True:
@@ -173,7 +197,8 @@ class Timers:
             if wait:
                 await self._sleep(wait)
 
-    # --- in ------------------------------------------------------------------------------------------------------------------
+    # --- in
+    # ----------------------------------------------------------------------------------------------
 
     async def _take_in(self) -> None:
         """Put every message that the queue shows into its slot."""
@@ -182,7 +207,9 @@ class Timers:
             await self._saving.begin()
             if pending.queue_offset < queue.min_index:
                 log.error(
-                    "timer messages are lost, deleted with the log first=%d end=%d", pending.queue_offset, queue.min_index
+                    "timer messages are lost, deleted with the log first=%d end=%d",
+                    pending.queue_offset,
+                    queue.min_index,
                 )
                 pending.queue_offset = queue.min_index
             first = pending.queue_offset
@@ -193,7 +220,10 @@ class Timers:
             if isinstance(units, OSError):
                 raise units
             ends = range(0, len(units), UNIT_SIZE)
-            places = first_slice((int.from_bytes(units[at : at + 8]), int.from_bytes(units[at + 8 : at + 12])) for at in ends)
+            places = first_slice(
+                (int.from_bytes(units[at : at + 8]), int.from_bytes(units[at + 8 : at + 12]))
+                for at in ends
+            )
             found = await self._log.read([place for place in places if place[1] != NO_MESSAGE_SIZE])
             for number, (offset, size) in enumerate(places, first):
                 message = found.get(offset, "it was damaged in the log")
@@ -221,12 +251,23 @@ class Timers:
             if message.recalled is None:
                 await self._deliver(message, NEVER_WAITED, rolls=False)
             return
-        if message.until < pending.read_time - 2 * precision and pending.read_time > now + precision:
+        if (
+            message.until < pending.read_time - 2 * precision
+            and pending.read_time > now + precision
+        ):
             self._rewind(now)
         due, until = (max(slot, pending.read_time) for slot in (message.due, message.until))
         if overdue:  # its recall may stand behind it, whose slot had passed as well
             self._overdue_in = max(self._overdue_in, due)
-        pending.put(due, offset, size, now, message.topic_hash, recalls=message.recalled is not None, until=until)
+        pending.put(
+            due,
+            offset,
+            size,
+            now,
+            message.topic_hash,
+            recalls=message.recalled is not None,
+            until=until,
+        )
 
     def _rewind(self, now: int) -> None:
         """The clock was set back. Raises StoreError until it is on the disk how far things are."""
@@ -237,10 +278,12 @@ class Timers:
         self.pending.rewind(now)
         self._overdue_in = -1
 
-    # --- out -----------------------------------------------------------------------------------------------------------------
+    # --- out
+    # ----------------------------------------------------------------------------------------------
 
     async def _deliver_due(self) -> float:
-        """Deliver the first slot if it is due (0), or tell in how many seconds the next one will be."""
+        """Deliver the first slot if it is due (0), or tell in how many seconds the next one will
+        be."""
         pending, now = self.pending, self._clock.now_ms()
         time, precision = pending.next_time(), pending.config.precision_ms
         complete = pending.queue_offset == self._queue.max_index and not self._redo.active
@@ -273,15 +316,23 @@ class Timers:
         if self._ahead is None or (self._ahead.time, self._ahead.newest) != (time, newest):
             self._ahead = None
             due = await ask(self._store.cold_reads, pending.due(time))
-            self._ahead = Ahead(time, newest, due, await self._log.read(slice_of(due, pending.delivered)))
+            self._ahead = Ahead(
+                time, newest, due, await self._log.read(slice_of(due, pending.delivered))
+            )
 
     async def _recalls(self, due: Due, known: dict[int, TimerMessage | str]) -> Recalls:
         """What the recalls of a slot name."""
         names: Recalls = {}
-        of_recalls = [n for n, magic in enumerate(due.magics) if magic & MAGIC_DELETE and not magic & MAGIC_ROLL]
+        of_recalls = [
+            n
+            for n, magic in enumerate(due.magics)
+            if magic & MAGIC_DELETE and not magic & MAGIC_ROLL
+        ]
         for number in of_recalls:
             offset = due.offsets[number]
-            found = known.get(offset) or (await self._log.read([(offset, due.sizes[number])]))[offset]
+            found = (
+                known.get(offset) or (await self._log.read([(offset, due.sizes[number])]))[offset]
+            )
             self._doubts.check(due, number, [found])
             if isinstance(found, TimerMessage) and found.recalled is not None:
                 names.setdefault(found.recalled, set()).add((found.due, found.until))
@@ -289,7 +340,9 @@ class Timers:
                 await asyncio.sleep(0)
         return names
 
-    async def _deliver_all(self, due: Due, recalls: Recalls, found: dict[int, TimerMessage | str]) -> None:
+    async def _deliver_all(
+        self, due: Due, recalls: Recalls, found: dict[int, TimerMessage | str]
+    ) -> None:
         """Every message of a slot, from where a stop or a refusal has left it."""
         pending = self.pending
         while pending.delivered < len(due):
@@ -304,7 +357,9 @@ class Timers:
                 if isinstance(message, str):
                     self._pass_over(-1, offset, message)
                 elif not rolls and message.due > due.time:
-                    self._pass_over(message.message.queue_offset, offset, "it is not the one that was put there")
+                    self._pass_over(
+                        message.message.queue_offset, offset, "it is not the one that was put there"
+                    )
                 elif magic & MAGIC_DELETE and not rolls:
                     pass
                 elif recalls and not rolls and is_recalled(message, recalls):
@@ -332,7 +387,8 @@ class Timers:
         else:
             self.numbers.delivered += 1
 
-    # --- the rest ------------------------------------------------------------------------------------------------------------
+    # --- the rest
+    # ----------------------------------------------------------------------------------------------
 
     async def _sleep(self, seconds: float) -> None:
         """Until the time is over or the queue has grown, and new messages of it are gathered."""
@@ -364,7 +420,12 @@ class Timers:
     def _pass_over(self, queue_offset: int, offset: int, cause: str) -> None:
         self.numbers.passed_over += 1
         if self.numbers.passed_over <= LOGGED_MAX:
-            log.error("timer message not delivered queue_offset=%d offset=%d cause=%s", queue_offset, offset, cause)
+            log.error(
+                "timer message not delivered queue_offset=%d offset=%d cause=%s",
+                queue_offset,
+                offset,
+                cause,
+            )
 
     def _say_refused(self, error: Exception) -> None:
         if not self._refused:
@@ -374,7 +435,12 @@ class Timers:
 
 
 def timers_of(
-    config: BrokerConfig, paths: StorePaths, store: MessageStore, disk: Disk, forwarding: Forwarding, clock: Clock
+    config: BrokerConfig,
+    paths: StorePaths,
+    store: MessageStore,
+    disk: Disk,
+    forwarding: Forwarding,
+    clock: Clock,
 ) -> Timers:
     """The timers of an open store, recovered. Raises OSError."""
     settings = TimerConfig(

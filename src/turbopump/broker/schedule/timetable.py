@@ -1,4 +1,5 @@
-"""Things a broker does again and again: one place that starts them and, at the end, stops them all."""
+"""Things a broker does again and again: one place that starts them and, at the end, stops them
+all."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ class Timetable:
         self._closed = False
 
     def every(self, interval: float, action: Callable[[], None]) -> None:
-        """Call ``action`` every ``interval`` seconds, first after one interval. One that comes late does not make the next late; those that
-        were missed meanwhile are not made up for."""
+        """Call ``action`` every ``interval`` seconds, first after one interval. One that comes late
+        does not make the next late; those that were missed meanwhile are not made up for."""
         loop = asyncio.get_running_loop()
         number = len(self._timers)
         due = loop.time() + interval
@@ -33,12 +34,15 @@ class Timetable:
             try:
                 action()
             except Exception:
-                log.exception("repeating action failed action=%s", getattr(action, "__qualname__", action))
+                log.exception(
+                    "repeating action failed action=%s", getattr(action, "__qualname__", action)
+                )
 
         self._timers[number] = loop.call_at(due, run)
 
     def at_its_pace(self, action: Callable[[], float]) -> None:
-        """Call ``action`` soon, and again after the seconds that it returns; one that raises is logged and not called again."""
+        """Call ``action`` soon, and again after the seconds that it returns; one that raises is
+        logged and not called again."""
         loop = asyncio.get_running_loop()
         number = len(self._timers)
 
@@ -48,7 +52,10 @@ class Timetable:
             try:
                 self._timers[number] = loop.call_later(action(), run)
             except Exception:
-                log.exception("repeating action failed and ends action=%s", getattr(action, "__qualname__", action))
+                log.exception(
+                    "repeating action failed and ends action=%s",
+                    getattr(action, "__qualname__", action),
+                )
 
         self._timers[number] = loop.call_later(0, run)
 

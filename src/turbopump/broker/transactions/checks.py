@@ -1,11 +1,13 @@
-"""Asking producers what has become of their transactions: in rounds, each half message once in a round.
+"""Asking producers what has become of their transactions: in rounds, each half message once in a
+round.
 
-The rule: whoever was asked about stands again at the end of the queue, with the number of times in its properties, so that the place in
-the queue moves on and nothing else need be kept. After a kill the queue goes on from a place that was kept before; of the copies that are
-read again, only the newest of each half message counts (with RocketMQ each is asked about and copied again, so that every such kill
-doubles them). While nothing is pending, nothing happens. Source: apache/rocketmq
-``TransactionalMessageServiceImpl.check``, ``AbstractTransactionalMessageCheckListener``; there rounds go on whether there is anything to
-ask about or not.
+The rule: whoever was asked about stands again at the end of the queue, with the number of times in
+its properties, so that the place in the queue moves on and nothing else need be kept. After a kill
+the queue goes on from a place that was kept before; of the copies that are read again, only the
+newest of each half message counts (with RocketMQ each is asked about and copied again, so that
+every such kill doubles them). While nothing is pending, nothing happens. Source: apache/rocketmq
+``TransactionalMessageServiceImpl.check``, ``AbstractTransactionalMessageCheckListener``; there
+rounds go on whether there is anything to ask about or not.
 """
 
 from __future__ import annotations
@@ -19,7 +21,13 @@ from turbopump.broker.consumers import ClientTable
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.topics import READ_WRITE, TopicTable
 from turbopump.broker.transactions.endings import Endings
-from turbopump.broker.transactions.half_messages import GIVEN_UP_TOPIC, HALF_TOPIC, QUEUE, Half, read_half
+from turbopump.broker.transactions.half_messages import (
+    GIVEN_UP_TOPIC,
+    HALF_TOPIC,
+    QUEUE,
+    Half,
+    read_half,
+)
 from turbopump.broker.transactions.pending import PendingHalves
 from turbopump.broker.transactions.saved_place import SavedPlace
 from turbopump.clock import Clock
@@ -45,8 +53,8 @@ _NEVER: Final = 1 << 62
 
 
 class _Step(NamedTuple):
-    """What came of looking at one half message: when the next round is due because of it (ms since 1970), whether it stands behind the
-    others now, whether the round ends here."""
+    """What came of looking at one half message: when the next round is due because of it (ms since
+    1970), whether it stands behind the others now, whether the round ends here."""
 
     due: int = _NEVER
     copied: bool = False
@@ -54,7 +62,8 @@ class _Step(NamedTuple):
 
 
 class TransactionChecks:
-    """Asks. ``asked``, ``unheard`` (no producer of the group is connected) and ``given_up`` count half messages since the start."""
+    """Asks. ``asked``, ``unheard`` (no producer of the group is connected) and ``given_up`` count
+    half messages since the start."""
 
     def __init__(
         self,
@@ -87,10 +96,12 @@ class TransactionChecks:
         self.unheard = 0
         self.given_up = 0
 
-    # --- when ----------------------------------------------------------------------------------------------------------------
+    # --- when
+    # ----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Rounds for ever: the first after an interval, for producers come back first; none while nothing is pending."""
+        """Rounds for ever: the first after an interval, for producers come back first; none while
+        nothing is pending."""
         loop = asyncio.get_running_loop()
         pending, timeout = self._pending, self._timeout_ms / 1000
         earliest = due = loop.time() + self._interval
@@ -118,11 +129,16 @@ class TransactionChecks:
                 due = loop.time() + wait_ms / 1000
 
     def _in_the_way(self) -> bool:
-        """Whether the first one that is pending lies in the segment that is next to be deleted for want of room: a round puts those that
-        are to be asked about much later behind the others."""
+        """Whether the first one that is pending lies in the segment that is next to be deleted for
+        want of room: a round puts those that are to be asked about much later behind the others."""
         files, queue = self._store.log.files.files, self._store.queues.find(HALF_TOPIC, QUEUE)
         unit = queue.unit(self._pending.place) if queue is not None else None
-        return self._store.space.level >= Level.CRAMPED and bool(files) and unit is not None and unit[0] < files[0].end
+        return (
+            self._store.space.level >= Level.CRAMPED
+            and bool(files)
+            and unit is not None
+            and unit[0] < files[0].end
+        )
 
     @property
     def _end(self) -> int:
@@ -138,10 +154,12 @@ class TransactionChecks:
         finally:
             waiter.cancel()
 
-    # --- a round -------------------------------------------------------------------------------------------------------------
+    # --- a round
+    # ----------------------------------------------------------------------------------------------
 
     async def _round(self) -> tuple[int, int]:
-        """Go through what was pending when it began. In how many ms the next is due, and how many were put behind the others."""
+        """Go through what was pending when it began. In how many ms the next is due, and how many
+        were put behind the others."""
         begun, end = self._now_ms(), self._end
         before = (self.asked, self.unheard, self.given_up)
         pending, soonest, copies, looked = self._pending, begun + _LONG_MS, 0, 0
@@ -158,7 +176,11 @@ class TransactionChecks:
             try:
                 step = await self._look_at(place)
             except (OSError, StoreError) as error:
-                log.warning("a round of checks was broken off, the next goes on place=%d cause=%s", place, error)
+                log.warning(
+                    "a round of checks was broken off, the next goes on place=%d cause=%s",
+                    place,
+                    error,
+                )
                 step = _Step(due=begun, stop=True)
             except MessageError as error:
                 step = self._not_treated(place, str(error))
@@ -175,7 +197,9 @@ class TransactionChecks:
 
     async def _look_at(self, place: int) -> _Step:
         """Do what there is to be done for the half message at ``place``."""
-        entry = await ask(self._store.cold_reads, self._store.lookup.entry_in_queue(HALF_TOPIC, QUEUE, place))
+        entry = await ask(
+            self._store.cold_reads, self._store.lookup.entry_in_queue(HALF_TOPIC, QUEUE, place)
+        )
         pending = self._pending
         if entry is None:  # a gap, or retention was here
             pending.passed(place)
@@ -184,7 +208,10 @@ class TransactionChecks:
             return self._not_treated(place, entry.fault)
         half = read_half(entry.message)
         if half is None:
-            log.error("half message does not say whose it is or where it goes, passed over offset=%d", place)
+            log.error(
+                "half message does not say whose it is or where it goes, passed over offset=%d",
+                place,
+            )
             pending.passed(place)
             return _Step()
         await self._endings.settled(half)
@@ -205,22 +232,31 @@ class TransactionChecks:
             return _Step()
         try:
             return await self._ask_or_put_off(half)
-        except MessageError as error:  # of another broker's directory, with no room for what a copy adds
-            log.error("half message cannot be stored again, it is given up offset=%d cause=%s", place, error)
+        except MessageError as error:
+            # of another broker's directory, with no room for what a copy adds
+            log.error(
+                "half message cannot be stored again, it is given up offset=%d cause=%s",
+                place,
+                error,
+            )
             await self._give_up(half)
             return _Step()
 
     async def _stands_further_behind(self, half: Half) -> bool:
-        """Whether a newer copy of it can be read: the last run made it, and was killed before it had kept its place."""
+        """Whether a newer copy of it can be read: the last run made it, and was killed before it
+        had kept its place."""
         newest = self._pending.newest_copy(half.origin)
         if newest is None or newest <= half.offset:
             return False
-        entry = await ask(self._store.cold_reads, self._store.lookup.entry_in_queue(HALF_TOPIC, QUEUE, newest))
+        entry = await ask(
+            self._store.cold_reads, self._store.lookup.entry_in_queue(HALF_TOPIC, QUEUE, newest)
+        )
         copy = read_half(entry.message) if entry is not None and entry.fault is None else None
         return copy is not None and copy.is_the_same_as(half)
 
     async def _was_given_up(self, half: Half) -> bool:
-        """Whether a letter about it was written behind it: by the last run, which was killed before it had kept its place."""
+        """Whether a letter about it was written behind it: by the last run, which was killed before
+        it had kept its place."""
         offset = self._pending.given_up(half.origin)
         if offset is None or offset <= half.message.commit_log_offset:
             return False
@@ -251,10 +287,14 @@ class TransactionChecks:
 
     def _is_hopeless(self, half: Half) -> bool:
         """Asked about often enough, or so old that its files may be deleted."""
-        return half.checks >= self._checks_max or self._now_ms() - half.message.born_timestamp > self._age_max_ms
+        return (
+            half.checks >= self._checks_max
+            or self._now_ms() - half.message.born_timestamp > self._age_max_ms
+        )
 
     def _due(self, half: Half) -> int | None:
-        """When to ask, ms since 1970; None: now. The producer's clock counts; a birth in the future is old enough, as for RocketMQ."""
+        """When to ask, ms since 1970; None: now. The producer's clock counts; a birth in the future
+        is old enough, as for RocketMQ."""
         born = half.message.born_timestamp
         age = self._now_ms() - born
         if half.immunity_ms is not None:
@@ -272,11 +312,15 @@ class TransactionChecks:
         if peer is None:
             self.unheard += 1
         else:
-            peer.send_frame(encode_command(request_command(header, body, opaque=peer.next_opaque, oneway=True)))
+            peer.send_frame(
+                encode_command(request_command(header, body, opaque=peer.next_opaque, oneway=True))
+            )
 
     async def _put_behind(self, half: Half, properties: str) -> Placed:
         """Store it again at the end of the queue; where that is."""
-        placed = await self._forwarding.forward(half.message, HALF_TOPIC, QUEUE, properties=properties)
+        placed = await self._forwarding.forward(
+            half.message, HALF_TOPIC, QUEUE, properties=properties
+        )
         if self._pending.has_ended(half.offset, half.origin):  # meanwhile
             self._endings.note_ended(placed.queue_offset)
         else:
@@ -286,9 +330,18 @@ class TransactionChecks:
 
     async def _give_up(self, half: Half) -> None:
         if self._topics.find(GIVEN_UP_TOPIC) is None:
-            self._topics.put(TopicConfig(topic_name=GIVEN_UP_TOPIC, read_queue_nums=1, write_queue_nums=1, perm=READ_WRITE))
+            self._topics.put(
+                TopicConfig(
+                    topic_name=GIVEN_UP_TOPIC,
+                    read_queue_nums=1,
+                    write_queue_nums=1,
+                    perm=READ_WRITE,
+                )
+            )
         try:
-            await self._forwarding.forward(half.message, GIVEN_UP_TOPIC, QUEUE, properties=half.put_off())
+            await self._forwarding.forward(
+                half.message, GIVEN_UP_TOPIC, QUEUE, properties=half.put_off()
+            )
         except MessageError:  # of another broker's directory, with no room for where it was first
             await self._forwarding.forward(half.message, GIVEN_UP_TOPIC, QUEUE)
         self._pending.forget_copy(half.origin)
@@ -296,7 +349,8 @@ class TransactionChecks:
         self.given_up += 1
 
     async def _producer_of(self, group: str) -> Connection | None:
-        """A connection of the group, in turn; the next one if it does not take what was written before."""
+        """A connection of the group, in turn; the next one if it does not take what was written
+        before."""
         members = [peer for peer in self._clients.producers.get(group, ()) if not peer.closed]
         self._turn += 1
         for number in range(min(len(members), PRODUCERS_TRIED)):
@@ -311,9 +365,18 @@ class TransactionChecks:
         return None
 
     def _tell(self, before: tuple[int, int, int]) -> None:
-        asked, unheard, given_up = self.asked - before[0], self.unheard - before[1], self.given_up - before[2]
+        asked, unheard, given_up = (
+            self.asked - before[0],
+            self.unheard - before[1],
+            self.given_up - before[2],
+        )
         if asked or given_up:
-            log.info("transactions checked asked=%d no_producer=%d place=%d", asked, unheard, self._pending.place)
+            log.info(
+                "transactions checked asked=%d no_producer=%d place=%d",
+                asked,
+                unheard,
+                self._pending.place,
+            )
         if given_up:
             log.warning(
                 "transactions given up, their messages went to %s count=%d transactionCheckMax=%d",

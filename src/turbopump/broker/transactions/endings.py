@@ -1,8 +1,10 @@
-"""Ending transactions: the message goes where it is meant to go, or nowhere, and that is written down.
+"""Ending transactions: the message goes where it is meant to go, or nowhere, and that is written
+down.
 
-The rule: a committed message is stored, and on the disk if this broker promises that, before it is written down that its transaction has
-ended; what a kill takes in between, the next start finds out. Source: apache/rocketmq ``EndTransactionProcessor``; there an end that
-comes twice, or late for a half message that stands again further behind, delivers the message twice.
+The rule: a committed message is stored, and on the disk if this broker promises that, before it is
+written down that its transaction has ended; what a kill takes in between, the next start finds out.
+Source: apache/rocketmq ``EndTransactionProcessor``; there an end that comes twice, or late for a
+half message that stands again further behind, delivers the message twice.
 """
 
 from __future__ import annotations
@@ -23,7 +25,12 @@ class Endings:
     """Ends them, each once. ``committed`` and ``rolled_back`` count since the start."""
 
     def __init__(
-        self, forwarding: Forwarding, flush: FlushWait, pending: PendingHalves, ops: OpQueue, place: SavedPlace
+        self,
+        forwarding: Forwarding,
+        flush: FlushWait,
+        pending: PendingHalves,
+        ops: OpQueue,
+        place: SavedPlace,
     ) -> None:
         self._forwarding = forwarding
         self._flush = flush
@@ -35,8 +42,9 @@ class Endings:
         self.rolled_back = 0
 
     async def end(self, half: Half, outcome: Outcome, *, lasting: bool) -> bool:
-        """Commit or roll back; False if the transaction had ended before. ``lasting``: return only when a roll-back is on the disk, too,
-        if this broker promises so. Raises what ``MessageStore.put`` does: it has not ended then."""
+        """Commit or roll back; False if the transaction had ended before. ``lasting``: return only
+        when a roll-back is on the disk, too, if this broker promises so. Raises what
+        ``MessageStore.put`` does: it has not ended then."""
         await self.settled(half)
         if self._pending.has_ended(half.offset, half.origin):
             return False
@@ -69,12 +77,16 @@ class Endings:
             await asyncio.wait([other])
 
     def note_ended(self, *offsets: int) -> None:
-        """Have it written that nothing is to be done any more for the half message that stands, or stood, at these offsets."""
+        """Have it written that nothing is to be done any more for the half message that stands, or
+        stood, at these offsets."""
         self._ops.add(self._pending.end(*offsets))
         self._place.moved()
 
     async def _written_down(self) -> None:
         mark = await self._ops.write()
         if mark is None:
-            raise StoreError("that the transaction is rolled back could not be written down yet; the broker tries again")
+            raise StoreError(
+                "that the transaction is rolled back could not be written down yet; "
+                "the broker tries again"
+            )
         await self._forwarding.flushed(mark)

@@ -1,4 +1,5 @@
-"""Half messages: what a message of a transaction is until it is known how the transaction ends. Values in, values out.
+"""Half messages: what a message of a transaction is until it is known how the transaction ends.
+Values in, values out.
 
 ::
 
@@ -10,9 +11,10 @@
     RMQ_SYS_TRANS_OP_HALF_TOPIC, queue 0   what has ended: tag d, a body "17,18,21," of offsets in the queue above
     consumer group CID_RMQ_SYS_TRANS       its offsets in the two queues: everything before them is done with
 
-Source: apache/rocketmq ``TransactionalMessageBridge``, ``TransactionalMessageServiceImpl``. RocketMQ writes TRAN_PREPARED_QUEUE_OFFSET
-only where CHECK_IMMUNITY_TIME_IN_SECONDS makes it wait, and reads it only there; we write it each time, so that whoever ends a
-transaction by an older copy ends the newest one too.
+Source: apache/rocketmq ``TransactionalMessageBridge``, ``TransactionalMessageServiceImpl``.
+RocketMQ writes TRAN_PREPARED_QUEUE_OFFSET only where CHECK_IMMUNITY_TIME_IN_SECONDS makes it wait,
+and reads it only there; we write it each time, so that whoever ends a transaction by an older copy
+ends the newest one too.
 """
 
 from __future__ import annotations
@@ -58,9 +60,12 @@ GROUP: Final = "CID_RMQ_SYS_TRANS"
 OP_PROPERTIES: Final = "TAGS\x01d\x02"
 QUEUE: Final = 0
 ROOM: Final = 104
-"""Bytes of properties left free in a half message: for what a copy of it adds, a number of checks and an offset, and for a CRC."""
+"""Bytes of properties left free in a half message: for what a copy of it adds, a number of checks
+and an offset, and for a CRC."""
 
-_TIMERS: Final = re.compile(r"(?:^|\x02)(TIMER_DELIVER_MS|TIMER_DELAY_SEC|TIMER_DELAY_MS)\x01[^\x02]")
+_TIMERS: Final = re.compile(
+    r"(?:^|\x02)(TIMER_DELIVER_MS|TIMER_DELAY_SEC|TIMER_DELAY_MS)\x01[^\x02]"
+)
 _OURS: Final = (
     DELAY_TIME_LEVEL,
     REAL_TOPIC,
@@ -85,23 +90,27 @@ class HalfMessageDetour:
         if (property_value(text, TRANSACTION_PREPARED) or "").lower() != "true":
             return parcel
         if request.reconsume_times and property_value(text, DELAY_TIME_LEVEL) not in (None, "0"):
-            return parcel  # RocketMQ: sent back by a consumer before 4.6.1, which keeps the property
+            # RocketMQ: sent back by a consumer before 4.6.1, which keeps the property
+            return parcel
         if self._refusing:
             return Response(
                 code=ResponseCode.NO_PERMISSION,
-                remark=f"the broker[{self._name}] sending transaction message is forbidden (rejectTransactionMessage=true)",
+                remark=f"the broker[{self._name}] sending transaction message is forbidden "
+                "(rejectTransactionMessage=true)",
             )
         timer = _TIMERS.search(text)
         if timer is not None:
             return Response(
                 code=ResponseCode.MESSAGE_ILLEGAL,
-                remark=f"the message of a transaction cannot be a timer message (property {timer[1]}); send it without",
+                remark="the message of a transaction cannot be a timer message (property "
+                f"{timer[1]}); send it without",
             )
         group = property_value(text, PRODUCER_GROUP) or request.producer_group
         if not group:
             return Response(
                 code=ResponseCode.MESSAGE_ILLEGAL,
-                remark="the message of a transaction names no producer group (property PGROUP), so nobody could be asked about it",
+                remark="the message of a transaction names no producer group (property PGROUP), "
+                "so nobody could be asked about it",
             )
         properties = _without(text, *_OURS, PRODUCER_GROUP)
         unique = property_value(text, UNIQ_KEY)
@@ -112,16 +121,21 @@ class HalfMessageDetour:
         if size > self._size_max:
             return Response(
                 code=ResponseCode.MESSAGE_ILLEGAL,
-                remark=f"the properties of this message take {size} bytes with those that its transaction adds; {self._size_max} are "
-                "allowed, for it is stored again, with more, whenever its producer is asked about it",
+                remark=f"the properties of this message take {size} bytes with those that its "
+                f"transaction adds; {self._size_max} are "
+                "allowed, for it is stored again, with more, whenever its producer is asked "
+                "about it",
             )
         sys_flag = parcel.sys_flag & ~TRANSACTION_MASK
-        return msgspec.structs.replace(parcel, topic=HALF_TOPIC, queue_id=QUEUE, properties=properties, sys_flag=sys_flag)
+        return msgspec.structs.replace(
+            parcel, topic=HALF_TOPIC, queue_id=QUEUE, properties=properties, sys_flag=sys_flag
+        )
 
 
 class Half(msgspec.Struct, frozen=True):
-    """A stored half message, read. ``origin``: its first offset in the queue; ``checks``: how often its producers were asked;
-    ``immunity_ms``: for so long after its birth they are not (None: for as long as the broker says)."""
+    """A stored half message, read. ``origin``: its first offset in the queue; ``checks``: how often
+    its producers were asked; ``immunity_ms``: for so long after its birth they are not (None: for
+    as long as the broker says)."""
 
     message: ReceivedMessage
     group: str
@@ -137,7 +151,8 @@ class Half(msgspec.Struct, frozen=True):
         return self.message.queue_offset
 
     def is_the_same_as(self, other: Half) -> bool:
-        """Whether both are copies of one half message. Their UNIQ_KEY would not do: a producer may give it twice."""
+        """Whether both are copies of one half message. Their UNIQ_KEY would not do: a producer may
+        give it twice."""
         return self.origin == other.origin and self._birth == other._birth
 
     @property
@@ -172,7 +187,9 @@ class Half(msgspec.Struct, frozen=True):
         """The properties of the copy of one that was given up and is to be asked about again."""
         return f"{_without(self.message.properties_text, CRC32, TRANSACTION_CHECK_TIMES)}TRANSACTION_CHECK_TIMES\x010\x02"
 
-    def question(self, properties: str, placed: Placed, broker_name: str) -> tuple[CheckTransactionState, bytes]:
+    def question(
+        self, properties: str, placed: Placed, broker_name: str
+    ) -> tuple[CheckTransactionState, bytes]:
         """What a producer is asked, header and body. ``placed``: where the copy now is."""
         message = self.message
         unique = property_value(properties, UNIQ_KEY)
@@ -205,7 +222,8 @@ class Half(msgspec.Struct, frozen=True):
 
 
 def read_half(message: ReceivedMessage) -> Half | None:
-    """The half message that a stored message is; None if it does not say whose it is and where it is meant to go."""
+    """The half message that a stored message is; None if it does not say whose it is and where it
+    is meant to go."""
     properties = message.properties
     group, topic = properties.get(PRODUCER_GROUP), properties.get(REAL_TOPIC)
     queue_id = _number(properties.get(REAL_QUEUE_ID))
@@ -225,18 +243,27 @@ def read_half(message: ReceivedMessage) -> Half | None:
 
 
 def ended_offsets(message: ReceivedMessage) -> list[int]:
-    """The offsets of half messages that an entry of the op queue names. RocketMQ before 5: one, without a comma."""
+    """The offsets of half messages that an entry of the op queue names. RocketMQ before 5: one,
+    without a comma."""
     if message.tags != "d":
         return []
-    numbers = [_number(piece) for piece in message.stored_body.decode("ascii", "replace").split(",")]
+    numbers = [
+        _number(piece) for piece in message.stored_body.decode("ascii", "replace").split(",")
+    ]
     return [number for number in numbers if number is not None]
 
 
 def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and len(text) < 20 and text.isascii() and text.isdigit() else None
+    return (
+        int(text)
+        if text is not None and len(text) < 20 and text.isascii() and text.isdigit()
+        else None
+    )
 
 
 def _without(text: str, *names: str) -> str:
     """Property text, ended, without these properties."""
     heads = tuple(name + NAME_END for name in names)
-    return "".join([pair + PAIR_END for pair in text.split(PAIR_END) if pair and not pair.startswith(heads)])
+    return "".join(
+        [pair + PAIR_END for pair in text.split(PAIR_END) if pair and not pair.startswith(heads)]
+    )

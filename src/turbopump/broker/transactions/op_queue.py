@@ -1,7 +1,7 @@
 """Writing down which half messages have ended: some at a time, in entries of the op queue.
 
-The rule: what was added is written, within an interval or when it is much; what the store refuses is kept and tried again. Source:
-apache/rocketmq ``TransactionalOpBatchService``.
+The rule: what was added is written, within an interval or when it is much; what the store refuses
+is kept and tried again. Source: apache/rocketmq ``TransactionalOpBatchService``.
 """
 
 from __future__ import annotations
@@ -25,10 +25,17 @@ AGAIN_S: Final = 1.0
 
 
 class OpQueue:
-    """Writes entries of about ``size_max`` bytes, ``interval`` seconds after the first of what they name was added at the latest."""
+    """Writes entries of about ``size_max`` bytes, ``interval`` seconds after the first of what they
+    name was added at the latest."""
 
     def __init__(
-        self, forwarding: Forwarding, pending: PendingHalves, place: SavedPlace, *, size_max: int, interval: float
+        self,
+        forwarding: Forwarding,
+        pending: PendingHalves,
+        place: SavedPlace,
+        *,
+        size_max: int,
+        interval: float,
     ) -> None:
         self._forwarding = forwarding
         self._pending = pending
@@ -53,7 +60,8 @@ class OpQueue:
             self._timer = asyncio.get_running_loop().call_later(self._interval, self._start)
 
     async def write(self) -> Placed | None:
-        """Write what was added; the last entry, or None if there is none now because the store takes none."""
+        """Write what was added; the last entry, or None if there is none now because the store
+        takes none."""
         last: Placed | None = None
         while self._held:
             self._start()
@@ -69,7 +77,10 @@ class OpQueue:
             async with asyncio.timeout(seconds):
                 await self.write()
         except TimeoutError:
-            log.warning("ended transactions not written down, they will be asked about again count=%d", len(self._held))
+            log.warning(
+                "ended transactions not written down, they will be asked about again count=%d",
+                len(self._held),
+            )
         self._closed = True
         self._stop_timer()
         if self._writing is not None:
@@ -78,7 +89,9 @@ class OpQueue:
     def _start(self) -> None:
         self._stop_timer()
         if self._held and not self._closed and (self._writing is None or self._writing.done()):
-            self._writing = asyncio.get_running_loop().create_task(self._write_much(), name="turbopump op queue")
+            self._writing = asyncio.get_running_loop().create_task(
+                self._write_much(), name="turbopump op queue"
+            )
 
     async def _write_much(self) -> Placed | None:
         """One entry, and more while there is enough for them."""
@@ -94,7 +107,10 @@ class OpQueue:
             except (OSError, StoreError, MessageError) as error:
                 if not self._failing:
                     log.warning(
-                        "ended transactions cannot be written down now, tried again count=%d cause=%s", len(self._held), error
+                        "ended transactions cannot be written down now, tried again count=%d "
+                        "cause=%s",
+                        len(self._held),
+                        error,
                     )
                 self._failing = True
                 self._timer = asyncio.get_running_loop().call_later(AGAIN_S, self._start)

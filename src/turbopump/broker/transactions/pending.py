@@ -1,7 +1,9 @@
-"""Which half messages still await their end: a table of offsets in their queue. No I/O, loop or clock.
+"""Which half messages still await their end: a table of offsets in their queue. No I/O, loop or
+clock.
 
-The rule: ``place`` only grows. Every half message before it has ended, was given up, or stands again further behind; of those at or after
-it, the ended ones are in the table. What was written to the op queue is kept in mind for as long as the table may need it again.
+The rule: ``place`` only grows. Every half message before it has ended, was given up, or stands
+again further behind; of those at or after it, the ended ones are in the table. What was written to
+the op queue is kept in mind for as long as the table may need it again.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from typing import Final
 ENDED_KEPT: Final = 100_000
 """Ended ones that are remembered: one that is ended again, later, is not delivered twice."""
 COPIES_KEPT: Final = 1_000_000
-"""Half messages that stand again further behind, and whose older copies are known to be the same."""
+"""Half messages that stand again further behind, and whose older copies are known to be the
+same."""
 GIVEN_UP_KEPT: Final = 100_000
 """Half messages that the last run gave up after it had kept its place."""
 STEP: Final = 1000
@@ -44,7 +47,8 @@ class PendingHalves:
         return any(offset in self._ended or offset in self._remembered for offset in offsets)
 
     def end(self, *offsets: int) -> list[int]:
-        """Note that a transaction has ended, known by these offsets; every one of them and that of its newest copy, for the op queue."""
+        """Note that a transaction has ended, known by these offsets; every one of them and that of
+        its newest copy, for the op queue."""
         every = dict.fromkeys(offsets)
         for offset in offsets:
             copy = self._copies.pop(offset, None)
@@ -82,17 +86,19 @@ class PendingHalves:
         self._copies.pop(origin, None)
 
     def newest_copy(self, origin: int) -> int | None:
-        """Where the half message that was first at ``origin`` is now; None: nothing is known of copies."""
+        """Where the half message that was first at ``origin`` is now; None: nothing is known of
+        copies."""
         return self._copies.get(origin)
 
     def note_given_up(self, letter: int, origin: int) -> bool:
-        """Note that the log has at ``letter`` the newest letter about the half message that was first at ``origin``; False if no more are
-        kept."""
+        """Note that the log has at ``letter`` the newest letter about the half message that was
+        first at ``origin``; False if no more are kept."""
         self._given_up.setdefault(origin, letter)
         return len(self._given_up) < GIVEN_UP_KEPT
 
     def given_up(self, origin: int) -> int | None:
-        """Where in the log the letter is that was written when it was given up, as far as the start found one."""
+        """Where in the log the letter is that was written when it was given up, as far as the start
+        found one."""
         return self._given_up.get(origin)
 
     def forget_given_up(self) -> None:
@@ -109,7 +115,8 @@ class PendingHalves:
         return False
 
     def passed(self, offset: int) -> None:
-        """Note that nothing is to be done any more for the half message at ``place``, if that is ``offset``."""
+        """Note that nothing is to be done any more for the half message at ``place``, if that is
+        ``offset``."""
         if self.place == offset:
             self.place += 1
 

@@ -1,7 +1,8 @@
-"""Where the next start goes on: the places in the half and op queues, as offsets of their consumer group.
+"""Where the next start goes on: the places in the half and op queues, as offsets of their consumer
+group.
 
-The rule: a place is kept once everything that it builds on is on the disk; else a power cut could take a committed message and leave the
-place behind its half message.
+The rule: a place is kept once everything that it builds on is on the disk; else a power cut could
+take a committed message and leave the place behind its half message.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from turbopump.store.message_store import MessageStore
 class SavedPlace:
     """Of one table of pending half messages."""
 
-    def __init__(self, store: MessageStore, offsets: ConsumerOffsets, pending: PendingHalves) -> None:
+    def __init__(
+        self, store: MessageStore, offsets: ConsumerOffsets, pending: PendingHalves
+    ) -> None:
         self._store = store
         self._offsets = offsets
         self._pending = pending
@@ -39,8 +42,9 @@ class SavedPlace:
             flushed.when(end, partial(self._reached, *place))
 
     def needed_from(self) -> int | None:
-        """The offset in the log of the first half message that the next start would look at; None if there is none. It moves on with each
-        check, which stores them again at the end, so that none holds its segment for longer than until then."""
+        """The offset in the log of the first half message that the next start would look at; None
+        if there is none. It moves on with each check, which stores them again at the end, so that
+        none holds its segment for longer than until then."""
         self.moved()  # what had ended before a start is passed over without anything being noted
         queue = self._store.queues.find(HALF_TOPIC, QUEUE)
         unit = queue.unit(max(self._saved[0], queue.min_index)) if queue is not None else None

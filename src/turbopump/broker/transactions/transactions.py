@@ -1,4 +1,5 @@
-"""Transactions of a broker, put together: what is pending, how it ends, and the asking for what has not.
+"""Transactions of a broker, put together: what is pending, how it ends, and the asking for what has
+not.
 
 Source: apache/rocketmq ``TransactionalMessageServiceImpl``.
 """
@@ -48,7 +49,8 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 MARKS_READ_BACK: Final = 100
-"""Entries of the op queue before its place that are read at the start, so that what they name is remembered."""
+"""Entries of the op queue before its place that are read at the start, so that what they name is
+remembered."""
 CLOSE_S: Final = 2.0
 _EVER: Final = 1 << 62
 SLICE: Final = 16
@@ -56,7 +58,8 @@ SLICE: Final = 16
 
 
 class Transactions:
-    """What a broker knows and does of them. ``start`` reads where the last run stopped; what ends meanwhile waits for that."""
+    """What a broker knows and does of them. ``start`` reads where the last run stopped; what ends
+    meanwhile waits for that."""
 
     def __init__(
         self,
@@ -73,7 +76,9 @@ class Transactions:
         self._forwarding = forwarding
         self._flush = flush
         self._offsets = offsets
-        self._pending = pending = PendingHalves(self._place_of(HALF_TOPIC), self._place_of(OP_TOPIC))
+        self._pending = pending = PendingHalves(
+            self._place_of(HALF_TOPIC), self._place_of(OP_TOPIC)
+        )
         self._place = SavedPlace(store, offsets, pending)
         self._ops = OpQueue(
             forwarding,
@@ -83,17 +88,22 @@ class Transactions:
             interval=config.transaction_op_batch_interval / 1000,
         )
         self.endings = Endings(forwarding, flush, pending, self._ops, self._place)
-        self.checks = TransactionChecks(config, store, forwarding, topics, clients, clock, pending, self.endings, self._place)
+        self.checks = TransactionChecks(
+            config, store, forwarding, topics, clients, clock, pending, self.endings, self._place
+        )
         self._ended_known = asyncio.Event()
         self._copies_known = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    # --- life ----------------------------------------------------------------------------------------------------------------
+    # --- life
+    # ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Read what is pending, then ask about it when it is time."""
         self._store.retention.needed_from.append(self._needed_from)
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="turbopump transactions")
+        self._task = asyncio.get_running_loop().create_task(
+            self._run(), name="turbopump transactions"
+        )
 
     def _needed_from(self) -> int | None:
         """For retention; nothing is kept for checks that do not come."""
@@ -128,13 +138,19 @@ class Transactions:
     async def _read_ended(self) -> None:
         """What the op queue says."""
         place, end = self._pending.op_place, self._store.max_offset(OP_TOPIC, QUEUE)
-        for index in range(max(place - MARKS_READ_BACK, self._store.min_offset(OP_TOPIC, QUEUE)), end):
+        for index in range(
+            max(place - MARKS_READ_BACK, self._store.min_offset(OP_TOPIC, QUEUE)), end
+        ):
             if index % SLICE == 0:
                 await asyncio.sleep(0)
             entry = await self._in_queue(OP_TOPIC, index)
             if entry is None or entry.fault is not None:
                 fault = "it is not there" if entry is None else entry.fault
-                log.error("what has ended cannot be read, it may be asked about again offset=%d cause=%s", index, fault)
+                log.error(
+                    "what has ended cannot be read, it may be asked about again offset=%d cause=%s",
+                    index,
+                    fault,
+                )
                 continue
             offsets = ended_offsets(entry.message)
             self._pending.note_ended(offsets)
@@ -142,7 +158,8 @@ class Transactions:
                 self._pending.note_mark(index, offsets)
 
     async def _read_copies(self) -> None:
-        """Which of the pending ones stood further in front before, and which were committed without that being written down."""
+        """Which of the pending ones stood further in front before, and which were committed without
+        that being written down."""
         for index in range(self._pending.place, self._store.max_offset(HALF_TOPIC, QUEUE)):
             if index % SLICE == 0:
                 await asyncio.sleep(0)
@@ -158,11 +175,20 @@ class Transactions:
                 self._pending.note_copy(half.origin, index)
 
     async def _read_given_up(self) -> None:
-        """Which of the pending ones were given up without the place being kept: their letters lie in the log behind the first of them."""
-        queue, store, pending = self._store.queues.find(HALF_TOPIC, QUEUE), self._store, self._pending
+        """Which of the pending ones were given up without the place being kept: their letters lie
+        in the log behind the first of them."""
+        queue, store, pending = (
+            self._store.queues.find(HALF_TOPIC, QUEUE),
+            self._store,
+            self._pending,
+        )
         if queue is None or (first := queue.unit(max(pending.place, queue.min_index))) is None:
             return
-        for index in range(store.max_offset(GIVEN_UP_TOPIC, QUEUE) - 1, store.min_offset(GIVEN_UP_TOPIC, QUEUE) - 1, -1):
+        for index in range(
+            store.max_offset(GIVEN_UP_TOPIC, QUEUE) - 1,
+            store.min_offset(GIVEN_UP_TOPIC, QUEUE) - 1,
+            -1,
+        ):
             if index % SLICE == 0:
                 await asyncio.sleep(0)
             entry = await self._in_queue(GIVEN_UP_TOPIC, index)
@@ -177,8 +203,8 @@ class Transactions:
                 break
 
     async def _is_committed(self, half: Half) -> bool:
-        """Whether the message is where it is meant to go, as far as the key index knows: a kill came before that was written down.
-        RocketMQ: asks about it, and delivers it twice."""
+        """Whether the message is where it is meant to go, as far as the key index knows: a kill
+        came before that was written down. RocketMQ: asks about it, and delivers it twice."""
         unique = half.message.properties.get(UNIQ_KEY)
         if unique is None:
             return False
@@ -187,7 +213,9 @@ class Transactions:
         if half.origin != half.offset:
             first = await self._in_queue(HALF_TOPIC, half.origin)
             places |= {first.offset} if first is not None else set()
-        answer = await self._patiently(lambda: lookup.by_key(half.topic, unique, 0, _EVER, unique=True))
+        answer = await self._patiently(
+            lambda: lookup.by_key(half.topic, unique, 0, _EVER, unique=True)
+        )
         for entry in answer.found:
             message = entry.message
             if message.sys_flag & TRANSACTION_MASK == SysFlag.TRANSACTION_COMMIT and (
@@ -209,10 +237,12 @@ class Transactions:
                 log.warning("half messages cannot be read now, tried again cause=%s", error)
                 await asyncio.sleep(1)
 
-    # --- for the handlers ----------------------------------------------------------------------------------------------------
+    # --- for the handlers
+    # ----------------------------------------------------------------------------------------------
 
     async def message_at(self, offset: int) -> ReceivedMessage | None:
-        """The good message at this offset of the log, on the disk if that is promised; None if none begins there."""
+        """The good message at this offset of the log, on the disk if that is promised; None if none
+        begins there."""
         if self._flush.sync and self._store.flushed.value <= offset < self._store.log.end:
             await self._flush.flushed(offset + 1)  # its producer did not want to wait
         entry = await ask(self._store.cold_reads, self._store.lookup.entry_at(offset))
@@ -226,7 +256,8 @@ class Transactions:
         return await self.endings.end(half, outcome, lasting=lasting)
 
     async def resume(self, message: ReceivedMessage, properties: str) -> bool:
-        """Store one that was given up among the half messages again; False if its transaction has ended. Raises as ``forward``."""
+        """Store one that was given up among the half messages again; False if its transaction has
+        ended. Raises as ``forward``."""
         await self._copies_known.wait()
         first = message.properties.get(TRANSACTION_PREPARED_QUEUE_OFFSET, "")
         origin = int(first) if first.isdigit() else None

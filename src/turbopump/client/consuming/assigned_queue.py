@@ -1,7 +1,9 @@
-"""One queue that is ours now: pulls it by long polling, hands its messages out, and knows up to where it is done.
+"""One queue that is ours now: pulls it by long polling, hands its messages out, and knows up to
+where it is done.
 
-One rule: it never gives up. Whatever a broker or the network does, it waits a moment and pulls again from the same place, until it is
-told to stop. It must not know why the queue is ours. Source: apache/rocketmq ``DefaultMQPushConsumerImpl.pullMessage``.
+One rule: it never gives up. Whatever a broker or the network does, it waits a moment and pulls
+again from the same place, until it is told to stop. It must not know why the queue is ours. Source:
+apache/rocketmq ``DefaultMQPushConsumerImpl.pullMessage``.
 """
 
 from __future__ import annotations
@@ -25,7 +27,14 @@ from turbopump.client.consuming.send_back import SendBack
 from turbopump.client.consuming.subscription import Subscription
 from turbopump.client.instance import ClientInstance
 from turbopump.client.namespace import unwrap
-from turbopump.errors import CallTimeoutError, ConnectError, ProtocolError, RemotingError, ResponseError, StoredMessageError
+from turbopump.errors import (
+    CallTimeoutError,
+    ConnectError,
+    ProtocolError,
+    RemotingError,
+    ResponseError,
+    StoredMessageError,
+)
 from turbopump.message import properties as names
 from turbopump.message.message_queue import MessageQueue
 from turbopump.message.pop_handle import original_topic
@@ -43,21 +52,28 @@ PULL_TIMEOUT_S: Final = 30.0
 ERROR_PAUSE_S: Final = 1.0
 FLOW_CONTROL_PAUSE_S: Final = 0.02
 HASTE_S: Final = 0.01
-"""An empty answer that came faster than this was not held by the broker; the next pull waits a little."""
+"""An empty answer that came faster than this was not held by the broker; the next pull waits a
+little."""
 
 RETRY_DELAYS_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
-"""Seconds before a failed message that no broker takes back is delivered again, by its attempt; the last one stays."""
+"""Seconds before a failed message that no broker takes back is delivered again, by its attempt; the
+last one stays."""
 
-_UNKNOWN_TO_BROKER: Final = (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST)
+_UNKNOWN_TO_BROKER: Final = (
+    ResponseCode.SUBSCRIPTION_NOT_EXIST,
+    ResponseCode.SUBSCRIPTION_NOT_LATEST,
+)
 
 
 class AssignedQueue:
-    """Pulls ``queue`` from ``offset`` on once started. ``on_moved`` is called with the offset to go on at when the broker says that
-    ours is outside of what it has; this object is dropped then. ``subscriptions`` by topic, as they are at any time. ``namespace``: users
-    get messages with topics without it.
+    """Pulls ``queue`` from ``offset`` on once started. ``on_moved`` is called with the offset to go
+    on at when the broker says that ours is outside of what it has; this object is dropped then.
+    ``subscriptions`` by topic, as they are at any time. ``namespace``: users get messages with
+    topics without it.
 
-    ``backs`` None: it is broadcast; what failed does not come again, and the broker is told no offsets. ``order``: one message at a time,
-    the next when it is done. ``lock``: nothing is handed out while it is not valid. ``consumption`` is told of pulls and of what ends.
+    ``backs`` None: it is broadcast; what failed does not come again, and the broker is told no
+    offsets. ``order``: one message at a time, the next when it is done. ``lock``: nothing is handed
+    out while it is not valid. ``consumption`` is told of pulls and of what ends.
     """
 
     def __init__(
@@ -83,7 +99,8 @@ class AssignedQueue:
         self.sent_offset: int | None = None
         """The offset that the broker was last told, if it may still know it."""
         self.moves_to: int | None = None
-        """In order and dropped: where the queue goes on when nobody has a message of it in hand any more."""
+        """In order and dropped: where the queue goes on when nobody has a message of it in hand any
+        more."""
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
         self._instance = instance
@@ -109,7 +126,8 @@ class AssignedQueue:
         self._doubted: int | None = None
         """The offset of a pull whose answer held a damaged message and that is made once more."""
 
-    # --- for the consumer ----------------------------------------------------------------------------------------------------
+    # --- for the consumer
+    # ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to pull."""
@@ -173,16 +191,22 @@ class AssignedQueue:
 
     def _as_ms(self, at: float) -> int:
         """Loop time as ms since 1970."""
-        return self._instance.surroundings.clock.now_ms() - round((self._loop.time() - at) * 1000) if at else 0
+        return (
+            self._instance.surroundings.clock.now_ms() - round((self._loop.time() - at) * 1000)
+            if at
+            else 0
+        )
 
-    # --- for its messages ----------------------------------------------------------------------------------------------------
+    # --- for its messages
+    # ----------------------------------------------------------------------------------------------
 
     def delivery_done(self, message: Delivery) -> None:
         if get_ident() != self._thread:  # said by a plain handler in its own thread
             self._loop.call_soon_threadsafe(self.delivery_done, message)
             return
         self._done_at = self._consumption.ended(message, self._statistics, ok=True)
-        self._process_queue.done(message.queue_offset)  # as _settle, in place: once for every message
+        # as _settle, in place: once for every message
+        self._process_queue.done(message.queue_offset)
         if self._line is not None:
             self._line.done(message)
         if self._room is not None and not self._room.done() and not self._process_queue.full():
@@ -211,7 +235,9 @@ class AssignedQueue:
             self._settle(message)
         elif delay is None:
             assert self._backs is not None
-            self._backs.begin(message, self.queue, level, lambda taken: self._given_back(message, taken=taken))
+            self._backs.begin(
+                message, self.queue, level, lambda taken: self._given_back(message, taken=taken)
+            )
         else:
             self._keep(message, delay)
 
@@ -219,20 +245,26 @@ class AssignedQueue:
         if self._line is not None:
             self._line.left()
 
-    def _failed_in_order(self, message: Delivery, delay: float | None, level: int, order: InOrder, line: OrderedLine) -> None:
+    def _failed_in_order(
+        self, message: Delivery, delay: float | None, level: int, order: InOrder, line: OrderedLine
+    ) -> None:
         """RocketMQ: ``ConsumeMessageOrderlyService.checkReconsumeTimes``."""
         spent = order.retries_max is not None and message.reconsume_times >= order.retries_max
         if self._dropped:
             line.again(message, 0.0)
         elif self._backs is not None and (spent or level < 0):
-            self._backs.begin_plain(message, level, lambda taken: self._given_up(message, line, order, taken=taken))
+            self._backs.begin_plain(
+                message, level, lambda taken: self._given_up(message, line, order, taken=taken)
+            )
         elif self._backs is None and spent:
             self._settle(message)
         else:
             message.reconsume_times += 1
             line.again(message, order.suspend_s if delay is None else delay)
 
-    def _given_up(self, message: Delivery, line: OrderedLine, order: InOrder, *, taken: bool) -> None:
+    def _given_up(
+        self, message: Delivery, line: OrderedLine, order: InOrder, *, taken: bool
+    ) -> None:
         if taken:
             self._settle(message)
         else:
@@ -245,7 +277,9 @@ class AssignedQueue:
             self._keep(message, RETRY_DELAYS_S[min(message.attempt, len(RETRY_DELAYS_S)) - 1])
 
     def _keep(self, message: Delivery, delay: float) -> None:
-        self._again[id(message)] = self._loop.call_later(max(delay, 0.0), self._deliver_again, message)
+        self._again[id(message)] = self._loop.call_later(
+            max(delay, 0.0), self._deliver_again, message
+        )
 
     def _deliver_again(self, message: Delivery) -> None:
         del self._again[id(message)]
@@ -253,7 +287,8 @@ class AssignedQueue:
         again.deliver(self, message.attempt + 1)
         self._ready.put([again])
 
-    # --- pulling -------------------------------------------------------------------------------------------------------------
+    # --- pulling
+    # ----------------------------------------------------------------------------------------------
 
     async def _pull_for_ever(self) -> None:
         while not self.dropped:
@@ -283,13 +318,17 @@ class AssignedQueue:
 
     async def _pull_once(self) -> float:
         """One pull; returns how long to wait before the next."""
-        address = self._instance.routes.address_of(self.queue.broker_name, self._broker_id, topic=self.queue.topic)
+        address = self._instance.routes.address_of(
+            self.queue.broker_name, self._broker_id, topic=self.queue.topic
+        )
         if address is None:
             raise ConnectError(f"no address is known for broker {self.queue.broker_name}")
         await self._instance.introduced(address)
         asked = self._pulled_at = self._loop.time()
         try:
-            command = await self._instance.remoting.exchange(address, self._request(), timeout=PULL_TIMEOUT_S)
+            command = await self._instance.remoting.exchange(
+                address, self._request(), timeout=PULL_TIMEOUT_S
+            )
         except CallTimeoutError:
             await self._instance.abandon_if_silent(address, asked)
             raise
@@ -297,19 +336,29 @@ class AssignedQueue:
         if code == ResponseCode.SUCCESS:
             reply = command.header(PullMessageReply)
             self._broker_id = reply.suggest_which_broker_id
-            self._statistics.pulled(self._take(command.body, reply), self._loop.time() - asked, self._loop.time())
+            self._statistics.pulled(
+                self._take(command.body, reply), self._loop.time() - asked, self._loop.time()
+            )
             return 0.0
         if code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
             reply = command.header(PullMessageReply)
             self._broker_id = reply.suggest_which_broker_id
             moved_on = reply.next_begin_offset > self._process_queue.next_offset
-            self._process_queue.next_offset = max(reply.next_begin_offset, self._process_queue.next_offset)
+            self._process_queue.next_offset = max(
+                reply.next_begin_offset, self._process_queue.next_offset
+            )
             return 0.0 if moved_on or self._loop.time() - asked > HASTE_S else FLOW_CONTROL_PAUSE_S
         if code == ResponseCode.PULL_OFFSET_MOVED:
             reply = command.header(PullMessageReply)
             log.warning(
                 "offset outside of the queue queue=%s asked=%d first=%d end=%d goes_on_at=%d",
-                *(self.queue, self._process_queue.next_offset, reply.min_offset, reply.max_offset, reply.next_begin_offset),
+                *(
+                    self.queue,
+                    self._process_queue.next_offset,
+                    reply.min_offset,
+                    reply.max_offset,
+                    reply.next_begin_offset,
+                ),
             )
             self._dropped = True
             self._on_moved(self, reply.next_begin_offset)
@@ -319,8 +368,14 @@ class AssignedQueue:
     def _request(self) -> PullMessage:
         commit_offset = self._process_queue.commit_offset
         subscription = self._subscriptions[self.queue.topic]
-        commits = commit_offset > 0 and self._broker_id == MASTER_ID and self._backs is not None and not self.dropped
-        # A place that the broker may not know goes by itself first, see ``OffsetStore.commit``: pulls come to many threads there.
+        commits = (
+            commit_offset > 0
+            and self._broker_id == MASTER_ID
+            and self._backs is not None
+            and not self.dropped
+        )
+        # A place that the broker may not know goes by itself first, see ``OffsetStore.commit``:
+        # pulls come to many threads there.
         commits = commits and self.sent_offset is not None
         return PullMessage(
             consumer_group=self._group,
@@ -339,14 +394,20 @@ class AssignedQueue:
         """Hand on what came; how many messages."""
         wanted: list[Delivery] = []
         next_offset = self._process_queue.next_offset
-        # Judged by the newest: so does the broker, which has held this pull, perhaps, since before it knew of other tags.
+        # Judged by the newest: so does the broker, which has held this pull, perhaps, since before
+        # it knew of other tags.
         subscription = self._subscriptions[self.queue.topic]
         broker_name, namespace = self.queue.broker_name, self._namespace
         is_retry, filters = self.queue.topic.startswith(RETRY_PREFIX), bool(subscription.tags)
-        found, damaged = pulled_messages(body, self.queue, next_offset, reply.next_begin_offset, Delivery)
+        found, damaged = pulled_messages(
+            body, self.queue, next_offset, reply.next_begin_offset, Delivery
+        )
         if damaged and self._doubted != next_offset:
-            self._doubted = next_offset  # if it was damaged on its way, it comes whole the next time
-            raise StoredMessageError(f"the message at offset {damaged[0].queue_offset} came damaged: {damaged[0].fault}")
+            # if it was damaged on its way, it comes whole the next time
+            self._doubted = next_offset
+            raise StoredMessageError(
+                f"the message at offset {damaged[0].queue_offset} came damaged: {damaged[0].fault}"
+            )
         tell_of(damaged)
         for delivery in found:
             if delivery.queue_offset < next_offset:
@@ -356,7 +417,9 @@ class AssignedQueue:
                 continue
             delivery.broker_name = broker_name
             if is_retry:
-                delivery.topic = delivery.properties.get(names.RETRY_TOPIC) or original_topic(delivery.topic, self._group)
+                delivery.topic = delivery.properties.get(names.RETRY_TOPIC) or original_topic(
+                    delivery.topic, self._group
+                )
             if namespace:
                 delivery.topic = unwrap(namespace, delivery.topic)
             delivery.deliver(self, delivery.reconsume_times + 1)
@@ -365,15 +428,19 @@ class AssignedQueue:
         (self._ready if self._line is None else self._line).put(wanted)
         return len(wanted)
 
-    # --- when it does not work -----------------------------------------------------------------------------------------------
+    # --- when it does not work
+    # ----------------------------------------------------------------------------------------------
 
     def _refused(self, error: ResponseError) -> float:
         if error.code == ResponseCode.FLOW_CONTROL:
             return FLOW_CONTROL_PAUSE_S
         if error.code == ResponseCode.SYSTEM_BUSY and "reading cold data" in str(error):
-            return ERROR_PAUSE_S  # an operator has slowed down the readers of a backlog (coldDataFlowControlEnable)
+            # an operator has slowed down the readers of a backlog (coldDataFlowControlEnable)
+            return ERROR_PAUSE_S
         if error.code in _UNKNOWN_TO_BROKER:
-            address = self._instance.routes.address_of(self.queue.broker_name, self._broker_id, topic=self.queue.topic)
+            address = self._instance.routes.address_of(
+                self.queue.broker_name, self._broker_id, topic=self.queue.topic
+            )
             if address is not None:
                 self._instance.forget_introduction(address)
         self._failed(str(error))
@@ -383,11 +450,16 @@ class AssignedQueue:
         self._broker_id = MASTER_ID
         if self._fault is None:  # one line when it begins and one when it ends
             log.warning(
-                "pull failed, goes on trying queue=%s offset=%d cause=%s", self.queue, self._process_queue.next_offset, cause
+                "pull failed, goes on trying queue=%s offset=%d cause=%s",
+                self.queue,
+                self._process_queue.next_offset,
+                cause,
             )
         self._fault = cause
 
     def _recovered(self) -> None:
         if self._fault is not None:
-            log.info("pull works again queue=%s offset=%d", self.queue, self._process_queue.next_offset)
+            log.info(
+                "pull works again queue=%s offset=%d", self.queue, self._process_queue.next_offset
+            )
             self._fault = None

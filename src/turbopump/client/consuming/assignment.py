@@ -1,8 +1,11 @@
-"""The queues that are ours at the moment: getting and losing them, and committing what is done of each.
+"""The queues that are ours at the moment: getting and losing them, and committing what is done of
+each.
 
-One rule: a queue is begun where the group stands, and left when what is done is committed; in order, it is begun under a lock, and the lock
-is given back when nobody handles a message of it any more. It must not know how queues are divided, or who handles messages.
-Source: apache/rocketmq ``RebalanceImpl.updateProcessQueueTableInRebalance``, ``RebalancePushImpl.removeUnnecessaryMessageQueue``.
+One rule: a queue is begun where the group stands, and left when what is done is committed; in
+order, it is begun under a lock, and the lock is given back when nobody handles a message of it any
+more. It must not know how queues are divided, or who handles messages. Source: apache/rocketmq
+``RebalanceImpl.updateProcessQueueTableInRebalance``,
+``RebalancePushImpl.removeUnnecessaryMessageQueue``.
 """
 
 from __future__ import annotations
@@ -35,8 +38,9 @@ COMMIT_INTERVAL_S: Final = 5.0
 
 
 class Assignment:
-    """``subscriptions`` by topic, as they are at any time. ``backs`` None: it is broadcast. ``order`` None: not in order; in
-    order, queues are locked unless it is broadcast. ``namespace``: users get messages with topics without it."""
+    """``subscriptions`` by topic, as they are at any time. ``backs`` None: it is broadcast.
+    ``order`` None: not in order; in order, queues are locked unless it is broadcast. ``namespace``:
+    users get messages with topics without it."""
 
     def __init__(
         self,
@@ -91,13 +95,16 @@ class Assignment:
             await asyncio.gather(*(self._lose(queue) for queue in change.lost))
         for topic in {queue.topic for queue in change.lost}:
             self._share(topic)
-        new = [queue for queue in change.gained if queue not in self._assigned]  # one that is begun keeps the lock it has
+        # one that is begun keeps the lock it has
+        new = [queue for queue in change.gained if queue not in self._assigned]
         gained = [queue for queue in new if queue not in self._handing_over]
         if self.locks is None:
             begun = await asyncio.gather(*(self._gain(queue, None) for queue in gained))
         else:
             held = await self.locks.acquire(gained) if gained else {}
-            begun = await asyncio.gather(*(self._gain(queue, held[queue]) for queue in gained if queue in held))
+            begun = await asyncio.gather(
+                *(self._gain(queue, held[queue]) for queue in gained if queue in held)
+            )
         return sum(begun) == len(new)
 
     def stop_pulling(self, topic: str | None = None) -> None:
@@ -108,8 +115,8 @@ class Assignment:
                 assigned.stop_pulling()
 
     async def close(self, patience: float) -> None:
-        """Commit, and drop every queue. In order, each whose messages nobody handles any more, for which ``patience`` seconds are waited,
-        is free for others then; the rest after a minute."""
+        """Commit, and drop every queue. In order, each whose messages nobody handles any more, for
+        which ``patience`` seconds are waited, is free for others then; the rest after a minute."""
         queues = list(self._assigned)
         await self.commit(final=True)
         if self._order is not None:
@@ -122,7 +129,8 @@ class Assignment:
                 self._assigned.pop(queue).drop()
         await self._offsets.flush(acknowledged=True)
 
-    # --- getting and losing --------------------------------------------------------------------------------------------------
+    # --- getting and losing
+    # ----------------------------------------------------------------------------------------------
 
     async def _gain(self, queue: MessageQueue, lock: HeldLock | None) -> bool:
         try:
@@ -142,9 +150,19 @@ class Assignment:
         self._begin(queue, start.offset, start.offset if start.stored else None, lock)
         return True
 
-    def _begin(self, queue: MessageQueue, offset: int, known_offset: int | None, lock: HeldLock | None) -> None:
+    def _begin(
+        self, queue: MessageQueue, offset: int, known_offset: int | None, lock: HeldLock | None
+    ) -> None:
         assigned = AssignedQueue(
-            *(self._instance, self._group, self._subscriptions, self._ready, self._backs, queue, offset),
+            *(
+                self._instance,
+                self._group,
+                self._subscriptions,
+                self._ready,
+                self._backs,
+                queue,
+                offset,
+            ),
             on_moved=self._moved,
             namespace=self._namespace,
             order=self._order,
@@ -201,7 +219,8 @@ class Assignment:
             self._hand_over(queue)
 
     def _moved(self, assigned: AssignedQueue, offset: int) -> None:
-        """The broker has other offsets than we thought: go on where it says. RocketMQ: code 21, ``OFFSET_ILLEGAL``."""
+        """The broker has other offsets than we thought: go on where it says. RocketMQ: code 21,
+        ``OFFSET_ILLEGAL``."""
         if self._assigned.get(assigned.queue) is not assigned:
             return
         assigned.drop()
@@ -221,7 +240,8 @@ class Assignment:
         if not waits:
             self._instance.spawn(go_on(), name=f"go on with {assigned.queue}")
 
-    # --- for operators -------------------------------------------------------------------------------------------------------
+    # --- for operators
+    # ----------------------------------------------------------------------------------------------
 
     def places(self) -> dict[MessageQueue, int]:
         """Up to where each queue is done."""
@@ -232,15 +252,23 @@ class Assignment:
         return {queue: assigned.info() for queue, assigned in self._assigned.items()}
 
     def reset(self, places: Mapping[MessageQueue, int]) -> None:
-        """Go on there: what was pulled before counts no more, and a commit that is on its way is followed by one of the new place."""
+        """Go on there: what was pulled before counts no more, and a commit that is on its way is
+        followed by one of the new place."""
         for queue, offset in places.items():
             assigned = self._assigned.get(queue)
             if assigned is not None:
-                log.info("offset reset queue=%s group=%s from=%d to=%d", queue, self._group, assigned.commit_offset, offset)
+                log.info(
+                    "offset reset queue=%s group=%s from=%d to=%d",
+                    queue,
+                    self._group,
+                    assigned.commit_offset,
+                    offset,
+                )
                 self._moved(assigned, offset)
         self._instance.spawn(self.commit(final=True), name="commit after a reset")
 
-    # --- committing ----------------------------------------------------------------------------------------------------------
+    # --- committing
+    # ----------------------------------------------------------------------------------------------
 
     async def commit_for_ever(self) -> None:
         """Every five seconds."""
@@ -249,8 +277,11 @@ class Assignment:
             await self.commit()
 
     async def commit(self, *, final: bool = False) -> None:
-        """Tell what is done. ``final``: nobody will tell it again soon, so a broker that cannot be told is worth a warning."""
-        await asyncio.gather(*(self._commit(queue, final=final) for queue in list(self._assigned.values())))
+        """Tell what is done. ``final``: nobody will tell it again soon, so a broker that cannot be
+        told is worth a warning."""
+        await asyncio.gather(
+            *(self._commit(queue, final=final) for queue in list(self._assigned.values()))
+        )
         await self._offsets.flush(acknowledged=final)
 
     def told_nothing(self, queues: Iterable[MessageQueue]) -> None:
@@ -268,6 +299,13 @@ class Assignment:
             await self._offsets.commit(assigned.queue, offset)
             assigned.sent_offset = offset
         except RemotingError as error:
-            # Every 5 s while a broker is away, and the pull has said so already: only the last one, at a close, is news.
+            # Every 5 s while a broker is away, and the pull has said so already: only the last one,
+            # at a close, is news.
             level = logging.WARNING if final else logging.DEBUG
-            log.log(level, "offset not committed queue=%s offset=%d cause=%s", assigned.queue, offset, error)
+            log.log(
+                level,
+                "offset not committed queue=%s offset=%d cause=%s",
+                assigned.queue,
+                offset,
+                error,
+            )

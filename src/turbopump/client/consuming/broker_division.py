@@ -1,8 +1,9 @@
-"""A division of queues that brokers make (400): which of a topic's queues are ours, and whether we pull them or pop them.
+"""A division of queues that brokers make (400): which of a topic's queues are ours, and whether we
+pull them or pop them.
 
-One rule: a broker that cannot say changes nothing. One that knows no such question (Apache's 4.9) has the group divide the queues itself.
-It must not know what having a queue means. Source: apache/rocketmq ``RebalanceImpl.getRebalanceResultFromBroker``,
-``updateMessageQueueAssignment``.
+One rule: a broker that cannot say changes nothing. One that knows no such question (Apache's 4.9)
+has the group divide the queues itself. It must not know what having a queue means. Source:
+apache/rocketmq ``RebalanceImpl.getRebalanceResultFromBroker``, ``updateMessageQueueAssignment``.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ log = logging.getLogger(__name__)
 
 
 class BrokerDivision:
-    """``pulled`` and ``popped``: our queues, by how we read them. ``fallback`` divides a topic without the broker. ``subscriptions``: a
-    topic that is pulled has its POP retry topic pulled too, for what was popped of it before."""
+    """``pulled`` and ``popped``: our queues, by how we read them. ``fallback`` divides a topic
+    without the broker. ``subscriptions``: a topic that is pulled has its POP retry topic pulled
+    too, for what was popped of it before."""
 
     def __init__(
         self,
@@ -56,8 +58,8 @@ class BrokerDivision:
         self._told: dict[str, str] = {}
 
     async def look(self, topic: str) -> bool:
-        """Ask a broker of ``topic``, and do as it says; False if that could not be done. Raises RemotingError, RouteNotFoundError,
-        BodyError."""
+        """Ask a broker of ``topic``, and do as it says; False if that could not be done. Raises
+        RemotingError, RouteNotFoundError, BodyError."""
         route = await self._instance.routes.get(topic)
         masters = sorted(route.every_address(slaves=False))
         self._instance.surroundings.random.shuffle(masters)
@@ -72,7 +74,10 @@ class BrokerDivision:
         pops = {one.message_queue for one in assignments if one.mode is MessageRequestMode.POP}
         pulls = {one.message_queue for one in assignments if one.mode is not MessageRequestMode.POP}
         complete = await self._look_after_retries(topic, pulls=bool(pulls), pops=bool(pops))
-        pull, pop = _change(self._pulled.of_topic(topic), pulls), _change(self._popped.of_topic(topic), pops)
+        pull, pop = (
+            _change(self._pulled.of_topic(topic), pulls),
+            _change(self._popped.of_topic(topic), pops),
+        )
         self._tell(topic, pull, pop)
         if pop.gained or pop.lost:
             await self._popped.apply(pop)
@@ -80,7 +85,9 @@ class BrokerDivision:
             complete &= await self._pulled.apply(pull)
         return complete
 
-    async def _ask(self, topic: str, addresses: Sequence[str]) -> Sequence[MessageQueueAssignment] | None:
+    async def _ask(
+        self, topic: str, addresses: Sequence[str]
+    ) -> Sequence[MessageQueueAssignment] | None:
         body = fastjson.encode(
             QueryAssignmentRequestBody(
                 topic=topic,
@@ -94,16 +101,22 @@ class BrokerDivision:
         for address in addresses:
             try:
                 await self._instance.introduced(address)
-                command = await self._instance.remoting.exchange(address, QueryAssignment(), body, timeout=CALL_TIMEOUT_S)
+                command = await self._instance.remoting.exchange(
+                    address, QueryAssignment(), body, timeout=CALL_TIMEOUT_S
+                )
                 if command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                     self._fall_back(address)
                     return None
                 if command.code != ResponseCode.SUCCESS:
-                    raise ResponseError(command.code, command.remark, request="QueryAssignment", address=address)
+                    raise ResponseError(
+                        command.code, command.remark, request="QueryAssignment", address=address
+                    )
             except RemotingError as error:
                 failure = error
                 continue
-            assignments = fastjson.decode(command.body, QueryAssignmentResponseBody).message_queue_assignments
+            assignments = fastjson.decode(
+                command.body, QueryAssignmentResponseBody
+            ).message_queue_assignments
             if assignments is None and not topic.startswith(RETRY_PREFIX):
                 self._instance.forget_introduction(address)
             return assignments
@@ -114,14 +127,16 @@ class BrokerDivision:
     def _fall_back(self, address: str) -> None:
         if not self._falls_back:
             log.warning(
-                "broker %s divides no queues (it is older than 5.0): the group divides them itself group=%s",
+                "broker %s divides no queues (it is older than 5.0): the group divides them "
+                "itself group=%s",
                 address,
                 self._group,
             )
         self._falls_back = True
 
     async def _look_after_retries(self, topic: str, *, pulls: bool, pops: bool) -> bool:
-        """Of a topic that is pulled, pull the POP retry topic too; False if that has just begun, and is to be looked at soon."""
+        """Of a topic that is pulled, pull the POP retry topic too; False if that has just begun,
+        and is to be looked at soon."""
         if topic.startswith(RETRY_PREFIX) or pulls == pops:
             return True
         retries = pop_retry_topic(topic, self._group)
@@ -131,14 +146,18 @@ class BrokerDivision:
             return True
         if retries in self._subscriptions:
             return True
-        self._subscriptions[retries] = tag_subscription(retries, ALL, self._subscriptions[topic].version)
+        self._subscriptions[retries] = tag_subscription(
+            retries, ALL, self._subscriptions[topic].version
+        )
         return False
 
     def _tell(self, topic: str, pull: Change, pop: Change) -> None:
         if not (pull.gained or pull.lost or pop.gained or pop.lost):
             self._told.pop(topic, None)
             return
-        words = [f"{name}={' '.join(map(str, queues)) or '-'}" for name, queues in _named(pull, pop)]
+        words = [
+            f"{name}={' '.join(map(str, queues)) or '-'}" for name, queues in _named(pull, pop)
+        ]
         text = " ".join(words)
         if self._told.get(topic) != text:  # once, however often it is tried again
             self._told[topic] = text
@@ -150,4 +169,9 @@ def _change(before: Collection[MessageQueue], now: Collection[MessageQueue]) -> 
 
 
 def _named(pull: Change, pop: Change) -> list[tuple[str, Sequence[MessageQueue]]]:
-    return [("pull", pull.gained), ("pull_no_more", pull.lost), ("pop", pop.gained), ("pop_no_more", pop.lost)]
+    return [
+        ("pull", pull.gained),
+        ("pull_no_more", pull.lost),
+        ("pop", pop.gained),
+        ("pop_no_more", pop.lost),
+    ]

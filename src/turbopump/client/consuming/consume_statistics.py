@@ -1,7 +1,9 @@
-"""How a consumer's pulls and handling go, by topic: times and rates of the last minute, failures of the last hour.
+"""How a consumer's pulls and handling go, by topic: times and rates of the last minute, failures of
+the last hour.
 
-One rule: noting costs an addition; windows are made when somebody reads, out of slices of ten seconds. Pure: time comes in as a value, in
-seconds. Source: apache/rocketmq ``ConsumerStatsManager``, ``StatsItem``.
+One rule: noting costs an addition; windows are made when somebody reads, out of slices of ten
+seconds. Pure: time comes in as a value, in seconds. Source: apache/rocketmq
+``ConsumerStatsManager``, ``StatsItem``.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ class TopicStatistics:
             current.failed += 1
 
     def status(self, now: float) -> ConsumeStatus:
-        """Times in ms, rates per second. RocketMQ: the handling time is that of the last hour if the last minute had none."""
+        """Times in ms, rates per second. RocketMQ: the handling time is that of the last hour if
+        the last minute had none."""
         minute, hour = self._window(now, MINUTE_S), self._window(now, HOUR_S)
         seconds = max(min(now - self._since, now - _start(now) + MINUTE_S - SLICE_S), 1.0)
         handling = minute if minute.handled else hour

@@ -24,17 +24,23 @@ from turbopump.message.message_queue import MessageQueue
 
 
 def _is_disk(value: object) -> bool:
-    return not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in ("read_file", "replace_file"))
+    return not isinstance(value, type) and all(
+        callable(getattr(value, name, None)) for name in ("read_file", "replace_file")
+    )
 
 
 _CONSUME_FROM: Final = Rule(
-    lambda value: isinstance(value, ConsumeFrom | datetime), "must be ConsumeFrom.LAST, ConsumeFrom.FIRST or a datetime"
+    lambda value: isinstance(value, ConsumeFrom | datetime),
+    "must be ConsumeFrom.LAST, ConsumeFrom.FIRST or a datetime",
 )
 _ALLOCATION: Final = Rule(
     lambda value: isinstance(value, str) or callable(value),
-    "must be the name of a strategy, as in 'AVG', or a function as turbopump.client.allocation makes them",
+    "must be the name of a strategy, as in 'AVG', or a function as turbopump.client.allocation "
+    "makes them",
 )
-_BYTES: Final = Rule(lambda value: is_whole(value) and value > 0, "must be a number of bytes above 0")
+_BYTES: Final = Rule(
+    lambda value: is_whole(value) and value > 0, "must be a number of bytes above 0"
+)
 
 ONE_BY_ONE: Final = "handles_one_by_one"
 """An attribute of handlers that can do nothing with a list of messages."""
@@ -47,7 +53,8 @@ PUSH_RULES: Final[Mapping[str, Rule]] = {
     "max_reconsume_times": _RETRIES,
     "handler": FUNCTION.or_none(),
     "handler_batch": Rule(
-        lambda value: is_whole(value) and 1 <= value <= 1024, "must be a whole number of messages from 1 to 1024"
+        lambda value: is_whole(value) and 1 <= value <= 1024,
+        "must be a whole number of messages from 1 to 1024",
     ).or_none(),
     "consume_from": _CONSUME_FROM,
     "ordered": SWITCH,
@@ -55,13 +62,15 @@ PUSH_RULES: Final[Mapping[str, Rule]] = {
     "consume_timeout": SECONDS,
     "broadcast": SWITCH,
     "offsets_directory": Rule(
-        lambda value: isinstance(value, str | os.PathLike) and bool(str(value)), "must be the path of a directory"
+        lambda value: isinstance(value, str | os.PathLike) and bool(str(value)),
+        "must be the path of a directory",
     ).or_none(),
     "allocation": _ALLOCATION,
     "close_timeout": SECONDS_OR_0,
     "client_rebalance": SWITCH,
     "pull_batch": Rule(
-        lambda value: is_whole(value) and 1 <= value <= 1024, "must be a whole number of messages from 1 to 1024"
+        lambda value: is_whole(value) and 1 <= value <= 1024,
+        "must be a whole number of messages from 1 to 1024",
     ),
     "queue_messages_max": whole_from(1, " of messages"),
     "queue_bytes_max": _BYTES,
@@ -71,18 +80,29 @@ PUSH_RULES: Final[Mapping[str, Rule]] = {
     "disk": Rule(_is_disk, "is no turbopump.store.disk.Disk").or_none(),
 }
 POLL_RULES: Final[Mapping[str, Rule]] = {
-    "timeout": Rule(lambda value: is_number(value) and value <= float("inf"), "must be a number of seconds (inf: without end)"),
+    "timeout": Rule(
+        lambda value: is_number(value) and value <= float("inf"),
+        "must be a number of seconds (inf: without end)",
+    ),
     "max_messages": whole_from(1),
 }
-RECEIVE_RULES: Final[Mapping[str, Rule]] = {"max_messages": whole_from(1), "invisible_seconds": SECONDS, "timeout": TIMEOUT}
+RECEIVE_RULES: Final[Mapping[str, Rule]] = {
+    "max_messages": whole_from(1),
+    "invisible_seconds": SECONDS,
+    "timeout": TIMEOUT,
+}
 INVISIBLE_RULES: Final[Mapping[str, Rule]] = {"seconds": SECONDS}
 COMMIT_RULES: Final[Mapping[str, Rule]] = {
-    "offset": Rule(lambda value: is_whole(value) and 0 <= value < 2**63, "must be a whole number, a place in the queue")
+    "offset": Rule(
+        lambda value: is_whole(value) and 0 <= value < 2**63,
+        "must be a whole number, a place in the queue",
+    )
 }
 TAKE_RULES: Final[Mapping[str, Rule]] = {"count": whole_from(1, " of messages")}
 QUEUE_RULES: Final[Mapping[str, Rule]] = {
     "queue": Rule(
-        lambda value: isinstance(value, MessageQueue), "is no MessageQueue: take one of `await consumer.queues(topic)`"
+        lambda value: isinstance(value, MessageQueue),
+        "is no MessageQueue: take one of `await consumer.queues(topic)`",
     )
 }
 PULL_RULES: Final[Mapping[str, Rule]] = {
@@ -93,7 +113,8 @@ PULL_RULES: Final[Mapping[str, Rule]] = {
 }
 SIMPLE_RULES: Final[Mapping[str, Rule]] = {
     "consume_from": Rule(
-        lambda value: isinstance(value, ConsumeFrom), "must be ConsumeFrom.LAST or ConsumeFrom.FIRST: brokers know no time here"
+        lambda value: isinstance(value, ConsumeFrom),
+        "must be ConsumeFrom.LAST or ConsumeFrom.FIRST: brokers know no time here",
     ),
     "ordered": SWITCH,
     "max_reconsume_times": _RETRIES,
@@ -107,7 +128,8 @@ LITE_PULL_RULES: Final[Mapping[str, Rule]] = {
     "messages_max": whole_from(1, " of messages"),
     "allocation": _ALLOCATION,
 }
-"""``group``, ``topic``, ``tags``, ``trace``, where it lives and how it pops are checked where they are used."""
+"""``group``, ``topic``, ``tags``, ``trace``, where it lives and how it pops are checked where they
+are used."""
 
 
 def check_batches(handler: object, handler_batch: int | None) -> None:
@@ -116,10 +138,13 @@ def check_batches(handler: object, handler_batch: int | None) -> None:
         return
     if handler is None:
         raise ConfigError(
-            f"handler_batch={handler_batch} without handler=… is of no use: give a handler, or take(count) messages yourself"
+            f"handler_batch={handler_batch} without handler=… is of no use: give a handler, or "
+            "take(count) messages yourself"
         )
     if getattr(handler, ONE_BY_ONE, False):
         raise ConfigError(
-            f"handler_batch={handler_batch} gives lists, and an IdempotentConsumer wraps handlers of single messages: leave "
-            "handler_batch out, or go through the list in a handler of your own, each with idempotent.handling(message)"
+            f"handler_batch={handler_batch} gives lists, and an IdempotentConsumer wraps "
+            "handlers of single messages: leave "
+            "handler_batch out, or go through the list in a handler of your own, each with "
+            "idempotent.handling(message)"
         )

@@ -1,6 +1,8 @@
-"""What is noted of a consumer's messages, from when they are taken to when they are settled: statistics always, traces if wanted.
+"""What is noted of a consumer's messages, from when they are taken to when they are settled:
+statistics always, traces if wanted.
 
-One rule: noting changes nothing of what becomes of a message. It must not know queues, offsets or brokers.
+One rule: noting changes nothing of what becomes of a message. It must not know queues, offsets or
+brokers.
 """
 
 from __future__ import annotations
@@ -67,7 +69,8 @@ class Consumption:
                 self._loop.call_soon_threadsafe(self._traces.began_all, messages)
 
     def ended(self, message: Delivery, statistics: TopicStatistics, *, ok: bool) -> float:
-        """It is dealt with, or has failed; when that is. Notes nothing of a message that nobody had taken."""
+        """It is dealt with, or has failed; when that is. Notes nothing of a message that nobody had
+        taken."""
         now = self._now()
         if message.taken:
             seconds = now - message.taken_at if message.handled_s is None else message.handled_s

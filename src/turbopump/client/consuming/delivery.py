@@ -1,6 +1,8 @@
-"""A message in a consumer's hands: what the broker stored, and how to say that it is done or wanted again.
+"""A message in a consumer's hands: what the broker stored, and how to say that it is done or wanted
+again.
 
-One rule: the first word counts; a message is settled once per delivery. It must not know queues or offsets: it tells its owner.
+One rule: the first word counts; a message is settled once per delivery. It must not know queues or
+offsets: it tells its owner.
 """
 
 from __future__ import annotations
@@ -15,13 +17,17 @@ from turbopump.message.message import ReceivedMessage
 
 RETRY_RULES: Final[Mapping[str, Rule]] = {
     "delay": Rule(
-        lambda value: is_number(value) and -(2**31) < value < 2**31, "must be a number of seconds, or a timedelta"
+        lambda value: is_number(value) and -(2**31) < value < 2**31,
+        "must be a number of seconds, or a timedelta",
     ).or_none(),
     "level": Rule(
         lambda value: is_whole(value) and -(2**31) <= value < 2**31,
-        "must be a whole number: a delay level, 0 for one that grows with each attempt, -1 for a dead letter at once",
+        "must be a whole number: a delay level, 0 for one that grows with each attempt, -1 for a "
+        "dead letter at once",
     ),
-    "reason": Rule(lambda value: isinstance(value, BaseException | str), "must be text or an exception").or_none(),
+    "reason": Rule(
+        lambda value: isinstance(value, BaseException | str), "must be text or an exception"
+    ).or_none(),
 }
 
 
@@ -43,12 +49,23 @@ class Owner(Protocol):
 
 
 class Delivery(ReceivedMessage):
-    """A received message with ``done()`` and ``retry()``. ``attempt`` counts its deliveries to this group, from 1.
+    """A received message with ``done()`` and ``retry()``. ``attempt`` counts its deliveries to this
+    group, from 1.
 
     ``topic`` is the one it was first sent to, also when it comes by way of the group's retry topic.
     """
 
-    __slots__ = ("_owner", "again", "attempt", "cause", "handled_s", "settled", "taken", "taken_at", "trace")
+    __slots__ = (
+        "_owner",
+        "again",
+        "attempt",
+        "cause",
+        "handled_s",
+        "settled",
+        "taken",
+        "taken_at",
+        "trace",
+    )
 
     _owner: Owner
     attempt: int
@@ -80,13 +97,19 @@ class Delivery(ReceivedMessage):
         self.deliver(self._owner, self.attempt + 1)
 
     def left(self) -> None:
-        """For whoever took it: it is put down and not settled, and goes back to nobody, since it is not wanted."""
+        """For whoever took it: it is put down and not settled, and goes back to nobody, since it is
+        not wanted."""
         self.taken = False
         self._owner.delivery_left(self)
 
     def goes_with(self, other: Delivery) -> bool:
-        """Whether one call of a handler may be about both: they are of one queue, and were sent to one topic."""
-        return self._owner is other._owner and self.queue_id == other.queue_id and self.topic == other.topic
+        """Whether one call of a handler may be about both: they are of one queue, and were sent to
+        one topic."""
+        return (
+            self._owner is other._owner
+            and self.queue_id == other.queue_id
+            and self.topic == other.topic
+        )
 
     @property
     def failure(self) -> str | None:
@@ -95,22 +118,30 @@ class Delivery(ReceivedMessage):
 
     @property
     def wanted(self) -> bool:
-        """Whether it still makes sense to handle it: nobody has settled it, and its queue is still ours."""
+        """Whether it still makes sense to handle it: nobody has settled it, and its queue is still
+        ours."""
         return not self.settled and not self._owner.dropped
 
     def done(self) -> None:
-        """It has been dealt with and may be committed, whatever happens next. A second word about this delivery is ignored."""
+        """It has been dealt with and may be committed, whatever happens next. A second word about
+        this delivery is ignored."""
         if not self.settled:
             self.settled = True
             self._owner.delivery_done(self)
 
     def retry(
-        self, delay: float | timedelta | None = None, *, level: int = 0, reason: BaseException | str | None = None
+        self,
+        delay: float | timedelta | None = None,
+        *,
+        level: int = 0,
+        reason: BaseException | str | None = None,
     ) -> None:
-        """Have it again. It is sent back to the broker, which delivers it to the group again after a delay that grows with each attempt (or
-        that of ``level``), and makes it a dead letter after the last attempt (or at once, for ``level=-1``). With ``delay``, in seconds (or
-        a timedelta), it stays here, is delivered again by this consumer, and holds the queue's offset until it is done. ``reason`` is told
-        to operators (traces, ``turbopump dlq show``). Raises ConfigError for what is none of these."""
+        """Have it again. It is sent back to the broker, which delivers it to the group again after
+        a delay that grows with each attempt (or that of ``level``), and makes it a dead letter
+        after the last attempt (or at once, for ``level=-1``). With ``delay``, in seconds (or a
+        timedelta), it stays here, is delivered again by this consumer, and holds the queue's offset
+        until it is done. ``reason`` is told to operators (traces, ``turbopump dlq show``). Raises
+        ConfigError for what is none of these."""
         delay = checked_delay(delay, level, reason)
         if not self.settled:
             self.settled = self.again = True
@@ -121,18 +152,24 @@ class Delivery(ReceivedMessage):
 
     @property
     def given_back_late(self) -> bool:
-        """Whether it was settled because its handler did not end, which has not said itself that it failed."""
+        """Whether it was settled because its handler did not end, which has not said itself that it
+        failed."""
         return self.settled and isinstance(self.cause, LateHandlerError)
 
 
 class Retry:
-    """What a handler returns to have the message again: ``return Retry()``, ``Retry(level=5)``, ``Retry(delay=30)`` or
-    ``Retry(reason="no stock")``. See ``Delivery.retry``. Raises ConfigError for what is no delay, level or reason."""
+    """What a handler returns to have the message again: ``return Retry()``, ``Retry(level=5)``,
+    ``Retry(delay=30)`` or ``Retry(reason="no stock")``. See ``Delivery.retry``. Raises ConfigError
+    for what is no delay, level or reason."""
 
     __slots__ = ("delay", "level", "reason")
 
     def __init__(
-        self, delay: float | timedelta | None = None, *, level: int = 0, reason: BaseException | str | None = None
+        self,
+        delay: float | timedelta | None = None,
+        *,
+        level: int = 0,
+        reason: BaseException | str | None = None,
     ) -> None:
         self.delay = checked_delay(delay, level, reason)
         self.level = level
@@ -144,9 +181,12 @@ def is_retry(result: object) -> bool:
     return isinstance(result, Retry) or (isinstance(result, type) and issubclass(result, Retry))
 
 
-def checked_delay(delay: float | timedelta | None, level: int, reason: BaseException | str | None) -> float | None:
+def checked_delay(
+    delay: float | timedelta | None, level: int, reason: BaseException | str | None
+) -> float | None:
     """The delay in seconds. Raises ConfigError if one of the three cannot be meant."""
-    if delay is None and reason is None and level.__class__ is int and -2 < level < 100:  # nearly always
+    # nearly always
+    if delay is None and reason is None and level.__class__ is int and -2 < level < 100:
         return None
     if isinstance(delay, timedelta):
         delay = delay.total_seconds()

@@ -1,8 +1,11 @@
-"""Messages of one queue that a handler gets with one call: what the call's end says is said of each that was not settled by itself.
+"""Messages of one queue that a handler gets with one call: what the call's end says is said of each
+that was not settled by itself.
 
-One rule: each message is settled once, and the first word counts. In order, what lies behind a message that is wanted again is wanted again
-with it. It must not know queues or offsets: each message tells its owner.
-Source: apache/rocketmq ``ConsumeMessageConcurrentlyService.processConsumeResult``, ``ConsumeMessageOrderlyService.checkReconsumeTimes``.
+One rule: each message is settled once, and the first word counts. In order, what lies behind a
+message that is wanted again is wanted again with it. It must not know queues or offsets: each
+message tells its owner. Source: apache/rocketmq
+``ConsumeMessageConcurrentlyService.processConsumeResult``,
+``ConsumeMessageOrderlyService.checkReconsumeTimes``.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ BatchHandler = Callable[[list[Delivery]], object]
 
 
 class DeliveryBatch:
-    """``messages`` in the order of their queue, at least one. ``ordered``: the queue is handled in order."""
+    """``messages`` in the order of their queue, at least one. ``ordered``: the queue is handled in
+    order."""
 
     __slots__ = ("_ordered", "messages")
 
@@ -46,7 +50,8 @@ class DeliveryBatch:
 
     @property
     def handled_s(self) -> float | None:
-        """How long the handler took, if it ran in a thread: it counts for those that are settled afterwards."""
+        """How long the handler took, if it ran in a thread: it counts for those that are settled
+        afterwards."""
         return self.messages[0].handled_s
 
     @handled_s.setter
@@ -62,7 +67,8 @@ class DeliveryBatch:
                 message.left()
 
     def done(self) -> None:
-        """Those that are not settled have been dealt with; in order, those behind one that is wanted again come again with it."""
+        """Those that are not settled have been dealt with; in order, those behind one that is
+        wanted again come again with it."""
         again = False
         for message in self.messages:
             if message.settled:
@@ -72,7 +78,13 @@ class DeliveryBatch:
             else:
                 message.done()
 
-    def retry(self, delay: float | None = None, *, level: int = 0, reason: BaseException | str | None = None) -> None:
+    def retry(
+        self,
+        delay: float | None = None,
+        *,
+        level: int = 0,
+        reason: BaseException | str | None = None,
+    ) -> None:
         """Those that are not settled are wanted again, as ``Delivery.retry`` says."""
         for message in self.messages:
             message.retry(delay, level=level, reason=reason)
@@ -92,10 +104,12 @@ def called_with_lists(handler: BatchHandler) -> Callable[[Handled], object]:
 
 
 def keys_of(handled: Handled) -> str:
-    """What a line of the log says of it: for a batch how many are not settled, and which is the first of them."""
+    """What a line of the log says of it: for a batch how many are not settled, and which is the
+    first of them."""
     if isinstance(handled, Delivery):
         return (
-            f"msg_id={handled.msg_id} topic={handled.topic} queue={handled.broker_name}:{handled.queue_id} "
+            f"msg_id={handled.msg_id} topic={handled.topic} "
+            f"queue={handled.broker_name}:{handled.queue_id} "
             f"offset={handled.queue_offset} attempt={handled.attempt}"
         )
     unsettled = [message for message in handled.messages if not message.settled] or handled.messages

@@ -1,7 +1,8 @@
-"""One message, given to a consumer's handler by an operator: what the handler makes of it, and nothing else.
+"""One message, given to a consumer's handler by an operator: what the handler makes of it, and
+nothing else.
 
-One rule: it counts for no offset and comes from no queue of ours; what the handler says is told to whoever asked. Source: apache/rocketmq
-``ConsumeMessageConcurrentlyService.consumeMessageDirectly``.
+One rule: it counts for no offset and comes from no queue of ours; what the handler says is told to
+whoever asked. Source: apache/rocketmq ``ConsumeMessageConcurrentlyService.consumeMessageDirectly``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from turbopump.protocol.bodies.running import ConsumeMessageDirectlyResult, Cons
 
 
 class _Nobody:
-    """The owner of a message that comes from no queue. ``wanted_again``: the handler asked for it before it ended."""
+    """The owner of a message that comes from no queue. ``wanted_again``: the handler asked for it
+    before it ended."""
 
     dropped = False
     wanted_again = False
@@ -41,16 +43,22 @@ async def consume_directly(
     try:
         returned = await call(message)
     except Exception as error:
-        result, remark = ConsumeResult.CR_THROW_EXCEPTION, "".join(format_exception_only(error)).strip()
+        result, remark = (
+            ConsumeResult.CR_THROW_EXCEPTION,
+            "".join(format_exception_only(error)).strip(),
+        )
     else:
         again = owner.wanted_again or is_retry(returned)
         result = ConsumeResult.CR_LATER if again else ConsumeResult.CR_SUCCESS
     spent = int((clock.monotonic() - started) * 1000)
-    return ConsumeMessageDirectlyResult(order=ordered, consume_result=result, remark=remark, spent_time_mills=spent)
+    return ConsumeMessageDirectlyResult(
+        order=ordered, consume_result=result, remark=remark, spent_time_mills=spent
+    )
 
 
 def without_handler(kind: str) -> ConsumeMessageDirectlyResult:
     """The answer of a consumer whose user takes messages by himself."""
     return ConsumeMessageDirectlyResult(
-        consume_result=ConsumeResult.CR_THROW_EXCEPTION, remark=f"this {kind} has no handler that a message could be given to"
+        consume_result=ConsumeResult.CR_THROW_EXCEPTION,
+        remark=f"this {kind} has no handler that a message could be given to",
     )

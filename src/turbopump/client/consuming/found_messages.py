@@ -1,4 +1,5 @@
-"""What brokers found, put together: checked, compared with what was asked, and in order. It must not know how they were asked."""
+"""What brokers found, put together: checked, compared with what was asked, and in order. It must
+not know how they were asked."""
 
 from __future__ import annotations
 
@@ -23,8 +24,9 @@ Time = int | datetime
 
 
 class FoundMessages(msgspec.Struct, frozen=True):
-    """``messages``, oldest first. ``missing``: brokers (or queues) that could not be asked, and why: there may be more messages there.
-    ``remarks``: what brokers that found nothing by a key say about it: that it is damaged, that they keep no index."""
+    """``messages``, oldest first. ``missing``: brokers (or queues) that could not be asked, and
+    why: there may be more messages there. ``remarks``: what brokers that found nothing by a key say
+    about it: that it is damaged, that they keep no index."""
 
     messages: Sequence[ReceivedMessage]
     missing: Mapping[str, str]
@@ -51,13 +53,23 @@ def good_messages(body: bytes, broker_name: str, address: str) -> list[ReceivedM
     messages = []
 
     def on_damage(entry: DamagedEntry) -> None:
-        log.error("damaged message not handed over broker=%s address=%s cause=%s", broker_name, address, entry.fault)
+        log.error(
+            "damaged message not handed over broker=%s address=%s cause=%s",
+            broker_name,
+            address,
+            entry.fault,
+        )
 
     for entry in good_entries(body, on_damage):
         try:
             message = decode_entry(entry, check_crc=False)
         except StoredMessageError as error:
-            log.error("damaged message not handed over broker=%s address=%s cause=%s", broker_name, address, error)
+            log.error(
+                "damaged message not handed over broker=%s address=%s cause=%s",
+                broker_name,
+                address,
+                error,
+            )
             continue
         message.broker_name = broker_name
         messages.append(message)
@@ -66,7 +78,10 @@ def good_messages(body: bytes, broker_name: str, address: str) -> list[ReceivedM
 
 def is_meant(message: ReceivedMessage, request: QueryMessage, begin_ms: int) -> bool:
     """Whether a message is what the request, at ``begin_ms`` or later, asked for."""
-    if message.topic != request.topic or not begin_ms <= message.store_timestamp <= request.end_timestamp:
+    if (
+        message.topic != request.topic
+        or not begin_ms <= message.store_timestamp <= request.end_timestamp
+    ):
         return False
     if request.unique_key:
         return message.properties.get(UNIQ_KEY) == request.key
@@ -75,7 +90,14 @@ def is_meant(message: ReceivedMessage, request: QueryMessage, begin_ms: int) -> 
 
 def in_order(messages: Iterable[ReceivedMessage]) -> list[ReceivedMessage]:
     """By store time, oldest first."""
-    return sorted(messages, key=lambda message: (message.store_timestamp, message.broker_name, message.commit_log_offset))
+    return sorted(
+        messages,
+        key=lambda message: (
+            message.store_timestamp,
+            message.broker_name,
+            message.commit_log_offset,
+        ),
+    )
 
 
 def as_ms(time: Time | None, default: int) -> int:

@@ -1,7 +1,9 @@
-"""Running a plain function on messages, in threads: a thread that has begun goes on with the next message that is ready, and the next.
+"""Running a plain function on messages, in threads: a thread that has begun goes on with the next
+message that is ready, and the next.
 
-One rule: a message is taken at the moment its handler begins, by the thread that runs it: none waits behind another that is slow while a
-thread is idle. What became of messages is told to the loop together. It must not know offsets or queues.
+One rule: a message is taken at the moment its handler begins, by the thread that runs it: none
+waits behind another that is slow while a thread is idle. What became of messages is told to the
+loop together. It must not know offsets or queues.
 """
 
 from __future__ import annotations
@@ -19,7 +21,13 @@ from typing import Any, Final, NamedTuple
 
 from turbopump.client.consuming.delivery import Delivery
 from turbopump.client.consuming.delivery_batch import Handled
-from turbopump.client.consuming.handling import COMES_AGAIN, cancelled, failed, settle, tell_going_on
+from turbopump.client.consuming.handling import (
+    COMES_AGAIN,
+    cancelled,
+    failed,
+    settle,
+    tell_going_on,
+)
 from turbopump.client.consuming.ready_batches import ReadyBatches
 from turbopump.client.consuming.ready_messages import TURN_MAX_S, ReadyMessages
 from turbopump.client.function_failure import awaited, failure_of, meant
@@ -28,15 +36,19 @@ from turbopump.client.user_function import in_pool
 log = logging.getLogger(__name__)
 
 SLOW_S: Final = 0.00005
-"""A handler that takes longer gets a thread for each message that is ready; for others to begin a thread costs as much as the handler."""
+"""A handler that takes longer gets a thread for each message that is ready; for others to begin a
+thread costs as much as the handler."""
 NOTED_MAX_S: Final = 5 * SLOW_S
-"""What a call counts at most in the mean: one that was held up by the machine, or by the loop, says little of the handler."""
+"""What a call counts at most in the mean: one that was held up by the machine, or by the loop, says
+little of the handler."""
 WEIGHT: Final = 1 / 32
 """Of the newest call in the mean."""
 LOOK_AGAIN_S: Final = 0.001
-"""So long messages wait at most for a thread that turns out to be busy with a slow one; then others begin, twice as many each time."""
+"""So long messages wait at most for a thread that turns out to be busy with a slow one; then others
+begin, twice as many each time."""
 RUN_MAX_S: Final = 0.1
-"""A thread that always finds a message ready goes back so often: operators' messages wait for it, and the end of the process."""
+"""A thread that always finds a message ready goes back so often: operators' messages wait for it,
+and the end of the process."""
 
 
 class _Outcome(NamedTuple):
@@ -47,8 +59,8 @@ class _Outcome(NamedTuple):
 
 
 class _Run:
-    """One thread's work on message after message. ``begun``: it has looked for its first. ``message``: it is being handled, in ``thread``
-    unless that has returned a coroutine."""
+    """One thread's work on message after message. ``begun``: it has looked for its first.
+    ``message``: it is being handled, in ``thread`` unless that has returned a coroutine."""
 
     __slots__ = ("begun", "message", "thread")
 
@@ -59,8 +71,9 @@ class _Run:
 
 
 class HandlerThreads:
-    """``concurrency`` calls of ``handler`` at once, or as many as ``resize`` says since, each with what ``ready`` hands out: a message, or
-    a batch. ``fate``: what becomes of messages that fail."""
+    """``concurrency`` calls of ``handler`` at once, or as many as ``resize`` says since, each with
+    what ``ready`` hands out: a message, or a batch. ``fate``: what becomes of messages that
+    fail."""
 
     def __init__(
         self,
@@ -85,7 +98,8 @@ class HandlerThreads:
         self._mean_s = NOTED_MAX_S
         self._going = self._abandoned = self._over = False
 
-    # --- on the loop ---------------------------------------------------------------------------------------------------------
+    # --- on the loop
+    # ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to take messages."""
@@ -94,7 +108,8 @@ class HandlerThreads:
         self._look()
 
     def resize(self, concurrency: int) -> None:
-        """So many at once from now on: more begin at once, those that are too many end with their messages."""
+        """So many at once from now on: more begin at once, those that are too many end with their
+        messages."""
         if concurrency > self.concurrency:
             before, self._threads = self._threads, _threads(concurrency)
             before.shutdown(wait=False)  # what runs in it, or was handed to it, is finished
@@ -107,12 +122,15 @@ class HandlerThreads:
 
     def has(self, task: asyncio.Task[object], thread: int | None) -> bool:
         """Whether the handler is running in this task, or in this thread."""
-        return task in self._runs.values() or any(run.thread == thread is not None for run in self._runs)
+        return task in self._runs.values() or any(
+            run.thread == thread is not None for run in self._runs
+        )
 
     async def stop(self, patience: float) -> None:
-        """Let the handlers that run now finish, ``patience`` seconds at most; what later ones say does not count. A coroutine that one has
-        returned is cancelled then, and left after as long again if it goes on all the same. The messages that wait must have been closed
-        before, so that no new ones begin."""
+        """Let the handlers that run now finish, ``patience`` seconds at most; what later ones say
+        does not count. A coroutine that one has returned is cancelled then, and left after as long
+        again if it goes on all the same. The messages that wait must have been closed before, so
+        that no new ones begin."""
         self._going = False
         if self._timer is not None:
             self._timer.cancel()
@@ -122,14 +140,24 @@ class HandlerThreads:
                 self._collect()
             self._abandoned = True
             if late:
-                log.warning("handlers left alone at close, their messages will be delivered again count=%d", len(late))
+                log.warning(
+                    "handlers left alone at close, their messages will be delivered again count=%d",
+                    len(late),
+                )
                 go_on = await cancelled(late, patience)
                 self._over = True
-                tell_going_on([message for run, task in self._runs.items() if task in go_on and (message := run.message)])
+                tell_going_on(
+                    [
+                        message
+                        for run, task in self._runs.items()
+                        if task in go_on and (message := run.message)
+                    ]
+                )
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def call(self, message: Delivery) -> object:
-        """Run the handler once, beside the others; what it returns. Raises what it raises, as ``failure_of`` says."""
+        """Run the handler once, beside the others; what it returns. Raises what it raises, as
+        ``failure_of`` says."""
         result = await in_pool(self._threads, self._handler, message)
         return meant(await awaited(result) if inspect.isawaitable(result) else result)
 
@@ -147,11 +175,16 @@ class HandlerThreads:
             self._timer = self._loop.call_later(LOOK_AGAIN_S, self._look_again)
 
     def _look_again(self) -> None:
-        """If messages still wait and no thread gets on, others are needed, however fast the handler was so far."""
+        """If messages still wait and no thread gets on, others are needed, however fast the handler
+        was so far."""
         self._timer = None
         handled = self._collected + len(self._outcomes) - self._collected_before
         if handled <= len(self._runs) and self._going:
-            self._begin(min(max(len(self._runs), 1), self._ready.waiting, self.concurrency - len(self._runs)))
+            self._begin(
+                min(
+                    max(len(self._runs), 1), self._ready.waiting, self.concurrency - len(self._runs)
+                )
+            )
         self._look()
 
     def _begin(self, count: int) -> None:
@@ -165,11 +198,14 @@ class HandlerThreads:
                 elif not self._runs:
                     raise
                 return  # there are no more threads to be had: those that run go on
-            task = self._runs[run] = self._loop.create_task(self._follow(run, left), name="turbopump handler thread")
+            task = self._runs[run] = self._loop.create_task(
+                self._follow(run, left), name="turbopump handler thread"
+            )
             task.add_done_callback(lambda _, run=run: self._ended(run))  # type: ignore[misc]
 
     async def _follow(self, run: _Run, left: Awaitable[_Outcome | None]) -> None:
-        """Until it has ended. A plain function may return a coroutine, such as a lambda round one: that is awaited here."""
+        """Until it has ended. A plain function may return a coroutine, such as a lambda round one:
+        that is awaited here."""
         outcome = await left
         if outcome is None:
             return
@@ -206,14 +242,17 @@ class HandlerThreads:
                     settle(message, result, self._fate)
         finally:
             self._mean_s = mean
-            if outcomes and not self._abandoned:  # other work has its turn, or a message could not be settled
+            # other work has its turn, or a message could not be settled
+            if outcomes and not self._abandoned:
                 self._told = True
                 self._loop.call_soon(self._collect)
 
-    # --- in a thread ---------------------------------------------------------------------------------------------------------
+    # --- in a thread
+    # ----------------------------------------------------------------------------------------------
 
     def _work(self, run: _Run) -> _Outcome | None:
-        """Handle messages while there are any. What it returns is still to be awaited; it counts as being handled until then."""
+        """Handle messages while there are any. What it returns is still to be awaited; it counts as
+        being handled until then."""
         ready, handler, runs = self._ready, self._handler, self._runs
         result: object
         run.thread = get_ident()

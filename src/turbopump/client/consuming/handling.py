@@ -1,8 +1,8 @@
-"""Running a user's handler on messages, a coroutine function: how many at once, and what its end means. (Plain functions:
-``handler_threads.py``.)
+"""Running a user's handler on messages, a coroutine function: how many at once, and what its end
+means. (Plain functions: ``handler_threads.py``.)
 
-One rule: a handler that returns has succeeded, whatever it returns, unless that is ``Retry``; an exception is a failure. It must not
-know offsets or queues.
+One rule: a handler that returns has succeeded, whatever it returns, unless that is ``Retry``; an
+exception is a failure. It must not know offsets or queues.
 """
 
 from __future__ import annotations
@@ -26,16 +26,18 @@ Handler = Callable[[Delivery], object]
 COMES_AGAIN: Final = "will be delivered again"
 """What mostly becomes of a message that failed."""
 REPLACE_S: Final = 1.0
-"""A worker that somebody else ended is replaced after so long: mostly everything is being cancelled, and the loop ends before."""
+"""A worker that somebody else ended is replaced after so long: mostly everything is being
+cancelled, and the loop ends before."""
 CANCELLED_S: Final = 1.0
-"""So long a handler that a close has cancelled may take to end, however short the close's patience is."""
+"""So long a handler that a close has cancelled may take to end, however short the close's patience
+is."""
 NAMED_MAX: Final = 5
 """Messages that a line of the log names."""
 
 
 class HandlerPool:
-    """``concurrency`` workers, or as many as ``resize`` says since. ``handler`` is called with what ``ready`` hands out: a message, or a
-    batch. ``fate``: what becomes of messages that fail."""
+    """``concurrency`` workers, or as many as ``resize`` says since. ``handler`` is called with what
+    ``ready`` hands out: a message, or a batch. ``fate``: what becomes of messages that fail."""
 
     def __init__(
         self,
@@ -61,7 +63,8 @@ class HandlerPool:
         self._fill()
 
     def resize(self, concurrency: int) -> None:
-        """So many at once from now on: more begin at once, those that are too many end with their messages."""
+        """So many at once from now on: more begin at once, those that are too many end with their
+        messages."""
         self.concurrency = concurrency
         if self._started and not self._stopping:
             self._fill()
@@ -85,20 +88,26 @@ class HandlerPool:
         return task in self._tasks
 
     async def stop(self, patience: float) -> None:
-        """Let the handlers that run now finish, ``patience`` seconds at most; then cancel them. Those that go on all the same are left
-        after as long again, and what they say later does not count. The messages that wait must have been closed before, so that no new
-        ones begin."""
+        """Let the handlers that run now finish, ``patience`` seconds at most; then cancel them.
+        Those that go on all the same are left after as long again, and what they say later does not
+        count. The messages that wait must have been closed before, so that no new ones begin."""
         self._stopping = True
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=patience)
             if late:
-                log.warning("handlers cancelled at close, their messages will be delivered again count=%d", len(late))
+                log.warning(
+                    "handlers cancelled at close, their messages will be delivered again count=%d",
+                    len(late),
+                )
                 go_on = await cancelled(late, patience)
                 self._abandoned = True
-                tell_going_on([message for task in go_on if (message := self._in_hand.get(task)) is not None])
+                tell_going_on(
+                    [message for task in go_on if (message := self._in_hand.get(task)) is not None]
+                )
 
     async def call(self, message: Delivery) -> object:
-        """Run the handler once, beside the others; what it returns. Raises what it raises, as ``failure_of`` says."""
+        """Run the handler once, beside the others; what it returns. Raises what it raises, as
+        ``failure_of`` says."""
         return meant(await awaited(self._call(message)))
 
     async def _work(self) -> None:
@@ -123,7 +132,8 @@ class HandlerPool:
             except asyncio.CancelledError as error:
                 if this.cancelling() > cancels:
                     raise
-                failed(message, error, self._fate)  # something that it awaited was cancelled, not this worker
+                # something that it awaited was cancelled, not this worker
+                failed(message, error, self._fate)
             except GeneratorExit:  # the loop has ended
                 raise
             except BaseException as error:
@@ -142,7 +152,11 @@ class HandlerPool:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         message = self._in_hand.pop(task, None)
-        error = asyncio.CancelledError("its worker was cancelled") if task.cancelled() else task.exception()
+        error = (
+            asyncio.CancelledError("its worker was cancelled")
+            if task.cancelled()
+            else task.exception()
+        )
         if message is not None and (message.settled or not message.taken):
             message = None
         if error is not None and task in self._tasks and not self._stopping:
@@ -157,14 +171,20 @@ class HandlerPool:
             if message is not None:
                 message.left()
             return
-        log.error("a worker of the handler was ended from outside, another takes its place cause=%r", error)
+        log.error(
+            "a worker of the handler was ended from outside, another takes its place cause=%r",
+            error,
+        )
         if message is not None:
             failed(message, error, self._fate)
         self._fill()
 
 
-async def cancelled(tasks: Collection[asyncio.Task[None]], patience: float) -> set[asyncio.Task[None]]:
-    """Cancel these; which of them go on all the same, after ``patience`` seconds, or a second if that is longer."""
+async def cancelled(
+    tasks: Collection[asyncio.Task[None]], patience: float
+) -> set[asyncio.Task[None]]:
+    """Cancel these; which of them go on all the same, after ``patience`` seconds, or a second if
+    that is longer."""
     for task in tasks:
         task.cancel()
     _, go_on = await asyncio.wait(tasks, timeout=max(patience, CANCELLED_S))
@@ -175,7 +195,8 @@ def tell_going_on(messages: Sequence[Handled]) -> None:
     """What the handlers have in hand that a close cannot end."""
     if messages:
         log.warning(
-            "handlers go on though the close has cancelled them, their messages will be delivered again count=%d %s%s",
+            "handlers go on though the close has cancelled them, their messages will be "
+            "delivered again count=%d %s%s",
             *(len(messages), "; ".join(keys_of(message) for message in messages[:NAMED_MAX])),
             "; …" if len(messages) > NAMED_MAX else "",
         )
@@ -203,5 +224,8 @@ def settle(message: Handled, result: object, fate: str) -> None:
 
 
 def is_coroutine_function(handler: Callable[..., object]) -> bool:
-    """Whether calling it gives a coroutine: an ``async def``, a partial of one, or an object with an ``async def __call__``."""
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
+    """Whether calling it gives a coroutine: an ``async def``, a partial of one, or an object with
+    an ``async def __call__``."""
+    if inspect.iscoroutinefunction(handler):
+        return True
+    return inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004

@@ -1,7 +1,8 @@
-"""Messages whose handlers do not come back: after a while each is given back to its broker, so that its queue goes on.
+"""Messages whose handlers do not come back: after a while each is given back to its broker, so that
+its queue goes on.
 
-One rule: whoever handles such a message is not disturbed, and nothing it says of it later counts. It must not know queues or offsets.
-Source: apache/rocketmq ``ProcessQueue.cleanExpiredMsg``.
+One rule: whoever handles such a message is not disturbed, and nothing it says of it later counts.
+It must not know queues or offsets. Source: apache/rocketmq ``ProcessQueue.cleanExpiredMsg``.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ LEVEL: Final = 3
 
 
 async def give_back_late(in_hand: Callable[[], Iterable[Handled]], timeout: float) -> None:
-    """For ever: of what handlers have ``in_hand``, give back what has been there for ``timeout`` seconds."""
+    """For ever: of what handlers have ``in_hand``, give back what has been there for ``timeout``
+    seconds."""
     loop = asyncio.get_running_loop()
     while True:
         now = loop.time()
@@ -39,7 +41,10 @@ async def give_back_late(in_hand: Callable[[], Iterable[Handled]], timeout: floa
 
 def _give_back(message: Handled, seconds: float) -> None:
     log.warning(
-        "handler has not ended for %.0f s, its message is given back, what it says later does not count %s",
+        "handler has not ended for %.0f s, its message is given back, what it says later does "
+        "not count %s",
         *(seconds, keys_of(message)),
     )
-    message.retry(level=LEVEL, reason=LateHandlerError(f"its handler had not ended after {seconds:.0f} s"))
+    message.retry(
+        level=LEVEL, reason=LateHandlerError(f"its handler had not ended after {seconds:.0f} s")
+    )

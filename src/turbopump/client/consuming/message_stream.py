@@ -1,7 +1,7 @@
 """``async for message in consumer``: one message at a time, done when the next is asked for.
 
-One rule: a message that its reader leaves behind (``break``, an exception) is not done; it goes back to the others that wait. It must
-not know where messages come from.
+One rule: a message that its reader leaves behind (``break``, an exception) is not done; it goes
+back to the others that wait. It must not know where messages come from.
 """
 
 from __future__ import annotations

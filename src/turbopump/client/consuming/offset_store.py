@@ -1,6 +1,7 @@
 """Where a group stands in each queue, and where a queue begins and ends, as the brokers keep it.
 
-One rule: an offset is the index of the next message wanted. It must not know why an offset is committed, or which queues are ours.
+One rule: an offset is the index of the next message wanted. It must not know why an offset is
+committed, or which queues are ours.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ from turbopump.protocol.requests.offsets import (
 
 
 class ConsumeFrom(Enum):
-    """Where a group begins in a queue in which it has no place yet: at what comes from now on, or at the oldest that is kept.
+    """Where a group begins in a queue in which it has no place yet: at what comes from now on, or
+    at the oldest that is kept.
 
-    RocketMQ: with LAST, a queue whose first message is still in the broker's memory is read from its beginning.
+    RocketMQ: with LAST, a queue whose first message is still in the broker's memory is read from
+    its beginning.
     """
 
     LAST = "CONSUME_FROM_LAST_OFFSET"
@@ -36,7 +39,8 @@ class ConsumeFrom(Enum):
 
 
 class Start(NamedTuple):
-    """Where to begin in a queue. ``answered``: the group's place was asked for, and this came; ``stored``: it is certainly kept as such."""
+    """Where to begin in a queue. ``answered``: the group's place was asked for, and this came;
+    ``stored``: it is certainly kept as such."""
 
     offset: int
     answered: bool
@@ -51,11 +55,13 @@ class OffsetStore:
         self._group = group
         self._turns: dict[MessageQueue, asyncio.Lock] = {}
         self._begun: dict[tuple[str, str], asyncio.Event] = {}
-        """Broker name and topic -> set when the first place that this member committed there is known."""
+        """Broker name and topic -> set when the first place that this member committed there is
+        known."""
 
     async def committed(self, queue: MessageQueue, *, zero_if_young: bool = True) -> int | None:
-        """The group's place in ``queue``; None if it has none yet. Of a queue whose first message is still in its memory, the broker says 0
-        then; ``zero_if_young=False`` asks it not to (those of 4.9 do all the same)."""
+        """The group's place in ``queue``; None if it has none yet. Of a queue whose first message
+        is still in its memory, the broker says 0 then; ``zero_if_young=False`` asks it not to
+        (those of 4.9 do all the same)."""
         request = QueryConsumerOffset(
             consumer_group=self._group,
             topic=queue.topic,
@@ -63,7 +69,11 @@ class OffsetStore:
             set_zero_if_not_found=None if zero_if_young else False,
         )
         try:
-            return (await self._instance.remoting.call(self._address(queue), request, timeout=CALL_TIMEOUT_S)).offset
+            return (
+                await self._instance.remoting.call(
+                    self._address(queue), request, timeout=CALL_TIMEOUT_S
+                )
+            ).offset
         except ResponseError as error:
             if error.code == ResponseCode.QUERY_NOT_FOUND:
                 return None
@@ -72,10 +82,12 @@ class OffsetStore:
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         """Set the group's place; return when the broker has it.
 
-        One at a time in each queue, each answered: Apache's broker gives the requests of one connection to many threads, so that of two on
-        their way the older may come last and set the place back. For the same cause the first place in a topic goes alone: of several first
-        ones at once, Apache's broker keeps the last (``ConsumerOffsetManager.commitOffset`` makes the table of a topic and group without a
-        lock). Java's client sends them oneway, and has both risks.
+        One at a time in each queue, each answered: Apache's broker gives the requests of one
+        connection to many threads, so that of two on their way the older may come last and set the
+        place back. For the same cause the first place in a topic goes alone: of several first ones
+        at once, Apache's broker keeps the last (``ConsumerOffsetManager.commitOffset`` makes the
+        table of a topic and group without a lock). Java's client sends them oneway, and has both
+        risks.
         """
         async with self._turns.setdefault(queue, asyncio.Lock()):
             topic = queue.broker_name, queue.topic
@@ -86,7 +98,8 @@ class OffsetStore:
             try:
                 await self._update(queue, offset)
             except BaseException:
-                # The next one is the first. Who waits now goes on: a broker that is away would keep each of them.
+                # The next one is the first. Who waits now goes on: a broker that is away would keep
+                # each of them.
                 del self._begun[topic]
                 raise
             finally:
@@ -94,12 +107,16 @@ class OffsetStore:
 
     async def _update(self, queue: MessageQueue, offset: int) -> None:
         request = UpdateConsumerOffset(
-            consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
+            consumer_group=self._group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            commit_offset=offset,
         )
         await self._instance.remoting.call(self._address(queue), request, timeout=CALL_TIMEOUT_S)
 
     def told_nothing(self, queues: Iterable[MessageQueue]) -> None:
-        """Their brokers may have forgotten all that they were told: the next place in each topic is a first one again."""
+        """Their brokers may have forgotten all that they were told: the next place in each topic is
+        a first one again."""
         for queue in queues:
             begun = self._begun.get((queue.broker_name, queue.topic))
             if begun is not None and begun.is_set():
@@ -111,25 +128,42 @@ class OffsetStore:
     async def min_offset(self, queue: MessageQueue) -> int:
         """The oldest message that is kept."""
         request = GetMinOffset(topic=queue.topic, queue_id=queue.queue_id)
-        return (await self._instance.remoting.call(self._address(queue), request, timeout=CALL_TIMEOUT_S)).offset
+        return (
+            await self._instance.remoting.call(
+                self._address(queue), request, timeout=CALL_TIMEOUT_S
+            )
+        ).offset
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """One past the newest message."""
         request = GetMaxOffset(topic=queue.topic, queue_id=queue.queue_id)
-        return (await self._instance.remoting.call(self._address(queue), request, timeout=CALL_TIMEOUT_S)).offset
+        return (
+            await self._instance.remoting.call(
+                self._address(queue), request, timeout=CALL_TIMEOUT_S
+            )
+        ).offset
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first message stored at or after that time (ms since 1970 UTC)."""
         request = SearchOffset(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
-        return (await self._instance.remoting.call(self._address(queue), request, timeout=CALL_TIMEOUT_S)).offset
+        return (
+            await self._instance.remoting.call(
+                self._address(queue), request, timeout=CALL_TIMEOUT_S
+            )
+        ).offset
 
-    async def starting_offset(self, queue: MessageQueue, consume_from: ConsumeFrom | datetime) -> Start:
+    async def starting_offset(
+        self, queue: MessageQueue, consume_from: ConsumeFrom | datetime
+    ) -> Start:
         """Where to begin (``RebalancePushImpl.computePullFromWhere``).
 
-        A 0 may be the place that is kept, or say only that the queue is young: it holds as long as the broker is asked in time, and is to
-        be committed like a place that nobody has kept (Java commits whatever was answered, ``RemoteBrokerOffsetStore.readOffset``).
+        A 0 may be the place that is kept, or say only that the queue is young: it holds as long as
+        the broker is asked in time, and is to be committed like a place that nobody has kept (Java
+        commits whatever was answered, ``RemoteBrokerOffsetStore.readOffset``).
         """
-        committed = await self.committed(queue, zero_if_young=not isinstance(consume_from, datetime))
+        committed = await self.committed(
+            queue, zero_if_young=not isinstance(consume_from, datetime)
+        )
         if committed is not None and committed >= 0:
             return Start(committed, answered=True, stored=committed > 0)
         return Start(await self.first_offset(queue, consume_from), answered=False, stored=False)

@@ -1,7 +1,9 @@
-"""The messages of one queue in line, several at a time: the next ones are handed out when all that were handed out before are dealt with.
+"""The messages of one queue in line, several at a time: the next ones are handed out when all that
+were handed out before are dealt with.
 
-One rule: what failed comes again together, before everything else of the queue, in its order. It must not know locks, offsets or brokers.
-Source: apache/rocketmq ``ProcessQueue.takeMessages``, ``makeMessageToConsumeAgain``.
+One rule: what failed comes again together, before everything else of the queue, in its order. It
+must not know locks, offsets or brokers. Source: apache/rocketmq ``ProcessQueue.takeMessages``,
+``makeMessageToConsumeAgain``.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ class OrderedBatches(OrderedLine):
             self._look()
 
     def again(self, message: Delivery, delay: float) -> None:
-        """It has failed: when the others that were handed out with it are dealt with, it comes again after so many seconds, the longest
-        that was said of any of them."""
+        """It has failed: when the others that were handed out with it are dealt with, it comes
+        again after so many seconds, the longest that was said of any of them."""
         message.taken = False
         if message in self._left:
             del self._left[message]
@@ -64,7 +66,8 @@ class OrderedBatches(OrderedLine):
         failed = sorted(self._failed, key=lambda message: message.queue_offset)
         self._failed, self._delay = [], 0.0
         for message in reversed(failed):
-            again = copy(message)  # a handler that has asked for it again may still say something, of that delivery
+            # a handler that has asked for it again may still say something, of that delivery
+            again = copy(message)
             again.deliver_again()
             self._waiting.appendleft(again)
         self._next()

@@ -1,7 +1,7 @@
 """The messages of one queue in line: the next one is handed out when the one before it is done.
 
-One rule: at most one message of the queue is in somebody's hands, and after a failure it is the same one again. It must not know locks,
-offsets or brokers.
+One rule: at most one message of the queue is in somebody's hands, and after a failure it is the
+same one again. It must not know locks, offsets or brokers.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from turbopump.client.consuming.ready_messages import AnyReady
 
 @dataclass(frozen=True, slots=True)
 class InOrder:
-    """How a message that failed is retried in place: after so many seconds, and how often (None: until it succeeds). ``batch``: so many
-    messages of a queue at a time, for a handler that takes several at once; None: one."""
+    """How a message that failed is retried in place: after so many seconds, and how often (None:
+    until it succeeds). ``batch``: so many messages of a queue at a time, for a handler that takes
+    several at once; None: one."""
 
     suspend_s: float
     retries_max: int | None
@@ -54,7 +55,8 @@ class OrderedLine:
             self._tell()
 
     def again(self, message: Delivery, delay: float) -> None:
-        """It has failed: it is handed out again after so many seconds, and the others wait. Its owner gives it a new delivery then."""
+        """It has failed: it is handed out again after so many seconds, and the others wait. Its
+        owner gives it a new delivery then."""
         assert message is self._out
         message.taken = False
         if not self._stopped:
@@ -90,7 +92,8 @@ class OrderedLine:
 
     def _hand_out(self, message: Delivery) -> None:
         self._timer = None
-        self._out = again = copy(message)  # a handler that has asked for it again may still say something, of that delivery
+        # a handler that has asked for it again may still say something, of that delivery
+        self._out = again = copy(message)
         again.deliver_again()
         self._ready.put([again])
 

@@ -1,8 +1,10 @@
-"""One queue that a lite pull consumer reads: pulled ahead of its user by long polling, as far as there is room.
+"""One queue that a lite pull consumer reads: pulled ahead of its user by long polling, as far as
+there is room.
 
-One rule: what a seek has left behind never comes: the pull that was under way is given up with it. The place of the user is the offset
-that ``take`` hands out next; ``done_offset`` follows it only when told. It must not know other queues, nor why this one is read.
-Source: apache/rocketmq ``DefaultLitePullConsumerImpl.PullTaskImpl``.
+One rule: what a seek has left behind never comes: the pull that was under way is given up with it.
+The place of the user is the offset that ``take`` hands out next; ``done_offset`` follows it only
+when told. It must not know other queues, nor why this one is read. Source: apache/rocketmq
+``DefaultLitePullConsumerImpl.PullTaskImpl``.
 """
 
 from __future__ import annotations
@@ -18,7 +20,14 @@ from turbopump.client.consuming.pulled_messages import tell_of
 from turbopump.client.consuming.queue_pull import PullResult, PullStatus, pull_queue
 from turbopump.client.consuming.subscription import Subscription
 from turbopump.client.instance import ClientInstance
-from turbopump.errors import CallTimeoutError, ConnectError, ProtocolError, RemotingError, ResponseError, RouteNotFoundError
+from turbopump.errors import (
+    CallTimeoutError,
+    ConnectError,
+    ProtocolError,
+    RemotingError,
+    ResponseError,
+    RouteNotFoundError,
+)
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.message_queue import MessageQueue
 from turbopump.protocol.bodies.route import MASTER_ID
@@ -32,12 +41,14 @@ ANSWER_S: Final = 10.0
 ERROR_PAUSE_S: Final = 1.0
 FLOW_CONTROL_PAUSE_S: Final = 0.02
 HASTE_S: Final = 0.01
-"""An empty answer that came faster than this was not held by the broker; the next pull waits a little."""
+"""An empty answer that came faster than this was not held by the broker; the next pull waits a
+little."""
 
 
 class PrefetchedQueue:
-    """Pulls ``queue`` (as brokers know it) once started, ``batch`` messages at a time, from where ``find_start`` says. ``room`` says
-    whether more may be pulled now; ``look`` makes it be asked again. ``on_arrival`` is called when there is something to take.
+    """Pulls ``queue`` (as brokers know it) once started, ``batch`` messages at a time, from where
+    ``find_start`` says. ``room`` says whether more may be pulled now; ``look`` makes it be asked
+    again. ``on_arrival`` is called when there is something to take.
     """
 
     def __init__(
@@ -62,8 +73,8 @@ class PrefetchedQueue:
         self.sent_offset: int | None = None
         """The offset that the broker was last told, if it may still know it."""
         self.owed_offset: int | None = None
-        """The offset that it is to be told, if it is not told by itself what is done: one that a commit was asked for, or its own answer,
-        which holds only once it is committed."""
+        """The offset that it is to be told, if it is not told by itself what is done: one that a
+        commit was asked for, or its own answer, which holds only once it is committed."""
         self.next_offset: int | None = None
         """Where the next pull begins."""
         self._instance = instance
@@ -81,7 +92,8 @@ class PrefetchedQueue:
         self._fault: str | None = None
         self._doubted: int | None = None
 
-    # --- for the consumer ----------------------------------------------------------------------------------------------------
+    # --- for the consumer
+    # ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to pull."""
@@ -106,7 +118,8 @@ class PrefetchedQueue:
 
     @property
     def position(self) -> int | None:
-        """The offset of the next message that is handed out; None while the place of the group is not known yet."""
+        """The offset of the next message that is handed out; None while the place of the group is
+        not known yet."""
         return self._ready[0].queue_offset if self._ready else self.next_offset
 
     def take(self, count: int) -> list[ReceivedMessage]:
@@ -128,7 +141,8 @@ class PrefetchedQueue:
         if running:
             self.start()
 
-    # --- pulling -------------------------------------------------------------------------------------------------------------
+    # --- pulling
+    # ----------------------------------------------------------------------------------------------
 
     async def _pull_for_ever(self) -> None:
         while True:
@@ -136,10 +150,18 @@ class PrefetchedQueue:
                 self._may_look.clear()
                 await self._may_look.wait()
             try:
-                pause = await self._begin() if self.next_offset is None else await self._pull(self.next_offset)
+                pause = (
+                    await self._begin()
+                    if self.next_offset is None
+                    else await self._pull(self.next_offset)
+                )
                 self._recovered()
             except ResponseError as error:
-                pause = FLOW_CONTROL_PAUSE_S if error.code == ResponseCode.FLOW_CONTROL else self._failed(str(error))
+                pause = (
+                    FLOW_CONTROL_PAUSE_S
+                    if error.code == ResponseCode.FLOW_CONTROL
+                    else self._failed(str(error))
+                )
             except (RemotingError, RouteNotFoundError, ProtocolError) as error:
                 pause = self._failed(str(error))
             if pause:
@@ -187,7 +209,8 @@ class PrefetchedQueue:
 
     def _take_over(self, offset: int, result: PullResult) -> None:
         found = [message for message in result.messages if message.queue_offset >= offset]
-        untouched = self.done_offset == self.position  # nothing in the user's hands: what the filter left out is done
+        # nothing in the user's hands: what the filter left out is done
+        untouched = self.done_offset == self.position
         self.next_offset = max(result.next_offset, offset)
         if found:
             self._ready.extend(found)
@@ -197,27 +220,37 @@ class PrefetchedQueue:
             self.settle()
 
     def _move(self, offset: int) -> None:
-        """The broker has other offsets than we thought, or was told to reset ours: go on where it says (``OFFSET_ILLEGAL``)."""
+        """The broker has other offsets than we thought, or was told to reset ours: go on where it
+        says (``OFFSET_ILLEGAL``)."""
         self._ready.clear()
         self.bytes = 0
         self.next_offset = self.done_offset = offset
         self.sent_offset = self.owed_offset = None
 
     async def _introduced(self) -> str:
-        """The address of the broker to ask, which knows us then. Raises RemotingError or RouteNotFoundError."""
+        """The address of the broker to ask, which knows us then. Raises RemotingError or
+        RouteNotFoundError."""
         await self._instance.routes.get(self.queue.topic)
-        address = self._instance.routes.address_of(self.queue.broker_name, self._broker_id, topic=self.queue.topic)
+        address = self._instance.routes.address_of(
+            self.queue.broker_name, self._broker_id, topic=self.queue.topic
+        )
         if address is None:
             raise ConnectError(f"no address is known for broker {self.queue.broker_name}")
         await self._instance.introduced(address)
         return address
 
-    # --- when it does not work -----------------------------------------------------------------------------------------------
+    # --- when it does not work
+    # ----------------------------------------------------------------------------------------------
 
     def _failed(self, cause: str) -> float:
         self._broker_id = MASTER_ID
         if self._fault is None:  # one line when it begins and one when it ends
-            log.warning("pull failed, goes on trying queue=%s offset=%s cause=%s", self.queue, self.next_offset, cause)
+            log.warning(
+                "pull failed, goes on trying queue=%s offset=%s cause=%s",
+                self.queue,
+                self.next_offset,
+                cause,
+            )
         self._fault = cause
         return ERROR_PAUSE_S
 

@@ -1,7 +1,9 @@
-"""The queues that a lite pull consumer reads, together: whose turn it is, how much may wait, what is committed.
+"""The queues that a lite pull consumer reads, together: whose turn it is, how much may wait, what
+is committed.
 
-One rule: an offset that is committed goes back only after a seek, a reset or a correction by the broker. It must not know how queues came
-to be ours. Source: apache/rocketmq ``DefaultLitePullConsumerImpl``.
+One rule: an offset that is committed goes back only after a seek, a reset or a correction by the
+broker. It must not know how queues came to be ours. Source: apache/rocketmq
+``DefaultLitePullConsumerImpl``.
 """
 
 from __future__ import annotations
@@ -28,9 +30,11 @@ COMMIT_INTERVAL_S: Final = 5.0
 
 
 class Limits(NamedTuple):
-    """How much may be pulled ahead: messages and bytes of one queue, messages of all; ``batch`` in one pull.
+    """How much may be pulled ahead: messages and bytes of one queue, messages of all; ``batch`` in
+    one pull.
 
-    RocketMQ: ``pullThresholdForQueue``, ``pullThresholdSizeForQueue``, ``pullThresholdForAll``, ``pullBatchSize`` (10 there).
+    RocketMQ: ``pullThresholdForQueue``, ``pullThresholdSizeForQueue``, ``pullThresholdForAll``,
+    ``pullBatchSize`` (10 there).
     """
 
     queue_messages: int
@@ -40,8 +44,9 @@ class Limits(NamedTuple):
 
 
 class Prefetching:
-    """``subscriptions`` by topic, as they are when a queue is begun. ``auto_commit``: what was polled is done at the next poll, and is
-    committed every five seconds and when its queue is lost; else what ``tell`` was asked to, until the brokers have it."""
+    """``subscriptions`` by topic, as they are when a queue is begun. ``auto_commit``: what was
+    polled is done at the next poll, and is committed every five seconds and when its queue is lost;
+    else what ``tell`` was asked to, until the brokers have it."""
 
     def __init__(
         self,
@@ -79,15 +84,19 @@ class Prefetching:
         return self._queues.get(queue)
 
     async def apply(self, change: Change) -> bool:
-        """Make a change real. What is lost is committed first, so that the next to read it begins behind what is done. What is lost and
-        gained is begun anew, and stays paused if it was."""
+        """Make a change real. What is lost is committed first, so that the next to read it begins
+        behind what is done. What is lost and gained is begun anew, and stays paused if it was."""
         lost = [self._queues.pop(queue) for queue in change.lost if queue in self._queues]
         for prefetched in lost:
             prefetched.stop()
         await asyncio.gather(*(self._commit(prefetched, final=True) for prefetched in lost))
         paused = {prefetched.queue for prefetched in lost if prefetched.paused}
         for queue in change.gained:
-            if queue not in self._queues and queue.topic in self._subscriptions and not self._closed:
+            if (
+                queue not in self._queues
+                and queue.topic in self._subscriptions
+                and not self._closed
+            ):
                 self._begin(queue)
             if queue in paused and queue in self._queues:
                 self._queues[queue].paused = True
@@ -101,10 +110,12 @@ class Prefetching:
             prefetched.stop()
         self._arrived.set()
 
-    # --- messages ------------------------------------------------------------------------------------------------------------
+    # --- messages
+    # ----------------------------------------------------------------------------------------------
 
     async def poll(self, count: int, timeout: float) -> list[ReceivedMessage]:
-        """What is there, queue by queue, when there is something; nothing after ``timeout`` seconds."""
+        """What is there, queue by queue, when there is something; nothing after ``timeout``
+        seconds."""
         if self._auto_commit:
             for prefetched in self._queues.values():
                 prefetched.settle()
@@ -130,7 +141,8 @@ class Prefetching:
         for queue, prefetched in list(self._queues.items()):
             if prefetched.waiting and not prefetched.paused:
                 messages += prefetched.take(count - len(messages))
-                del self._queues[queue]  # to the end of the line: the others come first the next time
+                # to the end of the line: the others come first the next time
+                del self._queues[queue]
                 self._queues[queue] = prefetched
                 if len(messages) == count:
                     break
@@ -163,30 +175,45 @@ class Prefetching:
     async def _find_start(self, queue: MessageQueue) -> Start:
         return await self._offsets.starting_offset(queue, self._consume_from)
 
-    # --- for operators -------------------------------------------------------------------------------------------------------
+    # --- for operators
+    # ----------------------------------------------------------------------------------------------
 
     def places(self) -> dict[MessageQueue, int]:
         """Up to where each queue is done."""
-        return {queue: one.done_offset for queue, one in self._queues.items() if one.done_offset is not None}
+        return {
+            queue: one.done_offset
+            for queue, one in self._queues.items()
+            if one.done_offset is not None
+        }
 
     def infos(self) -> dict[MessageQueue, ProcessQueueInfo]:
         """Each queue as an operator sees it."""
         return {
-            queue: ProcessQueueInfo(commit_offset=one.done_offset or 0, cached_msg_count=one.waiting)
+            queue: ProcessQueueInfo(
+                commit_offset=one.done_offset or 0, cached_msg_count=one.waiting
+            )
             for queue, one in self._queues.items()
         }
 
     def reset(self, places: Mapping[MessageQueue, int]) -> None:
-        """Go on there, and tell the brokers: a commit that is on its way is followed by one of the new place."""
+        """Go on there, and tell the brokers: a commit that is on its way is followed by one of the
+        new place."""
         for queue, offset in places.items():
             prefetched = self._queues.get(queue)
             if prefetched is not None:
-                log.info("offset reset queue=%s group=%s from=%s to=%d", queue, self._group, prefetched.done_offset, offset)
+                log.info(
+                    "offset reset queue=%s group=%s from=%s to=%d",
+                    queue,
+                    self._group,
+                    prefetched.done_offset,
+                    offset,
+                )
                 prefetched.seek(offset)
                 prefetched.sent_offset, prefetched.owed_offset = None, offset
         self._instance.spawn(self.commit(final=True), name="commit after a reset")
 
-    # --- committing ----------------------------------------------------------------------------------------------------------
+    # --- committing
+    # ----------------------------------------------------------------------------------------------
 
     async def commit_for_ever(self) -> None:
         """Every five seconds what is to be told."""
@@ -195,11 +222,15 @@ class Prefetching:
             await self.commit()
 
     async def commit(self, *, final: bool = False) -> None:
-        """Tell what is to be told. A broker that cannot be is told with the next commit; if there is none (``final``) it is a warning."""
-        await asyncio.gather(*(self._commit(one, final=final) for one in list(self._queues.values())))
+        """Tell what is to be told. A broker that cannot be is told with the next commit; if there
+        is none (``final``) it is a warning."""
+        await asyncio.gather(
+            *(self._commit(one, final=final) for one in list(self._queues.values()))
+        )
 
     async def tell(self, queues: Collection[PrefetchedQueue], *, acknowledged: bool) -> None:
-        """Tell what is done of these. ``acknowledged``: return when the brokers have it; raises RemotingError."""
+        """Tell what is done of these. ``acknowledged``: return when the brokers have it; raises
+        RemotingError."""
         for one in queues:
             one.owed_offset = one.done_offset
         if acknowledged:
@@ -211,7 +242,11 @@ class Prefetching:
     def told_nothing(self, address: str) -> None:
         """The broker there may have forgotten what it was told: tell it again."""
         address_of = self._instance.routes.address_of
-        told = [queue for queue in self._queues if address_of(queue.broker_name, topic=queue.topic) == address]
+        told = [
+            queue
+            for queue in self._queues
+            if address_of(queue.broker_name, topic=queue.topic) == address
+        ]
         for queue in told:
             self._queues[queue].sent_offset = None
         self._offsets.told_nothing(told)
@@ -221,7 +256,13 @@ class Prefetching:
             await self._tell(prefetched)
         except RemotingError as error:
             level = logging.WARNING if final else logging.DEBUG
-            log.log(level, "offset not committed queue=%s offset=%s cause=%s", prefetched.queue, prefetched.done_offset, error)
+            log.log(
+                level,
+                "offset not committed queue=%s offset=%s cause=%s",
+                prefetched.queue,
+                prefetched.done_offset,
+                error,
+            )
 
     async def _tell(self, prefetched: PrefetchedQueue) -> None:
         offset = prefetched.done_offset if self._auto_commit else prefetched.owed_offset

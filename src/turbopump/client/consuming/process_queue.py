@@ -1,7 +1,9 @@
-"""The messages of one assigned queue that were pulled and are not done: what a consumer has in its hands.
+"""The messages of one assigned queue that were pulled and are not done: what a consumer has in its
+hands.
 
-One rule: the offset to commit is the lowest that is not done, and where nothing is in flight, the place up to which was pulled. Pure:
-no clock, no network, no tasks. It must not know who handles a message.
+One rule: the offset to commit is the lowest that is not done, and where nothing is in flight, the
+place up to which was pulled. Pure: no clock, no network, no tasks. It must not know who handles a
+message.
 """
 
 from __future__ import annotations
@@ -19,11 +21,13 @@ SPAN_MAX: Final = 2000
 
 
 class PullLimits(NamedTuple):
-    """How much of a queue may be in hand before pulling waits: messages, bytes, and offsets from the first to the last. Of a topic, where
-    these are given, its queues that are ours share in equal parts, and the smaller one counts.
+    """How much of a queue may be in hand before pulling waits: messages, bytes, and offsets from
+    the first to the last. Of a topic, where these are given, its queues that are ours share in
+    equal parts, and the smaller one counts.
 
-    RocketMQ: ``pullThresholdForQueue``, ``pullThresholdSizeForQueue`` (MiB), ``consumeConcurrentlyMaxSpan``, ``pullThresholdForTopic``,
-    ``pullThresholdSizeForTopic``; the parts by ``RebalancePushImpl.messageQueueChanged``.
+    RocketMQ: ``pullThresholdForQueue``, ``pullThresholdSizeForQueue`` (MiB),
+    ``consumeConcurrentlyMaxSpan``, ``pullThresholdForTopic``, ``pullThresholdSizeForTopic``; the
+    parts by ``RebalancePushImpl.messageQueueChanged``.
     """
 
     messages: int = MESSAGES_MAX
@@ -40,8 +44,12 @@ class PullLimits(NamedTuple):
     def shared(self, queues: int) -> PullLimits:
         """Those of one queue when so many of its topic are ours."""
         return PullLimits(
-            self.messages if self.topic_messages is None else min(self.messages, max(1, self.topic_messages // queues)),
-            self.bytes if self.topic_bytes is None else min(self.bytes, max(1, self.topic_bytes // queues)),
+            self.messages
+            if self.topic_messages is None
+            else min(self.messages, max(1, self.topic_messages // queues)),
+            self.bytes
+            if self.topic_bytes is None
+            else min(self.bytes, max(1, self.topic_bytes // queues)),
             self.span,
         )
 
@@ -50,17 +58,20 @@ USUAL_LIMITS: Final = PullLimits()
 
 
 class ProcessQueue:
-    """``next_offset`` is where the next pull begins. ``dropped``: the queue is someone else's now; nothing of it counts any more.
-    ``limits`` may change."""
+    """``next_offset`` is where the next pull begins. ``dropped``: the queue is someone else's now;
+    nothing of it counts any more. ``limits`` may change."""
 
     __slots__ = ("_bytes", "_in_flight", "_offsets", "dropped", "limits", "next_offset", "queue")
 
-    def __init__(self, queue: MessageQueue, next_offset: int, limits: PullLimits = USUAL_LIMITS) -> None:
+    def __init__(
+        self, queue: MessageQueue, next_offset: int, limits: PullLimits = USUAL_LIMITS
+    ) -> None:
         self.queue = queue
         self.limits = limits
         self.next_offset = next_offset
         self.dropped = False
-        self._offsets: deque[int] = deque()  # in flight or done behind one that is in flight; the first is in flight
+        # in flight or done behind one that is in flight; the first is in flight
+        self._offsets: deque[int] = deque()
         self._in_flight: dict[int, int] = {}  # offset -> bytes
         self._bytes = 0
 
@@ -103,7 +114,8 @@ class ProcessQueue:
 
     @property
     def span(self) -> tuple[int, int]:
-        """The first offset that is pulled and not done, and the last that is pulled; both 0 if there is none."""
+        """The first offset that is pulled and not done, and the last that is pulled; both 0 if
+        there is none."""
         return (self._offsets[0], self._offsets[-1]) if self._offsets else (0, 0)
 
     def full(self) -> bool:

@@ -1,6 +1,8 @@
-"""From a pull's answer to messages. One rule: a damaged message is never handed over, and is told of where it was.
+"""From a pull's answer to messages. One rule: a damaged message is never handed over, and is told
+of where it was.
 
-The check is ``turbopump.message.checked``: bodyCRC, and the CRC over the whole entry where the broker stored one.
+The check is ``turbopump.message.checked``: bodyCRC, and the CRC over the whole entry where the
+broker stored one.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ MessageT = TypeVar("MessageT", bound=ReceivedMessage)
 
 
 class DamagedMessage(msgspec.Struct, frozen=True):
-    """A message that came damaged: its queue, its offset there (the first it can have, if its own is damaged) and what is wrong."""
+    """A message that came damaged: its queue, its offset there (the first it can have, if its own
+    is damaged) and what is wrong."""
 
     queue: MessageQueue
     queue_offset: int
@@ -35,8 +38,9 @@ class DamagedMessage(msgspec.Struct, frozen=True):
 def pulled_messages(
     body: bytes, queue: MessageQueue, offset: int, next_offset: int, message_type: type[MessageT]
 ) -> tuple[list[MessageT], list[DamagedMessage]]:
-    """The good messages in the answer to a pull of ``queue`` from ``offset`` on, which goes on at ``next_offset``; and the damaged ones.
-    Inner batches are taken apart, and what of them lies before ``offset`` is left out."""
+    """The good messages in the answer to a pull of ``queue`` from ``offset`` on, which goes on at
+    ``next_offset``; and the damaged ones. Inner batches are taken apart, and what of them lies
+    before ``offset`` is left out."""
     messages, at = unread_messages(body, message_type)
     damaged: list[DamagedMessage] = []
     if at == len(body):
@@ -67,5 +71,11 @@ def tell_of(damaged: Sequence[DamagedMessage]) -> None:
     for one in damaged:
         log.error(
             "damaged message not handed over topic=%s broker=%s queue=%d offset=%d cause=%s",
-            *(one.queue.topic, one.queue.broker_name, one.queue.queue_id, one.queue_offset, one.fault),
+            *(
+                one.queue.topic,
+                one.queue.broker_name,
+                one.queue.queue_id,
+                one.queue_offset,
+                one.fault,
+            ),
         )

@@ -31,12 +31,13 @@ _OUTCOMES: Final = frozenset(
 async def pull_now(
     instance: ClientInstance, queue: MessageQueue, offset: int, count: int
 ) -> tuple[list[ReceivedMessage], PullMessageReply]:
-    """The good messages from ``offset`` on, if any (a broker gives 32 at most by default), and the reply, which says where to go on and
-    what offsets the queue has. Raises a RemotingError."""
+    """The good messages from ``offset`` on, if any (a broker gives 32 at most by default), and the
+    reply, which says where to go on and what offsets the queue has. Raises a RemotingError."""
     address = (await instance.routes.get(queue.topic)).readable_address(queue.broker_name)
     if address is None:
         raise ConnectError(
-            f"topic {queue.topic!r} has no queue on a broker {queue.broker_name!r}; its queues: turbopump topic route"
+            f"topic {queue.topic!r} has no queue on a broker {queue.broker_name!r}; its queues: "
+            "turbopump topic route"
         )
     request = PullMessage(
         consumer_group=TOOLS_GROUP,
@@ -54,7 +55,9 @@ async def pull_now(
     reply = answer.header(PullMessageReply)
     if answer.code != ResponseCode.SUCCESS:
         return [], reply
-    messages, _ = pulled_messages(answer.body, queue, offset, reply.next_begin_offset, ReceivedMessage)
+    messages, _ = pulled_messages(
+        answer.body, queue, offset, reply.next_begin_offset, ReceivedMessage
+    )
     for message in messages:
         message.broker_name = queue.broker_name
     return messages, reply

@@ -1,7 +1,7 @@
 """Who wants to know when the readable queues of a topic change.
 
-One rule: a listener hears of a change once, and one that fails is logged and called again for the next. It must not know consumers.
-Source: apache/rocketmq ``TopicMessageQueueChangeListener``.
+One rule: a listener hears of a change once, and one that fails is logged and called again for the
+next. It must not know consumers. Source: apache/rocketmq ``TopicMessageQueueChangeListener``.
 """
 
 from __future__ import annotations
@@ -34,12 +34,15 @@ class QueueListeners:
 
     async def add(self, topic: str, listener: QueueListener) -> None:
         """Tell of ``topic`` (as brokers know it), from now on or from ``run`` on."""
-        self._listeners.setdefault(topic, []).append(UserFunction(listener, threads=1, name="queue-listener"))
+        self._listeners.setdefault(topic, []).append(
+            UserFunction(listener, threads=1, name="queue-listener")
+        )
         if self._instance is not None:
             await self._learn(topic, self._instance)
 
     async def run(self, instance: ClientInstance) -> None:
-        """From now on changes are told. A topic that does not exist yet has no queues, and is asked for again."""
+        """From now on changes are told. A topic that does not exist yet has no queues, and is asked
+        for again."""
         self._instance = instance
         while True:
             for topic in list(self._listeners):
@@ -48,12 +51,19 @@ class QueueListeners:
 
     def route_changed(self, route: TopicRoute) -> None:
         """Tell, if the queues are others than before."""
-        if self._instance is None or route.topic not in self._known or self._known[route.topic] == route.subscribe_queues:
+        if (
+            self._instance is None
+            or route.topic not in self._known
+            or self._known[route.topic] == route.subscribe_queues
+        ):
             return
         self._known[route.topic] = route.subscribe_queues
         queues = [unwrapped(self._namespace, queue) for queue in route.subscribe_queues]
         for listener in self._listeners[route.topic]:
-            self._instance.spawn(self._tell(listener, unwrap(self._namespace, route.topic), queues), name="queue listener")
+            self._instance.spawn(
+                self._tell(listener, unwrap(self._namespace, route.topic), queues),
+                name="queue listener",
+            )
 
     def close(self) -> None:
         """Call nobody, until it is ``run`` again."""

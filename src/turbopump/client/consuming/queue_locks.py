@@ -1,8 +1,10 @@
-"""The queues that a member of a group has locked at their brokers, so that no other member handles their messages.
+"""The queues that a member of a group has locked at their brokers, so that no other member handles
+their messages.
 
-One rule: a lock is relied on for 30 s since the request that a broker last granted it to was *sent*; the broker keeps it for 60 s, so that
-whoever gets it next begins after we have stopped. A lock that was not valid for a moment is lost, and is taken anew. It must not know what
-is done with a queue. Source: apache/rocketmq ``RebalanceImpl.lockAll``, ``ProcessQueue.isLockExpired``.
+One rule: a lock is relied on for 30 s since the request that a broker last granted it to was
+*sent*; the broker keeps it for 60 s, so that whoever gets it next begins after we have stopped. A
+lock that was not valid for a moment is lost, and is taken anew. It must not know what is done with
+a queue. Source: apache/rocketmq ``RebalanceImpl.lockAll``, ``ProcessQueue.isLockExpired``.
 """
 
 from __future__ import annotations
@@ -25,13 +27,15 @@ log = logging.getLogger(__name__)
 RENEWAL_INTERVAL_S: Final = 20.0
 RELIANCE_S: Final = 30.0
 KEPT_S: Final = 55.0
-"""The broker keeps it for 60 s; until then nobody else has it, and what was done with it may be committed."""
+"""The broker keeps it for 60 s; until then nobody else has it, and what was done with it may be
+committed."""
 LOOK_INTERVAL_S: Final = 1.0
 """How often is looked for locks that are to be renewed, again if it failed, or are lost."""
 
 
 class HeldLock:
-    """A lock that was granted to us. ``since``: loop time at which the request was sent that was granted last."""
+    """A lock that was granted to us. ``since``: loop time at which the request was sent that was
+    granted last."""
 
     __slots__ = ("_loop", "revoked", "since")
 
@@ -52,9 +56,12 @@ class HeldLock:
 
 
 class QueueLocks:
-    """The locks of one member. ``on_lost`` is called with a queue whose lock is no longer valid; it is forgotten here then."""
+    """The locks of one member. ``on_lost`` is called with a queue whose lock is no longer valid; it
+    is forgotten here then."""
 
-    def __init__(self, instance: ClientInstance, group: str, on_lost: Callable[[MessageQueue], None]) -> None:
+    def __init__(
+        self, instance: ClientInstance, group: str, on_lost: Callable[[MessageQueue], None]
+    ) -> None:
         self._instance = instance
         self._group = group
         self._on_lost = on_lost
@@ -66,7 +73,9 @@ class QueueLocks:
     async def acquire(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, HeldLock]:
         """Lock queues; which could be. Brokers that do not answer grant nothing."""
         granted: dict[MessageQueue, HeldLock] = {}
-        for answer in await asyncio.gather(*(self._ask(broker, ours) for broker, ours in _by_broker(queues).items())):
+        for answer in await asyncio.gather(
+            *(self._ask(broker, ours) for broker, ours in _by_broker(queues).items())
+        ):
             if answer is not None:
                 since, locked = answer
                 granted |= {queue: HeldLock(self._loop, since) for queue in locked}
@@ -77,7 +86,9 @@ class QueueLocks:
         """Give locks back. A broker that does not hear of it frees them after a minute."""
         for queue in (queues := list(queues)):
             self._held.pop(queue, None)
-        await asyncio.gather(*(self._unlock(broker, ours) for broker, ours in _by_broker(queues).items()))
+        await asyncio.gather(
+            *(self._unlock(broker, ours) for broker, ours in _by_broker(queues).items())
+        )
 
     def forget(self, queue: MessageQueue) -> None:
         """Renew it no longer, without giving it back yet."""
@@ -99,7 +110,9 @@ class QueueLocks:
     async def _renew(self, broker: str) -> None:
         self._renewing.add(broker)
         try:
-            before = {queue: lock for queue, lock in self._held.items() if queue.broker_name == broker}
+            before = {
+                queue: lock for queue, lock in self._held.items() if queue.broker_name == broker
+            }
             answer = await self._ask(broker, list(before))
         finally:
             self._renewing.discard(broker)
@@ -116,24 +129,41 @@ class QueueLocks:
                 lock.since = since
 
     def _lose(self, queue: MessageQueue, cause: str) -> None:
-        log.warning("lock of a queue is lost, its messages wait until it is locked again queue=%s cause=%s", queue, cause)
+        log.warning(
+            "lock of a queue is lost, its messages wait until it is locked again queue=%s cause=%s",
+            queue,
+            cause,
+        )
         self._held.pop(queue, None)
         self._on_lost(queue)
 
-    async def _ask(self, broker: str, queues: Collection[MessageQueue]) -> tuple[float, Collection[MessageQueue]] | None:
+    async def _ask(
+        self, broker: str, queues: Collection[MessageQueue]
+    ) -> tuple[float, Collection[MessageQueue]] | None:
         since = self._loop.time()
         try:
             address = self._address(broker, queues)
             await self._instance.introduced(address)
             since = self._loop.time()
-            command = await self._instance.remoting.exchange(address, LockBatchMq(), self._body(queues), timeout=CALL_TIMEOUT_S)
+            command = await self._instance.remoting.exchange(
+                address, LockBatchMq(), self._body(queues), timeout=CALL_TIMEOUT_S
+            )
             if command.code != ResponseCode.SUCCESS:
-                raise ResponseError(command.code, command.remark, request="LockBatchMq", address=address)
+                raise ResponseError(
+                    command.code, command.remark, request="LockBatchMq", address=address
+                )
             locked = fastjson.decode(command.body, LockBatchResponseBody).locked
         except (RemotingError, ProtocolError, BodyError) as error:
-            if self._complaints.get(broker) != str(error):  # once per cause: it is asked again and again
+            # once per cause: it is asked again and again
+            if self._complaints.get(broker) != str(error):
                 self._complaints[broker] = str(error)
-                log.warning("queues not locked group=%s broker=%s queues=%d cause=%s", self._group, broker, len(queues), error)
+                log.warning(
+                    "queues not locked group=%s broker=%s queues=%d cause=%s",
+                    self._group,
+                    broker,
+                    len(queues),
+                    error,
+                )
             return None
         self._complaints.pop(broker, None)
         return since, [queue for queue in queues if queue in locked]
@@ -141,9 +171,15 @@ class QueueLocks:
     async def _unlock(self, broker: str, queues: Collection[MessageQueue]) -> None:
         try:
             address = self._address(broker, queues)
-            await self._instance.remoting.call(address, UnlockBatchMq(), self._body(queues), timeout=CALL_TIMEOUT_S)
+            await self._instance.remoting.call(
+                address, UnlockBatchMq(), self._body(queues), timeout=CALL_TIMEOUT_S
+            )
         except RemotingError as error:
-            log.info("queues not unlocked, their broker frees them in a minute broker=%s cause=%s", broker, error)
+            log.info(
+                "queues not unlocked, their broker frees them in a minute broker=%s cause=%s",
+                broker,
+                error,
+            )
 
     def _address(self, broker: str, queues: Collection[MessageQueue]) -> str:
         address = self._instance.routes.address_of(broker, topic=next(iter(queues)).topic)
@@ -153,7 +189,9 @@ class QueueLocks:
 
     def _body(self, queues: Collection[MessageQueue]) -> bytes:
         return fastjson.encode(
-            LockBatchRequestBody(consumer_group=self._group, client_id=self._instance.client_id, mq_set=tuple(queues))
+            LockBatchRequestBody(
+                consumer_group=self._group, client_id=self._instance.client_id, mq_set=tuple(queues)
+            )
         )
 
 

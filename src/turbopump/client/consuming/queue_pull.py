@@ -1,7 +1,7 @@
 """One pull of one queue: the request, and what its answer means.
 
-One rule: it says how the pull went and where to go on, and decides nothing. It must not know why the queue is pulled.
-Source: apache/rocketmq ``PullAPIWrapper``.
+One rule: it says how the pull went and where to go on, and decides nothing. It must not know why
+the queue is pulled. Source: apache/rocketmq ``PullAPIWrapper``.
 """
 
 from __future__ import annotations
@@ -38,10 +38,12 @@ class PullStatus(Enum):
 
 
 class PullResult(msgspec.Struct, frozen=True):
-    """``messages`` in the order of the queue; ``min_offset`` is the oldest the queue has, ``max_offset`` one past its newest.
+    """``messages`` in the order of the queue; ``min_offset`` is the oldest the queue has,
+    ``max_offset`` one past its newest.
 
-    ``damaged`` came too, but failed their check (CRC) and are not among the messages; each has been logged as an error.
-    ``broker_id``: which of the broker's members the next pull should ask (0: the master).
+    ``damaged`` came too, but failed their check (CRC) and are not among the messages; each has been
+    logged as an error. ``broker_id``: which of the broker's members the next pull should ask (0:
+    the master).
     """
 
     status: PullStatus
@@ -74,10 +76,12 @@ async def pull_queue(
     timeout: float,
     namespace: str | None,
 ) -> PullResult:
-    """Ask the broker at ``address``, which must have been introduced, for ``queue`` (as brokers know it) from ``offset`` on.
+    """Ask the broker at ``address``, which must have been introduced, for ``queue`` (as brokers
+    know it) from ``offset`` on.
 
-    ``wait``: seconds that it may hold the pull; ``timeout``: seconds for the answer, beyond ``wait``. Messages and damage come without
-    ``namespace``. Nothing is logged. Raises ResponseError for any other answer, or another RemotingError.
+    ``wait``: seconds that it may hold the pull; ``timeout``: seconds for the answer, beyond
+    ``wait``. Messages and damage come without ``namespace``. Nothing is logged. Raises
+    ResponseError for any other answer, or another RemotingError.
     """
     request = PullMessage(
         consumer_group=group,
@@ -99,7 +103,9 @@ async def pull_queue(
     messages: list[ReceivedMessage] = []
     damaged: list[DamagedMessage] = []
     if status is PullStatus.FOUND:
-        found, damaged = pulled_messages(command.body, queue, offset, reply.next_begin_offset, ReceivedMessage)
+        found, damaged = pulled_messages(
+            command.body, queue, offset, reply.next_begin_offset, ReceivedMessage
+        )
         if namespace:
             for message in found:
                 message.topic = unwrap(namespace, message.topic)
@@ -111,5 +117,13 @@ async def pull_queue(
         if not messages:
             status = PullStatus.NO_MATCHED_MESSAGE  # the broker compares hashes of tags only
     return PullResult(
-        *(status, messages, reply.next_begin_offset, reply.min_offset, reply.max_offset, damaged, reply.suggest_which_broker_id)
+        *(
+            status,
+            messages,
+            reply.next_begin_offset,
+            reply.min_offset,
+            reply.max_offset,
+            damaged,
+            reply.suggest_which_broker_id,
+        )
     )

@@ -1,7 +1,8 @@
-"""Messages that wait for a handler which takes several at once: those that lie next to each other and are of one queue go together.
+"""Messages that wait for a handler which takes several at once: those that lie next to each other
+and are of one queue go together.
 
-One rule: it is what is there now; nobody waits for a batch to fill. In order, a queue puts its next batch here as a whole, and it is handed
-out as a whole. It must not know what becomes of a message.
+One rule: it is what is there now; nobody waits for a batch to fill. In order, a queue puts its next
+batch here as a whole, and it is handed out as a whole. It must not know what becomes of a message.
 """
 
 from __future__ import annotations
@@ -15,19 +16,24 @@ from turbopump.client.consuming.ready_messages import Ready
 
 
 class ReadyBatches(Ready[DeliveryBatch]):
-    """Hands out up to ``count`` messages together. ``on_take`` is told of those that are, also by threads that take them. ``ordered``: as
-    ``DeliveryBatch`` has it."""
+    """Hands out up to ``count`` messages together. ``on_take`` is told of those that are, also by
+    threads that take them. ``ordered``: as ``DeliveryBatch`` has it."""
 
     def __init__(
-        self, count: int, on_take: Callable[[Sequence[Delivery]], None] | None = None, *, ordered: bool = False
+        self,
+        count: int,
+        on_take: Callable[[Sequence[Delivery]], None] | None = None,
+        *,
+        ordered: bool = False,
     ) -> None:
         super().__init__()
         self._count = count
         self._on_take = on_take
         self._ordered = ordered
         self._one_taker = Lock()
-        """Of several threads, one looks what goes together. Others take nothing then: where they get in each other's way, fewer are quicker
-        (no-op handlers: 2.5 us a message in lists of four; 10 if they waited), and where handlers are slow they meet seldom."""
+        """Of several threads, one looks what goes together. Others take nothing then: where they
+        get in each other's way, fewer are quicker (no-op handlers: 2.5 us a message in lists of
+        four; 10 if they waited), and where handlers are slow they meet seldom."""
 
     @property
     def waiting(self) -> int:
@@ -60,7 +66,8 @@ class ReadyBatches(Ready[DeliveryBatch]):
         return self._handed(messages)
 
     def _together(self) -> list[Delivery]:
-        """The next messages, of one queue. In a thread, the loop may put messages in meanwhile, or close."""
+        """The next messages, of one queue. In a thread, the loop may put messages in meanwhile, or
+        close."""
         ready, together = self._ready, list[Delivery]()
         while len(together) < self._count:
             try:

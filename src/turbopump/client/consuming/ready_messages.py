@@ -1,7 +1,8 @@
-"""Messages that wait for somebody to handle them, first come first served, over all queues of a consumer.
+"""Messages that wait for somebody to handle them, first come first served, over all queues of a
+consumer.
 
-One rule: a message of a queue that is no longer ours, or that is settled already, is not handed out. It must not know what becomes of
-a message.
+One rule: a message of a queue that is no longer ours, or that is settled already, is not handed
+out. It must not know what becomes of a message.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from turbopump.client.consuming.delivery import Delivery
 from turbopump.client.consuming.delivery_batch import DeliveryBatch
 
 TURN_MAX_S: Final = 0.01
-"""A taker that never has to wait lets the loop do other things this often: heartbeats must go out whatever the handlers do."""
+"""A taker that never has to wait lets the loop do other things this often: heartbeats must go out
+whatever the handlers do."""
 
 
 class NoMoreMessages(Exception):  # noqa: N818 - an end, not an error
@@ -28,7 +30,8 @@ HandedT = TypeVar("HandedT", Delivery, DeliveryBatch)
 
 
 class Ready(ABC, Generic[HandedT]):
-    """A queue with many takers, who get ``HandedT`` each. Bounded by what the pulls may put into it."""
+    """A queue with many takers, who get ``HandedT`` each. Bounded by what the pulls may put into
+    it."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -59,7 +62,8 @@ class Ready(ABC, Generic[HandedT]):
 
     @abstractmethod
     def give_back(self, message: HandedT) -> None:
-        """It was taken and nothing was done with it: it is the next again, if it is still wanted."""
+        """It was taken and nothing was done with it: it is the next again, if it is still
+        wanted."""
 
     def put_back(self, message: Delivery) -> None:
         """One message, as ``give_back``."""
@@ -96,7 +100,8 @@ class Ready(ABC, Generic[HandedT]):
         self._wake(len(self._waiters))
 
     def now(self) -> HandedT | None:
-        """The next message if there is one and the loop need not do other things first; else ``take`` waits for it."""
+        """The next message if there is one and the loop need not do other things first; else
+        ``take`` waits for it."""
         return None if self._loop.time() - self._turn_started > TURN_MAX_S else self._next()
 
     async def take(self) -> HandedT:
@@ -134,7 +139,8 @@ class Ready(ABC, Generic[HandedT]):
     def _next(self) -> HandedT | None: ...
 
     def _begin(self, message: Delivery) -> bool:
-        """In a thread: if its queue is dropped now, either it is seen there that the message is taken, or here that it is not wanted."""
+        """In a thread: if its queue is dropped now, either it is seen there that the message is
+        taken, or here that it is not wanted."""
         message.taken = True
         if message.wanted:
             return True
@@ -151,14 +157,16 @@ class Ready(ABC, Generic[HandedT]):
             if waiter.done() and not waiter.cancelled():
                 self._wake(1)  # it was for somebody who is gone now
             else:
-                with contextlib.suppress(ValueError):  # who was to be woken in the turn of the cancellation was passed over
+                # who was to be woken in the turn of the cancellation was passed over
+                with contextlib.suppress(ValueError):
                     self._waiters.remove(waiter)
             raise
         self._turn_started = self._loop.time()
 
     def _wake_more(self) -> None:
-        """Wake one who waits, and, while he and those after him leave messages behind, twice as many in each turn of the loop: where
-        handlers wait for nothing, one is enough for all messages."""
+        """Wake one who waits, and, while he and those after him leave messages behind, twice as
+        many in each turn of the loop: where handlers wait for nothing, one is enough for all
+        messages."""
         if self._ready and self._waiters and not self.paused:
             self._wake(self._waking)
             self._waking *= 2
@@ -178,7 +186,8 @@ AnyReady = Ready[Delivery] | Ready[DeliveryBatch]
 
 
 class ReadyMessages(Ready[Delivery]):
-    """Messages one by one. ``on_take`` is told of each that is handed out, also by threads that take one."""
+    """Messages one by one. ``on_take`` is told of each that is handed out, also by threads that
+    take one."""
 
     def __init__(self, on_take: Callable[[Delivery], None] | None = None) -> None:
         super().__init__()

@@ -1,7 +1,9 @@
-"""Dividing the queues of a group among its members: what each gets (pure), and when the division is looked at again.
+"""Dividing the queues of a group among its members: what each gets (pure), and when the division is
+looked at again.
 
-One rule: it is decided from what the brokers say *now*; if they cannot be asked, everything stays as it is and is looked at again soon.
-It must not know what having a queue means. Source: apache/rocketmq ``RebalanceImpl``, ``RebalanceService``.
+One rule: it is decided from what the brokers say *now*; if they cannot be asked, everything stays
+as it is and is looked at again soon. It must not know what having a queue means. Source:
+apache/rocketmq ``RebalanceImpl``, ``RebalanceService``.
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ log = logging.getLogger(__name__)
 INTERVAL_S: Final = 20.0
 RETRY_INTERVAL_S: Final = 0.25
 RETRY_INTERVAL_MAX_S: Final = 1.0
-"""After a look that was not complete it is looked again, at these intervals: the first is doubled up to the last. In order, a queue that
-changes hands waits for them after its lock is given back or has expired: two seconds after a notice everything has its owner."""
+"""After a look that was not complete it is looked again, at these intervals: the first is doubled
+up to the last. In order, a queue that changes hands waits for them after its lock is given back or
+has expired: two seconds after a notice everything has its owner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +49,17 @@ def decide(
     assigned: Collection[MessageQueue],
     strategy: Strategy,
 ) -> Change:
-    """What ``client_id`` gains and loses of the topic of ``queues``. A client that the brokers do not list gets nothing new and loses
-    nothing. A strategy may know queues of other topics too: those are not asked about."""
+    """What ``client_id`` gains and loses of the topic of ``queues``. A client that the brokers do
+    not list gets nothing new and loses nothing. A strategy may know queues of other topics too:
+    those are not asked about."""
     if client_id not in clients:
         return Change((), ())
     topics = {queue.topic for queue in queues}
-    ours = [queue for queue in strategy(sorted(queues), sorted(clients), client_id) if queue.topic in topics]
+    ours = [
+        queue
+        for queue in strategy(sorted(queues), sorted(clients), client_id)
+        if queue.topic in topics
+    ]
     kept = set(ours)
     before = set(assigned)
     return Change([queue for queue in ours if queue not in before], sorted(before - kept))
@@ -60,8 +68,8 @@ def decide(
 class Balancer:
     """Looks at every topic each 20 s, at ``wake`` and, after a failure, soon again.
 
-    ``assigned`` gives our queues of a topic; ``apply`` makes a change real and says whether all of it could be done. ``strategy`` None:
-    every queue is ours, whoever else is there (broadcasting).
+    ``assigned`` gives our queues of a topic; ``apply`` makes a change real and says whether all of
+    it could be done. ``strategy`` None: every queue is ours, whoever else is there (broadcasting).
     """
 
     def __init__(
@@ -86,7 +94,8 @@ class Balancer:
         self._changes: dict[str, str] = {}
 
     def leave_to(self, look: Callable[[str], Awaitable[bool]]) -> None:
-        """From now on ``look`` divides each topic and makes the changes real; what ``divide`` promises, it does."""
+        """From now on ``look`` divides each topic and makes the changes real; what ``divide``
+        promises, it does."""
         self._look = look
 
     def wake(self) -> None:
@@ -94,7 +103,8 @@ class Balancer:
         self._woken.set()
 
     async def run(self, *, complete: bool = True) -> None:
-        """Look again and again, the first time when woken or after one interval; soon, if the last look was not ``complete``."""
+        """Look again and again, the first time when woken or after one interval; soon, if the last
+        look was not ``complete``."""
         pause = RETRY_INTERVAL_S
         while True:
             try:
@@ -107,7 +117,8 @@ class Balancer:
                 pause = RETRY_INTERVAL_S
 
     async def balance(self) -> bool:
-        """Look at every topic now; False if something could not be done and should be tried again soon."""
+        """Look at every topic now; False if something could not be done and should be tried again
+        soon."""
         self._woken.clear()
         complete = True
         for topic in self._topics():
@@ -118,14 +129,15 @@ class Balancer:
                 if not topic.startswith(RETRY_PREFIX):
                     complete = False
                     self._complain(topic, str(error))
-            except Exception as error:  # of a user's strategy, which may do better the next time: as ``rebalanceByTopic``
+            except Exception as error:
+                # of a user's strategy, which may do better the next time: as ``rebalanceByTopic``
                 complete = False
                 self._complain(topic, f"{error!r:.200}", error)
         return complete
 
     async def divide(self, topic: str) -> bool:
-        """Divide the queues of ``topic`` as they and the members are now; False if not all of it could be done. Raises RemotingError,
-        RouteNotFoundError, BodyError."""
+        """Divide the queues of ``topic`` as they and the members are now; False if not all of it
+        could be done. Raises RemotingError, RouteNotFoundError, BodyError."""
         route = await self._instance.routes.get(topic)
         if self._strategy is None:
             clients = [self._instance.client_id]
@@ -138,9 +150,17 @@ class Balancer:
             )
         else:
             clients = await self._clients(sorted(route.every_address(slaves=True)))
-            change = decide(route.subscribe_queues, clients, self._instance.client_id, self._assigned(topic), self._strategy)
+            change = decide(
+                route.subscribe_queues,
+                clients,
+                self._instance.client_id,
+                self._assigned(topic),
+                self._strategy,
+            )
         if change.gained or change.lost:
-            gained, lost = (" ".join(map(str, queues)) or "-" for queues in (change.gained, change.lost))
+            gained, lost = (
+                " ".join(map(str, queues)) or "-" for queues in (change.gained, change.lost)
+            )
             text = f"members={len(clients)} gained={gained} lost={lost}"
             if self._changes.get(topic) != text:  # once, however often it is tried again
                 self._changes[topic] = text
@@ -156,9 +176,16 @@ class Balancer:
         for address in addresses:
             try:
                 await self._instance.introduced(address)
-                command = await self._instance.remoting.exchange(address, request, timeout=CALL_TIMEOUT_S)
+                command = await self._instance.remoting.exchange(
+                    address, request, timeout=CALL_TIMEOUT_S
+                )
                 if command.code != ResponseCode.SUCCESS:
-                    raise ResponseError(command.code, command.remark, request="GetConsumerListByGroup", address=address)
+                    raise ResponseError(
+                        command.code,
+                        command.remark,
+                        request="GetConsumerListByGroup",
+                        address=address,
+                    )
             except RemotingError as error:
                 failure = error
                 continue
@@ -174,10 +201,16 @@ class Balancer:
         if self._complaints.get(topic) != cause:  # once per cause, not every few seconds
             self._complaints[topic] = cause
             if failure is None:
-                log.warning("nothing to consume yet, goes on trying group=%s topic=%s cause=%s", self._group, topic, cause)
+                log.warning(
+                    "nothing to consume yet, goes on trying group=%s topic=%s cause=%s",
+                    self._group,
+                    topic,
+                    cause,
+                )
             else:
                 log.error(
-                    "not rebalanced, the queues stay as they are and it goes on trying group=%s topic=%s cause=%s",
+                    "not rebalanced, the queues stay as they are and it goes on trying group=%s "
+                    "topic=%s cause=%s",
                     self._group,
                     topic,
                     cause,

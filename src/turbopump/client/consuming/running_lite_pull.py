@@ -1,6 +1,8 @@
-"""A lite pull consumer while it runs: what it is made of from start to close, and in which order that begins and ends.
+"""A lite pull consumer while it runs: what it is made of from start to close, and in which order
+that begins and ends.
 
-One rule: it hears of its group, its routes and its connections from the instance it has joined. It must not know its user's calls.
+One rule: it hears of its group, its routes and its connections from the instance it has joined. It
+must not know its user's calls.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ class LitePullSettings:
 
 
 class RunningLitePull:
-    """``subscriptions``: by topic, as they are at any time. ``divided_topics``: those whose queues the group divides, as brokers know
-    them. ``tracing`` None: nothing is traced."""
+    """``subscriptions``: by topic, as they are at any time. ``divided_topics``: those whose queues
+    the group divides, as brokers know them. ``tracing`` None: nothing is traced."""
 
     def __init__(
         self,
@@ -58,7 +60,14 @@ class RunningLitePull:
         self.traces = tracing.of_consumer() if tracing is not None else None
         self.offsets = OffsetStore(instance, member.group)
         self.prefetching = Prefetching(
-            *(instance, member.group, subscriptions, settings.consume_from, self.offsets, settings.limits),
+            *(
+                instance,
+                member.group,
+                subscriptions,
+                settings.consume_from,
+                self.offsets,
+                settings.limits,
+            ),
             auto_commit=settings.auto_commit,
             namespace=settings.namespace,
         )
@@ -72,13 +81,17 @@ class RunningLitePull:
         self._tracing = tracing
         self._tasks: list[asyncio.Task[None]] = []
         member.operated = OperatedLitePull(
-            self.prefetching, member.consumer, instance.routes.name_servers, instance.surroundings.clock
+            self.prefetching,
+            member.consumer,
+            instance.routes.name_servers,
+            instance.surroundings.clock,
         )
         member.on_group_change = self._group_changed
         member.on_route_change = self._route_changed
         member.on_disconnect = self.prefetching.told_nothing
 
-    # --- life ----------------------------------------------------------------------------------------------------------------
+    # --- life
+    # ----------------------------------------------------------------------------------------------
 
     async def prepare(self, topics: Collection[str]) -> None:
         """Learn the routes of ``topics``. Raises RouteNotFoundError if no name server answers."""
@@ -88,8 +101,8 @@ class RunningLitePull:
         self._spawn(self._listeners.run(self.instance), "queue listeners")
 
     async def begin(self, named: Sequence[MessageQueue] | None) -> None:
-        """Take up the queues that are named or, with None, this member's share, and pull ahead from now on. Raises
-        NotStartedError if it is closed."""
+        """Take up the queues that are named or, with None, this member's share, and pull ahead from
+        now on. Raises NotStartedError if it is closed."""
         if self.closing:
             complete = False
         elif named is not None:
@@ -97,7 +110,9 @@ class RunningLitePull:
         else:
             complete = await self.balancer.balance()
         if self.closing:
-            raise NotStartedError("this LitePullConsumer was closed while it was started; start a new one")
+            raise NotStartedError(
+                "this LitePullConsumer was closed while it was started; start a new one"
+            )
         self._spawn(self.balancer.run(complete=complete), "balancer")
         self._spawn(self.prefetching.commit_for_ever(), "commits")
 
@@ -117,10 +132,12 @@ class RunningLitePull:
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         self._tasks.append(self.instance.spawn(work, name=name))
 
-    # --- what it hears -------------------------------------------------------------------------------------------------------
+    # --- what it hears
+    # ----------------------------------------------------------------------------------------------
 
     def _group_changed(self) -> None:
-        """Somebody may be about to take over queues of ours: what is done shall not be read again."""
+        """Somebody may be about to take over queues of ours: what is done shall not be read
+        again."""
         if not self.closing:
             self.instance.spawn(self.prefetching.commit(), name="commit")
             self.balancer.wake()

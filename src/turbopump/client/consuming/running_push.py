@@ -1,6 +1,8 @@
-"""A push consumer while it runs: what it is made of from start to close, and in which order that begins and ends.
+"""A push consumer while it runs: what it is made of from start to close, and in which order that
+begins and ends.
 
-One rule: it hears of its group, its routes and its connections from the instance it has joined. It must not know its user's calls.
+One rule: it hears of its group, its routes and its connections from the instance it has joined. It
+must not know its user's calls.
 """
 
 from __future__ import annotations
@@ -44,8 +46,9 @@ from turbopump.store.disk import Disk
 
 @dataclass(frozen=True, slots=True)
 class PushSettings:
-    """As its user gave them, checked: see ``PushConsumer``. ``order``: in order, and how; ``asks_brokers``: brokers divide the queues;
-    ``limits`` and ``batch``: how much is pulled ahead, and in one pull; ``handler_batch`` None: a handler gets one message at a time."""
+    """As its user gave them, checked: see ``PushConsumer``. ``order``: in order, and how;
+    ``asks_brokers``: brokers divide the queues; ``limits`` and ``batch``: how much is pulled ahead,
+    and in one pull; ``handler_batch`` None: a handler gets one message at a time."""
 
     handler: Handler | BatchHandler | None
     handler_batch: int | None
@@ -65,8 +68,9 @@ class PushSettings:
 
 
 class RunningPush:
-    """``ready``: what waits to be handled; ``messages``: the same for who takes it without a handler. ``subscriptions``: by topic, as they
-    are at any time. ``tracing`` None: nothing is traced. ``concurrency``: handler calls at once."""
+    """``ready``: what waits to be handled; ``messages``: the same for who takes it without a
+    handler. ``subscriptions``: by topic, as they are at any time. ``tracing`` None: nothing is
+    traced. ``concurrency``: handler calls at once."""
 
     def __init__(
         self,
@@ -88,7 +92,9 @@ class RunningPush:
         self._ordered, self._consume_timeout = settings.order is not None, settings.consume_timeout
         self._tracing = tracing
         self._tasks: list[asyncio.Task[None]] = []
-        self.consumption = Consumption(asyncio.get_running_loop().time, tracing.of_consumer() if tracing is not None else None)
+        self.consumption = Consumption(
+            asyncio.get_running_loop().time, tracing.of_consumer() if tracing is not None else None
+        )
         self.ready: ReadyMessages | ReadyBatches
         self.ready = self.messages = ReadyMessages(self.consumption.began)
         if settings.handler_batch is not None:
@@ -98,11 +104,21 @@ class RunningPush:
         self._backs: SendBack | None = None
         if settings.broadcast:
             directory = settings.offsets_directory or default_directory()
-            self._offsets = LocalOffsets(self._offsets, directory, instance.client_id, group, settings.disk)
+            self._offsets = LocalOffsets(
+                self._offsets, directory, instance.client_id, group, settings.disk
+            )
         else:
             self._backs = SendBack(instance, group, settings.max_reconsume_times, namespace)
         self.assignment = Assignment(
-            *(instance, group, subscriptions, settings.consume_from, self.ready, self._offsets, self._backs),
+            *(
+                instance,
+                group,
+                subscriptions,
+                settings.consume_from,
+                self.ready,
+                self._offsets,
+                self._backs,
+            ),
             order=settings.order,
             namespace=namespace,
             consumption=self.consumption,
@@ -116,12 +132,19 @@ class RunningPush:
             namespace=namespace,
         )
         self.balancer = Balancer(
-            *(instance, group, lambda: list(subscriptions), None if settings.broadcast else settings.strategy),
+            *(
+                instance,
+                group,
+                lambda: list(subscriptions),
+                None if settings.broadcast else settings.strategy,
+            ),
             assigned=self.assignment.of_topic,
             apply=self.assignment.apply,
         )
         if settings.asks_brokers:
-            division = BrokerDivision(instance, group, subscriptions, self.assignment, self.pops, self.balancer.divide)
+            division = BrokerDivision(
+                instance, group, subscriptions, self.assignment, self.pops, self.balancer.divide
+            )
             self.balancer.leave_to(division.look)
         self.handlers = self._handlers(settings, concurrency)
         member.operated = OperatedPush(
@@ -135,13 +158,25 @@ class RunningPush:
         member.on_route_change = self._route_changed
         member.on_disconnect = self._disconnected
 
-    def _handlers(self, settings: PushSettings, concurrency: int) -> HandlerPool | HandlerThreads | None:
+    def _handlers(
+        self, settings: PushSettings, concurrency: int
+    ) -> HandlerPool | HandlerThreads | None:
         handler = settings.handler
         if handler is None:
             return None
-        fate = "is not delivered again (broadcasting)" if settings.broadcast and settings.order is None else None
-        kind: type[HandlerPool | HandlerThreads] = HandlerPool if is_coroutine_function(handler) else HandlerThreads
-        call = handler if settings.handler_batch is None else called_with_lists(cast(BatchHandler, handler))
+        fate = (
+            "is not delivered again (broadcasting)"
+            if settings.broadcast and settings.order is None
+            else None
+        )
+        kind: type[HandlerPool | HandlerThreads] = (
+            HandlerPool if is_coroutine_function(handler) else HandlerThreads
+        )
+        call = (
+            handler
+            if settings.handler_batch is None
+            else called_with_lists(cast(BatchHandler, handler))
+        )
         return kind(call, self.ready, concurrency=concurrency, fate=fate)
 
     @property
@@ -149,7 +184,8 @@ class RunningPush:
         """Those that are ours at the moment, pulled or popped."""
         return [*self.assignment.queues, *self.pops.queues]
 
-    # --- life ----------------------------------------------------------------------------------------------------------------
+    # --- life
+    # ----------------------------------------------------------------------------------------------
 
     async def prepare(self, topics: Collection[str]) -> None:
         """Learn the routes of ``topics``. Raises RouteNotFoundError if no name server answers."""
@@ -158,10 +194,13 @@ class RunningPush:
         await self.instance.routes.find(list(topics))
 
     async def begin(self) -> None:
-        """Take up this member's share of the queues, and handle what they hold from now on. Raises NotStartedError if it is closed."""
+        """Take up this member's share of the queues, and handle what they hold from now on. Raises
+        NotStartedError if it is closed."""
         complete = not self.closing and await self.balancer.balance()
         if self.closing:
-            raise NotStartedError("this PushConsumer was closed while it was started; start a new one")
+            raise NotStartedError(
+                "this PushConsumer was closed while it was started; start a new one"
+            )
         spawn, assignment = self.instance.spawn, self.assignment
         self._tasks = [
             spawn(self.balancer.run(complete=complete), name="balancer"),
@@ -176,8 +215,9 @@ class RunningPush:
                 self._tasks.append(spawn(late, name="late handlers"))
 
     async def give_up(self, topic: str) -> None:
-        """It is not consumed any more: what is done of its queues is committed, and they are left to others. In order, they are free when
-        nobody handles a message of them, which is not waited for."""
+        """It is not consumed any more: what is done of its queues is committed, and they are left
+        to others. In order, they are free when nobody handles a message of them, which is not
+        waited for."""
         for name in (topic, pop_retry_topic(topic, self.member.group)):
             if name in self._subscriptions:
                 self.assignment.stop_pulling(name)
@@ -190,7 +230,8 @@ class RunningPush:
         return self.handlers is not None and task is not None and self.handlers.has(task, thread)
 
     async def close(self, timeout: float) -> None:
-        """Stop pulling, let running handlers finish (``timeout`` seconds at most), commit, leave the group, whatever fails on the way."""
+        """Stop pulling, let running handlers finish (``timeout`` seconds at most), commit, leave
+        the group, whatever fails on the way."""
         for task in self._tasks:
             task.cancel()
         try:
@@ -215,10 +256,12 @@ class RunningPush:
         if self._tracing is not None:
             await self._tracing.close()
 
-    # --- what it hears -------------------------------------------------------------------------------------------------------
+    # --- what it hears
+    # ----------------------------------------------------------------------------------------------
 
     def _group_changed(self) -> None:
-        """Somebody may be about to take over queues of ours: what is done shall not be done again."""
+        """Somebody may be about to take over queues of ours: what is done shall not be done
+        again."""
         if not self.closing:
             self.instance.spawn(self.assignment.commit(), name="commit")
             self.balancer.wake()
@@ -231,5 +274,9 @@ class RunningPush:
         """A broker that was killed may have lost the last seconds of offsets: tell it again."""
         address_of = self.instance.routes.address_of
         self.assignment.told_nothing(
-            [queue for queue in self.assignment.queues if address_of(queue.broker_name, topic=queue.topic) == address]
+            [
+                queue
+                for queue in self.assignment.queues
+                if address_of(queue.broker_name, topic=queue.topic) == address
+            ]
         )

@@ -1,8 +1,9 @@
-"""Giving a message back that could not be handled: its broker brings it again later by way of the group's retry topic, or, after too many
-attempts, puts it to the dead letters.
+"""Giving a message back that could not be handled: its broker brings it again later by way of the
+group's retry topic, or, after too many attempts, puts it to the dead letters.
 
-One rule: a message is given back when a broker has said that it has it; else it stays ours. Whom its own broker refuses goes as a plain
-message to the retry topic, on whatever broker takes it. Source: apache/rocketmq ``DefaultMQPushConsumerImpl.sendMessageBack``.
+One rule: a message is given back when a broker has said that it has it; else it stays ours. Whom
+its own broker refuses goes as a plain message to the retry topic, on whatever broker takes it.
+Source: apache/rocketmq ``DefaultMQPushConsumerImpl.sendMessageBack``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ from turbopump.errors import MessageError, RemotingError, RouteNotFoundError
 from turbopump.message.failure import with_failure
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.message_queue import MessageQueue
-from turbopump.message.properties import DELAY_TIME_LEVEL, ORIGIN_MESSAGE_ID, RETRY_TOPIC, encode_properties
+from turbopump.message.properties import (
+    DELAY_TIME_LEVEL,
+    ORIGIN_MESSAGE_ID,
+    RETRY_TOPIC,
+    encode_properties,
+)
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.message.sysflag import SysFlag
 from turbopump.protocol.requests.send import SendMessageV2
@@ -31,7 +37,8 @@ TIMEOUT_S: Final = 5.0
 PLAIN_TIMEOUT_S: Final = 3.0
 PLAIN_ATTEMPTS: Final = 3
 FIRST_LEVEL: Final = 3
-"""The delay level of a first retry that goes as a plain message; the broker's own rule is the same."""
+"""The delay level of a first retry that goes as a plain message; the broker's own rule is the
+same."""
 INNER_PRODUCER: Final = "CLIENT_INNER_PRODUCER"
 _TRANSACTION: Final = "TRAN_MSG"
 _KEPT: Final = ~(
@@ -45,10 +52,17 @@ _KEPT: Final = ~(
 
 
 class SendBack:
-    """Gives back the messages of one group. ``attempts_max``: so many retries, then the dead letters; None: as the group is set at the
-    broker. ``namespace``: users know the messages' topics without it."""
+    """Gives back the messages of one group. ``attempts_max``: so many retries, then the dead
+    letters; None: as the group is set at the broker. ``namespace``: users know the messages' topics
+    without it."""
 
-    def __init__(self, instance: ClientInstance, group: str, attempts_max: int | None, namespace: str | None = None) -> None:
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        attempts_max: int | None,
+        namespace: str | None = None,
+    ) -> None:
         self._instance = instance
         self._group = group
         self._namespace = namespace
@@ -56,15 +70,25 @@ class SendBack:
         self._refused = False
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def begin(self, message: ReceivedMessage, queue: MessageQueue, level: int, settled: Callable[[bool], None]) -> None:
-        """Give it back and say whether a broker has it. ``queue`` is where it was pulled from. ``level``: the delay level until it comes
-        again; 0: the broker chooses, longer each time; below 0: it is a dead letter now."""
+    def begin(
+        self,
+        message: ReceivedMessage,
+        queue: MessageQueue,
+        level: int,
+        settled: Callable[[bool], None],
+    ) -> None:
+        """Give it back and say whether a broker has it. ``queue`` is where it was pulled from.
+        ``level``: the delay level until it comes again; 0: the broker chooses, longer each time;
+        below 0: it is a dead letter now."""
 
         self._spawn(message, self._send_back(message, queue, level), settled)
 
-    def begin_plain(self, message: ReceivedMessage, level: int, settled: Callable[[bool], None]) -> None:
-        """Give up on it: as a plain message to the retry topic, one attempt further than it was, which a broker turns into a dead letter.
-        So an ordered consumer does it (``ConsumeMessageOrderlyService.sendMessageBack``)."""
+    def begin_plain(
+        self, message: ReceivedMessage, level: int, settled: Callable[[bool], None]
+    ) -> None:
+        """Give up on it: as a plain message to the retry topic, one attempt further than it was,
+        which a broker turns into a dead letter. So an ordered consumer does it
+        (``ConsumeMessageOrderlyService.sendMessageBack``)."""
 
         async def work() -> bool:
             try:
@@ -77,7 +101,12 @@ class SendBack:
 
         self._spawn(message, work(), settled)
 
-    def _spawn(self, message: ReceivedMessage, giving: Coroutine[Any, Any, bool], settled: Callable[[bool], None]) -> None:
+    def _spawn(
+        self,
+        message: ReceivedMessage,
+        giving: Coroutine[Any, Any, bool],
+        settled: Callable[[bool], None],
+    ) -> None:
         async def work() -> None:
             settled(await giving)
 
@@ -93,7 +122,9 @@ class SendBack:
     async def _send_back(self, message: ReceivedMessage, queue: MessageQueue, level: int) -> bool:
         try:
             if message.sys_flag & SysFlag.INNER_BATCH:
-                raise RemotingError("the log has no entry of this message alone, it came in an inner batch")
+                raise RemotingError(
+                    "the log has no entry of this message alone, it came in an inner batch"
+                )
             await self._to_its_broker(message, queue, level)
         except RemotingError as error:
             try:
@@ -107,12 +138,15 @@ class SendBack:
     def _tell_refused(self, message: ReceivedMessage, cause: str) -> None:
         if not self._refused:  # one line when it begins: it is tried again and again
             log.warning(
-                "messages cannot be given back, they are kept and tried again here group=%s msg_id=%s cause=%s",
+                "messages cannot be given back, they are kept and tried again here group=%s "
+                "msg_id=%s cause=%s",
                 *(self._group, message.msg_id, cause),
             )
         self._refused = True
 
-    async def _to_its_broker(self, message: ReceivedMessage, queue: MessageQueue, level: int) -> None:
+    async def _to_its_broker(
+        self, message: ReceivedMessage, queue: MessageQueue, level: int
+    ) -> None:
         address = self._instance.routes.address_of(queue.broker_name, topic=queue.topic)
         if address is None:
             raise RemotingError(f"no address is known for broker {queue.broker_name}")
@@ -130,7 +164,11 @@ class SendBack:
     async def _as_plain_message(self, message: ReceivedMessage, level: int) -> None:
         topic = RETRY_PREFIX + self._group
         route = await self._instance.routes.get(topic)
-        queues = {queue.broker_name: queue for queue in route.publish_queues if route.master(queue.broker_name) is not None}
+        queues = {
+            queue.broker_name: queue
+            for queue in route.publish_queues
+            if route.master(queue.broker_name) is not None
+        }
         if not queues:
             raise RouteNotFoundError(f"no broker takes messages of {topic} now")
         error: RemotingError | None = None
@@ -139,7 +177,10 @@ class SendBack:
             assert address is not None
             try:
                 await self._instance.remoting.call(
-                    address, self._plain(message, queue, level), message.stored_body, timeout=PLAIN_TIMEOUT_S
+                    address,
+                    self._plain(message, queue, level),
+                    message.stored_body,
+                    timeout=PLAIN_TIMEOUT_S,
                 )
             except RemotingError as refused:
                 error = refused
@@ -154,7 +195,9 @@ class SendBack:
         properties.pop(_TRANSACTION, None)
         properties[RETRY_TOPIC] = wrap(self._namespace, message.topic)
         properties.setdefault(ORIGIN_MESSAGE_ID, message.offset_msg_id)
-        properties[DELAY_TIME_LEVEL] = str(level if level > 0 else FIRST_LEVEL + message.reconsume_times)
+        properties[DELAY_TIME_LEVEL] = str(
+            level if level > 0 else FIRST_LEVEL + message.reconsume_times
+        )
         return SendMessageV2(
             producer_group=INNER_PRODUCER,
             topic=queue.topic,

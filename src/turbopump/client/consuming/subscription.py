@@ -1,7 +1,9 @@
-"""What a consumer wants of a topic: tags, or a SQL92 filter over properties; and the exact test of a message against it.
+"""What a consumer wants of a topic: tags, or a SQL92 filter over properties; and the exact test of
+a message against it.
 
-One rule: a broker compares hashes of tags and may let a stranger through; what is decided here is exact. A filter is the broker's alone. It
-must not know where messages come from. Source: apache/rocketmq ``FilterAPI.buildSubscriptionData``.
+One rule: a broker compares hashes of tags and may let a stranger through; what is decided here is
+exact. A filter is the broker's alone. It must not know where messages come from. Source:
+apache/rocketmq ``FilterAPI.buildSubscriptionData``.
 """
 
 from __future__ import annotations
@@ -24,21 +26,25 @@ TAG: Final = "TAG"
 SQL92: Final = "SQL92"
 _TAGS_RULES: Final[Mapping[str, Rule]] = {
     "tags": Rule(
-        lambda value: isinstance(value, str) and is_unicode(value), "are no tags: * for all, 'A || B', or Sql(…) is expected"
+        lambda value: isinstance(value, str) and is_unicode(value),
+        "are no tags: * for all, 'A || B', or Sql(…) is expected",
     ),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Sql:
-    """A filter over message properties, judged by the broker: ``Sql("price > 100 AND region IN ('eu', 'us')")``; docs/client.md has the
-    language. Raises ConfigError if it is no such filter. Apache's brokers need ``enablePropertyFilter=true``."""
+    """A filter over message properties, judged by the broker: ``Sql("price > 100 AND region IN
+    ('eu', 'us')")``; docs/client.md has the language. Raises ConfigError if it is no such filter.
+    Apache's brokers need ``enablePropertyFilter=true``."""
 
     expression: str
 
     def __post_init__(self) -> None:
         if not is_name(self.expression):
-            raise ConfigError(f'{self.expression!r:.80} is no SQL92 filter: text is expected, as in "price > 100"')
+            raise ConfigError(
+                f'{self.expression!r:.80} is no SQL92 filter: text is expected, as in "price > 100"'
+            )
         try:
             compile_sql(self.expression)
         except SqlError as error:
@@ -47,7 +53,8 @@ class Sql:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """``tags`` empty means every message. ``version`` in ms grows with each change, so that a broker keeps the newest."""
+    """``tags`` empty means every message. ``version`` in ms grows with each change, so that a
+    broker keeps the newest."""
 
     topic: str
     expression: str
@@ -78,7 +85,9 @@ def subscription_to(topic: str, wanted: str | Sql, version: int) -> Subscription
     return tag_subscription(topic, wanted, version)
 
 
-def topic_subscription(namespace: str | None, topic: str, wanted: str | Sql, version: int) -> Subscription:
+def topic_subscription(
+    namespace: str | None, topic: str, wanted: str | Sql, version: int
+) -> Subscription:
     """To a topic as the user names it. Raises ConfigError if there can be no such topic."""
     check({"topic": TOPIC}, {"topic": topic})
     topic = wrap(namespace, topic)
@@ -88,12 +97,16 @@ def topic_subscription(namespace: str | None, topic: str, wanted: str | Sql, ver
     return subscription_to(topic, wanted, version)
 
 
-def first_subscriptions(namespace: str | None, topic: str | None, wanted: str | Sql, version: int) -> dict[str, Subscription]:
-    """By topic, what a consumer is to begin with; none without a topic. Raises ConfigError, also for tags that are of no topic."""
+def first_subscriptions(
+    namespace: str | None, topic: str | None, wanted: str | Sql, version: int
+) -> dict[str, Subscription]:
+    """By topic, what a consumer is to begin with; none without a topic. Raises ConfigError, also
+    for tags that are of no topic."""
     if topic is None:
         if wanted not in ("", ALL):
             raise ConfigError(
-                f"tags={wanted!r:.80} without topic=… choose among no messages: give the topic, too, or subscribe(topic, tags)"
+                f"tags={wanted!r:.80} without topic=… choose among no messages: give the topic, "
+                "too, or subscribe(topic, tags)"
             )
         return {}
     subscription = topic_subscription(namespace, topic, wanted, version)
@@ -101,12 +114,15 @@ def first_subscriptions(namespace: str | None, topic: str | None, wanted: str | 
 
 
 def tag_subscription(topic: str, expression: str, version: int) -> Subscription:
-    """``*`` (or nothing) for all, ``A || B || C`` for some. Raises ConfigError if no tag is in it."""
+    """``*`` (or nothing) for all, ``A || B || C`` for some. Raises ConfigError if no tag is in
+    it."""
     check(_TAGS_RULES, {"tags": expression})
     text = expression.strip()
     if text in ("", ALL):
         return Subscription(topic, ALL, (), version)
     tags = tuple(dict.fromkeys(tag for part in text.split("||") if (tag := part.strip())))
     if not tags:
-        raise ConfigError(f"the tag expression {expression!r} names no tag; write * for all, or TagA || TagB")
+        raise ConfigError(
+            f"the tag expression {expression!r} names no tag; write * for all, or TagA || TagB"
+        )
     return Subscription(topic, expression, tags, version)

@@ -1,8 +1,18 @@
-"""Dead letters, for people and programs: who has some, what they are, and how to send them again, each once."""
+"""Dead letters, for people and programs: who has some, what they are, and how to send them again,
+each once."""
 
 from turbopump.client.dead_letters.dead_letter import DeadLetter, InDoubt, ResendTo
 from turbopump.client.dead_letters.reading import DeadGroup, DeadLetters
 from turbopump.client.dead_letters.report import ResendReport
 from turbopump.client.dead_letters.resending import resend, would_resend
 
-__all__ = ["DeadGroup", "DeadLetter", "DeadLetters", "InDoubt", "ResendReport", "ResendTo", "resend", "would_resend"]
+__all__ = [
+    "DeadGroup",
+    "DeadLetter",
+    "DeadLetters",
+    "InDoubt",
+    "ResendReport",
+    "ResendTo",
+    "resend",
+    "would_resend",
+]

@@ -1,7 +1,9 @@
-"""A dead letter: a message in ``%DLQ%group``, where it came from, and what it is when it is sent again. Values in, values out.
+"""A dead letter: a message in ``%DLQ%group``, where it came from, and what it is when it is sent
+again. Values in, values out.
 
-The id of the message that goes out again is made of what a dead letter can be told by, and of nothing else: whoever resends it, whenever,
-gives the same id. Source: apache/rocketmq ``AbstractSendMessageProcessor.consumerSendMsgBack`` (the properties of a dead letter).
+The id of the message that goes out again is made of what a dead letter can be told by, and of
+nothing else: whoever resends it, whenever, gives the same id. Source: apache/rocketmq
+``AbstractSendMessageProcessor.consumerSendMsgBack`` (the properties of a dead letter).
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from turbopump.message.sysflag import COMPRESSION_MASK, SysFlag
 from turbopump.protocol.requests.send import SendMessageV2
 
 RESENT_FROM: Final = "RESENT_FROM"
-"""Property of a message that was resent: the dead letter it was, as ``%DLQ%group@broker:queue:offset``."""
+"""Property of a message that was resent: the dead letter it was, as
+``%DLQ%group@broker:queue:offset``."""
 RESENT_ID: Final = "RESENT_ID"
 """Property of a message that was resent: the id the dead letter had."""
 PRODUCER_GROUP: Final = "TURBOPUMP_DLQ_RESEND"
@@ -68,12 +71,14 @@ _NOT_RESENT: Final = frozenset(
         "DLQ_ORIGIN_MESSAGE_ID",
     }
 )
-"""What belongs to the message's last life. A DELAY or TRAN_MSG that stayed would send it to a level or make it half a transaction."""
+"""What belongs to the message's last life. A DELAY or TRAN_MSG that stayed would send it to a level
+or make it half a transaction."""
 
 
 class ResendTo(Enum):
-    """Where dead letters go: to the topic they came from, where every group of it gets them; or to their own group's retry topic. There are
-    two of these: for consumers that pull, and for those that pop. ``RETRY`` takes that which the letter, or the group, says it reads."""
+    """Where dead letters go: to the topic they came from, where every group of it gets them; or to
+    their own group's retry topic. There are two of these: for consumers that pull, and for those
+    that pop. ``RETRY`` takes that which the letter, or the group, says it reads."""
 
     ORIGIN = "origin"
     RETRY = "retry"
@@ -82,8 +87,9 @@ class ResendTo(Enum):
 
 
 class InDoubt(Enum):
-    """What to do with letters that may have been sent, and whose target queue cannot be read: it is gone, or its broker does not answer.
-    Leave them until it can be; send them again, so that those that had arrived are there twice; or take them for sent."""
+    """What to do with letters that may have been sent, and whose target queue cannot be read: it is
+    gone, or its broker does not answer. Leave them until it can be; send them again, so that those
+    that had arrived are there twice; or take them for sent."""
 
     LEAVE = "leave"
     SEND = "send"
@@ -105,7 +111,8 @@ class DeadLetter:
 
     @property
     def attempts(self) -> int:
-        """How often the group was given it: a copy counts one more when it is made, the dead letter too."""
+        """How often the group was given it: a copy counts one more when it is made, the dead letter
+        too."""
         return self.message.reconsume_times
 
     @property
@@ -126,8 +133,8 @@ class DeadLetter:
 
     @property
     def resend_id(self) -> str:
-        """The unique id of the message that it is sent again as. The store time is part of it: a broker that was set up anew counts its
-        queues from 0 again."""
+        """The unique id of the message that it is sent again as. The store time is part of it: a
+        broker that was set up anew counts its queues from 0 again."""
         text = f"{DLQ_PREFIX}{self.group}\n{self.place}\n{self.message.store_timestamp}"
         return hashlib.sha256(text.encode()).hexdigest()[:32].upper()
 
@@ -142,16 +149,23 @@ class DeadLetter:
 
     @property
     def was_popped(self) -> bool:
-        """Whether it was popped once, and put back. (What was popped and given up in the first attempt does not say.)"""
+        """Whether it was popped once, and put back. (What was popped and given up in the first
+        attempt does not say.)"""
         return _FIRST_POP_TIME in self.message.properties
 
     def request(self, queue: MessageQueue) -> SendMessageV2:
-        """The request that sends it to ``queue``, attempts counted from 0 again. Its body is the message's ``stored_body``."""
+        """The request that sends it to ``queue``, attempts counted from 0 again. Its body is the
+        message's ``stored_body``."""
         message = self.message
-        properties = {name: value for name, value in message.properties.items() if name not in _NOT_RESENT}
-        if queue.topic.startswith(RETRY_PREFIX):  # its consumers show the topic that RETRY_TOPIC names
+        properties = {
+            name: value for name, value in message.properties.items() if name not in _NOT_RESENT
+        }
+        # its consumers show the topic that RETRY_TOPIC names
+        if queue.topic.startswith(RETRY_PREFIX):
             kept = (names.RETRY_TOPIC, names.ORIGIN_MESSAGE_ID)
-            properties.update({name: message.properties[name] for name in kept if name in message.properties})
+            properties.update(
+                {name: message.properties[name] for name in kept if name in message.properties}
+            )
         properties[RESENT_FROM] = f"{DLQ_PREFIX}{self.group}@{self.place}"
         properties[RESENT_ID] = message.msg_id
         properties[names.UNIQ_KEY] = self.resend_id

@@ -8,8 +8,9 @@
     {"done": [id, …]}                                    a broker said that it has them, or they were found in the target
     {"lost": [id, …]}                                    they were looked for there, and have not been sent
 
-One JSON object a line. One rule: what was aimed and is not done is in doubt, and is looked for before it is sent again. A last line that is
-torn was being written when the process or the machine died: what it says had not begun. It must not know brokers.
+One JSON object a line. One rule: what was aimed and is not done is in doubt, and is looked for
+before it is sent again. A last line that is torn was being written when the process or the machine
+died: what it says had not begun. It must not know brokers.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ class JournalState:
 
 
 def read_journal(data: bytes, what: object) -> tuple[JournalState, int]:
-    """The state, and the size of the whole lines. Raises ResendError if a line that is not the last cannot be read."""
+    """The state, and the size of the whole lines. Raises ResendError if a line that is not the last
+    cannot be read."""
     state = JournalState()
     size = 0
     lines = data.splitlines(keepends=True)
@@ -85,7 +87,8 @@ def read_journal(data: bytes, what: object) -> tuple[JournalState, int]:
             if number == len(lines):
                 break
             raise ResendError(
-                f"{what} is damaged in line {number} ({error}), so nobody knows which dead letters were resent; put back a copy of the "
+                f"{what} is damaged in line {number} ({error}), so nobody knows which dead "
+                "letters were resent; put back a copy of the "
                 "file, or move it away: then the targets alone are asked"
             ) from None
         size += len(text)
@@ -93,7 +96,8 @@ def read_journal(data: bytes, what: object) -> tuple[JournalState, int]:
 
 
 class Journal:
-    """A journal to be written. ``append`` methods return when the line is on the disk, or, for ``done``, with the system."""
+    """A journal to be written. ``append`` methods return when the line is on the disk, or, for
+    ``done``, with the system."""
 
     def __init__(self, file: JournalFile, *, run: str, now_ms: int) -> None:
         self._file = file
@@ -106,7 +110,9 @@ class Journal:
     def start(self, ends: Mapping[MessageQueue, int]) -> None:
         """Where target queues end now. Written out with the next aim."""
         for queue, offset in ends.items():
-            self._append({"start": (queue.topic, queue.broker_name, queue.queue_id, offset)}, sync=False)
+            self._append(
+                {"start": (queue.topic, queue.broker_name, queue.queue_id, offset)}, sync=False
+            )
 
     def aim(self, aims: Mapping[str, MessageQueue], now_ms: int) -> None:
         """These are going to be sent. May block."""
@@ -114,7 +120,9 @@ class Journal:
         for id_, queue in aims.items():
             by_topic.setdefault(queue.topic, []).append((id_, queue.broker_name, queue.queue_id))
         for number, (topic, places) in enumerate(by_topic.items(), 1):
-            self._append({"aim": places, "topic": topic, "at": now_ms}, sync=number == len(by_topic))
+            self._append(
+                {"aim": places, "topic": topic, "at": now_ms}, sync=number == len(by_topic)
+            )
 
     def done(self, ids: Iterable[str]) -> None:
         """These are in the target. If the line is lost, they are in doubt, and found."""

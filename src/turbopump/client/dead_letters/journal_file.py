@@ -1,6 +1,8 @@
-"""The file of a journal, and the lock beside it: lines are added at its end and synced. It must not know what the lines say.
+"""The file of a journal, and the lock beside it: lines are added at its end and synced. It must not
+know what the lines say.
 
-``GROUP.journal`` and ``GROUP.lock`` in one directory. The system releases the lock when its holder ends, however it ends.
+``GROUP.journal`` and ``GROUP.lock`` in one directory. The system releases the lock when its holder
+ends, however it ends.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from turbopump.errors import ResendError
 
 
 class JournalFile:
-    """Open for one writer. Raises ResendError if another process, or another part of this one, has it open; OSError as the system does."""
+    """Open for one writer. Raises ResendError if another process, or another part of this one, has
+    it open; OSError as the system does."""
 
     def __init__(self, directory: Path, group: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -27,7 +30,8 @@ class JournalFile:
             os.close(self._lock)
             raise ResendError(
                 f"somebody else on this machine is resending the dead letters of group {group!r}"
-                f"{f', process {holder}' if holder else ''} (lock file {lock_path}); wait until that has ended"
+                f"{f', process {holder}' if holder else ''} (lock file {lock_path}); wait until "
+                "that has ended"
             ) from None
         except OSError:
             os.close(self._lock)
@@ -35,7 +39,9 @@ class JournalFile:
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, b"%d\n" % os.getpid(), 0)
         try:
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._file = os.open(
+                self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
+            )
             _sync_directory(directory)
         except OSError:
             os.close(self._lock)

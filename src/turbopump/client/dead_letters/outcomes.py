@@ -1,4 +1,5 @@
-"""One attempt to send a dead letter, and what its end means: it is stored, it is not, or nobody knows. It must not know what follows."""
+"""One attempt to send a dead letter, and what its end means: it is stored, it is not, or nobody
+knows. It must not know what follows."""
 
 from __future__ import annotations
 
@@ -12,7 +13,11 @@ from turbopump.protocol.codes import ResponseCode
 
 TIMEOUT_S: Final = 5.0
 _STORED: Final = frozenset(
-    {ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.FLUSH_SLAVE_TIMEOUT}
+    {
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    }
 )
 """Stored, though not yet as safely as promised."""
 _BUSY: Final = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE})
@@ -43,13 +48,19 @@ async def send_once(instance: ClientInstance, letter: DeadLetter, queue: Message
     if address is None:
         return Outcome(why=f"broker {queue.broker_name} has no master now")
     try:
-        await instance.remoting.call(address, letter.request(queue), letter.message.stored_body, timeout=TIMEOUT_S)
+        await instance.remoting.call(
+            address, letter.request(queue), letter.message.stored_body, timeout=TIMEOUT_S
+        )
     except (ConnectError, MessageError) as error:
         return Outcome(final=isinstance(error, MessageError), why=str(error))
     except ResponseError as error:
         if error.code in _STORED:
             return Outcome(stored=True)
-        return Outcome(in_doubt=error.code not in _BUSY | _REFUSED, final=error.code in _REFUSED, why=str(error))
+        return Outcome(
+            in_doubt=error.code not in _BUSY | _REFUSED,
+            final=error.code in _REFUSED,
+            why=str(error),
+        )
     except RemotingError as error:
         return Outcome(in_doubt=True, why=str(error))
     return Outcome(stored=True)

@@ -1,6 +1,8 @@
-"""A cluster's dead letters: which groups have some, and every one of a group's, oldest first in each queue.
+"""A cluster's dead letters: which groups have some, and every one of a group's, oldest first in
+each queue.
 
-One rule: it reads and changes nothing; not even an offset is committed. Resending is ``resending.py``. It must not know who looks.
+One rule: it reads and changes nothing; not even an offset is committed. Resending is
+``resending.py``. It must not know who looks.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ Wanted = Callable[[DeadLetter], bool]
 
 @dataclass(frozen=True, slots=True)
 class DeadGroup:
-    """A group with dead letters: how many are kept, and when the oldest and the newest of them died (ms since 1970 UTC).
+    """A group with dead letters: how many are kept, and when the oldest and the newest of them died
+    (ms since 1970 UTC).
 
     ``missing``: its brokers that could not be asked, and why; there may be more."""
 
@@ -49,10 +52,11 @@ class DeadGroup:
 
 
 class DeadLetters(InContext):
-    """Use it as ``async with DeadLetters("127.0.0.1:9876") as dead_letters:``. Settings as ``MessageFinder``'s.
+    """Use it as ``async with DeadLetters("127.0.0.1:9876") as dead_letters:``. Settings as
+    ``MessageFinder``'s.
 
-    Every method that asks a broker may raise a RemotingError; those that are given a group, MessageNotFoundError if it has no dead
-    letters to be read, with what to do.
+    Every method that asks a broker may raise a RemotingError; those that are given a group,
+    MessageNotFoundError if it has no dead letters to be read, with what to do.
     """
 
     def __init__(
@@ -91,10 +95,12 @@ class DeadLetters(InContext):
         """The connections and routes. Raises NotStartedError."""
         return instance_of(self._finder)
 
-    # --- groups --------------------------------------------------------------------------------------------------------------
+    # --- groups
+    # ----------------------------------------------------------------------------------------------
 
     async def groups(self) -> list[DeadGroup]:
-        """Every group that has dead letters, sorted by name. Raises RouteNotFoundError if no broker is there that could have some."""
+        """Every group that has dead letters, sorted by name. Raises RouteNotFoundError if no broker
+        is there that could have some."""
         topics = sorted(topic for topic in await self._topics() if topic.startswith(DLQ_PREFIX))
         groups = [await self._group(topic) for topic in topics]
         return [group for group in groups if group.count or group.missing]
@@ -108,19 +114,23 @@ class DeadLetters(InContext):
         failures: list[str] = []
         for address in self.instance.routes.name_servers:
             try:
-                answer = await self.instance.remoting.exchange(address, GetAllTopicList(), timeout=TIMEOUT_S)
+                answer = await self.instance.remoting.exchange(
+                    address, GetAllTopicList(), timeout=TIMEOUT_S
+                )
                 if answer.code == ResponseCode.SUCCESS:
                     if topics := fastjson.decode(answer.body, TopicList).topic_list:
                         return topics
                     raise RouteNotFoundError(  # each broker has topics of its own
-                        f"no broker is registered at the name server {address}, so nobody knows of dead letters. "
+                        f"no broker is registered at the name server {address}, so nobody knows "
+                        "of dead letters. "
                         "Start a broker, or check that its namesrvAddr names this name server"
                     )
                 failures.append(f"{address}: code {answer.code}: {answer.remark}")
             except (RemotingError, BodyError) as error:
                 failures.append(str(error))
         raise RemotingError(
-            f"no name server can be asked for the topics: {'; '.join(failures)}. Check the name server address, and that it runs"
+            f"no name server can be asked for the topics: {'; '.join(failures)}. Check the name "
+            "server address, and that it runs"
         )
 
     async def _group(self, topic: str) -> DeadGroup:
@@ -147,10 +157,12 @@ class DeadLetters(InContext):
         offsets = OffsetStore(self.instance, TOOLS_GROUP)
         return await offsets.min_offset(queue), await offsets.max_offset(queue)
 
-    # --- letters -------------------------------------------------------------------------------------------------------------
+    # --- letters
+    # ----------------------------------------------------------------------------------------------
 
     async def letters(self, group: str, wanted: Wanted | None = None) -> AsyncIterator[DeadLetter]:
-        """The group's dead letters that are there now; what dies while they are read is not among them."""
+        """The group's dead letters that are there now; what dies while they are read is not among
+        them."""
         ranges = {queue: await self._range(queue) for queue in await self._queues(group)}
         for queue, (offset, end) in ranges.items():
             while offset < end:
@@ -172,17 +184,20 @@ class DeadLetters(InContext):
             if not self.instance.routes.name_server_answers:
                 raise
             raise MessageNotFoundError(
-                f"group {group!r} has no dead letters: there is no topic {topic} ({error}); turbopump dlq list shows the groups"
+                f"group {group!r} has no dead letters: there is no topic {topic} ({error}); "
+                "turbopump dlq list shows the groups"
             ) from None
         if not queues:
             raise MessageNotFoundError(
-                f"the dead letters of group {group!r} cannot be read: topic {topic} forbids it (older brokers make it so); allow it with "
+                f"the dead letters of group {group!r} cannot be read: topic {topic} forbids it "
+                "(older brokers make it so); allow it with "
                 f"turbopump topic create '{topic}' --queues 1 --perm 6"
             )
         return queues
 
     async def reason(self, letter: DeadLetter, *, trace_topic: str = TRACE_TOPIC) -> str | None:
-        """Why the group's last attempt failed, as our client says in the message or its consumer's trace; None if there is neither."""
+        """Why the group's last attempt failed, as our client says in the message or its consumer's
+        trace; None if there is neither."""
         if letter.failure is not None:
             return letter.failure
         msg_id = letter.message.msg_id

@@ -2,11 +2,13 @@ r"""Why a consumer could not handle a message, out of the trace records it left.
 
 ::
 
-    SubAfter \x01 requestId \x01 msgId \x01 costMs \x01 success \x01 keys \x01 contextCode [\x01 time \x01 group [\x01 error=text]] \x02
+    SubAfter \x01 requestId \x01 msgId \x01 costMs \x01 success \x01 keys \x01 contextCode [\x01
+    time \x01 group [\x01 error=text]] \x02
 
 The text is told by our clients only.
 
-Values in, values out. Source: apache/rocketmq ``TraceDataEncoder``, ``ConsumeReturnType`` (contextCode is its ordinal).
+Values in, values out. Source: apache/rocketmq ``TraceDataEncoder``, ``ConsumeReturnType``
+(contextCode is its ordinal).
 """
 
 from __future__ import annotations
@@ -27,12 +29,18 @@ _WHOLE: Final = 9
 
 
 def latest_reason(bodies: Iterable[bytes], group: str, msg_id: str) -> str | None:
-    """What the latest record of ``group`` says about its failure with ``msg_id``; bodies are those of trace messages, oldest first."""
+    """What the latest record of ``group`` says about its failure with ``msg_id``; bodies are those
+    of trace messages, oldest first."""
     latest: tuple[int, str] | None = None
     for body in bodies:
         for record in body.decode(errors="replace").split(RECORD_END):
             fields = record.split(FIELD_END)
-            if fields[0] != "SubAfter" or len(fields) < _SHORT or fields[2] != msg_id or fields[4] != "false":
+            if (
+                fields[0] != "SubAfter"
+                or len(fields) < _SHORT
+                or fields[2] != msg_id
+                or fields[4] != "false"
+            ):
                 continue
             if len(fields) >= _WHOLE and fields[8] != group:
                 continue

@@ -14,11 +14,13 @@ FAILURES_SHOWN: Final = 100
 class ResendReport:
     """What became of the chosen letters.
 
-    ``sent``: in this run. ``already``: resent before, as the journal says. ``recovered``: sent by a run that was killed, and found in the
-    target when this one began; those of them that are chosen count as ``already``. ``elsewhere``: resent by somebody with another journal.
-    ``failed``: place → why it was not sent (100 of them; ``failures`` counts). ``in_doubt``: may or may not be in the target; the next run
-    finds out, if it can read the queues ``out_of_sight`` (queue → why this one could not). ``stopped``: why it did not go on to the end.
-    In a dry run nothing is sent, and ``sent`` is what would be.
+    ``sent``: in this run. ``already``: resent before, as the journal says. ``recovered``: sent by a
+    run that was killed, and found in the target when this one began; those of them that are chosen
+    count as ``already``. ``elsewhere``: resent by somebody with another journal. ``failed``: place
+    → why it was not sent (100 of them; ``failures`` counts). ``in_doubt``: may or may not be in the
+    target; the next run finds out, if it can read the queues ``out_of_sight`` (queue → why this one
+    could not). ``stopped``: why it did not go on to the end. In a dry run nothing is sent, and
+    ``sent`` is what would be.
     """
 
     group: str

@@ -1,8 +1,10 @@
-"""Resending dead letters, each once: through kills of this process, lost answers, and second operators.
+"""Resending dead letters, each once: through kills of this process, lost answers, and second
+operators.
 
-Step by step, for some letters at a time: look what has come into the targets; ask them for the ids; write to the journal what is aimed
-where, and sync; send, one attempt each; write down what was answered. What got no answer is looked for in its queue before it is sent
-again, in this run or, if this one is killed, at the beginning of the next. One rule: no letter is sent while it is in doubt.
+Step by step, for some letters at a time: look what has come into the targets; ask them for the ids;
+write to the journal what is aimed where, and sync; send, one attempt each; write down what was
+answered. What got no answer is looked for in its queue before it is sent again, in this run or, if
+this one is killed, at the beginning of the next. One rule: no letter is sent while it is in doubt.
 """
 
 from __future__ import annotations
@@ -21,7 +23,14 @@ from turbopump.client.dead_letters.outcomes import Outcome, send_once
 from turbopump.client.dead_letters.pace import Pace
 from turbopump.client.dead_letters.reading import DeadLetters, Wanted
 from turbopump.client.dead_letters.report import ResendReport
-from turbopump.client.dead_letters.target import Arrival, OutOfSight, TargetWatch, arrivals_since, find_by_id, queue_ends
+from turbopump.client.dead_letters.target import (
+    Arrival,
+    OutOfSight,
+    TargetWatch,
+    arrivals_since,
+    find_by_id,
+    queue_ends,
+)
 from turbopump.client.dead_letters.target_topics import TargetTopics, missing_topic_hint
 from turbopump.client.setting_rules import FUNCTION, SECONDS_OR_0, Rule, check, is_name, is_seconds
 from turbopump.errors import RemotingError, ResendError, RouteNotFoundError
@@ -40,12 +49,21 @@ SETTLE_S: Final = 3.0
 
 _RULES: Final[Mapping[str, Rule]] = {
     "group": Rule(is_name, "is no group: its name is expected, as in 'billing'"),
-    "journal": Rule(lambda value: isinstance(value, Path), "must be the path of a directory, as in Path('journals')"),
-    "to": Rule(lambda value: isinstance(value, ResendTo), "must be ResendTo.ORIGIN or another ResendTo"),
+    "journal": Rule(
+        lambda value: isinstance(value, Path),
+        "must be the path of a directory, as in Path('journals')",
+    ),
+    "to": Rule(
+        lambda value: isinstance(value, ResendTo), "must be ResendTo.ORIGIN or another ResendTo"
+    ),
     "wanted": Rule(
-        lambda value: callable(value) and not is_coroutine_function(value), "must be a plain function of a DeadLetter"
+        lambda value: callable(value) and not is_coroutine_function(value),
+        "must be a plain function of a DeadLetter",
     ).or_none(),
-    "in_doubt": Rule(lambda value: isinstance(value, InDoubt), "must be InDoubt.LEAVE, InDoubt.SEND or InDoubt.SENT"),
+    "in_doubt": Rule(
+        lambda value: isinstance(value, InDoubt),
+        "must be InDoubt.LEAVE, InDoubt.SEND or InDoubt.SENT",
+    ),
     "rate": Rule(is_seconds, "must be a number of letters a second above 0").or_none(),
     "settle": SECONDS_OR_0,
     "on_progress": FUNCTION,
@@ -55,7 +73,8 @@ _RULES: Final[Mapping[str, Rule]] = {
 async def would_resend(
     dead_letters: DeadLetters, group: str, journal: Path, to: ResendTo, wanted: Wanted | None = None
 ) -> ResendReport:
-    """What ``resend`` would do, as far as the journal knows; nothing is sent or written. ``targets`` counts the letters by topic."""
+    """What ``resend`` would do, as far as the journal knows; nothing is sent or written.
+    ``targets`` counts the letters by topic."""
     check({name: _RULES[name] for name in ("group", "journal", "to", "wanted")}, locals())
     done = read_journal(read_unlocked(journal, group), journal_path(journal, group))[0].done
     report = ResendReport(group, dry_run=True)
@@ -84,19 +103,23 @@ async def resend(
     settle: float = SETTLE_S,
     on_progress: Callable[[ResendReport], None] = lambda report: None,
 ) -> ResendReport:
-    """Send the chosen dead letters again, each once. ``journal``: the directory of the journals; keep it as long as the dead letters.
+    """Send the chosen dead letters again, each once. ``journal``: the directory of the journals;
+    keep it as long as the dead letters.
 
-    ``in_doubt``: what to do with letters that may have been sent to queues that cannot be read. ``rate``: letters a second at most.
-    ``settle``: seconds after which a message that was sent and cannot be seen is not there. The report says what could not be sent and why.
-    Raises ResendError if somebody else is resending (of this group), or the journal cannot be read; a RemotingError or
-    MessageNotFoundError if the dead letters cannot be read; OSError if the journal cannot be written; ConfigError for arguments that
-    cannot be used.
+    ``in_doubt``: what to do with letters that may have been sent to queues that cannot be read.
+    ``rate``: letters a second at most. ``settle``: seconds after which a message that was sent and
+    cannot be seen is not there. The report says what could not be sent and why. Raises ResendError
+    if somebody else is resending (of this group), or the journal cannot be read; a RemotingError or
+    MessageNotFoundError if the dead letters cannot be read; OSError if the journal cannot be
+    written; ConfigError for arguments that cannot be used.
     """
     check(_RULES, locals())
     file = JournalFile(journal, group)
     try:
         surroundings = dead_letters.instance.surroundings
-        writer = Journal(file, run=surroundings.new_instance_name(), now_ms=surroundings.clock.now_ms())
+        writer = Journal(
+            file, run=surroundings.new_instance_name(), now_ms=surroundings.clock.now_ms()
+        )
         run = _Run(dead_letters, group, writer, to, in_doubt, settle, on_progress)
         await run.settle_old_doubts()
         await run.send_all(wanted, rate)
@@ -105,7 +128,9 @@ async def resend(
         file.close()
 
 
-_NO_ORIGIN: Final = "the message does not say from which topic it came; it can be resent to the group's retry topic"
+_NO_ORIGIN: Final = (
+    "the message does not say from which topic it came; it can be resent to the group's retry topic"
+)
 
 
 class _Run:
@@ -138,28 +163,39 @@ class _Run:
         self._pace = Pace(None)
         self.report = ResendReport(group)
 
-    # --- doubts of runs that were killed -------------------------------------------------------------------------------------
+    # --- doubts of runs that were killed
+    # -------------------------------------------------------------------------------------
 
     async def settle_old_doubts(self) -> None:
         """Find out what became of letters that a run before this one aimed and did not hear of.
 
-        A journal may be used with several clusters whose groups, topics and brokers have the same names. An id that is not one of the
-        group's dead letters here is another cluster's, or nobody's any more: only its own cluster could tell, so it stays as it is."""
+        A journal may be used with several clusters whose groups, topics and brokers have the same
+        names. An id that is not one of the group's dead letters here is another cluster's, or
+        nobody's any more: only its own cluster could tell, so it stays as it is."""
         doubts = await self._of_this_cluster(self._journal.state.in_doubt)
         if not doubts:
             return
         now = self._now_ms()
         latest = max(aim.at_ms for aim in doubts.values())
-        await asyncio.sleep(min(max(latest / 1000 + self._settle_s - now / 1000, 0.0), self._settle_s))
+        await asyncio.sleep(
+            min(max(latest / 1000 + self._settle_s - now / 1000, 0.0), self._settle_s)
+        )
         starts: dict[MessageQueue, int] = {}
         for aim in doubts.values():
             starts[aim.queue] = min(aim.start, starts.get(aim.queue, aim.start))
         for queue, start in starts.items():
             try:
-                arrived = {arrival.id for arrival in await arrivals_since(self._instance, self._group, {queue: start})}
+                arrived = {
+                    arrival.id
+                    for arrival in await arrivals_since(self._instance, self._group, {queue: start})
+                }
             except (RemotingError, RouteNotFoundError) as error:
-                log.warning("nobody can tell what was resent to a queue queue=%s cause=%s", queue, error)
-                self._stuck.update(dict.fromkeys(_aimed_at(queue, doubts), OutOfSight(queue, str(error))))
+                log.warning(
+                    "nobody can tell what was resent to a queue queue=%s cause=%s", queue, error
+                )
+                self._stuck.update(
+                    dict.fromkeys(_aimed_at(queue, doubts), OutOfSight(queue, str(error)))
+                )
                 continue
             found = arrived & doubts.keys()
             self._journal.done(found)
@@ -179,7 +215,8 @@ class _Run:
                         break
         return here
 
-    # --- sending -------------------------------------------------------------------------------------------------------------
+    # --- sending
+    # ----------------------------------------------------------------------------------------------
 
     async def send_all(self, wanted: Wanted | None, rate: float | None) -> None:
         """Send what is chosen, some at a time."""
@@ -239,7 +276,9 @@ class _Run:
                     await asyncio.sleep(self._settle_s)
                 outcomes = await self._round(waiting, last=attempt == ROUNDS - 1)
         except (RemotingError, RouteNotFoundError) as error:
-            doubtful = sum(1 for letter in letters if letter.resend_id in self._journal.state.in_doubt)
+            doubtful = sum(
+                1 for letter in letters if letter.resend_id in self._journal.state.in_doubt
+            )
             self.report.in_doubt += doubtful
             self.report.stopped = str(error)
             return False
@@ -248,12 +287,19 @@ class _Run:
         self._tell(self.report)
         return True
 
-    async def _round(self, waiting: dict[str, tuple[DeadLetter, MessageQueue]], *, last: bool) -> dict[str, Outcome]:
-        """Send what waits; what has arrived, or never will, waits no longer. Gives the outcomes of the rest."""
+    async def _round(
+        self, waiting: dict[str, tuple[DeadLetter, MessageQueue]], *, last: bool
+    ) -> dict[str, Outcome]:
+        """Send what waits; what has arrived, or never will, waits no longer. Gives the outcomes of
+        the rest."""
         aims = {id_: queue for id_, (_, queue) in waiting.items()}
         self._aimed.update(aims)
-        await asyncio.get_running_loop().run_in_executor(None, self._journal.aim, aims, self._now_ms())
-        answers = await asyncio.gather(*(self._send(letter, queue) for letter, queue in waiting.values()))
+        await asyncio.get_running_loop().run_in_executor(
+            None, self._journal.aim, aims, self._now_ms()
+        )
+        answers = await asyncio.gather(
+            *(self._send(letter, queue) for letter, queue in waiting.values())
+        )
         outcomes = dict(zip(list(waiting), answers, strict=True))
         self._arrived([id_ for id_, outcome in outcomes.items() if outcome.stored], waiting)
         if any(outcome.in_doubt for outcome in outcomes.values()):
@@ -274,7 +320,9 @@ class _Run:
         await self._pace.turn()
         return await send_once(self._instance, letter, queue)
 
-    def _arrived(self, ids: Sequence[str], waiting: dict[str, tuple[DeadLetter, MessageQueue]]) -> None:
+    def _arrived(
+        self, ids: Sequence[str], waiting: dict[str, tuple[DeadLetter, MessageQueue]]
+    ) -> None:
         self._journal.done(ids)
         for id_ in ids:
             letter, queue = waiting.pop(id_)
@@ -295,7 +343,11 @@ class _Run:
         """Those that can be written to, and read."""
         route = self._instance.routes.known[topic]
         readable = set(route.subscribe_queues)
-        return [queue for queue in route.publish_queues if queue in readable and route.master(queue.broker_name) is not None]
+        return [
+            queue
+            for queue in route.publish_queues
+            if queue in readable and route.master(queue.broker_name) is not None
+        ]
 
     async def _with_topics(self, batch: Iterable[DeadLetter]) -> list[DeadLetter]:
         """Those whose target takes messages; its queues are watched from now on."""
@@ -319,7 +371,10 @@ class _Run:
             await self._instance.routes.get(topic)
             queues = self._queues(topic)
             if not queues:
-                return f"topic {topic} has no queue that can be written to, and read to see what has arrived"
+                return (
+                    f"topic {topic} has no queue that can be written to, and read to see what "
+                    "has arrived"
+                )
             if topic not in self._watch.topics:
                 starts = await queue_ends(self._instance, queues)
                 self._journal.start(starts)
@@ -328,22 +383,27 @@ class _Run:
             return f"{error}{missing_topic_hint(topic, self._group)}"
         return None
 
-    # --- others --------------------------------------------------------------------------------------------------------------
+    # --- others
+    # ----------------------------------------------------------------------------------------------
 
     async def _look_for_others(self) -> None:
         """Read what has come into the targets. Raises ResendError if not all of it is ours."""
         state = self._journal.state
         for arrival in await self._watch.arrivals():
             before = self._seen.setdefault(arrival.id, arrival)
-            if arrival.id in self._lost and not (arrival.id in self._aimed or arrival.id in state.done):
+            if arrival.id in self._lost and not (
+                arrival.id in self._aimed or arrival.id in state.done
+            ):
                 # a run before this one sent it, and it came late
                 self._journal.done([arrival.id])
                 self.report.recovered += 1
             known = arrival.id in self._aimed or arrival.id in state.done
             if not known or (before.queue, before.offset) != (arrival.queue, arrival.offset):
                 raise ResendError(
-                    f"somebody else is resending the dead letters of group {self._group!r} at the same time: {arrival.id} is at offset "
-                    f"{arrival.offset} of {arrival.queue}, and not from here. Sent from here so far: {self.report.sent}. Agree who goes on"
+                    f"somebody else is resending the dead letters of group {self._group!r} at "
+                    f"the same time: {arrival.id} is at offset "
+                    f"{arrival.offset} of {arrival.queue}, and not from here. Sent from here so "
+                    f"far: {self.report.sent}. Agree who goes on"
                 )
 
     async def _not_elsewhere(self, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
@@ -357,7 +417,9 @@ class _Run:
                 return await find_by_id(self._instance, topic, letter.resend_id)
 
         unsent: list[DeadLetter] = []
-        for letter, found in zip(letters, await asyncio.gather(*(find(letter) for letter in letters)), strict=True):
+        for letter, found in zip(
+            letters, await asyncio.gather(*(find(letter) for letter in letters)), strict=True
+        ):
             if letter.resend_id in self._journal.state.done:
                 self.report.already += 1
             elif isinstance(found, Arrival):

@@ -1,4 +1,5 @@
-"""The topics that dead letters are resent to: where their queues end, what has arrived there since, and what has an id.
+"""The topics that dead letters are resent to: where their queues end, what has arrived there since,
+and what has an id.
 
 One rule: it reads, and tells what it has seen; what that means is ``resending.py``'s to say.
 """
@@ -46,11 +47,19 @@ class OutOfSight(NamedTuple):
     why: str
 
 
-async def queue_ends(instance: ClientInstance, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+async def queue_ends(
+    instance: ClientInstance, queues: Iterable[MessageQueue]
+) -> dict[MessageQueue, int]:
     """One past the newest message of each. Raises RemotingError."""
     offsets = OffsetStore(instance, TOOLS_GROUP)
     queues = list(queues)
-    return dict(zip(queues, await asyncio.gather(*(offsets.max_offset(queue) for queue in queues)), strict=True))
+    return dict(
+        zip(
+            queues,
+            await asyncio.gather(*(offsets.max_offset(queue) for queue in queues)),
+            strict=True,
+        )
+    )
 
 
 class TargetWatch:
@@ -79,9 +88,11 @@ class TargetWatch:
         return [arrival for arrivals in found for arrival in arrivals]
 
     def _is_resent(self, message: ReceivedMessage) -> bool:
-        """Whether somebody resent it. What failed once more comes back into a retry topic with all of its properties: as an attempt
-        above the first, which nobody resends."""
-        return message.reconsume_times == 0 and message.properties.get(RESENT_FROM, "").startswith(self._mark)
+        """Whether somebody resent it. What failed once more comes back into a retry topic with all
+        of its properties: as an attempt above the first, which nobody resends."""
+        return message.reconsume_times == 0 and message.properties.get(RESENT_FROM, "").startswith(
+            self._mark
+        )
 
     async def _read_on(self, queue: MessageQueue) -> list[Arrival]:
         found: list[Arrival] = []
@@ -100,8 +111,11 @@ class TargetWatch:
                 return found
 
 
-async def arrivals_since(instance: ClientInstance, group: str, starts: Mapping[MessageQueue, int]) -> list[Arrival]:
-    """What of the group's dead letters has come into these queues from their offsets on. Raises RemotingError."""
+async def arrivals_since(
+    instance: ClientInstance, group: str, starts: Mapping[MessageQueue, int]
+) -> list[Arrival]:
+    """What of the group's dead letters has come into these queues from their offsets on. Raises
+    RemotingError."""
     watch = TargetWatch(instance, group)
     for queue in starts:
         await instance.routes.get(queue.topic)
@@ -110,10 +124,18 @@ async def arrivals_since(instance: ClientInstance, group: str, starts: Mapping[M
 
 
 async def find_by_id(instance: ClientInstance, topic: str, id_: str) -> Arrival | OutOfSight | None:
-    """The message of ``topic`` with this unique id, as far as the brokers' indexes know it and can be asked. An index knows the messages
-    of a topic that was deleted, too: those do not count if the topic has been made again."""
+    """The message of ``topic`` with this unique id, as far as the brokers' indexes know it and can
+    be asked. An index knows the messages of a topic that was deleted, too: those do not count if
+    the topic has been made again."""
     route = await instance.routes.get(topic)
-    request = QueryMessage(topic=topic, key=id_, max_num=FOUND_MAX, begin_timestamp=0, end_timestamp=EVER, unique_key=True)
+    request = QueryMessage(
+        topic=topic,
+        key=id_,
+        max_num=FOUND_MAX,
+        begin_timestamp=0,
+        end_timestamp=EVER,
+        unique_key=True,
+    )
     hidden: OutOfSight | None = None
     for broker_name in sorted(route.addresses):
         address = route.readable_address(broker_name)
@@ -121,15 +143,24 @@ async def find_by_id(instance: ClientInstance, topic: str, id_: str) -> Arrival 
         try:
             answer = await instance.remoting.exchange(address, request, timeout=QUERY_TIMEOUT_S)
             if answer.code not in (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND):
-                raise ResponseError(answer.code, answer.remark, request="QueryMessage", address=address)
+                raise ResponseError(
+                    answer.code, answer.remark, request="QueryMessage", address=address
+                )
         except RemotingError as error:
-            log.warning("not asked whether a dead letter was resent broker=%s id=%s cause=%s", broker_name, id_, error)
+            log.warning(
+                "not asked whether a dead letter was resent broker=%s id=%s cause=%s",
+                broker_name,
+                id_,
+                error,
+            )
             continue
         if answer.code == ResponseCode.SUCCESS:
             for message in good_messages(answer.body, broker_name, address):
                 if not is_meant(message, request, 0):
                     continue
-                arrival = Arrival(id_, MessageQueue(topic, broker_name, message.queue_id), message.queue_offset)
+                arrival = Arrival(
+                    id_, MessageQueue(topic, broker_name, message.queue_id), message.queue_offset
+                )
                 try:
                     if not await _is_left_over(instance, arrival):
                         return arrival
@@ -139,8 +170,12 @@ async def find_by_id(instance: ClientInstance, topic: str, id_: str) -> Arrival 
 
 
 async def _is_left_over(instance: ClientInstance, arrival: Arrival) -> bool:
-    """Whether a message that an index knows is none of its queue now: the queue is shorter, or has another one at its offset. (Nothing at
-    its offset is what retention and compaction leave.)"""
+    """Whether a message that an index knows is none of its queue now: the queue is shorter, or has
+    another one at its offset. (Nothing at its offset is what retention and compaction leave.)"""
     messages, reply = await pull_now(instance, arrival.queue, arrival.offset, 1)
-    others = [m for m in messages if m.queue_offset == arrival.offset and m.properties.get(UNIQ_KEY) != arrival.id]
+    others = [
+        m
+        for m in messages
+        if m.queue_offset == arrival.offset and m.properties.get(UNIQ_KEY) != arrival.id
+    ]
     return arrival.offset >= reply.max_offset or bool(others)

@@ -1,8 +1,11 @@
-"""Which topic a dead letter is resent to. One rule: it asks, and sends nothing. It must not know journals.
+"""Which topic a dead letter is resent to. One rule: it asks, and sends nothing. It must not know
+journals.
 
-A group has two kinds of retry topics. Its consumers that pull read ``%RETRY%group``; those that pop read ``%RETRY%group_topic``, one for
-each topic (and a push consumer over POP both). Source: apache/rocketmq ``PopMessageProcessor``, ``KeyBuilder.buildPopRetryTopic``. A newer
-kind, ``%RETRY%group+topic`` (``enableRetryTopicV2``), cannot be sent to: a + is not allowed. Its brokers read the older one, too.
+A group has two kinds of retry topics. Its consumers that pull read ``%RETRY%group``; those that pop
+read ``%RETRY%group_topic``, one for each topic (and a push consumer over POP both). Source:
+apache/rocketmq ``PopMessageProcessor``, ``KeyBuilder.buildPopRetryTopic``. A newer kind,
+``%RETRY%group+topic`` (``enableRetryTopicV2``), cannot be sent to: a + is not allowed. Its brokers
+read the older one, too.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ TIMEOUT_S: Final = 5.0
 
 
 class TargetTopics:
-    """For one run: what the group's brokers say about its consumers is asked once for each topic."""
+    """For one run: what the group's brokers say about its consumers is asked once for each
+    topic."""
 
     def __init__(self, instance: ClientInstance, group: str, to: ResendTo) -> None:
         self._instance = instance
@@ -36,7 +40,8 @@ class TargetTopics:
         self._pops_of: dict[str, bool] = {}
 
     async def learn(self, letter: DeadLetter) -> str | None:
-        """The topic it goes to; None if it cannot be told, because the letter does not say from which topic it came."""
+        """The topic it goes to; None if it cannot be told, because the letter does not say from
+        which topic it came."""
         origin = letter.origin_topic
         unsure = self._to is ResendTo.RETRY and not letter.was_popped
         if unsure and origin is not None and origin not in self._pops_of:
@@ -71,9 +76,17 @@ class TargetTopics:
             try:
                 answer = await self._instance.remoting.exchange(address, request, timeout=TIMEOUT_S)
                 if answer.code == ResponseCode.SUCCESS:
-                    return fastjson.decode(answer.body, ConsumerConnection).consume_type is ConsumeType.CONSUME_POP
+                    return (
+                        fastjson.decode(answer.body, ConsumerConnection).consume_type
+                        is ConsumeType.CONSUME_POP
+                    )
             except (RemotingError, BodyError) as error:
-                log.warning("not asked how a group consumes broker=%s group=%s cause=%s", broker_name, self._group, error)
+                log.warning(
+                    "not asked how a group consumes broker=%s group=%s cause=%s",
+                    broker_name,
+                    self._group,
+                    error,
+                )
         return False
 
 

@@ -6,4 +6,12 @@ from turbopump.client.idempotence.redis import RedisStore
 from turbopump.client.idempotence.sqlite import SqliteStore
 from turbopump.client.idempotence.store import Claim, IdempotenceStore
 
-__all__ = ["Claim", "IdempotenceStore", "IdempotentConsumer", "MemoryStore", "RedisStore", "SqliteStore", "TwinWaitError"]
+__all__ = [
+    "Claim",
+    "IdempotenceStore",
+    "IdempotentConsumer",
+    "MemoryStore",
+    "RedisStore",
+    "SqliteStore",
+    "TwinWaitError",
+]

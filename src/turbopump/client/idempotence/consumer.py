@@ -1,7 +1,8 @@
-"""Handling a message once per business key: what came before and is done is passed over, twins wait for each other.
+"""Handling a message once per business key: what came before and is done is passed over, twins wait
+for each other.
 
-One rule: a key is done only after its handler has succeeded, and is written down as done before the message is. It must not know where that
-is written, nor queues and offsets.
+One rule: a key is done only after its handler has succeeded, and is written down as done before the
+message is. It must not know where that is written, nor queues and offsets.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ THREADS: Final = 20
 
 
 class TwinWaitError(Exception):
-    """Another consumer has had a message with this key in hand for longer than ``wait``: this one is to come again later."""
+    """Another consumer has had a message with this key in hand for longer than ``wait``: this one
+    is to come again later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +51,29 @@ class Visit:
 
 
 class IdempotentConsumer:
-    """Wraps a handler: ``PushConsumer(…, handler=IdempotentConsumer(key="order_id", store=SqliteStore("done.db"))(handle))``.
+    """Wraps a handler: ``PushConsumer(…, handler=IdempotentConsumer(key="order_id",
+    store=SqliteStore("done.db"))(handle))``.
 
-    ``key``: the business key of a message: the name of a property, or a function of the message; None or empty: it has none and is always
-    handled. ``name``: keys of different names are apart in one store: give each group its own. ``keep``: seconds for which it is known that
-    a key is done; longer than any copy of a message can be late. ``lease``: seconds after which a key comes free whose consumer has died;
-    renewed while the handler runs. ``wait``: seconds that a twin waits for the one in hand; then it is given back and comes again
-    later. ``threads``: how many plain handlers run at once. Raises ConfigError for unusable settings, and a handler that is no function.
+    ``key``: the business key of a message: the name of a property, or a function of the message;
+    None or empty: it has none and is always handled. ``name``: keys of different names are apart in
+    one store: give each group its own. ``keep``: seconds for which it is known that a key is done;
+    longer than any copy of a message can be late. ``lease``: seconds after which a key comes free
+    whose consumer has died; renewed while the handler runs. ``wait``: seconds that a twin waits for
+    the one in hand; then it is given back and comes again later. ``threads``: how many plain
+    handlers run at once. Raises ConfigError for unusable settings, and a handler that is no
+    function.
 
-    **Guaranteed**, as long as the store keeps what it was told: a message whose key is done is not handled again within ``keep``; of
-    messages with the same key one is handled at a time; a handler that raises, returns ``Retry`` or calls ``message.retry()`` has not
-    done it, and the next message with that key is handled.
+    **Guaranteed**, as long as the store keeps what it was told: a message whose key is done is not
+    handled again within ``keep``; of messages with the same key one is handled at a time; a handler
+    that raises, returns ``Retry`` or calls ``message.retry()`` has not done it, and the next
+    message with that key is handled.
 
-    **Not guaranteed**: if the process dies, or the store fails, *between the handler's success and its being written down*, the message
-    is handled again after the lease. So it is when a process stands still, or is cut off from the store, for longer than its lease
-    while another takes over. Only the handler can close that gap: write the key in the same transaction as the effect. A twin that has
-    waited in vain comes again, and has had an attempt: after the last one it is a dead letter.
+    **Not guaranteed**: if the process dies, or the store fails, *between the handler's success and
+    its being written down*, the message is handled again after the lease. So it is when a process
+    stands still, or is cut off from the store, for longer than its lease while another takes over.
+    Only the handler can close that gap: write the key in the same transaction as the effect. A twin
+    that has waited in vain comes again, and has had an attempt: after the last one it is a dead
+    letter.
     """
 
     def __init__(
@@ -89,10 +98,12 @@ class IdempotentConsumer:
         self._threads = threads
         self._random = random or SYSTEM_RANDOM
         self._here: dict[str, asyncio.Event] = {}
-        """Keys that this object has in hand: their twins here need not ask the store again and again."""
+        """Keys that this object has in hand: their twins here need not ask the store again and
+        again."""
 
     def __call__(self, handler: Handler) -> Callable[[Delivery], Awaitable[object]]:
-        """The handler to give to a PushConsumer, of either face. A plain function runs in a thread, a coroutine function on the loop."""
+        """The handler to give to a PushConsumer, of either face. A plain function runs in a thread,
+        a coroutine function on the loop."""
         check(HANDLER_RULES, {"handler": handler})
         function = UserFunction(handler, threads=self._threads, name="idempotent")
         in_thread = not is_coroutine_function(handler)
@@ -109,7 +120,8 @@ class IdempotentConsumer:
                 result = await function.call(message)
                 done = not _wanted_again(message, result)
             except Exception:
-                done = message.settled and not message.again  # it said that it is done before it failed
+                # it said that it is done before it failed
+                done = message.settled and not message.again
                 raise
             except asyncio.CancelledError:
                 done = None if in_thread else False
@@ -121,18 +133,23 @@ class IdempotentConsumer:
         async def always(message: Delivery) -> object:
             if not isinstance(message, ReceivedMessage):
                 raise TypeError(
-                    "an IdempotentConsumer wraps handlers of single messages, and was given several: see docs/idempotence.md"
+                    "an IdempotentConsumer wraps handlers of single messages, and was given "
+                    "several: see docs/idempotence.md"
                 )
-            return await (function.call(message) if self.key_of(message) is None else handle(message))
+            return await (
+                function.call(message) if self.key_of(message) is None else handle(message)
+            )
 
         setattr(always, ONE_BY_ONE, True)
         return always
 
     @asynccontextmanager
     async def handling(self, message: ReceivedMessage) -> AsyncIterator[bool]:
-        """For ``async for``: ``async with idempotent.handling(message) as first: if first: …``. An exception in the block means not done.
+        """For ``async for``: ``async with idempotent.handling(message) as first: if first: …``. An
+        exception in the block means not done.
 
-        Raises TwinWaitError if another has the key in hand for longer than ``wait``; for a message without a key it is always True.
+        Raises TwinWaitError if another has the key in hand for longer than ``wait``; for a message
+        without a key it is always True.
         """
         if self.key_of(message) is None:
             yield True
@@ -150,11 +167,15 @@ class IdempotentConsumer:
 
     def key_of(self, message: ReceivedMessage) -> str | None:
         """The key as the store knows it."""
-        key = message.properties.get(self._key) if isinstance(self._key, str) else self._key(message)
-        return f"{self._name}:{key}" if key else None  # the first colon without a backslash ends the name
+        key = (
+            message.properties.get(self._key) if isinstance(self._key, str) else self._key(message)
+        )
+        # the first colon without a backslash ends the name
+        return f"{self._name}:{key}" if key else None
 
     async def begin(self, message: ReceivedMessage) -> Visit | None:
-        """Take the message's key in hand; None: it is done. Whoever gets a Visit must give it to ``end``. Raises TwinWaitError."""
+        """Take the message's key in hand; None: it is done. Whoever gets a Visit must give it to
+        ``end``. Raises TwinWaitError."""
         key = self.key_of(message)
         assert key is not None
         owner = f"{self._random.getrandbits(96):024x}"
@@ -163,7 +184,8 @@ class IdempotentConsumer:
         while True:
             here = self._here.get(key)
             if here is None:
-                self._here[key] = asyncio.Event()  # before the store answers: twins here line up behind it
+                # before the store answers: twins here line up behind it
+                self._here[key] = asyncio.Event()
                 claim = Claim.HELD
                 try:
                     claim = await self._store.claim(key, owner, self._lease)
@@ -171,13 +193,18 @@ class IdempotentConsumer:
                     if claim is not Claim.YOURS:
                         self._let_go(key)
                 if claim is Claim.YOURS:
-                    renewal = loop.create_task(self._renew(key, owner), name=f"turbopump lease of {key[:80]}")
+                    renewal = loop.create_task(
+                        self._renew(key, owner), name=f"turbopump lease of {key[:80]}"
+                    )
                     return Visit(key, owner, renewal)
                 if claim is Claim.DONE:
                     return None
             patience = deadline - loop.time()
             if patience <= 0:
-                raise TwinWaitError(f"another message with the key {key[:200]!r} is in hand for longer than {self._wait} s")
+                raise TwinWaitError(
+                    f"another message with the key {key[:200]!r} is in hand for "
+                    f"longer than {self._wait} s"
+                )
             if here is None:
                 await asyncio.sleep(min(POLL_S, patience))
                 continue
@@ -188,7 +215,8 @@ class IdempotentConsumer:
                 pass
 
     async def end(self, visit: Visit, *, done: bool | None) -> None:
-        """The handler has succeeded, or not; None: nobody waits for it any more, and its thread may still run: the lease ends by itself.
+        """The handler has succeeded, or not; None: nobody waits for it any more, and its thread may
+        still run: the lease ends by itself.
 
         Does not raise if the store fails: the message has been handled, and the lease will end."""
         visit.renewal.cancel()
@@ -198,7 +226,11 @@ class IdempotentConsumer:
         except Exception as error:
             log.error(
                 "not written down in the idempotence store, its next copy %s key=%s cause=%s",
-                *("will be handled again" if done else "waits for the lease to end", visit.key[:200], error),
+                *(
+                    "will be handled again" if done else "waits for the lease to end",
+                    visit.key[:200],
+                    error,
+                ),
             )
         finally:
             self._let_go(visit.key)
@@ -214,7 +246,10 @@ class IdempotentConsumer:
             else:
                 break
         if not mine:
-            log.warning("a handler took longer than its lease could be renewed, a twin may have run key=%s", visit.key[:200])
+            log.warning(
+                "a handler took longer than its lease could be renewed, a twin may have run key=%s",
+                visit.key[:200],
+            )
 
     async def _renew(self, key: str, owner: str) -> None:
         while True:
@@ -230,5 +265,6 @@ class IdempotentConsumer:
 
 
 def _wanted_again(message: Delivery, result: object) -> bool:
-    """Whether the handler, which returned ``result``, has not done it. That its message was given back meanwhile says nothing of that."""
+    """Whether the handler, which returned ``result``, has not done it. That its message was given
+    back meanwhile says nothing of that."""
     return message.again if message.settled and not message.given_back_late else is_retry(result)

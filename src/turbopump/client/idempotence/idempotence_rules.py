@@ -27,22 +27,30 @@ _STORE_METHODS: Final = ("claim", "renew", "finish", "release", "close")
 
 
 def _is_store(value: object) -> bool:
-    return not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in _STORE_METHODS)
+    return not isinstance(value, type) and all(
+        callable(getattr(value, name, None)) for name in _STORE_METHODS
+    )
 
 
 _SECONDS: Final = Rule(
-    lambda value: is_number(value) and LEAST_S <= value <= MOST_S, f"must be a number of seconds from {LEAST_S} to {MOST_S:.0f}"
+    lambda value: is_number(value) and LEAST_S <= value <= MOST_S,
+    f"must be a number of seconds from {LEAST_S} to {MOST_S:.0f}",
 )
 
 IDEMPOTENCE_RULES: Final[Mapping[str, Rule]] = {
     "key": Rule(
         lambda value: is_name(value) or callable(value),
-        "must be the name of a property, as in 'order_id', or a function of a message that returns its key",
+        "must be the name of a property, as in 'order_id', or a function of a message that "
+        "returns its key",
     ),
     "store": Rule(
-        _is_store, "is no store: SqliteStore('done.db'), RedisStore(url), MemoryStore() or one of your own is expected"
+        _is_store,
+        "is no store: SqliteStore('done.db'), RedisStore(url), MemoryStore() or one "
+        "of your own is expected",
     ),
-    "name": Rule(lambda value: isinstance(value, str) and is_unicode(value), "must be text, in valid Unicode"),
+    "name": Rule(
+        lambda value: isinstance(value, str) and is_unicode(value), "must be text, in valid Unicode"
+    ),
     "keep": _SECONDS,
     "lease": _SECONDS,
     "wait": SECONDS_OR_0,
@@ -56,7 +64,10 @@ MEMORY_RULES: Final[Mapping[str, Rule]] = {
 }
 SQLITE_RULES: Final[Mapping[str, Rule]] = {
     **MEMORY_RULES,
-    "path": Rule(lambda value: isinstance(value, str | os.PathLike) and bool(str(value)), "must be the path of a file"),
+    "path": Rule(
+        lambda value: isinstance(value, str | os.PathLike) and bool(str(value)),
+        "must be the path of a file",
+    ),
     "durable": SWITCH,
 }
 REDIS_RULES: Final[Mapping[str, Rule]] = {

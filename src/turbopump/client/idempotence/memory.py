@@ -15,8 +15,8 @@ MAX_KEYS: Final = 100_000
 
 
 class MemoryStore:
-    """``max_keys``: so many done keys are kept at most, the latest. Some 200 bytes a key. Belongs to one event loop.
-    Raises ConfigError."""
+    """``max_keys``: so many done keys are kept at most, the latest. Some 200 bytes a key. Belongs
+    to one event loop. Raises ConfigError."""
 
     def __init__(self, *, max_keys: int = MAX_KEYS, clock: Clock | None = None) -> None:
         check(MEMORY_RULES, locals())

@@ -5,8 +5,8 @@
     {prefix}:k:KEY      "h" + owner, expires with the lease;  "d", expires when it need no longer be known that it is done
     {prefix}:done       sorted set: done keys by the server's time, to keep so many at most
 
-Each operation is one script, which Redis runs without interruption; times are the server's own. The braces keep all of it on one node of
-a Redis Cluster.
+Each operation is one script, which Redis runs without interruption; times are the server's own. The
+braces keep all of it on one node of a Redis Cluster.
 """
 
 from __future__ import annotations
@@ -56,14 +56,23 @@ return 0
 
 
 class RedisStore:
-    """``url``: as ``redis://host:6379/0``. ``prefix``: what its keys begin with. ``max_keys``: so many done keys are kept at most.
-    ``timeout``: seconds after which a Redis that does not answer counts as failed.
+    """``url``: as ``redis://host:6379/0``. ``prefix``: what its keys begin with. ``max_keys``: so
+    many done keys are kept at most. ``timeout``: seconds after which a Redis that does not answer
+    counts as failed.
 
-    What Redis forgets, by a failover before it was replicated or by ``maxmemory-policy``, is not done for this store. Belongs to one event
-    loop. Raises ConfigError for unusable settings, and if the package ``redis`` is not installed.
+    What Redis forgets, by a failover before it was replicated or by ``maxmemory-policy``, is not
+    done for this store. Belongs to one event loop. Raises ConfigError for unusable settings, and if
+    the package ``redis`` is not installed.
     """
 
-    def __init__(self, url: str, *, prefix: str = "turbopump", max_keys: int = MAX_KEYS, timeout: float = TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str = "turbopump",
+        max_keys: int = MAX_KEYS,
+        timeout: float = TIMEOUT_S,
+    ) -> None:
         check(REDIS_RULES, locals())
         try:
             from redis import asyncio as redis
@@ -76,7 +85,9 @@ class RedisStore:
                 url, decode_responses=True, socket_timeout=timeout, socket_connect_timeout=timeout
             )
         except ValueError as error:
-            raise ConfigError(f"url={url!r:.80} is no address of a Redis, as redis://host:6379/0 is: {error}") from None
+            raise ConfigError(
+                f"url={url!r:.80} is no address of a Redis, as redis://host:6379/0 is: {error}"
+            ) from None
         self._claim = self._redis.register_script(_CLAIM)
         self._renew = self._redis.register_script(_RENEW)
         self._finish = self._redis.register_script(_FINISH)

@@ -4,7 +4,8 @@
 
     idempotence(key TEXT PRIMARY KEY, owner TEXT or NULL if done, until_ms INTEGER)
 
-Each operation is one transaction, in a thread of the store's own. One rule: times are wall times, for other processes read them.
+Each operation is one transaction, in a thread of the store's own. One rule: times are wall times,
+for other processes read them.
 """
 
 from __future__ import annotations
@@ -35,12 +36,18 @@ CREATE INDEX IF NOT EXISTS idempotence_until ON idempotence (until_ms);
 
 
 class SqliteStore:
-    """``path``: the file, made if it is not there; not on a network file system. ``max_keys``: so many keys are kept at most, the latest
-    (checked when it is opened, and every 256 finished ones). ``durable``: what is done stays so after a power cut too (one fsync per
-    operation); without, only after a kill. Raises ConfigError."""
+    """``path``: the file, made if it is not there; not on a network file system. ``max_keys``: so
+    many keys are kept at most, the latest (checked when it is opened, and every 256 finished ones).
+    ``durable``: what is done stays so after a power cut too (one fsync per operation); without,
+    only after a kill. Raises ConfigError."""
 
     def __init__(
-        self, path: str | PathLike[str], *, max_keys: int = MAX_KEYS, durable: bool = False, clock: Clock | None = None
+        self,
+        path: str | PathLike[str],
+        *,
+        max_keys: int = MAX_KEYS,
+        durable: bool = False,
+        clock: Clock | None = None,
     ) -> None:
         check(SQLITE_RULES, locals())
         self._path = path
@@ -52,20 +59,29 @@ class SqliteStore:
         self._finished = 0
 
     async def claim(self, key: str, owner: str, lease: float) -> Claim:
-        return await self._run(lambda connection, now: _claim(connection, now, key, owner, int(lease * 1000)))
+        return await self._run(
+            lambda connection, now: _claim(connection, now, key, owner, int(lease * 1000))
+        )
 
     async def renew(self, key: str, owner: str, lease: float) -> bool:
         def work(connection: sqlite3.Connection, now: int) -> bool:
             until = now + int(lease * 1000)
-            renewed = connection.execute("UPDATE idempotence SET until_ms = ? WHERE key = ? AND owner = ?", (until, key, owner))
+            renewed = connection.execute(
+                "UPDATE idempotence SET until_ms = ? WHERE key = ? AND owner = ?",
+                (until, key, owner),
+            )
             return renewed.rowcount == 1
 
         return await self._run(work)
 
     async def finish(self, key: str, owner: str, keep: float) -> bool:
         def work(connection: sqlite3.Connection, now: int) -> bool:
-            held = connection.execute("SELECT 1 FROM idempotence WHERE key = ? AND owner = ?", (key, owner)).fetchone()
-            connection.execute("REPLACE INTO idempotence VALUES (?, NULL, ?)", (key, now + int(keep * 1000)))
+            held = connection.execute(
+                "SELECT 1 FROM idempotence WHERE key = ? AND owner = ?", (key, owner)
+            ).fetchone()
+            connection.execute(
+                "REPLACE INTO idempotence VALUES (?, NULL, ?)", (key, now + int(keep * 1000))
+            )
             self._finished += 1
             if self._finished % FORGET_EVERY == 0:
                 _forget(connection, now, self._max_keys)
@@ -106,7 +122,9 @@ class SqliteStore:
         return await asyncio.get_running_loop().run_in_executor(self._thread, transaction)
 
     def _open(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(
+            self._path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
+        )
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
@@ -124,7 +142,9 @@ class SqliteStore:
 
 
 def _claim(connection: sqlite3.Connection, now: int, key: str, owner: str, lease_ms: int) -> Claim:
-    row = connection.execute("SELECT owner, until_ms FROM idempotence WHERE key = ?", (key,)).fetchone()
+    row = connection.execute(
+        "SELECT owner, until_ms FROM idempotence WHERE key = ?", (key,)
+    ).fetchone()
     if row is not None and row[1] > now:
         return Claim.DONE if row[0] is None else Claim.HELD
     connection.execute("REPLACE INTO idempotence VALUES (?, ?, ?)", (key, owner, now + lease_ms))
@@ -137,6 +157,7 @@ def _forget(connection: sqlite3.Connection, now: int, max_keys: int) -> None:
     (count,) = connection.execute("SELECT COUNT(*) FROM idempotence").fetchone()
     if count > max_keys:
         connection.execute(
-            "DELETE FROM idempotence WHERE key IN (SELECT key FROM idempotence WHERE owner IS NULL ORDER BY until_ms LIMIT ?)",
+            "DELETE FROM idempotence WHERE key IN (SELECT key FROM idempotence WHERE owner IS "
+            "NULL ORDER BY until_ms LIMIT ?)",
             (count - max_keys,),
         )

@@ -1,1 +1,2 @@
-"""What brokers ask of a client on behalf of an operator: its state, its places, one message handled now."""
+"""What brokers ask of a client on behalf of an operator: its state, its places, one message handled
+now."""

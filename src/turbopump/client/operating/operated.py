@@ -1,4 +1,5 @@
-"""What a consumer can be asked and told by an operator. It must not know requests (``operator_requests.py``)."""
+"""What a consumer can be asked and told by an operator. It must not know requests
+(``operator_requests.py``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The push and the lite pull consumer in the hands of an operator: ``Operated``, by what they are made of. It must not know requests."""
+"""The push and the lite pull consumer in the hands of an operator: ``Operated``, by what they are
+made of. It must not know requests."""
 
 from __future__ import annotations
 
@@ -59,7 +60,9 @@ class OperatedPush:
     def running_info(self) -> ConsumerRunningInfo:
         return running_info(
             *(self._name_servers, self._data(), self._assignment.infos()),
-            concurrency=self._handlers.concurrency if self._handlers is not None else self._concurrency,
+            concurrency=self._handlers.concurrency
+            if self._handlers is not None
+            else self._concurrency,
             ordered=self._ordered,
             started_ms=self._started_ms,
             statuses=self._consumption.statuses(),
@@ -70,14 +73,20 @@ class OperatedPush:
         if self._handlers is None:
             return without_handler("PushConsumer")
         message.topic = unwrap(self._namespace, message.properties.get(RETRY_TOPIC, message.topic))
-        return await consume_directly(message, self._handlers.call, self._clock, ordered=self._ordered)
+        return await consume_directly(
+            message, self._handlers.call, self._clock, ordered=self._ordered
+        )
 
 
 class OperatedLitePull:
     """Its user polls: no message can be given to it."""
 
     def __init__(
-        self, prefetching: Prefetching, data: Callable[[], ConsumerData], name_servers: Sequence[str], clock: Clock
+        self,
+        prefetching: Prefetching,
+        data: Callable[[], ConsumerData],
+        name_servers: Sequence[str],
+        clock: Clock,
     ) -> None:
         self._prefetching = prefetching
         self._data = data

@@ -1,8 +1,9 @@
-"""What an operator asks of a running consumer by way of a broker: 220 go on elsewhere, 221 how far are you, 307 what are you doing (with
-the stacks of threads and tasks), 309 handle this message now.
+"""What an operator asks of a running consumer by way of a broker: 220 go on elsewhere, 221 how far
+are you, 307 what are you doing (with the stacks of threads and tasks), 309 handle this message now.
 
-One rule: a reset is obeyed at once and wins over whatever was on its way. It must not know how a consumer works.
-Source: apache/rocketmq ``ClientRemotingProcessor``, ``MQClientInstance.resetOffset``, ``ConsumerRunningInfo``.
+One rule: a reset is obeyed at once and wins over whatever was on its way. It must not know how a
+consumer works. Source: apache/rocketmq ``ClientRemotingProcessor``,
+``MQClientInstance.resetOffset``, ``ConsumerRunningInfo``.
 """
 
 from __future__ import annotations
@@ -22,12 +23,25 @@ from turbopump.errors import BodyError, ProtocolError, StoredMessageError
 from turbopump.message.codec import decode_entry
 from turbopump.message.message_queue import MessageQueue
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.heartbeat import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel
+from turbopump.protocol.bodies.heartbeat import (
+    ConsumeFromWhere,
+    ConsumerData,
+    ConsumeType,
+    MessageModel,
+)
 from turbopump.protocol.bodies.offsets import GetConsumerStatusBody, ResetOffsetBody
-from turbopump.protocol.bodies.running import ConsumerRunningInfo, ConsumeStatus, PopProcessQueueInfo, ProcessQueueInfo
+from turbopump.protocol.bodies.running import (
+    ConsumerRunningInfo,
+    ConsumeStatus,
+    PopProcessQueueInfo,
+    ProcessQueueInfo,
+)
 from turbopump.protocol.codes import CURRENT_VERSION, ResponseCode
 from turbopump.protocol.requests.consumers import ConsumeMessageDirectly, GetConsumerRunningInfo
-from turbopump.protocol.requests.offset_control import GetConsumerStatusFromClient, ResetConsumerOffset
+from turbopump.protocol.requests.offset_control import (
+    GetConsumerStatusFromClient,
+    ResetConsumerOffset,
+)
 from turbopump.remoting.router import RequestContext, Response, Router
 
 STACK_MAX: Final = 256 * 1024
@@ -41,21 +55,30 @@ def add_operator_requests(router: Router, members: Callable[[], Sequence[Member]
         for member in members():
             if member.group == group and member.operated is not None and not member.left:
                 return member.operated
-        return Response(code=ResponseCode.SYSTEM_ERROR, remark=f"The Consumer Group <{group}> not exist in this consumer")
+        return Response(
+            code=ResponseCode.SYSTEM_ERROR,
+            remark=f"The Consumer Group <{group}> not exist in this consumer",
+        )
 
     def reset(request: ResetConsumerOffset, context: RequestContext) -> Response:
         consumer = find(request.group)
         if isinstance(consumer, Response):
             return consumer
         places = _body(context).offset_table
-        consumer.reset({queue: place for queue, place in places.items() if queue.topic == request.topic})
+        consumer.reset(
+            {queue: place for queue, place in places.items() if queue.topic == request.topic}
+        )
         return Response()
 
     def status(request: GetConsumerStatusFromClient, _context: RequestContext) -> Response:
         consumer = find(request.group)
         if isinstance(consumer, Response):
             return consumer
-        places = {queue: place for queue, place in consumer.places().items() if queue.topic == request.topic}
+        places = {
+            queue: place
+            for queue, place in consumer.places().items()
+            if queue.topic == request.topic
+        }
         return Response(body=fastjson.encode(GetConsumerStatusBody(message_queue_table=places)))
 
     def running(request: GetConsumerRunningInfo, _context: RequestContext) -> Response:
@@ -74,7 +97,10 @@ def add_operator_requests(router: Router, members: Callable[[], Sequence[Member]
         try:
             message = decode_entry(context.body, message_type=Delivery)
         except StoredMessageError as error:
-            return Response(code=ResponseCode.SYSTEM_ERROR, remark=f"the message in the request cannot be read: {error}")
+            return Response(
+                code=ResponseCode.SYSTEM_ERROR,
+                remark=f"the message in the request cannot be read: {error}",
+            )
         assert isinstance(message, Delivery)
         message.broker_name = request.broker_name or ""
         return Response(body=fastjson.encode(await consumer.consume_directly(message)))
@@ -104,7 +130,9 @@ def running_info(
             "PROP_CONSUME_TYPE": (consumer.consume_type or ConsumeType.CONSUME_PASSIVELY).value,
             "PROP_CONSUMEORDERLY": "true" if ordered else "false",
             "messageModel": (consumer.message_model or MessageModel.CLUSTERING).value,
-            "consumeFromWhere": (consumer.consume_from_where or ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET).value,
+            "consumeFromWhere": (
+                consumer.consume_from_where or ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+            ).value,
             "PROP_THREADPOOL_CORE_SIZE": str(concurrency),
             "PROP_CONSUMER_START_TIMESTAMP": str(started_ms),
             "PROP_CLIENT_VERSION": str(CURRENT_VERSION),
@@ -112,12 +140,17 @@ def running_info(
         subscription_set=tuple(subscriptions),
         mq_table=dict(queues),
         mq_pop_table=dict(popped or {}),
-        status_table={one.topic: statuses.get(one.topic, ConsumeStatus()) for one in subscriptions if one.topic},
+        status_table={
+            one.topic: statuses.get(one.topic, ConsumeStatus())
+            for one in subscriptions
+            if one.topic
+        },
     )
 
 
 def stacks() -> str:
-    """The stacks of all threads of this process and of the tasks of this loop, as Python prints them."""
+    """The stacks of all threads of this process and of the tasks of this loop, as Python prints
+    them."""
     out = StringIO()
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     for ident, frame in sys._current_frames().items():

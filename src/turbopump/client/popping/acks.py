@@ -1,7 +1,8 @@
-"""Acknowledgements that nobody waits for: what became done while one request was on its way goes with the next, to each broker in turn.
+"""Acknowledgements that nobody waits for: what became done while one request was on its way goes
+with the next, to each broker in turn.
 
-One rule: an acknowledgement is told at least once, and again until its broker has it or the message has become visible anyway. It must not
-know who handled a message.
+One rule: an acknowledgement is told at least once, and again until its broker has it or the message
+has become visible anyway. It must not know who handled a message.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class PopAcks:
         self._refused = False
 
     def begin(self, message: Popped, broker_name: str, deadline: float) -> None:
-        """It is done. ``deadline``, in the loop's seconds: when it comes again if its broker does not hear of it."""
+        """It is done. ``deadline``, in the loop's seconds: when it comes again if its broker does
+        not hear of it."""
         self._waiting.setdefault(broker_name, []).append(_Waiting(message, deadline))
         if broker_name not in self._sending:
             self._sending.add(broker_name)
@@ -80,10 +82,13 @@ class PopAcks:
                     self._refused = False
                 except (RemotingError, MessageError) as error:
                     code = error.code if isinstance(error, ResponseError) else None
-                    if code != ResponseCode.NO_MESSAGE:  # it comes too late: the message comes again, or has come
+                    # it comes too late: the message comes again, or has come
+                    if code != ResponseCode.NO_MESSAGE:
                         self._tell_refused(broker_name, len(now), error)
                     if isinstance(error, RemotingError) and code not in _FINAL:
-                        waiting[:0] = [one for one in now if one.deadline > self._loop.time() + PAUSE_S]
+                        waiting[:0] = [
+                            one for one in now if one.deadline > self._loop.time() + PAUSE_S
+                        ]
                         if waiting:
                             await asyncio.sleep(PAUSE_S)
         finally:
@@ -92,7 +97,8 @@ class PopAcks:
     def _tell_refused(self, broker_name: str, count: int, error: Exception) -> None:
         if not self._refused:  # one line when it begins
             log.warning(
-                "messages cannot be acknowledged, tried again until they come again broker=%s count=%d cause=%s",
+                "messages cannot be acknowledged, tried again until they come again broker=%s "
+                "count=%d cause=%s",
                 *(broker_name, count, error),
             )
         self._refused = True

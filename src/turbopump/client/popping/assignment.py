@@ -1,7 +1,8 @@
 """The queues that a push consumer pops at the moment, because brokers told it to.
 
-One rule: a queue that is lost hands out nothing more; what somebody has of it may still be done. It must not know how queues are
-divided, or who handles messages. (Queues that are pulled: ``assignment.py``.)
+One rule: a queue that is lost hands out nothing more; what somebody has of it may still be done. It
+must not know how queues are divided, or who handles messages. (Queues that are pulled:
+``assignment.py``.)
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ from turbopump.protocol.bodies.running import PopProcessQueueInfo
 
 
 class PopAssignment:
-    """``subscriptions`` by topic, as they are at any time. ``backs`` None: it is broadcast, and nothing is
-    popped. ``order``: in order, and how. ``namespace``: users get messages with topics without it."""
+    """``subscriptions`` by topic, as they are at any time. ``backs`` None: it is broadcast, and
+    nothing is popped. ``order``: in order, and how. ``namespace``: users get messages with topics
+    without it."""
 
     def __init__(
         self,
@@ -83,7 +85,11 @@ class PopAssignment:
                 self._lost = [other for other in self._lost if other.info.wait_ack_count]
                 self._lost.append(popped)
         for queue in change.gained:
-            if queue not in self._popped and queue.topic in self._subscriptions and not self._closing:
+            if (
+                queue not in self._popped
+                and queue.topic in self._subscriptions
+                and not self._closing
+            ):
                 self._begin(queue)
         return True
 
@@ -94,7 +100,8 @@ class PopAssignment:
             popped.stop()
 
     async def close(self, patience: float, *, give_back_taken: bool) -> None:
-        """Acknowledge what is done, give back what nobody has begun (and what somebody has, too), for ``patience`` seconds at most."""
+        """Acknowledge what is done, give back what nobody has begun (and what somebody has, too),
+        for ``patience`` seconds at most."""
         for popped in (*self._popped.values(), *self._lost):
             popped.close(give_back_taken=give_back_taken)
         self._popped.clear()

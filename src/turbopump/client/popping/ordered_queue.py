@@ -1,11 +1,13 @@
-"""A queue that is popped in order: of each queue behind it one message (or batch) at a time is in somebody's hands, the next
-when it is done.
+"""A queue that is popped in order: of each queue behind it one message (or batch) at a time is in
+somebody's hands, the next when it is done.
 
-One rule: what failed is handled again in place, and what comes after it waits. The broker gives nobody more of a queue while something
-that was taken of it is neither acknowledged nor visible again. So a line is kept invisible while it moves: whenever a message is handed
-out, at least half of the invisible time is left, or more is asked for first. A line whose handler does not come back comes again, from
-that message on, to whoever pops next. It must not know who handles messages.
-RocketMQ: Java's push consumer only plans this (its ``ConsumeMessagePopOrderlyService`` handles nothing); its brokers do their part.
+One rule: what failed is handled again in place, and what comes after it waits. The broker gives
+nobody more of a queue while something that was taken of it is neither acknowledged nor visible
+again. So a line is kept invisible while it moves: whenever a message is handed out, at least half
+of the invisible time is left, or more is asked for first. A line whose handler does not come back
+comes again, from that message on, to whoever pops next. It must not know who handles messages.
+RocketMQ: Java's push consumer only plans this (its ``ConsumeMessagePopOrderlyService`` handles
+nothing); its brokers do their part.
 """
 
 from __future__ import annotations
@@ -29,8 +31,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Line:
-    """Messages of one queue that are not done, the next one first. ``out`` are those that were handed out, or soon will be: mostly one, or
-    a batch. ``failed``: of these, which come again, and after how many seconds."""
+    """Messages of one queue that are not done, the next one first. ``out`` are those that were
+    handed out, or soon will be: mostly one, or a batch. ``failed``: of these, which come again, and
+    after how many seconds."""
 
     left: deque[PoppedDelivery] = field(default_factory=deque)
     unwanted: set[PoppedDelivery] = field(default_factory=set)
@@ -39,7 +42,9 @@ class _Line:
 
     def next(self, count: int) -> list[PoppedDelivery]:
         """What is to be handed out, up to so many."""
-        return list(islice((message for message in self.left if message not in self.unwanted), count))
+        return list(
+            islice((message for message in self.left if message not in self.unwanted), count)
+        )
 
     def forget(self) -> None:
         """Nothing is left of it but what somebody has in hand."""
@@ -49,7 +54,8 @@ class _Line:
 
 
 class OrderedPopQueue(PopQueue):
-    """Pops in order once started. ``order`` says when, and how often, a message that failed is handled again; the rest is as there."""
+    """Pops in order once started. ``order`` says when, and how often, a message that failed is
+    handled again; the rest is as there."""
 
     def __init__(self, *parts: Any, order: InOrder, namespace: str | None) -> None:
         super().__init__(*parts, namespace=namespace)
@@ -62,7 +68,8 @@ class OrderedPopQueue(PopQueue):
             line.left.clear()
         super().drop()
 
-    # --- what comes ----------------------------------------------------------------------------------------------------------
+    # --- what comes
+    # ----------------------------------------------------------------------------------------------
 
     def _answered(self) -> None:
         self._attempt_id = f"{self._instance.surroundings.random.getrandbits(128):032x}"
@@ -70,7 +77,9 @@ class OrderedPopQueue(PopQueue):
     def _take(self, found: PopResult[PoppedDelivery]) -> None:
         deadline = self._loop.time() + self._settings.invisible_s
         came: dict[int, list[PoppedDelivery]] = {}
-        for message in sorted((*found.wanted, *found.unwanted), key=lambda message: message.queue_offset):
+        for message in sorted(
+            (*found.wanted, *found.unwanted), key=lambda message: message.queue_offset
+        ):
             message.deliver(self, message.reconsume_times + 1)
             message.invisible_until(deadline, self._loop.time)
             self._held[message] = None
@@ -82,21 +91,25 @@ class OrderedPopQueue(PopQueue):
         unwanted = set(found.unwanted)
         for queue_id, messages in came.items():
             line = self._lines.setdefault(queue_id, _Line())
-            self._forget(list(line.left))  # the broker has given the queue out anew: what we had of it is not ours any more
+            # the broker has given the queue out anew: what we had of it is not ours any more
+            self._forget(list(line.left))
             line.left.extend(messages)
             line.unwanted = unwanted.intersection(messages)
             self._advance(line)
 
     def _forget(self, late: Sequence[PoppedDelivery]) -> None:
         """Of a line, what nobody has in hand: if one message is late, they all are."""
-        for line in {id(line): line for message in late if (line := self._lines[message.queue_id]).left}.values():
+        for line in {
+            id(line): line for message in late if (line := self._lines[message.queue_id]).left
+        }.values():
             for message in line.left:
                 if not (message in line.out and message.taken):
                     self._held.pop(message, None)
             line.forget()
         self._look_for_room()
 
-    # --- the next ones -------------------------------------------------------------------------------------------------------
+    # --- the next ones
+    # ----------------------------------------------------------------------------------------------
 
     def _advance(self, line: _Line) -> None:
         """Hand out what is next, unless something is out."""
@@ -113,22 +126,31 @@ class OrderedPopQueue(PopQueue):
             self._acks.begin(message, message.broker_name, message.deadline)
 
     def _hand_out(self, line: _Line, delay: float, again: Collection[PoppedDelivery]) -> None:
-        """After ``delay`` seconds, what is next then; with half of the invisible time left then, or more is asked for before. ``again``:
-        those that have failed."""
+        """After ``delay`` seconds, what is next then; with half of the invisible time left then, or
+        more is asked for before. ``again``: those that have failed."""
         out = line.out = line.next(self._order.batch or 1)
         if out[0].overdue:
             self._forget(out)
         elif out[0].deadline - self._loop.time() - delay < self._settings.invisible_s / 2:
-            self._acks.spawn(self._keep(line, out, line.left[-1], delay, again), name=f"keep invisible {out[0].msg_id}")
+            self._acks.spawn(
+                self._keep(line, out, line.left[-1], delay, again),
+                name=f"keep invisible {out[0].msg_id}",
+            )
         elif delay > 0:
             self._loop.call_later(delay, self._offer, line, out, again)
         else:
             self._offer(line, out, again)
 
     async def _keep(
-        self, line: _Line, out: list[PoppedDelivery], last: PoppedDelivery, delay: float, again: Collection[PoppedDelivery]
+        self,
+        line: _Line,
+        out: list[PoppedDelivery],
+        last: PoppedDelivery,
+        delay: float,
+        again: Collection[PoppedDelivery],
     ) -> None:
-        """Have more time for the whole line: it is blocked for others as long as its last message is invisible."""
+        """Have more time for the whole line: it is blocked for others as long as its last message
+        is invisible."""
         asked, seconds = self._loop.time(), delay + self._settings.invisible_s
         try:
             await self._receipts.change_invisible_time(last, seconds)
@@ -142,14 +164,19 @@ class OrderedPopQueue(PopQueue):
                 other.invisible_until(asked + seconds, self._loop.time)
             self._hand_out(line, delay, again)
 
-    def _offer(self, line: _Line, out: list[PoppedDelivery], again: Collection[PoppedDelivery]) -> None:
+    def _offer(
+        self, line: _Line, out: list[PoppedDelivery], again: Collection[PoppedDelivery]
+    ) -> None:
         if line.out is not out or self._dropped or not line.left or line.left[0] is not out[0]:
             return
-        out[:] = [self._once_more(line, message) if message in again else message for message in out]
+        out[:] = [
+            self._once_more(line, message) if message in again else message for message in out
+        ]
         self._ready.put(list(out))
 
     def _once_more(self, line: _Line, before: PoppedDelivery) -> PoppedDelivery:
-        """A new delivery of it: a handler that has asked for it again may still say something, of the one before."""
+        """A new delivery of it: a handler that has asked for it again may still say something, of
+        the one before."""
         message = copy(before)
         message.deliver_again()
         line.left[line.left.index(before)] = message
@@ -159,7 +186,8 @@ class OrderedPopQueue(PopQueue):
             message.batch.replace(before, message)
         return message
 
-    # --- what becomes of it --------------------------------------------------------------------------------------------------
+    # --- what becomes of it
+    # ----------------------------------------------------------------------------------------------
 
     def _after(self, message: PoppedDelivery) -> None:
         line = self._lines[message.queue_id]
@@ -173,7 +201,8 @@ class OrderedPopQueue(PopQueue):
         self._go_on(line)
 
     def _go_on(self, line: _Line) -> None:
-        """If nobody has any more of what is out: what failed is next, together, or else what follows."""
+        """If nobody has any more of what is out: what failed is next, together, or else what
+        follows."""
         if any(message not in line.failed for message in line.out):
             return
         failed, line.failed, line.out = line.failed, {}, []
@@ -188,7 +217,9 @@ class OrderedPopQueue(PopQueue):
         if message not in line.out or message not in line.left or message.overdue or self._dropped:
             self._put_down(message)
         elif level < 0 or (retries_max is not None and message.reconsume_times >= retries_max):
-            self._backs.begin_plain(message, level, lambda taken: self._given_up(line, message, taken=taken))
+            self._backs.begin_plain(
+                message, level, lambda taken: self._given_up(line, message, taken=taken)
+            )
         else:
             message.reconsume_times += 1
             self._again(line, message, self._order.suspend_s if delay is None else max(delay, 0.0))
@@ -210,7 +241,8 @@ class OrderedPopQueue(PopQueue):
         self._go_on(line)
 
     def _put_down(self, message: PoppedDelivery) -> None:
-        """Nobody handles it: the line comes again from there, soon if it is still ours, and what others have not got of it."""
+        """Nobody handles it: the line comes again from there, soon if it is still ours, and what
+        others have not got of it."""
         line = self._lines[message.queue_id]
         message.taken = False
         given_back = [message]
@@ -218,7 +250,11 @@ class OrderedPopQueue(PopQueue):
             line.out.remove(message)
             if message in line.left:
                 at = line.left.index(message)
-                given_back = [other for other in islice(line.left, at, None) if not (other in line.out and other.taken)]
+                given_back = [
+                    other
+                    for other in islice(line.left, at, None)
+                    if not (other in line.out and other.taken)
+                ]
                 line.left = deque(islice(line.left, at))
         for other in given_back:
             if other in line.out:

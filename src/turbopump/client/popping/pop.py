@@ -1,7 +1,8 @@
 """One pop: the request, and what its answer means.
 
-One rule: it says how the pop went, and decides nothing. It must not know why it pops, or what becomes of the messages.
-Source: apache/rocketmq ``PullAPIWrapper.popAsync``, ``MQClientAPIImpl.popMessageAsync``.
+One rule: it says how the pop went, and decides nothing. It must not know why it pops, or what
+becomes of the messages. Source: apache/rocketmq ``PullAPIWrapper.popAsync``,
+``MQClientAPIImpl.popMessageAsync``.
 """
 
 from __future__ import annotations
@@ -27,19 +28,25 @@ BATCH_MAX: Final = 32
 ANSWER_S: Final = 10.0
 """For the answer, beyond what the broker may hold the pop."""
 WAIT_S: Final = 5.0
-"""How long a broker may hold a pop, or a question whether there is something to pop. Java's client says 15; but no arrival in a retry topic
-of the usual form wakes what Apache's brokers hold, so that a message that comes again would come so much later."""
+"""How long a broker may hold a pop, or a question whether there is something to pop. Java's client
+says 15; but no arrival in a retry topic of the usual form wakes what Apache's brokers hold, so that
+a message that comes again would come so much later."""
 GIVEN_BACK_S: Final = 1.0
-"""A message that came and is not handled is made to come again after so long, instead of when its time is over. RocketMQ's proxy does so
-(``NACK_INVISIBLE_TIME``)."""
+"""A message that came and is not handled is made to come again after so long, instead of when its
+time is over. RocketMQ's proxy does so (``NACK_INVISIBLE_TIME``)."""
 ATTEMPTS_MAX: Final = 16
 """Retries before a message is a dead letter, if nothing else is said."""
 
-_NOTHING: Final = (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND, ResponseCode.POLLING_FULL)
+_NOTHING: Final = (
+    ResponseCode.POLLING_TIMEOUT,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.POLLING_FULL,
+)
 
 
 class PopResult(NamedTuple, Generic[MessageT]):
-    """``wanted`` by the filter; the ``unwanted`` came because brokers compare hashes of tags. ``full``: too many pops wait there."""
+    """``wanted`` by the filter; the ``unwanted`` came because brokers compare hashes of tags.
+    ``full``: too many pops wait there."""
 
     wanted: Sequence[MessageT]
     unwanted: Sequence[MessageT] = ()
@@ -60,11 +67,13 @@ async def pop(
     namespace: str | None,
     attempt_id: str | None = None,
 ) -> PopResult[MessageT]:
-    """Take messages of ``queue`` (as brokers know it; queue id −1: of any) for ``invisible_s`` seconds.
+    """Take messages of ``queue`` (as brokers know it; queue id −1: of any) for ``invisible_s``
+    seconds.
 
-    ``wait_s``: how long the broker may hold it. ``attempt_id``: it is an ordered pop, and one that is made again because no answer came
-    gets what the first one took. Messages come without ``namespace``; damaged ones are logged and left out, and come again.
-    Raises RemotingError, and BodyError for an answer that cannot be read.
+    ``wait_s``: how long the broker may hold it. ``attempt_id``: it is an ordered pop, and one that
+    is made again because no answer came gets what the first one took. Messages come without
+    ``namespace``; damaged ones are logged and left out, and come again. Raises RemotingError, and
+    BodyError for an answer that cannot be read.
     """
     address = await introduced_master(instance, queue)
     request = PopMessage(
@@ -87,12 +96,18 @@ async def pop(
     if command.code != ResponseCode.SUCCESS:
         raise ResponseError(command.code, command.remark, request="PopMessage", address=address)
     try:
-        messages, damaged = popped_messages(command.body, command.header(PopMessageReply), queue, message_type)
+        messages, damaged = popped_messages(
+            command.body, command.header(PopMessageReply), queue, message_type
+        )
     except MessageError as error:
         raise BodyError(f"the answer of {address} to a pop cannot be read: {error}") from None
     tell_of(damaged)
     wanted = [message for message in messages if subscription.wants(message)]
-    unwanted = [message for message in messages if not subscription.wants(message)] if len(wanted) < len(messages) else []
+    unwanted = (
+        [message for message in messages if not subscription.wants(message)]
+        if len(wanted) < len(messages)
+        else []
+    )
     for message in messages:
         message.topic = unwrap(namespace, queue.topic)
     return PopResult(wanted, unwanted)
@@ -106,7 +121,8 @@ async def introduced_master(instance: ClientInstance, queue: MessageQueue) -> st
 
 
 def master_address(routes: Routes, broker_name: str, topic: str) -> str:
-    """By the route of ``topic``, or any other. Raises ConnectError if it has no master at the moment: only a master pops."""
+    """By the route of ``topic``, or any other. Raises ConnectError if it has no master at the
+    moment: only a master pops."""
     first = [routes.known[topic]] if topic in routes.known else []
     for route in [*first, *routes.known.values()]:
         address = route.master(broker_name)
@@ -116,7 +132,8 @@ def master_address(routes: Routes, broker_name: str, topic: str) -> str:
 
 
 def init_mode_of(consume_from: ConsumeFrom | datetime) -> InitMode:
-    """Where a group without a place begins. Brokers know no time here: a datetime means the last, as in Java."""
+    """Where a group without a place begins. Brokers know no time here: a datetime means the last,
+    as in Java."""
     return InitMode.MIN if consume_from is ConsumeFrom.FIRST else InitMode.MAX
 
 

@@ -1,7 +1,9 @@
-"""Popped messages, and how they come out of a pop's answer: each with the handle by which its broker knows this delivery of it.
+"""Popped messages, and how they come out of a pop's answer: each with the handle by which its
+broker knows this delivery of it.
 
-One rule: a handle names one delivery of one message; when its invisible time changes, it gets another. Pure. It must not know who popped.
-Source: apache/rocketmq ``MQClientAPIImpl.processPopResponse``.
+One rule: a handle names one delivery of one message; when its invisible time changes, it gets
+another. Pure. It must not know who popped. Source: apache/rocketmq
+``MQClientAPIImpl.processPopResponse``.
 """
 
 from __future__ import annotations
@@ -32,16 +34,19 @@ from turbopump.protocol.requests.pop import PopMessageReply
 
 
 class PoppedMessage(ReceivedMessage):
-    """A message that is invisible to the rest of its group for a while. ``topic`` is the one it was sent to, also when it comes again.
+    """A message that is invisible to the rest of its group for a while. ``topic`` is the one it was
+    sent to, also when it comes again.
 
-    ``handle`` is what its broker knows this delivery by (Apache's ``POP_CK``, in Java's API the receipt handle).
+    ``handle`` is what its broker knows this delivery by (Apache's ``POP_CK``, in Java's API the
+    receipt handle).
     """
 
     __slots__ = ("batch", "handle")
 
     handle: str
     batch: PoppedBatch | None
-    """The inner batch that it came in, with which it is acknowledged and comes again; None: it came by itself."""
+    """The inner batch that it came in, with which it is acknowledged and comes again; None: it came
+    by itself."""
 
     @property
     def attempt(self) -> int:
@@ -55,7 +60,8 @@ class PoppedMessage(ReceivedMessage):
 
 
 class PoppedDelivery(Delivery):
-    """A popped message in a push consumer's hands. It is not wanted any more when it has become visible to others."""
+    """A popped message in a push consumer's hands. It is not wanted any more when it has become
+    visible to others."""
 
     __slots__ = ("_now", "batch", "deadline", "handle")
 
@@ -65,7 +71,8 @@ class PoppedDelivery(Delivery):
     _now: Callable[[], float]
 
     def invisible_until(self, deadline: float, now: Callable[[], float]) -> None:
-        """For the owner: when it comes again unless it is acknowledged; ``now`` tells the time by the same clock, in seconds."""
+        """For the owner: when it comes again unless it is acknowledged; ``now`` tells the time by
+        the same clock, in seconds."""
         self.deadline = deadline
         self._now = now
 
@@ -85,8 +92,8 @@ MessageT = TypeVar("MessageT", PoppedMessage, PoppedDelivery)
 def popped_messages(
     body: bytes, reply: PopMessageReply, queue: MessageQueue, message_type: type[MessageT]
 ) -> tuple[list[MessageT], list[DamagedMessage]]:
-    """The good messages in the answer to a pop of ``queue`` (queue id −1: of any queue), with broker name and handle; and the damaged ones.
-    Inner batches are taken apart.
+    """The good messages in the answer to a pop of ``queue`` (queue id −1: of any queue), with
+    broker name and handle; and the damaged ones. Inner batches are taken apart.
 
     Raises MessageError if the answer's texts are none.
     """
@@ -103,7 +110,8 @@ def popped_messages(
 def _decoded(
     body: bytes, queue: MessageQueue, message_type: type[MessageT]
 ) -> tuple[list[MessageT], dict[int, list[bytes]], list[DamagedMessage]]:
-    """The messages as the broker knows them, and by their number the entries in those that are inner batches."""
+    """The messages as the broker knows them, and by their number the entries in those that are
+    inner batches."""
     messages: list[MessageT] = []
     batches: dict[int, list[bytes]] = {}
     damaged: list[DamagedMessage] = []
@@ -120,7 +128,9 @@ def _decoded(
         return True
 
     def on_damage(entry: DamagedEntry) -> None:
-        try:  # a message that comes again was written anew by the broker: it may carry the CRC of what it was before
+        # a message that comes again was written anew by the broker: it may carry the CRC of what it
+        # was before
+        try:
             if add(body[entry.begin : entry.end], check_crc=True):
                 return
         except StoredMessageError:
@@ -141,7 +151,11 @@ def _taken_apart(whole: MessageT, entries: Sequence[bytes]) -> list[MessageT]:
     for entry in entries:
         message = decode_entry(entry, check_crc=False, message_type=type(whole))
         assert isinstance(message, type(whole))
-        message.broker_name, message.handle, message.reconsume_times = whole.broker_name, whole.handle, whole.reconsume_times
+        message.broker_name, message.handle, message.reconsume_times = (
+            whole.broker_name,
+            whole.handle,
+            whole.reconsume_times,
+        )
         messages.append(message)
     batch = PoppedBatch(messages)
     for message in messages:
@@ -163,9 +177,12 @@ def _give_handles(messages: Sequence[MessageT], reply: PopMessageReply, broker_n
         kind = kind_of(message.topic)
         key = queue_key(kind, message.queue_id)
         if counts:  # in order it comes again out of its own queue, where nothing is written on it
-            came_before = counts.get(message_key(kind, message.queue_id, message.queue_offset), counts.get(key, 0))
+            came_before = counts.get(
+                message_key(kind, message.queue_id, message.queue_offset), counts.get(key, 0)
+            )
             message.reconsume_times = came_before or message.reconsume_times
-        starts_at = starts.setdefault(key, message.queue_offset)  # RocketMQ: a broker that tells none begins with the first
+        # RocketMQ: a broker that tells none begins with the first
+        starts_at = starts.setdefault(key, message.queue_offset)
         index = seen[key] = seen.get(key, -1) + 1
         message.handle = PopHandle(
             start_offset=starts_at,

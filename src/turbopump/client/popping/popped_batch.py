@@ -1,7 +1,9 @@
-"""Inner batches that were popped: each message by itself, as pulls have them, under the one handle that all of a batch have.
+"""Inner batches that were popped: each message by itself, as pulls have them, under the one handle
+that all of a batch have.
 
-One rule: for its broker a batch is one message. It is done when all of its messages are, and when one is to come again they all do.
-Apache's clients hand a batch's bytes to the handler of a pop as one message (``MQClientAPIImpl.processPopResponse`` takes nothing apart).
+One rule: for its broker a batch is one message. It is done when all of its messages are, and when
+one is to come again they all do. Apache's clients hand a batch's bytes to the handler of a pop as
+one message (``MQClientAPIImpl.processPopResponse`` takes nothing apart).
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ class Popped(Protocol):
 
 
 class PoppedBatch:
-    """One delivery of a batch, with the ``messages`` in it. ``turn``: its handle changes once at a time."""
+    """One delivery of a batch, with the ``messages`` in it. ``turn``: its handle changes once at a
+    time."""
 
     __slots__ = ("_left", "_moved", "messages", "turn")
 
@@ -55,7 +58,8 @@ PoppedT = TypeVar("PoppedT", bound=Popped)
 
 
 def to_acknowledge(messages: Iterable[PoppedT]) -> Iterator[PoppedT]:
-    """Of messages that are done those that brokers are told of: of a batch one message, and only when all of its messages are done."""
+    """Of messages that are done those that brokers are told of: of a batch one message, and only
+    when all of its messages are done."""
     told: set[PoppedBatch] = set()
     for message in messages:
         batch = message.batch

@@ -1,9 +1,11 @@
-"""One queue that a broker has told a push consumer to pop (mostly all queues of a topic on one broker, queue id −1): its messages are
-handed out, acknowledged when they are done, and made to come again later when they failed.
+"""One queue that a broker has told a push consumer to pop (mostly all queues of a topic on one
+broker, queue id −1): its messages are handed out, acknowledged when they are done, and made to come
+again later when they failed.
 
-One rule: a message is ours only while it is invisible to others. What was not begun in that time is let go, for somebody else has it then;
-what is not begun when the queue is dropped is given back. It must not know why the queue is ours.
-Source: apache/rocketmq ``DefaultMQPushConsumerImpl.popMessage``, ``ConsumeMessagePopConcurrentlyService``.
+One rule: a message is ours only while it is invisible to others. What was not begun in that time is
+let go, for somebody else has it then; what is not begun when the queue is dropped is given back. It
+must not know why the queue is ours. Source: apache/rocketmq
+``DefaultMQPushConsumerImpl.popMessage``, ``ConsumeMessagePopConcurrentlyService``.
 """
 
 from __future__ import annotations
@@ -34,19 +36,22 @@ from turbopump.protocol.requests.pop import InitMode
 log = logging.getLogger(__name__)
 
 LADDER_S: Final = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
-"""Seconds until a message that failed comes again, by how often it has come again before. RocketMQ: ``popDelayLevel``."""
+"""Seconds until a message that failed comes again, by how often it has come again before. RocketMQ:
+``popDelayLevel``."""
 LEVELS_S: Final = (1, 5, *LADDER_S)
 """The same by delay level, from 1: those that brokers have by default."""
 ERROR_PAUSE_S: Final = 1.0
 FLOW_CONTROL_PAUSE_S: Final = 0.02
 HASTE_S: Final = 0.01
-"""An empty answer that came faster than this was not held by the broker; the next pop waits a little."""
+"""An empty answer that came faster than this was not held by the broker; the next pop waits a
+little."""
 
 
 class PopQueue:
-    """Pops ``queue`` once started, for ``ready``; ``init_mode`` says where a group without a place begins. ``subscriptions`` by topic, as
-    they are at any time. ``backs`` makes dead letters. ``namespace``: users get messages with topics without it. ``consumption`` is told
-    of pops and of what ends."""
+    """Pops ``queue`` once started, for ``ready``; ``init_mode`` says where a group without a place
+    begins. ``subscriptions`` by topic, as they are at any time. ``backs`` makes dead letters.
+    ``namespace``: users get messages with topics without it. ``consumption`` is told of pops and of
+    what ends."""
 
     def __init__(
         self,
@@ -82,7 +87,8 @@ class PopQueue:
         self._held: dict[PoppedDelivery, None] = {}
         """Popped and not settled, the oldest first."""
         self._window = float(settings.threshold)
-        """How many may be in hand: fewer after some were not handled in their time, more again when they are."""
+        """How many may be in hand: fewer after some were not handled in their time, more again when
+        they are."""
         self._room: asyncio.Future[None] | None = None
         self._asking = False
         self._task: asyncio.Task[None] | None = None
@@ -93,27 +99,31 @@ class PopQueue:
         self._attempt_id: str | None = None
         """Of an ordered pop."""
 
-    # --- for the consumer ----------------------------------------------------------------------------------------------------
+    # --- for the consumer
+    # ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to pop."""
         self._task = self._instance.spawn(self._pop_for_ever(), name=f"pop {self.queue}")
 
     def stop(self) -> None:
-        """Pop no more; what is in somebody's hands may still be settled. What a pop that is under way brings is given back."""
+        """Pop no more; what is in somebody's hands may still be settled. What a pop that is under
+        way brings is given back."""
         self._stopped = True
         if self._task is not None and not self._asking:
             self._task.cancel()
 
     def drop(self) -> None:
-        """Hand out nothing more, and give back what nobody has taken. What somebody has may still be settled."""
+        """Hand out nothing more, and give back what nobody has taken. What somebody has may still
+        be settled."""
         self.stop()
         self._dropped = True
         for message in [message for message in self._held if not message.taken]:
             self._give_back(message)
 
     def close(self, *, give_back_taken: bool) -> None:
-        """Nothing that is settled from now on counts. ``give_back_taken``: nobody works any more on what somebody has."""
+        """Nothing that is settled from now on counts. ``give_back_taken``: nobody works any more on
+        what somebody has."""
         self.drop()
         if give_back_taken:
             for message in list(self._held):
@@ -127,9 +137,14 @@ class PopQueue:
     @property
     def info(self) -> PopProcessQueueInfo:
         """As an operator sees it."""
-        return PopProcessQueueInfo(wait_ack_count=len(self._held), droped=self._dropped, last_pop_timestamp=self._last_pop_ms)
+        return PopProcessQueueInfo(
+            wait_ack_count=len(self._held),
+            droped=self._dropped,
+            last_pop_timestamp=self._last_pop_ms,
+        )
 
-    # --- for its messages ----------------------------------------------------------------------------------------------------
+    # --- for its messages
+    # ----------------------------------------------------------------------------------------------
 
     def delivery_done(self, message: Delivery) -> None:
         if get_ident() != self._thread:  # said by a plain handler in its own thread
@@ -142,7 +157,8 @@ class PopQueue:
         else:
             self._window = min(self._window + 1 / self._window, float(self._settings.threshold))
         self._release(message)
-        if not self._closed:  # also when it is late: until the broker has brought it again, that still saves the repeat
+        # also when it is late: until the broker has brought it again, that still saves the repeat
+        if not self._closed:
             self._acks.begin(message, message.broker_name, message.deadline)
         self._after(message)
 
@@ -166,7 +182,9 @@ class PopQueue:
             return
         if delay is None:
             delay = (
-                LEVELS_S[min(level, len(LEVELS_S)) - 1] if level else LADDER_S[min(message.reconsume_times, len(LADDER_S) - 1)]
+                LEVELS_S[min(level, len(LEVELS_S)) - 1]
+                if level
+                else LADDER_S[min(message.reconsume_times, len(LADDER_S) - 1)]
             )
         self._change(message, delay)
 
@@ -211,18 +229,21 @@ class PopQueue:
                     return  # it comes too late: the message is on its way
                 if self._change_fault is None:  # one line when it begins
                     log.warning(
-                        "time of a message not changed, it comes again after %g s group=%s msg_id=%s cause=%s",
+                        "time of a message not changed, it comes again after %g s group=%s "
+                        "msg_id=%s cause=%s",
                         *(self._settings.invisible_s, self._group, message.msg_id, error),
                     )
                 self._change_fault = str(error)
 
         self._acks.spawn(change(), name=f"change invisible time {message.msg_id}")
 
-    # --- popping -------------------------------------------------------------------------------------------------------------
+    # --- popping
+    # ----------------------------------------------------------------------------------------------
 
     async def _pop_for_ever(self) -> None:
         while not self._stopped:
-            await self._ready.not_paused()  # what is popped while nobody takes anything would only come again
+            # what is popped while nobody takes anything would only come again
+            await self._ready.not_paused()
             self._let_go()
             if len(self._held) >= int(self._window):
                 await self._wait_for_room()
@@ -231,7 +252,11 @@ class PopQueue:
                 pause = await self._pop_once()
                 self._recovered()
             except ResponseError as error:
-                pause = FLOW_CONTROL_PAUSE_S if error.code == ResponseCode.FLOW_CONTROL else self._failed(error)
+                pause = (
+                    FLOW_CONTROL_PAUSE_S
+                    if error.code == ResponseCode.FLOW_CONTROL
+                    else self._failed(error)
+                )
             except (RemotingError, ProtocolError) as error:
                 pause = self._failed(error)
             if pause and not self._stopped:
@@ -257,7 +282,12 @@ class PopQueue:
         """Of what nobody has taken in its time."""
         late = [message for message in self._held if not message.taken and message.overdue]
         if late:
-            log.warning("not handled in its time, comes again group=%s queue=%s count=%d", self._group, self.queue, len(late))
+            log.warning(
+                "not handled in its time, comes again group=%s queue=%s count=%d",
+                self._group,
+                self.queue,
+                len(late),
+            )
             self._take_on_less()
         self._forget(late)
 
@@ -266,7 +296,8 @@ class PopQueue:
             del self._held[message]
 
     def _take_on_less(self) -> None:
-        """A message that comes again because it was not done in its time has used up an attempt: the handlers cannot keep up."""
+        """A message that comes again because it was not done in its time has used up an attempt:
+        the handlers cannot keep up."""
         self._window = max(self._window / 2, 1.0)
 
     async def _pop_once(self) -> float:
@@ -275,7 +306,13 @@ class PopQueue:
         self._asking = True
         try:
             found = await pop(
-                *(self._instance, self._group, self._subscriptions[self.queue.topic], self.queue, PoppedDelivery),
+                *(
+                    self._instance,
+                    self._group,
+                    self._subscriptions[self.queue.topic],
+                    self.queue,
+                    PoppedDelivery,
+                ),
                 batch=min(self._settings.batch, int(self._window) - len(self._held)),
                 invisible_s=self._settings.invisible_s,
                 wait_s=WAIT_S,
@@ -317,11 +354,17 @@ class PopQueue:
         for message in handed:
             self._give_back(message)
 
-    # --- when it does not work -----------------------------------------------------------------------------------------------
+    # --- when it does not work
+    # ----------------------------------------------------------------------------------------------
 
     def _failed(self, error: Exception) -> float:
         if self._fault is None:  # one line when it begins and one when it ends
-            log.warning("pop failed, goes on trying group=%s queue=%s cause=%s", self._group, self.queue, error)
+            log.warning(
+                "pop failed, goes on trying group=%s queue=%s cause=%s",
+                self._group,
+                self.queue,
+                error,
+            )
         self._fault = str(error)
         return ERROR_PAUSE_S
 

@@ -1,7 +1,9 @@
-"""What is told to brokers of popped messages: that they are done, or that they are to come again at another time.
+"""What is told to brokers of popped messages: that they are done, or that they are to come again at
+another time.
 
-One rule: it is told to the master of the broker that a handle names, and to nobody else. It must not know why. Source: apache/rocketmq
-``MQClientAPIImpl.ackMessageAsync``, ``batchAckMessageAsync``, ``changeInvisibleTimeAsync``.
+One rule: it is told to the master of the broker that a handle names, and to nobody else. It must
+not know why. Source: apache/rocketmq ``MQClientAPIImpl.ackMessageAsync``, ``batchAckMessageAsync``,
+``changeInvisibleTimeAsync``.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from turbopump.protocol.requests.pop import AckMessage, BatchAckMessage, ChangeI
 
 TIMEOUT_S: Final = 5.0
 SPAN_MAX: Final = 4096
-"""A message further than that behind the start of its pop is acknowledged alone: a batch has a bit for every offset between."""
+"""A message further than that behind the start of its pop is acknowledged alone: a batch has a bit
+for every offset between."""
 
 
 class _Receipt(NamedTuple):
@@ -45,33 +48,41 @@ class Receipts:
         """Brokers that know no 200151."""
 
     async def acknowledge(self, messages: Iterable[Popped], *, timeout: float = TIMEOUT_S) -> None:
-        """These are done. Several of one broker go as one request, which says nothing of each. Of an inner batch its broker hears when all
-        of its messages are.
+        """These are done. Several of one broker go as one request, which says nothing of each. Of
+        an inner batch its broker hears when all of its messages are.
 
-        Raises MessageError for a handle that is none, before anything is sent; RemotingError if a broker could not be told or refused
-        (code 208: it knows no such message), after the others were told.
+        Raises MessageError for a handle that is none, before anything is sent; RemotingError if a
+        broker could not be told or refused (code 208: it knows no such message), after the others
+        were told.
         """
         by_broker: dict[str, list[_Receipt]] = {}
         for message in to_acknowledge(messages):
             receipt = self._receipt(message)
             by_broker.setdefault(receipt.handle.broker_name, []).append(receipt)
         outcomes = await asyncio.gather(
-            *(self._acknowledge_at(name, receipts, timeout) for name, receipts in by_broker.items()), return_exceptions=True
+            *(
+                self._acknowledge_at(name, receipts, timeout)
+                for name, receipts in by_broker.items()
+            ),
+            return_exceptions=True,
         )
         for outcome in outcomes:
             if outcome is not None:
                 raise outcome
 
-    async def change_invisible_time(self, message: Popped, seconds: float, *, timeout: float = TIMEOUT_S) -> str:
-        """It comes again ``seconds`` from now, with its whole inner batch if it came in one; its new handle, the old one is void. Raises
-        MessageError, RemotingError."""
+    async def change_invisible_time(
+        self, message: Popped, seconds: float, *, timeout: float = TIMEOUT_S
+    ) -> str:
+        """It comes again ``seconds`` from now, with its whole inner batch if it came in one; its
+        new handle, the old one is void. Raises MessageError, RemotingError."""
         batch = message.batch
         if batch is None:
             return await self._change(message, seconds, timeout)
         loop = asyncio.get_running_loop()
         began = loop.time()
         async with batch.turn:
-            if not batch.has_moved(seconds, began):  # else one of its messages was to come then, too
+            # else one of its messages was to come then, too
+            if not batch.has_moved(seconds, began):
                 batch.moved(await self._change(message, seconds, timeout), seconds, loop.time())
         return message.handle
 
@@ -102,24 +113,36 @@ class Receipts:
     def _receipt(self, message: Popped) -> _Receipt:
         handle = single_handle(message)
         assert handle.queue_offset is not None
-        return _Receipt(wrap(self._namespace, message.topic), message.handle, handle, handle.queue_offset)
+        return _Receipt(
+            wrap(self._namespace, message.topic), message.handle, handle, handle.queue_offset
+        )
 
-    async def _acknowledge_at(self, broker_name: str, receipts: Sequence[_Receipt], timeout: float) -> None:
+    async def _acknowledge_at(
+        self, broker_name: str, receipts: Sequence[_Receipt], timeout: float
+    ) -> None:
         address = await self._address(broker_name, receipts[0].topic)
         if broker_name in self._without_batches:
             single, body = list(receipts), None
         else:
             single, body = self._batched(broker_name, receipts)
         if body is not None:
-            command = await self._instance.remoting.exchange(address, BatchAckMessage(), fastjson.encode(body), timeout=timeout)
+            command = await self._instance.remoting.exchange(
+                address, BatchAckMessage(), fastjson.encode(body), timeout=timeout
+            )
             if command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 self._without_batches.add(broker_name)
                 single = list(receipts)
             elif command.code != ResponseCode.SUCCESS:
-                raise ResponseError(command.code, command.remark, request="BatchAckMessage", address=address)
-        await asyncio.gather(*(self._acknowledge_one(address, receipt, timeout) for receipt in single))
+                raise ResponseError(
+                    command.code, command.remark, request="BatchAckMessage", address=address
+                )
+        await asyncio.gather(
+            *(self._acknowledge_one(address, receipt, timeout) for receipt in single)
+        )
 
-    def _batched(self, broker_name: str, receipts: Sequence[_Receipt]) -> tuple[list[_Receipt], BatchAckBody | None]:
+    def _batched(
+        self, broker_name: str, receipts: Sequence[_Receipt]
+    ) -> tuple[list[_Receipt], BatchAckBody | None]:
         """Those that go alone, and the request for the others."""
         together: dict[tuple[str, QueueKind, int, int, int, int, int], list[_Receipt]] = {}
         alone: list[_Receipt] = []
@@ -129,7 +152,13 @@ class Receipts:
                 alone.append(receipt)
                 continue
             one_pop = (
-                *(receipt.topic, handle.kind, handle.queue_id, handle.start_offset, handle.pop_time_ms),
+                *(
+                    receipt.topic,
+                    handle.kind,
+                    handle.queue_id,
+                    handle.start_offset,
+                    handle.pop_time_ms,
+                ),
                 *(handle.invisible_ms, handle.revive_queue_id),
             )
             together.setdefault(one_pop, []).append(receipt)
@@ -147,7 +176,15 @@ class Receipts:
                 invisible_time=invisible,
                 bits=pack_bits(receipt.place - start for receipt in group),
             )
-            for (topic, kind, queue_id, start, pop_time, invisible, revive_queue_id), group in together.items()
+            for (
+                topic,
+                kind,
+                queue_id,
+                start,
+                pop_time,
+                invisible,
+                revive_queue_id,
+            ), group in together.items()
         )
         return alone, BatchAckBody(broker_name=broker_name, acks=acks)
 

@@ -1,8 +1,9 @@
-"""Where a simple consumer's messages come from: every broker of every topic it subscribes to, asked in turn.
+"""Where a simple consumer's messages come from: every broker of every topic it subscribes to, asked
+in turn.
 
-One rule: a message is popped only for a reader that is there to get it. So while there is nothing, brokers are asked to say when there is
-something (long polls that take nothing), and a pop whose reader has gone meanwhile is given back. It must not know what a reader does with
-a message.
+One rule: a message is popped only for a reader that is there to get it. So while there is nothing,
+brokers are asked to say when there is something (long polls that take nothing), and a pop whose
+reader has gone meanwhile is given back. It must not know what a reader does with a message.
 """
 
 from __future__ import annotations
@@ -16,10 +17,24 @@ from turbopump.client.consuming.send_back import SendBack
 from turbopump.client.consuming.subscription import Subscription
 from turbopump.client.instance import ClientInstance
 from turbopump.client.popping.acks import PopAcks
-from turbopump.client.popping.pop import ANSWER_S, BATCH_MAX, GIVEN_BACK_S, WAIT_S, PopResult, introduced_master, pop
+from turbopump.client.popping.pop import (
+    ANSWER_S,
+    BATCH_MAX,
+    GIVEN_BACK_S,
+    WAIT_S,
+    PopResult,
+    introduced_master,
+    pop,
+)
 from turbopump.client.popping.popped import PoppedMessage
 from turbopump.client.popping.receipts import Receipts
-from turbopump.errors import MessageError, ProtocolError, RemotingError, ResponseError, RouteNotFoundError
+from turbopump.errors import (
+    MessageError,
+    ProtocolError,
+    RemotingError,
+    ResponseError,
+    RouteNotFoundError,
+)
 from turbopump.message.message_queue import MessageQueue
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.pop import InitMode, Notification, NotificationReply
@@ -36,8 +51,9 @@ Error = RemotingError | ProtocolError | RouteNotFoundError
 
 
 class PopSources:
-    """``subscriptions`` by topic, as they are at the time. What has been retried ``retries_max`` times (None: without limit) and comes
-    again becomes a dead letter by ``backs``; not if it is ``ordered``, for there brokers count for all that was taken together."""
+    """``subscriptions`` by topic, as they are at the time. What has been retried ``retries_max``
+    times (None: without limit) and comes again becomes a dead letter by ``backs``; not if it is
+    ``ordered``, for there brokers count for all that was taken together."""
 
     def __init__(
         self,
@@ -63,7 +79,8 @@ class PopSources:
         self._retries_max = None if ordered else retries_max
         self._ordered = ordered
         self._unanswered: dict[str, str] = {}
-        """By source, the attempt of an ordered pop that got no answer, and may have taken something."""
+        """By source, the attempt of an ordered pop that got no answer, and may have taken
+        something."""
         self._namespace = namespace
         self._loop = asyncio.get_running_loop()
         self._turn = 0
@@ -73,8 +90,9 @@ class PopSources:
         self._closing = asyncio.Event()
 
     async def receive(self, count: int, invisible_s: float, timeout: float) -> list[PoppedMessage]:
-        """What one source has, as soon as one has something; nothing after ``timeout`` seconds or once closed. If none could be asked by
-        then, what the last one failed with is raised: RemotingError, ProtocolError, or RouteNotFoundError if no name server answers."""
+        """What one source has, as soon as one has something; nothing after ``timeout`` seconds or
+        once closed. If none could be asked by then, what the last one failed with is raised:
+        RemotingError, ProtocolError, or RouteNotFoundError if no name server answers."""
         deadline = self._loop.time() + timeout
         told = False
         while not self._closing.is_set():
@@ -103,7 +121,8 @@ class PopSources:
             await asyncio.wait(self._late, timeout=patience)
             await asyncio.sleep(0)  # their callbacks
 
-    # --- which -------------------------------------------------------------------------------------------------------------
+    # --- which
+    # ----------------------------------------------------------------------------------------------
 
     async def _sources(self) -> list[MessageQueue]:
         """Each topic on each of its brokers, another one first each time."""
@@ -118,7 +137,11 @@ class PopSources:
                 continue
             self._works(topic)
             brokers = sorted({queue.broker_name for queue in route.subscribe_queues})
-            sources += [MessageQueue(topic, name, ANY_QUEUE) for name in brokers if route.master(name) is not None]
+            sources += [
+                MessageQueue(topic, name, ANY_QUEUE)
+                for name in brokers
+                if route.master(name) is not None
+            ]
         self._turn += 1
         at = self._turn % len(sources) if sources else 0
         return sources[at:] + sources[:at]
@@ -128,7 +151,12 @@ class PopSources:
 
     def _fail(self, source: str, error: Error) -> None:
         if source not in self._failed:  # one line when it begins and one when it ends
-            log.warning("nothing to receive here, goes on trying group=%s source=%s cause=%s", self._group, source, error)
+            log.warning(
+                "nothing to receive here, goes on trying group=%s source=%s cause=%s",
+                self._group,
+                source,
+                error,
+            )
         self._failed.pop(source, None)
         self._failed[source] = error
         self._asked_again_at[source] = self._loop.time() + PAUSE_S
@@ -140,12 +168,18 @@ class PopSources:
 
     def _raise_failure(self) -> None:
         for error in reversed(self._failed.values()):
-            if not isinstance(error, RouteNotFoundError) or not self._instance.routes.name_server_answers:
+            if (
+                not isinstance(error, RouteNotFoundError)
+                or not self._instance.routes.name_server_answers
+            ):
                 raise error
 
-    # --- popping -------------------------------------------------------------------------------------------------------------
+    # --- popping
+    # ----------------------------------------------------------------------------------------------
 
-    async def _first_that_has(self, sources: Sequence[MessageQueue], count: int, invisible_s: float) -> list[PoppedMessage]:
+    async def _first_that_has(
+        self, sources: Sequence[MessageQueue], count: int, invisible_s: float
+    ) -> list[PoppedMessage]:
         messages: list[PoppedMessage] = []
         try:
             for source in sources:
@@ -157,7 +191,9 @@ class PopSources:
             raise
         return messages
 
-    async def _pop_into(self, messages: list[PoppedMessage], source: MessageQueue, count: int, invisible_s: float) -> None:
+    async def _pop_into(
+        self, messages: list[PoppedMessage], source: MessageQueue, count: int, invisible_s: float
+    ) -> None:
         """As many as it has, until there are ``count``: a broker gives 32 at a time."""
         while len(messages) < count and self._may_ask(str(source)):
             batch = min(count - len(messages), BATCH_MAX)
@@ -171,14 +207,22 @@ class PopSources:
             if len(found.wanted) + len(found.unwanted) < batch:
                 break
 
-    async def _pop(self, source: MessageQueue, batch: int, invisible_s: float) -> PopResult[PoppedMessage]:
+    async def _pop(
+        self, source: MessageQueue, batch: int, invisible_s: float
+    ) -> PopResult[PoppedMessage]:
         attempt_id = None
         if self._ordered:
             new = f"{self._instance.surroundings.random.getrandbits(128):032x}"
             attempt_id = self._unanswered.pop(str(source), new)
         popping = self._loop.create_task(
             pop(
-                *(self._instance, self._group, self._subscriptions[source.topic], source, PoppedMessage),
+                *(
+                    self._instance,
+                    self._group,
+                    self._subscriptions[source.topic],
+                    source,
+                    PoppedMessage,
+                ),
                 batch=batch,
                 invisible_s=invisible_s,
                 wait_s=0.0,
@@ -207,10 +251,18 @@ class PopSources:
         spent = [message for message in found.wanted if message.reconsume_times > self._retries_max]
         for message in spent:
             self._bury(message, deadline)
-        return [message for message in found.wanted if message not in spent] if spent else list(found.wanted)
+        return (
+            [message for message in found.wanted if message not in spent]
+            if spent
+            else list(found.wanted)
+        )
 
     def _bury(self, message: PoppedMessage, deadline: float) -> None:
-        log.warning("retried too often, becomes a dead letter group=%s msg_id=%s", self._group, message.msg_id)
+        log.warning(
+            "retried too often, becomes a dead letter group=%s msg_id=%s",
+            self._group,
+            message.msg_id,
+        )
 
         def acknowledge(taken: bool) -> None:
             if taken:
@@ -233,10 +285,12 @@ class PopSources:
         except (RemotingError, MessageError) as error:
             log.info("not given back, comes again later msg_id=%s cause=%s", message.msg_id, error)
 
-    # --- waiting -------------------------------------------------------------------------------------------------------------
+    # --- waiting
+    # ----------------------------------------------------------------------------------------------
 
     async def _something_came(self, sources: Sequence[MessageQueue], seconds: float) -> bool:
-        """Wait until a source says that there is something, ``seconds`` at most; less if there is none to ask."""
+        """Wait until a source says that there is something, ``seconds`` at most; less if there is
+        none to ask."""
         asked = [source for source in sources if self._may_ask(str(source))]
         waits = {self._loop.create_task(self._has_something(source, seconds)) for source in asked}
         if not asked:
@@ -266,12 +320,16 @@ class PopSources:
                 born_time=0,
                 order=self._ordered,
             )
-            command = await self._instance.remoting.exchange(address, request, timeout=seconds + ANSWER_S)
+            command = await self._instance.remoting.exchange(
+                address, request, timeout=seconds + ANSWER_S
+            )
             if command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 await asyncio.sleep(min(seconds, PAUSE_S))
                 return True  # it cannot say: look
             if command.code != ResponseCode.SUCCESS:
-                raise ResponseError(command.code, command.remark, request="Notification", address=address)
+                raise ResponseError(
+                    command.code, command.remark, request="Notification", address=address
+                )
             has_something = command.header(NotificationReply).has_msg
         except (RemotingError, ProtocolError) as error:
             self._fail(str(source), error)

@@ -1,9 +1,11 @@
-"""Automatic batching: messages that go the same way within a few milliseconds travel as one request, and each gets its own result.
+"""Automatic batching: messages that go the same way within a few milliseconds travel as one
+request, and each gets its own result.
 
-One rule: only what may stand in one batch goes together, so results and errors are those of a single send; who has less time than his
-neighbours fails alone. It must not know brokers.
-Source: apache/rocketmq ``ProduceAccumulator``. Better than there: nobody waits for company while nothing of its kind is under way, so a
-lone sender loses no time, and 64 senders that await their results are not held to 64 messages per 10 ms.
+One rule: only what may stand in one batch goes together, so results and errors are those of a
+single send; who has less time than his neighbours fails alone. It must not know brokers. Source:
+apache/rocketmq ``ProduceAccumulator``. Better than there: nobody waits for company while nothing of
+its kind is under way, so a lone sender loses no time, and 64 senders that await their results are
+not held to 64 messages per 10 ms.
 """
 
 from __future__ import annotations
@@ -29,26 +31,34 @@ from turbopump.message.rules import RETRY_PREFIX
 HOLD_S_MAX: Final = 30.0
 SIZE_MAX: Final = 2 * 1024 * 1024
 TURN_AFTER: Final = 64
-"""Messages that may be added before the loop should have a turn, even if none of their batches is full."""
+"""Messages that may be added before the loop should have a turn, even if none of their batches is
+full."""
 ALIKE: Final = 0.02
-"""Deadlines that differ by this share of the time left are one, the earliest: the batch's, whose error lists what was tried."""
+"""Deadlines that differ by this share of the time left are one, the earliest: the batch's, whose
+error lists what was tried."""
 LOOK_EVERY_S: Final = 0.005
-"""A batch whose messages have a thousand different deadlines is not looked through a thousand times."""
+"""A batch whose messages have a thousand different deadlines is not looked through a thousand
+times."""
 _RULES: Final[Mapping[str, Rule]] = {
     "hold": Rule(
-        lambda hold: is_seconds(hold) and hold <= HOLD_S_MAX, f"must be a number of seconds above 0 and at most {HOLD_S_MAX:g}"
+        lambda hold: is_seconds(hold) and hold <= HOLD_S_MAX,
+        f"must be a number of seconds above 0 and at most {HOLD_S_MAX:g}",
     ),
     "size": Rule(
-        lambda size: is_whole(size) and 0 < size <= SIZE_MAX, f"must be a number of bytes above 0 and at most {SIZE_MAX}"
+        lambda size: is_whole(size) and 0 < size <= SIZE_MAX,
+        f"must be a number of bytes above 0 and at most {SIZE_MAX}",
     ),
-    "total_size": Rule(lambda size: is_whole(size) and size > 0, "must be a number of bytes above 0"),
+    "total_size": Rule(
+        lambda size: is_whole(size) and size > 0, "must be a number of bytes above 0"
+    ),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class AutoBatch:
-    """While a batch of their kind is under way, hold messages for ``hold`` seconds at most, until ``size`` bytes are together, and
-    ``total_size`` bytes in all; what is beyond that goes at once. Raises ConfigError for what Apache's accumulator refuses too."""
+    """While a batch of their kind is under way, hold messages for ``hold`` seconds at most, until
+    ``size`` bytes are together, and ``total_size`` bytes in all; what is beyond that goes at once.
+    Raises ConfigError for what Apache's accumulator refuses too."""
 
     hold: float = 0.01
     size: int = 32 * 1024
@@ -64,7 +74,8 @@ BatchKey = tuple[str, MessageQueue | None, str | None, object]
 @dataclass(slots=True, eq=False)
 class _Batch:
     pieces: list[Piece] = field(default_factory=list)
-    """What was handed in, packed: the ``Message`` is its owner's, who may change it and send it again."""
+    """What was handed in, packed: the ``Message`` is its owner's, who may change it and send it
+    again."""
     waiting: list[asyncio.Future[SendResult]] = field(default_factory=list)
     deadlines: list[float] = field(default_factory=list)
     timeouts: list[float] = field(default_factory=list)
@@ -79,14 +90,16 @@ class _Batch:
 
 
 class Accumulator:
-    """``send_batch`` sends messages as one request to a queue, or to any, whose answer waits for the store or does not, within so many
-    seconds; it gets what has come together: of ``size_max`` bytes at most, or a single message. All its life is on the event loop of the
-    first ``add``."""
+    """``send_batch`` sends messages as one request to a queue, or to any, whose answer waits for
+    the store or does not, within so many seconds; it gets what has come together: of ``size_max``
+    bytes at most, or a single message. All its life is on the event loop of the first ``add``."""
 
     def __init__(
         self,
         settings: AutoBatch,
-        send_batch: Callable[[Sequence[Piece], MessageQueue | None, bool, float], Awaitable[SendResult]],
+        send_batch: Callable[
+            [Sequence[Piece], MessageQueue | None, bool, float], Awaitable[SendResult]
+        ],
         size_max: int,
         statistics: SendStatistics,
     ) -> None:
@@ -104,22 +117,30 @@ class Accumulator:
     def takes(self, message: Message) -> bool:
         """Whether it may go in a batch, and there is room to hold it."""
         try:
-            if self._held >= self._settings.total_size or not 0 < len(message.body) <= self._settings.size:
+            if (
+                self._held >= self._settings.total_size
+                or not 0 < len(message.body) <= self._settings.size
+            ):
                 return False
             if message.topic.startswith(RETRY_PREFIX):
                 return False
             properties = message.properties
-            return not properties or ("TRAN_MSG" not in properties and not any(name in properties for name in DELAYING))
+            return not properties or (
+                "TRAN_MSG" not in properties and not any(name in properties for name in DELAYING)
+            )
         except (AttributeError, TypeError):
             return False  # whoever packs it says what is wrong with it
 
-    def add(self, message: Message, piece: Piece, queue: MessageQueue | None, timeout: float) -> asyncio.Future[SendResult]:
+    def add(
+        self, message: Message, piece: Piece, queue: MessageQueue | None, timeout: float
+    ) -> asyncio.Future[SendResult]:
         """``put`` of a message that has just been packed."""
         return self.put(batch_key(message, piece, queue), piece, timeout)
 
     def put(self, key: BatchKey, piece: Piece, timeout: float) -> asyncio.Future[SendResult]:
-        """The future gets the message's own result, or the error of the whole batch, after ``timeout`` seconds at most. Raises SendError if
-        that leaves no time, TypeError if what was given as a queue is none."""
+        """The future gets the message's own result, or the error of the whole batch, after
+        ``timeout`` seconds at most. Raises SendError if that leaves no time, TypeError if what was
+        given as a queue is none."""
         if timeout <= 0:
             raise no_time(piece.msg_id, key[0], timeout)
         size = len(piece.entry)
@@ -155,7 +176,8 @@ class Accumulator:
         return future
 
     def wants_a_turn(self) -> bool:
-        """Whether who adds without awaiting results should let the loop run now: a batch is ready to be written, or many came."""
+        """Whether who adds without awaiting results should let the loop run now: a batch is ready
+        to be written, or many came."""
         if self._since_turn < TURN_AFTER:
             return False
         self._since_turn = 0
@@ -178,7 +200,9 @@ class Accumulator:
         earliest = min(batch.deadlines)
         if earliest < until and earliest < batch.expiry_at:
             self._look_again(batch, key, earliest)
-        task = asyncio.get_running_loop().create_task(self._deliver(batch, key), name="turbopump batch")
+        task = asyncio.get_running_loop().create_task(
+            self._deliver(batch, key), name="turbopump batch"
+        )
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
@@ -214,7 +238,9 @@ class Accumulator:
         held = batch.deadline == inf
         kept: list[int] = []
         following = inf
-        for at, (piece, future, deadline) in enumerate(zip(batch.pieces, batch.waiting, batch.deadlines, strict=True)):
+        for at, (piece, future, deadline) in enumerate(
+            zip(batch.pieces, batch.waiting, batch.deadlines, strict=True)
+        ):
             if deadline > now or deadline >= batch.deadline:
                 kept.append(at)
                 if not future.done() and deadline < min(following, batch.deadline):
@@ -225,7 +251,9 @@ class Accumulator:
                 self._held -= len(piece.entry)
             if not future.done():
                 spent_ms = (now - deadline + batch.timeouts[at]) * 1000
-                future.set_exception(overdue(key[0], piece.msg_id, batch.asked, spent_ms, held=held))
+                future.set_exception(
+                    overdue(key[0], piece.msg_id, batch.asked, spent_ms, held=held)
+                )
                 self._statistics.given_up += 1
         batch.expiry, batch.expiry_at = None, inf
         if held:
@@ -241,7 +269,8 @@ class Accumulator:
             self._look_again(batch, key, max(following, now + LOOK_EVERY_S))
 
     def _came_back(self, key: BatchKey) -> None:
-        """The next batch goes when those who have just got their results have had their turn to send again."""
+        """The next batch goes when those who have just got their results have had their turn to
+        send again."""
         self._under_way[key] -= 1
         if not self._under_way[key]:
             del self._under_way[key]
@@ -253,7 +282,8 @@ class Accumulator:
 
 
 def batch_key(message: Message, piece: Piece, queue: MessageQueue | None) -> BatchKey:
-    """What a message must have in common with others to go with them: topic, queue, whether its answer waits for the store, tags."""
+    """What a message must have in common with others to go with them: topic, queue, whether its
+    answer waits for the store, tags."""
     properties = message.properties
     if not properties:
         return message.topic, queue, None, None
@@ -268,30 +298,41 @@ def batch_key(message: Message, piece: Piece, queue: MessageQueue | None) -> Bat
 
 
 def shared_deadline(deadlines: Sequence[float], now: float) -> float:
-    """When a batch gives up: with the last of its messages, or a little sooner so that all with about as much time end together."""
+    """When a batch gives up: with the last of its messages, or a little sooner so that all with
+    about as much time end together."""
     earliest, latest = min(deadlines), max(deadlines)
     alike = latest - max(latest - now, 0.0) * ALIKE
-    return earliest if earliest >= alike else min(deadline for deadline in deadlines if deadline >= alike)
+    return (
+        earliest
+        if earliest >= alike
+        else min(deadline for deadline in deadlines if deadline >= alike)
+    )
 
 
-def overdue(topic: str, msg_id: str, asked: Sequence[str], spent_ms: float, *, held: bool) -> SendError:
+def overdue(
+    topic: str, msg_id: str, asked: Sequence[str], spent_ms: float, *, held: bool
+) -> SendError:
     """The error of one whose time was up before its neighbours'."""
     head = f"message {msg_id[:80]} to topic {topic!r} was not"
     if held:
         text = (
-            f"{head} sent: its time was up while it was held for a batch. Nothing was stored; give it more seconds, or hold batches "
+            f"{head} sent: its time was up while it was held for a batch. Nothing was stored; "
+            "give it more seconds, or hold batches "
             "for less"
         )
     else:
         text = (
-            f"{head} acknowledged: no answer within its time, {spent_ms:.0f} ms (asked: {', '.join(asked) or 'nobody yet'}). The batch "
-            "it went with goes on, and it may be stored all the same. Check the broker's load and disk, or give a longer send_timeout"
+            f"{head} acknowledged: no answer within its time, {spent_ms:.0f} ms (asked: "
+            f"{', '.join(asked) or 'nobody yet'}). The batch "
+            "it went with goes on, and it may be stored all the same. Check the broker's load "
+            "and disk, or give a longer send_timeout"
         )
     return SendError(text, topic=topic, brokers=tuple(asked), spent_ms=spent_ms)
 
 
 def each_result(whole: SendResult, count: int) -> list[SendResult]:
-    """A batch's result as those of its messages. A broker that keeps the batch as one entry (an inner batch) gives all the same."""
+    """A batch's result as those of its messages. A broker that keeps the batch as one entry (an
+    inner batch) gives all the same."""
     ids = whole.batch_ids
     offset_ids = whole.offset_msg_id.split(",")
     if len(ids) != count:
@@ -301,5 +342,7 @@ def each_result(whole: SendResult, count: int) -> list[SendResult]:
     status, queue, region, trace_on = whole.status, whole.queue, whole.region_id, whole.trace_on
     return [
         SendResult(status, msg_id, queue, offset, offset_id, None, None, region, trace_on)
-        for offset, (msg_id, offset_id) in enumerate(zip(ids, offset_ids, strict=True), whole.queue_offset)
+        for offset, (msg_id, offset_id) in enumerate(
+            zip(ids, offset_ids, strict=True), whole.queue_offset
+        )
     ]

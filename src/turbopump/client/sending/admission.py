@@ -1,6 +1,8 @@
-"""From a user's call to the sender and back: a message waits for room among what is in flight, and its queue changes names on the way.
+"""From a user's call to the sender and back: a message waits for room among what is in flight, and
+its queue changes names on the way.
 
-One rule: a message has its room from before it is sent until its own result is there. It must not know how a message is made or sent.
+One rule: a message has its room from before it is sent until its own result is there. It must not
+know how a message is made or sent.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from turbopump.message.message_queue import MessageQueue
 
 
 class Admission:
-    """``back_pressure`` None: there is always room. ``timeout``: seconds for a call that names none."""
+    """``back_pressure`` None: there is always room. ``timeout``: seconds for a call that names
+    none."""
 
     def __init__(self, back_pressure: BackPressure | None, aiming: Aiming, timeout: float) -> None:
         self._bound = None if back_pressure is None else InFlightBound(back_pressure)
@@ -30,7 +33,9 @@ class Admission:
         self._aiming = aiming
         self._timeout = timeout
 
-    async def deliver(self, sender: Sender, outgoing: Outgoing, target: Target, timeout: float | None) -> SendResult:
+    async def deliver(
+        self, sender: Sender, outgoing: Outgoing, target: Target, timeout: float | None
+    ) -> SendResult:
         """Wait for room, then send it. Raises as ``Producer.send``."""
         if self._bound is not None:
             timeout = await self.enter(outgoing, timeout)
@@ -40,9 +45,13 @@ class Admission:
         """Wait for room; the seconds that are left. Raises SendError if there is none in time."""
         if self._bound is None:
             return timeout
-        return await self._enter(self._bound, outgoing, len(outgoing.body), self._timeout if timeout is None else timeout)
+        return await self._enter(
+            self._bound, outgoing, len(outgoing.body), self._timeout if timeout is None else timeout
+        )
 
-    async def deliver_entered(self, sender: Sender, outgoing: Outgoing, target: Target, timeout: float | None) -> SendResult:
+    async def deliver_entered(
+        self, sender: Sender, outgoing: Outgoing, target: Target, timeout: float | None
+    ) -> SendResult:
         """Send what has entered; its room is free then, whatever became of it."""
         try:
             return await self.deliver_unbound(sender, outgoing, target, timeout)
@@ -50,23 +59,33 @@ class Admission:
             if self._bound is not None:
                 self._bound.leave(len(outgoing.body))
 
-    async def deliver_unbound(self, sender: Sender, outgoing: Outgoing, target: Target, timeout: float | None) -> SendResult:
-        """Send it without asking for room: of a batch that came together by itself, each message has its own."""
+    async def deliver_unbound(
+        self, sender: Sender, outgoing: Outgoing, target: Target, timeout: float | None
+    ) -> SendResult:
+        """Send it without asking for room: of a batch that came together by itself, each message
+        has its own."""
         if self._aiming.namespace is None:
             return await sender.deliver(outgoing, target, timeout)
         result = await sender.deliver(outgoing, self._aiming.inside(target), timeout)
         return result.moved_to(self._aiming.outside(result.queue))
 
     async def batch(
-        self, accumulator: Accumulator, message: Message, piece: Piece, queue: MessageQueue | None, timeout: float | None
+        self,
+        accumulator: Accumulator,
+        message: Message,
+        piece: Piece,
+        queue: MessageQueue | None,
+        timeout: float | None,
     ) -> asyncio.Future[SendResult]:
-        """Wait for the message's own room, which it has until its own future is done, and have it batched."""
+        """Wait for the message's own room, which it has until its own future is done, and have it
+        batched."""
         if timeout is None:
             timeout = self._timeout
         bound = self._bound
         if bound is None:
             return accumulator.add(message, piece, queue, timeout)
-        size, key = len(message.body), batch_key(message, piece, queue)  # now: it may be changed while it waits
+        # now: it may be changed while it waits
+        size, key = len(message.body), batch_key(message, piece, queue)
         timeout = await self._enter(bound, piece, size, timeout)
         try:
             future = accumulator.put(key, piece, timeout)
@@ -86,7 +105,9 @@ class Admission:
         if self._bound is not None:
             self._bound.close()
 
-    async def _enter(self, bound: InFlightBound, of: Outgoing | Piece, size: int, timeout: float) -> float:
+    async def _enter(
+        self, bound: InFlightBound, of: Outgoing | Piece, size: int, timeout: float
+    ) -> float:
         """Wait for room for ``size`` bytes; the seconds that are left."""
         if timeout <= 0:
             raise no_time(of.msg_id, unwrap(self._aiming.namespace, of.topic), timeout)

@@ -1,7 +1,9 @@
-"""Back-pressure: a bound on what a producer has in flight, in messages and bytes; who wants more waits his turn.
+"""Back-pressure: a bound on what a producer has in flight, in messages and bytes; who wants more
+waits his turn.
 
-One rule: first come, first served, until his deadline. It must not know what is sent. Source: apache/rocketmq
-``enableBackpressureForAsyncMode``; better than there, where the wait holds a lock that finished sends need.
+One rule: first come, first served, until his deadline. It must not know what is sent. Source:
+apache/rocketmq ``enableBackpressureForAsyncMode``; better than there, where the wait holds a lock
+that finished sends need.
 """
 
 from __future__ import annotations
@@ -15,13 +17,17 @@ from typing import Final
 
 from turbopump.client.setting_rules import Rule, check, is_whole
 
-_BOUND: Final = Rule(lambda value: is_whole(value) and value > 0, "lets nothing through: a whole number above 0 is expected")
+_BOUND: Final = Rule(
+    lambda value: is_whole(value) and value > 0,
+    "lets nothing through: a whole number above 0 is expected",
+)
 _RULES: Final[Mapping[str, Rule]] = {"messages": _BOUND, "size": _BOUND}
 
 
 @dataclass(frozen=True, slots=True)
 class BackPressure:
-    """At most so many messages, and bytes of their bodies, in flight at once. Raises ConfigError if one is no whole number above 0."""
+    """At most so many messages, and bytes of their bodies, in flight at once. Raises ConfigError if
+    one is no whole number above 0."""
 
     messages: int = 10_000
     size: int = 100 * 1024 * 1024
@@ -47,11 +53,13 @@ class InFlightBound:
         self._idle: asyncio.Event | None = None
 
     async def enter(self, size: int, timeout: float) -> None:
-        """Wait for room. Raises NoRoomError if there is none within ``timeout`` seconds, or before it is closed."""
+        """Wait for room. Raises NoRoomError if there is none within ``timeout`` seconds, or before
+        it is closed."""
         if not self._line and self._fits(size):
             self._take(size)
             return
-        messages, total = self.messages, self.size  # those that are in flight may all give up in the same moment
+        # those that are in flight may all give up in the same moment
+        messages, total = self.messages, self.size
         turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         let_in = False
         if not self._closed:
@@ -68,14 +76,17 @@ class InFlightBound:
                 self._let_in()
             if isinstance(error, TimeoutError):
                 raise NoRoomError(
-                    f"within {timeout:.3g} s there was no room among the {messages} messages ({total} bytes) in flight; at most "
+                    f"within {timeout:.3g} s there was no room among the {messages} messages "
+                    f"({total} bytes) in flight; at most "
                     f"{self._bound.messages} ({self._bound.size} bytes) are allowed. "
-                    "The brokers are slower than you send: send less at once, wait longer, or raise back_pressure"
+                    "The brokers are slower than you send: send less at once, wait longer, or "
+                    "raise back_pressure"
                 ) from None
             raise
         if not let_in:
             raise NoRoomError(
-                f"the producer was closed while it waited for room among the {messages} messages ({total} bytes) in flight. "
+                f"the producer was closed while it waited for room among the {messages} messages "
+                f"({total} bytes) in flight. "
                 "Nothing was stored"
             )
 

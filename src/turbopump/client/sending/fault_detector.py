@@ -1,4 +1,5 @@
-"""Asks brokers that could not be reached whether they answer again, so that they are used as soon as they do.
+"""Asks brokers that could not be reached whether they answer again, so that they are used as soon
+as they do.
 
 One rule: any answer at all means reachable. It must not know who sends.
 Source: apache/rocketmq ``LatencyFaultToleranceImpl.detectByOneRound``.
@@ -28,7 +29,9 @@ class FaultDetector:
         assert settings is not None
         while True:
             await asyncio.sleep(settings.detect_interval)
-            await asyncio.gather(*(self._ask(name, settings.detect_timeout) for name in self._faults.unreachable))
+            await asyncio.gather(
+                *(self._ask(name, settings.detect_timeout) for name in self._faults.unreachable)
+            )
 
     async def _ask(self, broker_name: str, timeout: float) -> None:
         address = self._instance.routes.address_of(broker_name)
@@ -36,7 +39,9 @@ class FaultDetector:
             self._faults.forget(broker_name)
             return
         try:
-            await self._instance.remoting.exchange(address, GetMaxOffset(topic=DEFAULT_TOPIC, queue_id=0), timeout=timeout)
+            await self._instance.remoting.exchange(
+                address, GetMaxOffset(topic=DEFAULT_TOPIC, queue_id=0), timeout=timeout
+            )
         except RemotingError:
             return
         self._faults.reached(broker_name)

@@ -1,7 +1,8 @@
-"""Which brokers to leave alone for a while: those that were slow, if asked to look at that, and those that refused or reset a connection.
+"""Which brokers to leave alone for a while: those that were slow, if asked to look at that, and
+those that refused or reset a connection.
 
-One rule: time comes in as a value, and a broker is only avoided while there is another. It must not know how sending works.
-Source: apache/rocketmq ``MQFaultStrategy``, ``LatencyFaultToleranceImpl``.
+One rule: time comes in as a value, and a broker is only avoided while there is another. It must not
+know how sending works. Source: apache/rocketmq ``MQFaultStrategy``, ``LatencyFaultToleranceImpl``.
 """
 
 from __future__ import annotations
@@ -19,10 +20,14 @@ ISOLATION_MS: Final = 10_000
 
 
 def _are_durations(values: object) -> bool:
-    return isinstance(values, list | tuple) and all(is_whole(value) and value >= 0 for value in values)
+    return isinstance(values, list | tuple) and all(
+        is_whole(value) and value >= 0 for value in values
+    )
 
 
-_DURATIONS: Final = Rule(_are_durations, "must be whole numbers of ms, 0 or more, as in (50, 100, 550)")
+_DURATIONS: Final = Rule(
+    _are_durations, "must be whole numbers of ms, 0 or more, as in (50, 100, 550)"
+)
 _RULES: Final[Mapping[str, Rule]] = {
     "latency_max_ms": _DURATIONS,
     "not_available_ms": _DURATIONS,
@@ -34,9 +39,10 @@ _RULES: Final[Mapping[str, Rule]] = {
 
 @dataclass(frozen=True, slots=True)
 class LatencyFaults:
-    """``sendLatencyFaultEnable``: an attempt that took at least ``latency_max_ms[i]`` keeps its broker out of use for
-    ``not_available_ms[i]``. ``detector``: unreachable brokers stay out until they answer again, asked every ``detect_interval`` seconds
-    with ``detect_timeout`` seconds to answer. Raises ConfigError if the tables do not fit, or hold no durations."""
+    """``sendLatencyFaultEnable``: an attempt that took at least ``latency_max_ms[i]`` keeps its
+    broker out of use for ``not_available_ms[i]``. ``detector``: unreachable brokers stay out until
+    they answer again, asked every ``detect_interval`` seconds with ``detect_timeout`` seconds to
+    answer. Raises ConfigError if the tables do not fit, or hold no durations."""
 
     latency_max_ms: tuple[int, ...] = (50, 100, 550, 1800, 3000, 5000, 15000)
     not_available_ms: tuple[int, ...] = (0, 0, 2000, 5000, 6000, 10000, 30000)
@@ -55,10 +61,17 @@ class LatencyFaults:
                 "detect_timeout": self.detect_timeout,
             },
         )
-        rising = all(a < b for a, b in zip(self.latency_max_ms, self.latency_max_ms[1:], strict=False))
-        if not rising or not self.latency_max_ms or len(self.latency_max_ms) != len(self.not_available_ms):
+        rising = all(
+            a < b for a, b in zip(self.latency_max_ms, self.latency_max_ms[1:], strict=False)
+        )
+        if (
+            not rising
+            or not self.latency_max_ms
+            or len(self.latency_max_ms) != len(self.not_available_ms)
+        ):
             raise ConfigError(
-                f"latency_max_ms={self.latency_max_ms} must rise and have as many values as not_available_ms={self.not_available_ms}"
+                f"latency_max_ms={self.latency_max_ms} must rise and have as many values as "
+                f"not_available_ms={self.not_available_ms}"
             )
 
     def not_available_for(self, latency_ms: float) -> int:
@@ -68,7 +81,8 @@ class LatencyFaults:
 
 
 class FaultStrategy:
-    """What is known of each broker's faults. ``settings`` None: only refused and reset connections count."""
+    """What is known of each broker's faults. ``settings`` None: only refused and reset connections
+    count."""
 
     def __init__(self, settings: LatencyFaults | None = None) -> None:
         self.settings = settings
@@ -84,7 +98,8 @@ class FaultStrategy:
         return sorted(self._unreachable)
 
     def succeeded(self, broker_name: str, latency_ms: float, now: float) -> None:
-        """An attempt was answered after ``latency_ms``; ``now`` is in seconds on any clock that only goes forward."""
+        """An attempt was answered after ``latency_ms``; ``now`` is in seconds on any clock that
+        only goes forward."""
         self._unreachable.discard(broker_name)
         self._until.pop(broker_name, None)
         if self.settings is not None:
@@ -130,4 +145,6 @@ class FaultStrategy:
 
     def _isolate(self, broker_name: str, duration_ms: int, now: float) -> None:
         if duration_ms > 0:
-            self._until[broker_name] = max(self._until.get(broker_name, 0.0), now + duration_ms / 1000)
+            self._until[broker_name] = max(
+                self._until.get(broker_name, 0.0), now + duration_ms / 1000
+            )

@@ -1,7 +1,9 @@
-"""A message made ready to go: checked by Apache's rules, given its unique id, its namespace, compressed. Values in, values out.
+"""A message made ready to go: checked by Apache's rules, given its unique id, its namespace,
+compressed. Values in, values out.
 
-One rule: whatever a broker would refuse for its form is refused here, in a sentence, before a byte is sent; the user's ``Message`` is
-not changed, so that it can be sent again. Source: apache/rocketmq ``Validators.checkMessage``, ``MessageBatch``.
+One rule: whatever a broker would refuse for its form is refused here, in a sentence, before a byte
+is sent; the user's ``Message`` is not changed, so that it can be sent again. Source:
+apache/rocketmq ``Validators.checkMessage``, ``MessageBatch``.
 """
 
 from __future__ import annotations
@@ -34,7 +36,13 @@ from turbopump.message.user_properties import blank
 
 COMPRESS_FROM: Final = 4096
 """Bytes of body from which it is compressed (``compressMsgBodyOverHowmuch``)."""
-DELAYING: Final = (DELAY_TIME_LEVEL, "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__STARTDELIVERTIME")
+DELAYING: Final = (
+    DELAY_TIME_LEVEL,
+    "TIMER_DELIVER_MS",
+    "TIMER_DELAY_SEC",
+    "TIMER_DELAY_MS",
+    "__STARTDELIVERTIME",
+)
 
 _KINDS: Final = {"zlib": (ZLIB, 0, 9, 5), "lz4": (LZ4, 0, 16, 0), "zstd": (ZSTD, 1, 22, 5)}
 """Name -> type in ``sysFlag``, lowest, highest and usual level."""
@@ -43,14 +51,17 @@ _RULES: Final[Mapping[str, Rule]] = {
         lambda size: size is None or (is_whole(size) and size >= 0),
         "must be a number of bytes, 0 or more, or None to compress nothing",
     ),
-    "compression": Rule(lambda kind: isinstance(kind, str) and kind in _KINDS, f"is unknown; there are {', '.join(_KINDS)}"),
+    "compression": Rule(
+        lambda kind: isinstance(kind, str) and kind in _KINDS,
+        f"is unknown; there are {', '.join(_KINDS)}",
+    ),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Compression:
-    """Bodies of ``above`` bytes and more (None: none) are compressed as ``zlib``, ``lz4`` (a frame) or ``zstd``, at ``level`` (None: 5, for
-    lz4 0).
+    """Bodies of ``above`` bytes and more (None: none) are compressed as ``zlib``, ``lz4`` (a frame)
+    or ``zstd``, at ``level`` (None: 5, for lz4 0).
 
     Raises ConfigError for an unknown kind or level, or if ``above`` is below 0.
     """
@@ -64,7 +75,8 @@ class Compression:
         _, low, high, _ = _KINDS[self.kind]
         if self.level is not None and not (is_whole(self.level) and low <= self.level <= high):
             raise ConfigError(
-                f"compression_level={self.level!r} is not one of {self.kind}'s, which are whole numbers from {low} to {high}"
+                f"compression_level={self.level!r} is not one of {self.kind}'s, which are whole "
+                f"numbers from {low} to {high}"
             )
 
 
@@ -78,7 +90,8 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
     flag: int
     msg_id: str
     batch_ids: tuple[str, ...] = ()
-    """Of a batch, the ids of its messages; ``msg_id`` is all of them in one text. Nothing else has any."""
+    """Of a batch, the ids of its messages; ``msg_id`` is all of them in one text. Nothing else has
+    any."""
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):
@@ -117,7 +130,8 @@ class Packer:
         try:
             body, flag = message.body, message.flag
             topic = self._topics.get(message.topic) or self._checked_topic(message.topic)
-            if body.__class__ is not bytes or flag != 0:  # it may have been changed since it was made
+            # it may have been changed since it was made
+            if body.__class__ is not bytes or flag != 0:
                 body, flag = bytes_of_body(body), checked_flag(flag)
             if not 0 < len(body) <= self._body_size_max:
                 raise self._size_error(len(body))
@@ -137,11 +151,13 @@ class Packer:
         return Outgoing(topic, body, text, sys_flag, flag, msg_id)
 
     def piece(self, message: Message) -> Piece:
-        """The message as part of a batch. Raises MessageError if it may not be sent, TypeError if it is none."""
+        """The message as part of a batch. Raises MessageError if it may not be sent, TypeError if
+        it is none."""
         try:
             topic = self._topics.get(message.topic) or self._checked_topic(message.topic)
             body, flag = message.body, message.flag
-            if body.__class__ is not bytes or flag != 0:  # it may have been changed since it was made
+            # it may have been changed since it was made
+            if body.__class__ is not bytes or flag != 0:
                 body, flag = bytes_of_body(body), checked_flag(flag)
             if not 0 < len(body) <= self._body_size_max:
                 raise self._size_error(len(body))
@@ -160,50 +176,63 @@ class Packer:
         """What was packed for a batch, and goes alone."""
         item = decode_batch(piece.entry)[0]
         body, sys_flag = self._compressed(item.body)
-        return Outgoing(piece.topic, body, item.properties.decode(), sys_flag, item.flag, piece.msg_id)
+        return Outgoing(
+            piece.topic, body, item.properties.decode(), sys_flag, item.flag, piece.msg_id
+        )
 
     def _compressed(self, body: bytes) -> tuple[bytes, int]:
         """The body as it travels, and its flags."""
         if len(body) >= self._compress_from:
             compressed, flags = compress(body, self._compression_type, self._compression_level)
-            if len(compressed) < len(body):  # else a body of 4 MiB that does not shrink would be too large for the broker
+            # else a body of 4 MiB that does not shrink would be too large for the broker
+            if len(compressed) < len(body):
                 return compressed, flags
         return body, 0
 
     def _with_id(self, properties: Mapping[str, str]) -> tuple[str, str]:
         msg_id = properties.get(UNIQ_KEY)
         text = encode_properties(properties) + self._suffix
-        if "\x01\x02" in text or "\x02\x01" in text or text[0] == NAME_END:  # put in since the message was made
-            raise next(blank(name, value) for name, value in properties.items() if not name or not value)
+        # put in since the message was made
+        if "\x01\x02" in text or "\x02\x01" in text or text[0] == NAME_END:
+            raise next(
+                blank(name, value) for name, value in properties.items() if not name or not value
+            )
         if msg_id is not None:
             return text, msg_id
         msg_id = self._ids.next()
         return f"{text}UNIQ_KEY\x01{msg_id}\x02", msg_id
 
     def pack_batch(self, messages: Sequence[Message]) -> Outgoing:
-        """One send of them all; nothing is split. Raises MessageError if they cannot go together or are too large together."""
+        """One send of them all; nothing is split. Raises MessageError if they cannot go together or
+        are too large together."""
         if is_collection(messages) and not messages:
             raise MessageError("an empty batch was given; send_batch needs at least one message")
-        if not isinstance(messages, Sequence) or not all(isinstance(message, Message) for message in messages):
+        if not isinstance(messages, Sequence) or not all(
+            isinstance(message, Message) for message in messages
+        ):
             raise TypeError(f"a batch is a list of Message objects, not {messages!r:.80}")
         pieces = [self.piece(message) for message in messages]
         first = messages[0]
         if first.topic.startswith(RETRY_PREFIX):
-            raise MessageError(f"a batch cannot go to the retry topic {first.topic}; send its messages one by one")
+            raise MessageError(
+                f"a batch cannot go to the retry topic {first.topic}; send its messages one by one"
+            )
         for message in messages:
             _check_fits(message, first)
         return self.pack_pieces(pieces, wait_store_ok=first.wait_store_ok)
 
     def pack_pieces(self, pieces: Sequence[Piece], *, wait_store_ok: bool) -> Outgoing:
-        """One send of them all, which have one topic. Raises MessageError if they are too large together."""
+        """One send of them all, which have one topic. Raises MessageError if they are too large
+        together."""
         body = b"".join([piece.entry for piece in pieces])
         if len(body) > self._body_size_max:
             raise MessageError(
-                f"a batch of {len(pieces)} messages takes {len(body)} bytes; at most {self._body_size_max} are allowed: split it"
+                f"a batch of {len(pieces)} messages takes {len(body)} bytes; at most "
+                f"{self._body_size_max} are allowed: split it"
             )
         ids = tuple([piece.msg_id for piece in pieces])
-        # RocketMQ 5: the batch has a UNIQ_KEY too. Brokers 4.8 to 5.3.3 append it to each message's own, and there it wins: all messages
-        # of the batch have one id then, which nobody was told.
+        # RocketMQ 5: the batch has a UNIQ_KEY too. Brokers 4.8 to 5.3.3 append it to each message's
+        # own, and there it wins: all messages of the batch have one id then, which nobody was told.
         wait = "" if wait_store_ok else f"{WAIT_STORE_MSG_OK}\x01false\x02"
         return Outgoing(pieces[0].topic, body, f"{wait}{self._suffix}", 0, 0, ",".join(ids), ids)
 
@@ -214,13 +243,17 @@ class Packer:
         if fault is not None:
             raise MessageError(fault)
         if topic in NOT_SENDABLE_TOPICS:
-            raise MessageError(f"the topic {topic} belongs to the broker itself; choose another one")
+            raise MessageError(
+                f"the topic {topic} belongs to the broker itself; choose another one"
+            )
         wrapped = self._topics[topic] = wrap(self._namespace, topic)
         return wrapped
 
     def _size_error(self, size: int) -> MessageError:
         if not size:
-            return MessageError("the body is empty, and brokers refuse that; put at least one byte into it")
+            return MessageError(
+                "the body is empty, and brokers refuse that; put at least one byte into it"
+            )
         return MessageError(f"the body has {size} bytes; at most {self._body_size_max} are allowed")
 
 
@@ -229,26 +262,36 @@ def _checked(text: str) -> bytes:
     try:
         data = text.encode()
     except UnicodeEncodeError:
-        name, _, value = next(pair for pair in text.split(PAIR_END) if not is_unicode(pair)).partition(NAME_END)
+        name, _, value = next(
+            pair for pair in text.split(PAIR_END) if not is_unicode(pair)
+        ).partition(NAME_END)
         raise MessageError(
-            f"property {name!r:.80}={value!r:.80} holds a lone surrogate, which is no text; valid Unicode is expected"
+            f"property {name!r:.80}={value!r:.80} holds a lone surrogate, which is no text; "
+            "valid Unicode is expected"
         ) from None
     if len(data) > PROPERTIES_SIZE_MAX:
-        raise MessageError(f"the properties take {len(data)} bytes; at most {PROPERTIES_SIZE_MAX} are allowed")
+        raise MessageError(
+            f"the properties take {len(data)} bytes; at most {PROPERTIES_SIZE_MAX} are allowed"
+        )
     return data
 
 
 def refuse_odd(message: object) -> None:
-    """Raises why a message cannot be sent about which something failed: TypeError if it is none, MessageError if it was changed since it
-    was made, so that it could not be made again. Nobody pays for that with a message that is right."""
+    """Raises why a message cannot be sent about which something failed: TypeError if it is none,
+    MessageError if it was changed since it was made, so that it could not be made again. Nobody
+    pays for that with a message that is right."""
     if not isinstance(message, Message):
-        raise TypeError(f"{message!r:.80} is no Message; give one, as in Message('orders', b'body')") from None
+        raise TypeError(
+            f"{message!r:.80} is no Message; give one, as in Message('orders', b'body')"
+        ) from None
     Message.as_it_is(message.topic, message.body, message.properties, message.flag)
 
 
 def _check_fits(message: Message, first: Message) -> None:
     if message.topic != first.topic:
-        raise MessageError(f"a batch goes to one topic; this one has {first.topic} and {message.topic}")
+        raise MessageError(
+            f"a batch goes to one topic; this one has {first.topic} and {message.topic}"
+        )
     if message.wait_store_ok != first.wait_store_ok:
         raise MessageError("the messages of a batch must agree in wait_store_ok")
     if any(name in message.properties for name in DELAYING):
@@ -266,7 +309,8 @@ def as_message(
     if isinstance(message, Message):
         if body is not None or tags is not None or keys is not None or properties is not None:
             raise TypeError(
-                "a Message brings its own body, tags, keys and properties; give either a Message or a topic with them"
+                "a Message brings its own body, tags, keys and properties; give either a Message "
+                "or a topic with them"
             )
         return message
     if body is None:

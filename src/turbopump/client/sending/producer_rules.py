@@ -14,11 +14,11 @@ from turbopump.message.compression import DECOMPRESSED_SIZE_MAX
 
 
 def _are_codes(value: object) -> bool:
-    return is_collection(value) and all(map(is_whole, value))  # type: ignore[call-overload]
+    return is_collection(value) and all(map(is_whole, value))
 
 
 def _are_hooks(value: object) -> bool:
-    return is_collection(value) and all(isinstance(hook, SendHook) for hook in value)  # type: ignore[attr-defined]
+    return is_collection(value) and all(isinstance(hook, SendHook) for hook in value)
 
 
 def _made_as(kind: type, example: str) -> Rule:
@@ -32,12 +32,15 @@ PRODUCER_RULES: Final[Mapping[str, Rule]] = {
     "latency_faults": _made_as(LatencyFaults, "LatencyFaults()"),
     "body_size_max": Rule(
         lambda size: is_whole(size) and 0 < size <= DECOMPRESSED_SIZE_MAX,
-        f"must be a number of bytes above 0 and at most {DECOMPRESSED_SIZE_MAX}, the longest body that consumers decompress",
+        f"must be a number of bytes above 0 and at most {DECOMPRESSED_SIZE_MAX}, the longest "
+        "body that consumers decompress",
     ),
     "back_pressure": _made_as(BackPressure, "BackPressure(messages=1000)"),
     "auto_batch": _made_as(AutoBatch, "AutoBatch()"),
     "hooks": Rule(
-        _are_hooks, "must be a list of SendHook objects: write a class of your own that inherits SendHook, give [YourHook()]"
+        _are_hooks,
+        "must be a list of SendHook objects: write a class of your own that inherits "
+        "SendHook, give [YourHook()]",
     ),
 }
 """Those that are checked nowhere else: ``SendRules`` and ``Compression`` check theirs."""

@@ -1,8 +1,10 @@
-"""Which queue the next message goes to: round robin from a random start, past brokers that failed or are left alone.
+"""Which queue the next message goes to: round robin from a random start, past brokers that failed
+or are left alone.
 
-One rule: the decision is a pure function of the route, the counter, what failed before and what time it is. It must not know how sending
-works. Source: apache/rocketmq ``MQFaultStrategy.selectOneMessageQueue``, ``TopicPublishInfo``, which avoid the broker that failed last;
-here those not tried yet come first, then the one whose failure is longest ago.
+One rule: the decision is a pure function of the route, the counter, what failed before and what
+time it is. It must not know how sending works. Source: apache/rocketmq
+``MQFaultStrategy.selectOneMessageQueue``, ``TopicPublishInfo``, which avoid the broker that failed
+last; here those not tried yet come first, then the one whose failure is longest ago.
 """
 
 from __future__ import annotations
@@ -19,20 +21,26 @@ from turbopump.message.message_queue import MessageQueue
 class Selection(Protocol):
     """A way to choose."""
 
-    def choose(self, route: TopicRoute, avoid: Sequence[str] = (), now: float = 0.0) -> MessageQueue: ...
+    def choose(
+        self, route: TopicRoute, avoid: Sequence[str] = (), now: float = 0.0
+    ) -> MessageQueue: ...
 
 
 class RoundRobin:
-    """A counter per topic, each from a random start, so that producers started together do not march in step."""
+    """A counter per topic, each from a random start, so that producers started together do not
+    march in step."""
 
     def __init__(self, random: random.Random, faults: FaultStrategy | None = None) -> None:
         self._random = random
         self._faults = faults or FaultStrategy()
         self._next: dict[str, int] = {}
 
-    def choose(self, route: TopicRoute, avoid: Sequence[str] = (), now: float = 0.0) -> MessageQueue:
-        """The next queue. ``avoid``: the brokers that failed, in order, the last one last. None of them if there is another, else the one
-        that failed longest ago, and the last one only if it is alone; all that among brokers that are available, or at least reachable.
+    def choose(
+        self, route: TopicRoute, avoid: Sequence[str] = (), now: float = 0.0
+    ) -> MessageQueue:
+        """The next queue. ``avoid``: the brokers that failed, in order, the last one last. None of
+        them if there is another, else the one that failed longest ago, and the last one only if it
+        is alone; all that among brokers that are available, or at least reachable.
 
         ``route`` has at least one publish queue.
         """
@@ -57,7 +65,9 @@ class RoundRobin:
                     return found
         return queue
 
-    def _look(self, route: TopicRoute, start: int, avoid: Sequence[str], usable: Callable[[str], bool]) -> MessageQueue | None:
+    def _look(
+        self, route: TopicRoute, start: int, avoid: Sequence[str], usable: Callable[[str], bool]
+    ) -> MessageQueue | None:
         queues = route.publish_queues
         for step in range(len(queues)):
             queue = queues[(start + step) % len(queues)]
@@ -68,13 +78,16 @@ class RoundRobin:
 
 
 class NearFirst:
-    """On ``broker_name`` unless it is to be avoided or has no queue of the topic; else as ``others`` choose."""
+    """On ``broker_name`` unless it is to be avoided or has no queue of the topic; else as
+    ``others`` choose."""
 
     def __init__(self, broker_name: str, others: Selection) -> None:
         self._broker_name = broker_name
         self._others = others
 
-    def choose(self, route: TopicRoute, avoid: Sequence[str] = (), now: float = 0.0) -> MessageQueue:
+    def choose(
+        self, route: TopicRoute, avoid: Sequence[str] = (), now: float = 0.0
+    ) -> MessageQueue:
         near = self._broker_name
         if near not in avoid:
             for queue in route.publish_queues:

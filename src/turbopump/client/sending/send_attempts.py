@@ -1,10 +1,12 @@
-"""The way of one message: to a queue, on a connection, again on another broker while there is time, until somebody has it.
+"""The way of one message: to a queue, on a connection, again on another broker while there is time,
+until somebody has it.
 
-One rule: the deadline covers everything, routes, topic creation, connections and retries; the error of a send that failed lists what was
-tried. A failure that says that the route is old has it asked for again; if nothing was stored, and the broker is elsewhere by now, the
-same queue is tried there, whatever the retries. The short way is in ``sender.py``. It must not know how messages are made.
-Source: apache/rocketmq ``DefaultMQProducerImpl.sendDefaultImpl``; asynchronous retries correct the queue id, which ``onExceptionImpl``
-does not.
+One rule: the deadline covers everything, routes, topic creation, connections and retries; the error
+of a send that failed lists what was tried. A failure that says that the route is old has it asked
+for again; if nothing was stored, and the broker is elsewhere by now, the same queue is tried there,
+whatever the retries. The short way is in ``sender.py``. It must not know how messages are made.
+Source: apache/rocketmq ``DefaultMQProducerImpl.sendDefaultImpl``; asynchronous retries correct the
+queue id, which ``onExceptionImpl`` does not.
 """
 
 from __future__ import annotations
@@ -28,7 +30,12 @@ from turbopump.client.sending.send_failure import (
     is_queue_gone,
     no_queue,
 )
-from turbopump.client.sending.send_result import AnswerUnreadError, SendResult, SendStatus, result_of
+from turbopump.client.sending.send_result import (
+    AnswerUnreadError,
+    SendResult,
+    SendStatus,
+    result_of,
+)
 from turbopump.errors import (
     CallTimeoutError,
     ConnectError,
@@ -39,7 +46,12 @@ from turbopump.errors import (
     SendError,
 )
 from turbopump.message.message_queue import MessageQueue
-from turbopump.message.properties import PROPERTIES_SIZE_MAX, UNIQ_KEY, decode_properties, encode_properties
+from turbopump.message.properties import (
+    PROPERTIES_SIZE_MAX,
+    UNIQ_KEY,
+    decode_properties,
+    encode_properties,
+)
 from turbopump.message.user_properties import text_pairs
 from turbopump.protocol.codes import ResponseCode
 
@@ -62,7 +74,9 @@ CORRECTION_S: Final = 0.5
 class Attempts:
     """One message's attempts."""
 
-    def __init__(self, sender: Sender, outgoing: Outgoing, target: Target, began: float, timeout: float) -> None:
+    def __init__(
+        self, sender: Sender, outgoing: Outgoing, target: Target, began: float, timeout: float
+    ) -> None:
         self._sender = sender
         self._outgoing = outgoing
         self._target = target
@@ -75,7 +89,8 @@ class Attempts:
 
     async def until_stored(self, first: Attempt | None) -> SendResult:
         route = await self._route()
-        retries = self._sender.rules.retries if self._target is None else 0  # a chosen queue is not exchanged for another
+        # a chosen queue is not exchanged for another
+        retries = self._sender.rules.retries if self._target is None else 0
         outcome: SendResult | Attempt
         if first is None:
             outcome = await self._attempt(route, None, may_retry=retries > 0)
@@ -102,12 +117,16 @@ class Attempts:
         while True:
             address = route.master(queue.broker_name) or "no address"
             try:
-                connection = await sender.instance.remoting.connect(master_of(route, queue), timeout=self._left())
+                connection = await sender.instance.remoting.connect(
+                    master_of(route, queue), timeout=self._left()
+                )
                 await self._room(connection)
                 sender.under_way.refuse_if_closed(NOT_WRITTEN)
                 break
             except (ConnectError, NotWrittenError, ProducerClosedError) as error:
-                sender.faults.failed(queue.broker_name, self._loop.time(), connection=isinstance(error, ConnectError))
+                sender.faults.failed(
+                    queue.broker_name, self._loop.time(), connection=isinstance(error, ConnectError)
+                )
                 if isinstance(error, NotWrittenError):
                     await sender.instance.abandon_if_silent(address, self._began)
                 attempt = Attempt(queue, address, str(error), error)
@@ -117,25 +136,34 @@ class Attempts:
                     raise self._failure() from error
                 route = correction[0]
         context = self._before(queue, address, oneway=True)
-        connection.send_frame(sender.frame(self._outgoing, queue, connection.next_opaque, oneway=True))
+        connection.send_frame(
+            sender.frame(self._outgoing, queue, connection.next_opaque, oneway=True)
+        )
         if sender.creation.unsaid:
             sender.creation.landed(queue)
         self._after(context, self._loop.time(), None)
-        await asyncio.sleep(0)  # let the loop write: a caller that only sends oneway would never yield
+        # let the loop write: a caller that only sends oneway would never yield
+        await asyncio.sleep(0)
 
     async def _room(self, connection: Connection) -> None:
-        """Wait until the peer has read what was written before, so that nothing piles up. Raises NotWrittenError, ConnectError."""
+        """Wait until the peer has read what was written before, so that nothing piles up. Raises
+        NotWrittenError, ConnectError."""
         try:
             await connection.drain(self._deadline)
         except TimeoutError:
             waited = self._loop.time() - self._began
             raise NotWrittenError(f"has not read for {waited:.1f} s what was sent before") from None
         if connection.closed:
-            raise ConnectError(f"connection to {connection.peer} ended before the message was written")
+            raise ConnectError(
+                f"connection to {connection.peer} ended before the message was written"
+            )
 
-    # --- one attempt ---------------------------------------------------------------------------------------------------------
+    # --- one attempt
+    # ----------------------------------------------------------------------------------------------
 
-    async def _attempt(self, route: TopicRoute, queue: MessageQueue | None, *, may_retry: bool) -> SendResult | Attempt:
+    async def _attempt(
+        self, route: TopicRoute, queue: MessageQueue | None, *, may_retry: bool
+    ) -> SendResult | Attempt:
         """At ``queue``, or one chosen now."""
         sender, loop = self._sender, self._loop
         if queue is None:
@@ -146,16 +174,24 @@ class Attempts:
         try:
             address = master_of(route, queue)
             if sender.introduces:
-                await self._introduce(address, self._patience(route, queue, connected=False, may_retry=may_retry))
+                await self._introduce(
+                    address, self._patience(route, queue, connected=False, may_retry=may_retry)
+                )
             connection = sender.connection(address)
-            patience = self._patience(route, queue, connected=connection is not None, may_retry=may_retry)
+            patience = self._patience(
+                route, queue, connected=connection is not None, may_retry=may_retry
+            )
             if connection is None:
                 connection = await sender.instance.remoting.connect(address, timeout=patience)
             sender.under_way.refuse_if_closed(NOT_WRITTEN)
-            answer = await sender.ask(connection, self._outgoing, queue, max(min(patience, self._left()), 0.001))
+            answer = await sender.ask(
+                connection, self._outgoing, queue, max(min(patience, self._left()), 0.001)
+            )
             result = result_of(answer, self._outgoing, queue, address)
         except asyncio.CancelledError:
-            self._after(context, began, SendError("the sender was cancelled before the broker answered"))
+            self._after(
+                context, began, SendError("the sender was cancelled before the broker answered")
+            )
             raise
         except RemotingError as error:
             self._after(context, began, error)
@@ -189,7 +225,9 @@ class Attempts:
             return self._target
         return self._target(route.publish_queues)
 
-    def _patience(self, route: TopicRoute, queue: MessageQueue, *, connected: bool, may_retry: bool) -> float:
+    def _patience(
+        self, route: TopicRoute, queue: MessageQueue, *, connected: bool, may_retry: bool
+    ) -> float:
         left = self._left()
         limit = self._sender.rules.attempt_timeout
         if may_retry and limit is not None:
@@ -198,7 +236,9 @@ class Attempts:
             return left / 2  # a host that is silent must leave time for another one
         return left
 
-    def _before(self, queue: MessageQueue, address: str, *, oneway: bool = False) -> SendContext | None:
+    def _before(
+        self, queue: MessageQueue, address: str, *, oneway: bool = False
+    ) -> SendContext | None:
         sender, outgoing = self._sender, self._outgoing
         if not sender.hooks:
             return None
@@ -221,7 +261,9 @@ class Attempts:
             self._outgoing = with_properties(outgoing, context.properties)
         return context
 
-    def _after(self, context: SendContext | None, began: float, outcome: SendResult | Exception | None) -> None:
+    def _after(
+        self, context: SendContext | None, began: float, outcome: SendResult | Exception | None
+    ) -> None:
         if context is None:
             return
         context.cost_ms = (self._loop.time() - began) * 1000
@@ -231,7 +273,8 @@ class Attempts:
             context.error = outcome
         self._sender.hooks.after(context)
 
-    # --- between attempts ----------------------------------------------------------------------------------------------------
+    # --- between attempts
+    # ----------------------------------------------------------------------------------------------
 
     async def _failed(self, attempt: Attempt, began: float) -> None:
         self._tried.append(attempt)
@@ -265,11 +308,16 @@ class Attempts:
         spent_ms = (self._loop.time() - self._began) * 1000
         topic, closed = sender.shown(outgoing.topic), sender.under_way.closed
         route = sender.instance.routes.known.get(outgoing.topic)
-        queues = None if route is None else sum(queue.broker_name == tried[-1].broker_name for queue in route.publish_queues)
+        queues = (
+            None
+            if route is None
+            else sum(queue.broker_name == tried[-1].broker_name for queue in route.publish_queues)
+        )
         return failure(outgoing.msg_id, topic, tried, spent_ms, closed=closed, queues=queues)
 
     async def _pause(self, route: TopicRoute, attempt: Attempt) -> bool:
-        """Wait, if it would be the same broker again; False if there is no time left for another attempt."""
+        """Wait, if it would be the same broker again; False if there is no time left for another
+        attempt."""
         times = sum(other.broker_name == attempt.broker_name for other in self._tried)
         pause = RETRY_PAUSE_S * 2 ** (times - 1) if only_broker(route, attempt.broker_name) else 0.0
         if self._loop.time() + pause >= self._deadline:
@@ -285,20 +333,25 @@ class Attempts:
         if isinstance(queue, MessageQueue) and queue.topic != self._outgoing.topic:
             shown = self._sender.shown
             raise MessageError(
-                f"the message is for topic {shown(self._outgoing.topic)!r}, the chosen queue is of topic {shown(queue.topic)!r}"
+                f"the message is for topic {shown(self._outgoing.topic)!r}, the chosen queue is "
+                f"of topic {shown(queue.topic)!r}"
             )
         if queue is not None and not callable(queue) and not isinstance(queue, MessageQueue):
             raise no_queue(queue)
         return await self._sender.route(self._outgoing.topic, self._left())
 
-    async def _correction(self, route: TopicRoute, attempt: Attempt) -> tuple[TopicRoute, MessageQueue | None] | None:
-        """The route, and the queue if not any, of one attempt beyond the retries: nothing was stored, and the route was wrong."""
+    async def _correction(
+        self, route: TopicRoute, attempt: Attempt
+    ) -> tuple[TopicRoute, MessageQueue | None] | None:
+        """The route, and the queue if not any, of one attempt beyond the retries: nothing was
+        stored, and the route was wrong."""
         sender, error = self._sender, attempt.error
         if sender.under_way.closed:
             return None
         if not is_routes_fault(attempt):
             if isinstance(error, (CallTimeoutError, ConnectionLostError)):
-                sender.instance.routes.renew_soon(route)  # it may be stored: only the next send looks elsewhere
+                # it may be stored: only the next send looks elsewhere
+                sender.instance.routes.renew_soon(route)
             return None
         newer = await self._renewed(route, DOUBT_S, patience=CORRECTION_S)
         if self._corrected or sender.under_way.closed or self._loop.time() >= self._deadline:
@@ -310,8 +363,11 @@ class Attempts:
         address = newer.master(attempt.broker_name)
         return None if address in (None, attempt.address) else (newer, attempt.queue)
 
-    async def _renewed(self, route: TopicRoute, pause: float, *, patience: float = inf) -> TopicRoute:
-        """A newer route with queues, or this one if there is none within ``patience`` seconds and before the deadline."""
+    async def _renewed(
+        self, route: TopicRoute, pause: float, *, patience: float = inf
+    ) -> TopicRoute:
+        """A newer route with queues, or this one if there is none within ``patience`` seconds and
+        before the deadline."""
         timeout = min(self._deadline - self._loop.time(), patience)
         newer = await self._sender.instance.routes.renewed(route, timeout, pause=pause)
         return newer if newer.publish_queues else route
@@ -325,12 +381,16 @@ def is_routes_fault(attempt: Attempt) -> bool:
 
 
 def with_properties(outgoing: Outgoing, properties: dict[str, str]) -> Outgoing:
-    """What a hook made of a message's properties goes out with it; if it cannot, what was there does. The id stays the one that the
-    sender is told."""
+    """What a hook made of a message's properties goes out with it; if it cannot, what was there
+    does. The id stays the one that the sender is told."""
     try:
         properties = text_pairs(properties)
         if properties.get(UNIQ_KEY) != outgoing.msg_id:
-            log.warning("send hook's message id left out msg_id=%s instead=%.80r", outgoing.msg_id, properties.get(UNIQ_KEY))
+            log.warning(
+                "send hook's message id left out msg_id=%s instead=%.80r",
+                outgoing.msg_id,
+                properties.get(UNIQ_KEY),
+            )
             properties[UNIQ_KEY] = outgoing.msg_id
         text = encode_properties(properties)
         size = len(text.encode())
@@ -338,7 +398,12 @@ def with_properties(outgoing: Outgoing, properties: dict[str, str]) -> Outgoing:
         log.warning("send hook's properties left out msg_id=%s cause=%s", outgoing.msg_id, error)
         return outgoing
     if size > PROPERTIES_SIZE_MAX:
-        log.warning("send hook's properties left out msg_id=%s size=%d allowed=%d", outgoing.msg_id, size, PROPERTIES_SIZE_MAX)
+        log.warning(
+            "send hook's properties left out msg_id=%s size=%d allowed=%d",
+            outgoing.msg_id,
+            size,
+            PROPERTIES_SIZE_MAX,
+        )
         return outgoing
     return msgspec.structs.replace(outgoing, properties=text)
 
@@ -360,4 +425,6 @@ def kind_of(properties: dict[str, str]) -> MessageKind:
     """What kind of message it is, by its properties (apache/rocketmq ``sendKernelImpl``)."""
     if any(name in properties for name in DELAYING):
         return MessageKind.DELAY
-    return MessageKind.TRANSACTION_HALF if properties.get("TRAN_MSG") == "true" else MessageKind.NORMAL
+    return (
+        MessageKind.TRANSACTION_HALF if properties.get("TRAN_MSG") == "true" else MessageKind.NORMAL
+    )

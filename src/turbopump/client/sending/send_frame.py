@@ -1,7 +1,9 @@
-"""The frame of a send, written from prepared parts (``SendMessageV2.to_ext`` and the generic writer cost several times as much).
+"""The frame of a send, written from prepared parts (``SendMessageV2.to_ext`` and the generic writer
+cost several times as much).
 
-One rule: the bytes mean exactly what ``SendMessageV2`` (``SendBatchMessage``, ``SendReplyMessageV2``) with the same values means, dressed
-as ``identity.py`` says; tests compare them.
+One rule: the bytes mean exactly what ``SendMessageV2`` (``SendBatchMessage``,
+``SendReplyMessageV2``) with the same values means, dressed as ``identity.py`` says; tests compare
+them.
 """
 
 from __future__ import annotations
@@ -18,13 +20,15 @@ from turbopump.message.rules import DEFAULT_TOPIC
 from turbopump.protocol.codes import CURRENT_VERSION, FLAG_ONEWAY, RequestCode
 
 _json: Final = msgspec.json.Encoder()
-_TAIL: Final = b',"language":"PYTHON","serializeTypeCurrentRPC":"JSON","version":%d}' % CURRENT_VERSION
+_TAIL: Final = (
+    b',"language":"PYTHON","serializeTypeCurrentRPC":"JSON","version":%d}' % CURRENT_VERSION
+)
 _ONEWAY: Final = b"%d" % FLAG_ONEWAY
 
 
 class _Head(NamedTuple):
-    """What is the same for every message to a queue: the beginning of the header, and what of the signed content stands before and
-    after the values that change."""
+    """What is the same for every message to a queue: the beginning of the header, and what of the
+    signed content stands before and after the values that change."""
 
     header: bytes
     signed_before: str
@@ -32,9 +36,12 @@ class _Head(NamedTuple):
 
 
 class SendFrames:
-    """Writes the send frames of one producer group; keeps the constant part per queue. ``code``: what a single message is sent as."""
+    """Writes the send frames of one producer group; keeps the constant part per queue. ``code``:
+    what a single message is sent as."""
 
-    def __init__(self, group: str, dress: Dress | None = None, code: int = RequestCode.SEND_MESSAGE_V2) -> None:
+    def __init__(
+        self, group: str, dress: Dress | None = None, code: int = RequestCode.SEND_MESSAGE_V2
+    ) -> None:
         self._group = group
         self._code = code
         self._dress = dress
@@ -53,7 +60,8 @@ class SendFrames:
         batch: bool = False,
         oneway: bool = False,
     ) -> bytes:
-        """One frame. ``properties`` in their text form; ``body`` as it goes into the store (compressed if ``sys_flag`` says so)."""
+        """One frame. ``properties`` in their text form; ``body`` as it goes into the store
+        (compressed if ``sys_flag`` says so)."""
         head = self._heads.get((queue, batch))
         if head is None:
             head = self._heads[queue, batch] = self._head(queue, batch)
@@ -61,7 +69,9 @@ class SendFrames:
         if self._signs:
             assert self._dress is not None
             content = f"{head.signed_before}{sys_flag}{born_timestamp}{flag}{properties}{head.signed_after}"
-            signature = b',"Signature":"%b"' % self._dress.signature(content.encode(), body).encode()
+            signature = (
+                b',"Signature":"%b"' % self._dress.signature(content.encode(), body).encode()
+            )
         header = b'%b,"f":"%d","g":"%d","h":"%d","i":%b%b},"flag":%b,"opaque":%d%b' % (
             head.header,
             sys_flag,
@@ -100,7 +110,8 @@ class SendFrames:
 
 
 class NotedFrames(SendFrames):
-    """The same; the names of the brokers that they are for go to the notes of this context, if it has any."""
+    """The same; the names of the brokers that they are for go to the notes of this context, if it
+    has any."""
 
     notes: Final[ContextVar[list[str] | None]] = ContextVar("brokers asked", default=None)
 

@@ -19,7 +19,8 @@ DEFAULT_REGION: Final = "DefaultRegion"
 
 
 class SendStatus(Enum):
-    """The message is stored in every case; all but OK say that a stronger promise could not be kept in time."""
+    """The message is stored in every case; all but OK say that a stronger promise could not be kept
+    in time."""
 
     OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -28,9 +29,11 @@ class SendStatus(Enum):
 
 
 class SendResult(msgspec.Struct, frozen=True):
-    """``msg_id`` is the producer's own id of the message (for a batch: the ids, comma-separated); ``queue`` and ``queue_offset`` say
-    where it is (for a batch: the first); ``offset_msg_id`` is the broker's id, by which it can be looked up (for a batch: the ids,
-    comma-separated). ``region_id`` and ``trace_on`` are what the broker says about traces. ``batch_ids``: see ``msg_ids``."""
+    """``msg_id`` is the producer's own id of the message (for a batch: the ids, comma-separated);
+    ``queue`` and ``queue_offset`` say where it is (for a batch: the first); ``offset_msg_id`` is
+    the broker's id, by which it can be looked up (for a batch: the ids, comma-separated).
+    ``region_id`` and ``trace_on`` are what the broker says about traces. ``batch_ids``: see
+    ``msg_ids``."""
 
     status: SendStatus
     msg_id: str
@@ -45,8 +48,8 @@ class SendResult(msgspec.Struct, frozen=True):
 
     @property
     def msg_ids(self) -> tuple[str, ...]:
-        """The ids of the messages of a batch in their order, each as its consumer will see it; of a single message, or a batch that the
-        broker keeps as one entry, its one."""
+        """The ids of the messages of a batch in their order, each as its consumer will see it; of a
+        single message, or a batch that the broker keeps as one entry, its one."""
         return self.batch_ids or (self.msg_id,)
 
     def moved_to(self, queue: MessageQueue) -> SendResult:
@@ -70,7 +73,8 @@ STATUS_BY_CODE: Final[dict[int, SendStatus]] = {
     ResponseCode.FLUSH_SLAVE_TIMEOUT: SendStatus.FLUSH_SLAVE_TIMEOUT,
     ResponseCode.SLAVE_NOT_AVAILABLE: SendStatus.SLAVE_NOT_AVAILABLE,
 }
-"""Answers that mean the message is stored (apache/rocketmq ``MQClientAPIImpl.processSendResponse``)."""
+"""Answers that mean the message is stored (apache/rocketmq
+``MQClientAPIImpl.processSendResponse``)."""
 
 RETRYABLE_CODES: Final = frozenset(
     {
@@ -84,17 +88,23 @@ RETRYABLE_CODES: Final = frozenset(
         ResponseCode.GO_AWAY,
     }
 )
-"""Answers after which another broker is tried (apache/rocketmq ``DefaultMQProducer.retryResponseCodes``)."""
+"""Answers after which another broker is tried (apache/rocketmq
+``DefaultMQProducer.retryResponseCodes``)."""
 
 
 class AnswerUnreadError(RemotingError):
-    """The broker says that it has stored the message, but not where: trying again would store it twice."""
+    """The broker says that it has stored the message, but not where: trying again would store it
+    twice."""
 
 
 def result_of(
-    answer: TypedJsonHeader[SendAnswer] | Command, outgoing: Outgoing, queue: MessageQueue, address: str
+    answer: TypedJsonHeader[SendAnswer] | Command,
+    outgoing: Outgoing,
+    queue: MessageQueue,
+    address: str,
 ) -> SendResult:
-    """What an answer says. Raises ResponseError if the message is not stored, AnswerUnreadError if nobody can tell where it is."""
+    """What an answer says. Raises ResponseError if the message is not stored, AnswerUnreadError if
+    nobody can tell where it is."""
     status = STATUS_BY_CODE.get(answer.code)
     if isinstance(answer, Command):
         if status is None:
@@ -102,7 +112,9 @@ def result_of(
         try:
             reply = header_from_ext(SendAnswer, answer.ext or {})
         except HeaderError as error:
-            raise AnswerUnreadError(f"answered that it is stored, in a header that cannot be read: {error}") from None
+            raise AnswerUnreadError(
+                f"answered that it is stored, in a header that cannot be read: {error}"
+            ) from None
     elif status is None:
         raise ResponseError(answer.code, answer.remark, request="SendMessage", address=address)
     else:

@@ -1,7 +1,9 @@
-"""How a producer's sends went, by broker: counts and times that only grow, for whoever watches them.
+"""How a producer's sends went, by broker: counts and times that only grow, for whoever watches
+them.
 
-One rule: it costs a send well under a microsecond, so there are sums and no distribution; a rate is the difference of two looks. It must
-not know how sending works. Source of what is counted: apache/rocketmq has it in its broker only; its producer logs nothing.
+One rule: it costs a send well under a microsecond, so there are sums and no distribution; a rate is
+the difference of two looks. It must not know how sending works. Source of what is counted:
+apache/rocketmq has it in its broker only; its producer logs nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ from typing import Final
 
 
 class BrokerSends:
-    """The attempts at one broker. An attempt is one request: a batch is one, and so is each retry; a oneway send is none."""
+    """The attempts at one broker. An attempt is one request: a batch is one, and so is each retry;
+    a oneway send is none."""
 
     __slots__ = ("failed", "longest_s", "stored", "stored_s")
 
@@ -30,7 +33,10 @@ class BrokerSends:
         return self.stored_s * 1000 / self.stored if self.stored else 0.0
 
     def __repr__(self) -> str:
-        return f"<stored={self.stored} failed={self.failed} mean={self.mean_ms:.3f} ms longest={self.longest_s * 1000:.1f} ms>"
+        return (
+            f"<stored={self.stored} failed={self.failed} mean={self.mean_ms:.3f} ms "
+            f"longest={self.longest_s * 1000:.1f} ms>"
+        )
 
 
 class SendStatistics:
@@ -41,8 +47,8 @@ class SendStatistics:
     def __init__(self) -> None:
         self._brokers: Final[dict[str, BrokerSends]] = {}
         self.given_up = 0
-        """Sends that ended in an error, after all their attempts: a batch is one, and so is each message whose time ended before that of
-        its automatic batch."""
+        """Sends that ended in an error, after all their attempts: a batch is one, and so is each
+        message whose time ended before that of its automatic batch."""
 
     @property
     def brokers(self) -> Mapping[str, BrokerSends]:
@@ -73,4 +79,7 @@ class SendStatistics:
         self._brokers.setdefault(broker_name, BrokerSends()).failed += 1
 
     def __repr__(self) -> str:
-        return f"SendStatistics(stored={self.stored}, failed={self.failed}, given_up={self.given_up}, brokers={self._brokers})"
+        return (
+            f"SendStatistics(stored={self.stored}, failed={self.failed}, "
+            f"given_up={self.given_up}, brokers={self._brokers})"
+        )

@@ -1,7 +1,9 @@
-"""Sending what is packed: the short way of a message, taken when nothing is odd, and what all of a producer's messages have in common.
+"""Sending what is packed: the short way of a message, taken when nothing is odd, and what all of a
+producer's messages have in common.
 
-One rule: the short way does nothing that the whole one (``send_attempts.py``) would not; it only leaves out what is not needed. It must not
-know how messages are made. Source: apache/rocketmq ``DefaultMQProducerImpl.sendDefaultImpl``.
+One rule: the short way does nothing that the whole one (``send_attempts.py``) would not; it only
+leaves out what is not needed. It must not know how messages are made. Source: apache/rocketmq
+``DefaultMQProducerImpl.sendDefaultImpl``.
 """
 
 from __future__ import annotations
@@ -22,7 +24,14 @@ from turbopump.client.sending.selection import Selection
 from turbopump.client.sending.send_attempts import Attempts, Target
 from turbopump.client.sending.send_failure import Attempt, no_time
 from turbopump.client.sending.send_frame import SendFrames
-from turbopump.client.sending.send_result import RETRYABLE_CODES, SEND_ANSWER, SendAnswer, SendResult, SendStatus, result_of
+from turbopump.client.sending.send_result import (
+    RETRYABLE_CODES,
+    SEND_ANSWER,
+    SendAnswer,
+    SendResult,
+    SendStatus,
+    result_of,
+)
 from turbopump.client.sending.send_statistics import SendStatistics
 from turbopump.client.sending.topic_creation import TopicCreation
 from turbopump.client.sending.under_way import UnderWay
@@ -46,9 +55,10 @@ _RULES: Final[Mapping[str, Rule]] = {
 
 @dataclass(frozen=True, slots=True)
 class SendRules:
-    """``timeout``: seconds that a send may take with all its retries; ``attempt_timeout``: that one attempt may take while others could
-    follow. ``retries``: attempts after the first. ``retry_codes``: answers that another broker might not give. ``retry_unless_ok``: try
-    another broker if the message is stored, but not as safely as promised. Raises ConfigError."""
+    """``timeout``: seconds that a send may take with all its retries; ``attempt_timeout``: that one
+    attempt may take while others could follow. ``retries``: attempts after the first.
+    ``retry_codes``: answers that another broker might not give. ``retry_unless_ok``: try another
+    broker if the message is stored, but not as safely as promised. Raises ConfigError."""
 
     timeout: float = 3.0
     attempt_timeout: float | None = None
@@ -57,7 +67,14 @@ class SendRules:
     retry_unless_ok: bool = False
 
     def __post_init__(self) -> None:
-        check(_RULES, {"send_timeout": self.timeout, "attempt_timeout": self.attempt_timeout, "retries": self.retries})
+        check(
+            _RULES,
+            {
+                "send_timeout": self.timeout,
+                "attempt_timeout": self.attempt_timeout,
+                "retries": self.retries,
+            },
+        )
 
 
 class Sender:
@@ -99,7 +116,8 @@ class Sender:
         """Whether a broker must know this client before it gets a message."""
 
     def introducing(self) -> Sender:
-        """Another that sends in the same way, but each message only to a broker that knows this client: it will call back."""
+        """Another that sends in the same way, but each message only to a broker that knows this
+        client: it will call back."""
         other = copy(self)
         other.introduces, other._short = True, False
         other.tasks = []
@@ -112,7 +130,9 @@ class Sender:
         other.tasks = []
         return other
 
-    async def deliver(self, outgoing: Outgoing, target: Target = None, timeout: float | None = None) -> SendResult:
+    async def deliver(
+        self, outgoing: Outgoing, target: Target = None, timeout: float | None = None
+    ) -> SendResult:
         """Returns when a broker has stored it. Raises as ``Producer.send``."""
         if timeout is None:
             timeout = self.rules.timeout
@@ -124,7 +144,13 @@ class Sender:
         under_way.count += 1
         try:
             route = self._known.get(outgoing.topic)
-            if target is None and route is not None and self._short and self.faults.empty and is_usual(route):
+            if (
+                target is None
+                and route is not None
+                and self._short
+                and self.faults.empty
+                and is_usual(route)
+            ):
                 queue = self.selection.choose(route)
                 address = route.master(queue.broker_name) or ""
                 connection = self.connection(address)
@@ -160,7 +186,8 @@ class Sender:
             await Attempts(self, outgoing, target, self._time(), self.rules.timeout).oneway()
 
     def close(self) -> None:
-        """From now on nothing is sent, by this one and those that send in the same way; what waits for its answer still gets it."""
+        """From now on nothing is sent, by this one and those that send in the same way; what waits
+        for its answer still gets it."""
         self.under_way.closed = True
         self._short = False
 
@@ -169,9 +196,13 @@ class Sender:
     ) -> asyncio.Future[TypedJsonHeader[SendAnswer] | Command]:
         """Send it; the future gets the answer."""
         opaque = connection.next_opaque
-        return connection.start_typed_call(opaque, self.frame(outgoing, queue, opaque), timeout, SEND_ANSWER)
+        return connection.start_typed_call(
+            opaque, self.frame(outgoing, queue, opaque), timeout, SEND_ANSWER
+        )
 
-    def frame(self, outgoing: Outgoing, queue: MessageQueue, opaque: int, *, oneway: bool = False) -> bytes:
+    def frame(
+        self, outgoing: Outgoing, queue: MessageQueue, opaque: int, *, oneway: bool = False
+    ) -> bytes:
         """Its bytes."""
         return self._encode(
             queue,
@@ -186,8 +217,9 @@ class Sender:
         )
 
     async def route(self, topic: str, timeout: float, *, writable: bool = True) -> TopicRoute:
-        """A route with queues to send to, or any if it need not be ``writable``; the topic is made if it is new. Name servers that keep
-        silent are asked again until ``timeout`` seconds are over. Raises RouteNotFoundError."""
+        """A route with queues to send to, or any if it need not be ``writable``; the topic is made
+        if it is new. Name servers that keep silent are asked again until ``timeout`` seconds are
+        over. Raises RouteNotFoundError."""
         known = self._known.get(topic)
         if known is not None and is_usual(known):
             return known
@@ -202,34 +234,45 @@ class Sender:
             if timeout < LITTLE_S:
                 waited, remedy = (
                     f"{timeout:.1g}",
-                    "That is little time for a question over the network: give the send more seconds",
+                    "That is little time for a question over the network: give the send more "
+                    "seconds",
                 )
             raise RouteNotFoundError(
-                f"no route to topic {self.shown(topic)!r}: no name server answered in {waited} s (asked: {asked}). {remedy}"
+                f"no route to topic {self.shown(topic)!r}: no name server answered in {waited} s "
+                f"(asked: {asked}). {remedy}"
             ) from None
         if self.creation.is_due(route) and not self.under_way.closed:
-            await self.creation.make(route, max(deadline - loop.time(), 0.001) / 2)  # the send itself needs time too
+            # the send itself needs time too
+            await self.creation.make(route, max(deadline - loop.time(), 0.001) / 2)
             route = self._known.get(topic, route)
         if writable and not route.publish_queues:
             raise RouteNotFoundError(
-                f"no route to topic {self.shown(topic)!r}: it has no writable queue. Check its permission (perm 6 allows reading and "
+                f"no route to topic {self.shown(topic)!r}: it has no writable queue. Check its "
+                "permission (perm 6 allows reading and "
                 "writing) and that the master of its broker is up"
             )
         return route
 
     async def _found(self, topic: str, writable: bool) -> TopicRoute:
-        """What the name servers know, asked until they answer or refuse. Raises RouteNotFoundError."""
+        """What the name servers know, asked until they answer or refuse. Raises
+        RouteNotFoundError."""
         routes = self.instance.routes
         while True:
             try:
                 route = await routes.get(topic, inherit=True)
-                return route if route.publish_queues or not writable else await routes.refresh(topic, inherit=True)
+                return (
+                    route
+                    if route.publish_queues or not writable
+                    else await routes.refresh(topic, inherit=True)
+                )
             except NameServersSilentError:
                 await asyncio.sleep(SILENCE_PAUSE_S)
             except RouteNotFoundError as error:
                 if self._namespace is None:
                     raise
-                raise RouteNotFoundError(str(error).replace(repr(topic), repr(self.shown(topic)), 1)) from None
+                raise RouteNotFoundError(
+                    str(error).replace(repr(topic), repr(self.shown(topic)), 1)
+                ) from None
 
 
 def is_usual(route: TopicRoute) -> bool:

@@ -8,8 +8,9 @@ from turbopump.client.sending.send_failure import ProducerClosedError
 
 
 class UnderWay:
-    """One for all senders of a producer: ``with under_way`` around what a close is to wait for. The hot path does it by hand: who begins
-    adds 1 to ``count``; who ends takes it off, and sets ``idle`` if there is one and he was the last."""
+    """One for all senders of a producer: ``with under_way`` around what a close is to wait for. The
+    hot path does it by hand: who begins adds 1 to ``count``; who ends takes it off, and sets
+    ``idle`` if there is one and he was the last."""
 
     __slots__ = ("closed", "count", "idle")
 

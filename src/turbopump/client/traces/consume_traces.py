@@ -1,7 +1,8 @@
 """Trace records of a consumer: one before a message is handled, one after.
 
-One rule: a message whose producer's broker wants no traces leaves none. It must not know how messages are handled, nor how traces are sent.
-Source: apache/rocketmq ``ConsumeMessageTraceHookImpl``, ``DefaultLitePullConsumerImpl.poll``.
+One rule: a message whose producer's broker wants no traces leaves none. It must not know how
+messages are handled, nor how traces are sent. Source: apache/rocketmq
+``ConsumeMessageTraceHookImpl``, ``DefaultLitePullConsumerImpl.poll``.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class Together:
 
 
 class ConsumeTraces:
-    """``append`` keeps a record for the next message of the trace topic; ``next_id`` makes request ids."""
+    """``append`` keeps a record for the next message of the trace topic; ``next_id`` makes request
+    ids."""
 
     def __init__(
         self,
@@ -58,20 +60,29 @@ class ConsumeTraces:
 
     def began(self, message: Delivery) -> None:
         """It is about to be handled."""
-        message.trace = self._before(message, self._next_id(), self.now_ms()) if _wanted(message) else None
+        message.trace = (
+            self._before(message, self._next_id(), self.now_ms()) if _wanted(message) else None
+        )
 
     def began_at(self, message: Delivery) -> None:
-        """It was about to be handled when ``message.trace`` became the time, in ms, or what it shares with others; a second word is
-        ignored."""
+        """It was about to be handled when ``message.trace`` became the time, in ms, or what it
+        shares with others; a second word is ignored."""
         began = message.trace
         if isinstance(began, int):
-            message.trace = self._before(message, self._next_id(), began) if _wanted(message) else None
+            message.trace = (
+                self._before(message, self._next_id(), began) if _wanted(message) else None
+            )
         elif isinstance(began, Together):
             began.request_id = began.request_id or self._next_id()
-            message.trace = self._before(message, began.request_id, began.time_ms, began.count) if _wanted(message) else None
+            message.trace = (
+                self._before(message, began.request_id, began.time_ms, began.count)
+                if _wanted(message)
+                else None
+            )
 
     def together(self, count: int) -> Together:
-        """What messages share that are about to be handled together: a record each, all with one request id. From any thread."""
+        """What messages share that are about to be handled together: a record each, all with one
+        request id. From any thread."""
         return Together(count, self.now_ms())
 
     def began_all(self, messages: Iterable[Delivery]) -> None:
@@ -85,17 +96,28 @@ class ConsumeTraces:
         begun = message.trace
         if isinstance(begun, _Begun):
             message.trace = None
-            self._after(begun, round(seconds * 1000), _code_of(message, ok=ok), ok=ok, error=message.failure)
+            self._after(
+                begun, round(seconds * 1000), _code_of(message, ok=ok), ok=ok, error=message.failure
+            )
 
     def polled(self, messages: Iterable[ReceivedMessage]) -> None:
         """A user has polled these: what he makes of them nobody can tell."""
         request_id, now_ms = self._next_id(), self.now_ms()
-        for begun in [self._before(message, request_id, now_ms) for message in messages if _wanted(message)]:
+        for begun in [
+            self._before(message, request_id, now_ms) for message in messages if _wanted(message)
+        ]:
             self._after(begun, 0, ContextCode.SUCCESS, ok=True, error=None)
 
-    def _before(self, message: ReceivedMessage, request_id: str, now_ms: int, count: int = 1) -> _Begun:
+    def _before(
+        self, message: ReceivedMessage, request_id: str, now_ms: int, count: int = 1
+    ) -> _Begun:
         properties = message.properties
-        traced = Traced(unwrap(self._namespace, message.topic), message.msg_id, properties.get(TAGS), properties.get(KEYS))
+        traced = Traced(
+            unwrap(self._namespace, message.topic),
+            message.msg_id,
+            properties.get(TAGS),
+            properties.get(KEYS),
+        )
         record = sub_before_record(
             traced,
             time_ms=now_ms,
@@ -107,7 +129,9 @@ class ConsumeTraces:
         self._append(traced, record)
         return _Begun(traced, request_id, now_ms, count)
 
-    def _after(self, begun: _Begun, cost_ms: int, code: ContextCode, *, ok: bool, error: str | None) -> None:
+    def _after(
+        self, begun: _Begun, cost_ms: int, code: ContextCode, *, ok: bool, error: str | None
+    ) -> None:
         if cost_ms >= CONSUME_TIMEOUT_MS and code is not ContextCode.EXCEPTION:
             code = ContextCode.TIME_OUT
         record = sub_after_record(

@@ -9,10 +9,12 @@ r"""Message traces in Apache's encoding: what was done with a message, as text f
     SubBefore = SubBefore, time, region, group, requestId, msgId, retryTimes, keys
     SubAfter  = SubAfter, requestId, msgId, costMs, success, keys, contextCode, time, group [, error=text]
 
-The last field of SubAfter is ours: Apache's reader takes the fields it knows and passes over what follows them.
+The last field of SubAfter is ours: Apache's reader takes the fields it knows and passes over what
+follows them.
 
-A message on the trace topic holds some records; its keys are the ids and keys of the messages they speak of. Values in, values out.
-Source: apache/rocketmq ``TraceDataEncoder``, ``SendMessageTraceHookImpl``, ``ConsumeMessageTraceHookImpl``.
+A message on the trace topic holds some records; its keys are the ids and keys of the messages they
+speak of. Values in, values out. Source: apache/rocketmq ``TraceDataEncoder``,
+``SendMessageTraceHookImpl``, ``ConsumeMessageTraceHookImpl``.
 """
 
 from __future__ import annotations
@@ -122,9 +124,13 @@ def recall_record(message: Traced, *, time_ms: int, region: str, group: str, suc
     return _record("Recall", time_ms, region, group, message.topic, message.msg_id, success)
 
 
-def sub_before_record(message: Traced, *, time_ms: int, region: str, group: str, request_id: str, retry_times: int) -> str:
+def sub_before_record(
+    message: Traced, *, time_ms: int, region: str, group: str, request_id: str, retry_times: int
+) -> str:
     """A message is about to be handled; ``request_id`` is that of the record after it."""
-    return _record("SubBefore", time_ms, region, group, request_id, message.msg_id, retry_times, message.keys)
+    return _record(
+        "SubBefore", time_ms, region, group, request_id, message.msg_id, retry_times, message.keys
+    )
 
 
 def sub_after_record(
@@ -139,7 +145,17 @@ def sub_after_record(
     error: str | None = None,
 ) -> str:
     """A message was handled; ``error``, one line: why that failed."""
-    fields = ["SubAfter", request_id, message.msg_id, cost_ms, success, message.keys, int(code), time_ms, group]
+    fields = [
+        "SubAfter",
+        request_id,
+        message.msg_id,
+        cost_ms,
+        success,
+        message.keys,
+        int(code),
+        time_ms,
+        group,
+    ]
     return _record(*fields, *(() if error is None else (ERROR + error,)))
 
 

@@ -1,10 +1,13 @@
-"""Collects trace records of sends and sends them on: some at a time, every few seconds, never in a sender's way.
+"""Collects trace records of sends and sends them on: some at a time, every few seconds, never in a
+sender's way.
 
-One rule: nothing that happens to a trace fails or delays a send; what cannot be kept is dropped and counted. It must not know how sending
-works. Source: apache/rocketmq ``AsyncTraceDispatcher``, ``SendMessageTraceHookImpl``.
+One rule: nothing that happens to a trace fails or delays a send; what cannot be kept is dropped and
+counted. It must not know how sending works. Source: apache/rocketmq ``AsyncTraceDispatcher``,
+``SendMessageTraceHookImpl``.
 
-RocketMQ leaves one record of a batch, whose msgId and trace key are the ids with commas: its readers compare ids, and find no message of
-the batch. Here each of its messages has a record of its own.
+RocketMQ leaves one record of a batch, whose msgId and trace key are the ids with commas: its
+readers compare ids, and find no message of the batch. Here each of its messages has a record of its
+own.
 """
 
 from __future__ import annotations
@@ -31,11 +34,13 @@ BATCH: Final = 10
 """Records that make a message (``traceMsgBatchNum``)."""
 FLUSH_INTERVAL_S: Final = 5.0
 HELD_MAX: Final = 16_384
-"""Records that wait at most; more are dropped. A batch takes half of the room at most: what is sent beside it is traced, too."""
+"""Records that wait at most; more are dropped. A batch takes half of the room at most: what is sent
+beside it is traced, too."""
 SIZE_MAX: Final = 128_000
 """Characters in one trace message, from which on it is sent."""
 KEYS_SIZE_MAX: Final = 24_000
-"""Bytes of keys in one trace message: with what else it has they are to stay below ``PROPERTIES_SIZE_MAX``."""
+"""Bytes of keys in one trace message: with what else it has they are to stay below
+``PROPERTIES_SIZE_MAX``."""
 CLOSE_TIMEOUT_S: Final = 5.0
 
 TraceRecord = tuple[Traced, str]
@@ -46,7 +51,12 @@ class TraceDispatcher(SendHook):
     """``send`` sends one message of the trace topic."""
 
     def __init__(
-        self, send: Callable[[Message], Awaitable[object]], *, topic: str, namespace: str | None, now_ms: Callable[[], int]
+        self,
+        send: Callable[[Message], Awaitable[object]],
+        *,
+        topic: str,
+        namespace: str | None,
+        now_ms: Callable[[], int],
     ) -> None:
         self.dropped = 0
         self._send = send
@@ -70,7 +80,9 @@ class TraceDispatcher(SendHook):
             self.dropped += max(len(sent) - room, 0)
             sent = sent[:room]
         for one in sent:
-            message = Traced(context.topic, one.msg_id, one.properties.get(TAGS), one.properties.get(KEYS))
+            message = Traced(
+                context.topic, one.msg_id, one.properties.get(TAGS), one.properties.get(KEYS)
+            )
             record = pub_record(
                 message,
                 time_ms=context.started_ms,
@@ -106,7 +118,12 @@ class TraceDispatcher(SendHook):
         """A record of a recall."""
         message = Traced(unwrap(self._namespace, topic), msg_id)
         name = unwrap(self._namespace, group)
-        self.append(message, recall_record(message, time_ms=time_ms, region=DEFAULT_REGION, group=name, success=success))
+        self.append(
+            message,
+            recall_record(
+                message, time_ms=time_ms, region=DEFAULT_REGION, group=name, success=success
+            ),
+        )
 
     def append(self, message: Traced, record: str) -> None:
         """Keep a record for the next message of the trace topic."""
@@ -120,7 +137,8 @@ class TraceDispatcher(SendHook):
             self._timer = asyncio.get_running_loop().call_later(FLUSH_INTERVAL_S, self._start)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Send what is held, for ``timeout`` seconds at most; what is not sent by then is dropped."""
+        """Send what is held, for ``timeout`` seconds at most; what is not sent by then is
+        dropped."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while self._held or self._sending:
@@ -138,7 +156,9 @@ class TraceDispatcher(SendHook):
             self._timer.cancel()
             self._timer = None
         if self._held and not self._sending:
-            task = asyncio.get_running_loop().create_task(self._send_held(), name="turbopump traces")
+            task = asyncio.get_running_loop().create_task(
+                self._send_held(), name="turbopump traces"
+            )
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
 
@@ -153,7 +173,8 @@ class TraceDispatcher(SendHook):
             self._timer = asyncio.get_running_loop().call_later(FLUSH_INTERVAL_S, self._start)
 
     async def _send_part(self, part: list[TraceRecord]) -> None:
-        """If they are refused together, each half on its own: a record that cannot be sent takes no others with it."""
+        """If they are refused together, each half on its own: a record that cannot be sent takes no
+        others with it."""
         try:
             await self._send(trace_message(part, self._topic))
             self._failing = False
@@ -162,13 +183,19 @@ class TraceDispatcher(SendHook):
                 await self._send_part(part[: len(part) // 2])
                 await self._send_part(part[len(part) // 2 :])
                 return
-            log.log(logging.DEBUG if self._failing else logging.WARNING, "traces not sent cause=%s", error)
+            log.log(
+                logging.DEBUG if self._failing else logging.WARNING,
+                "traces not sent cause=%s",
+                error,
+            )
             self._failing = True
 
 
 def _is_refusal(error: TurbopumpError) -> bool:
     """Whether it is about what the message holds."""
-    return isinstance(error, MessageError) or (isinstance(error, SendError) and error.code == ResponseCode.MESSAGE_ILLEGAL)
+    return isinstance(error, MessageError) or (
+        isinstance(error, SendError) and error.code == ResponseCode.MESSAGE_ILLEGAL
+    )
 
 
 class _Sent(NamedTuple):
@@ -216,7 +243,8 @@ def trace_parts(records: list[TraceRecord]) -> list[list[TraceRecord]]:
 
 
 def trace_message(part: list[TraceRecord], topic: str) -> Message:
-    """The message of the trace topic. Of one with more keys than have room beside its id the trace has the first."""
+    """The message of the trace topic. Of one with more keys than have room beside its id the trace
+    has the first."""
     keys: dict[str, int] = {}
     for traced, _ in part:
         keys |= _fitting(traced.trace_keys)

@@ -1,6 +1,8 @@
-"""What a producer or consumer that traces has beside it: the dispatcher that collects its records, and the producer that sends them.
+"""What a producer or consumer that traces has beside it: the dispatcher that collects its records,
+and the producer that sends them.
 
-One rule: traces go out under a group of their own, on the connections that are there. It must not know what a record says.
+One rule: traces go out under a group of their own, on the connections that are there. It must not
+know what a record says.
 """
 
 from __future__ import annotations
@@ -31,14 +33,16 @@ class _Producer(Protocol):
 
 
 def trace_topic(trace: bool | str) -> str | None:
-    """Where traces go by the setting ``trace``: nowhere, to Apache's topic, or to the one named. Raises ConfigError."""
+    """Where traces go by the setting ``trace``: nowhere, to Apache's topic, or to the one named.
+    Raises ConfigError."""
     check(TRACE_RULES, {"trace": trace})
     return TRACE_TOPIC if trace is True else trace or None
 
 
 def trace_group(group: str, kind: str) -> str:
-    """The group that the traces of ``group`` are sent under, as Apache names it; of a long name there is the beginning and a checksum of
-    the whole, for this too may have no more than 120 characters."""
+    """The group that the traces of ``group`` are sent under, as Apache names it; of a long name
+    there is the beginning and a checksum of the whole, for this too may have no more than 120
+    characters."""
     room = GROUP_SIZE_MAX - len(f"{GROUP_PREFIX}--{kind}-1")
     if len(group) > room:
         group = f"{group[: room - 9]}-{crc32(group.encode()):08x}"
@@ -46,8 +50,8 @@ def trace_group(group: str, kind: str) -> str:
 
 
 class Tracing:
-    """``make`` makes the producer; ``group`` is that of the one that is traced, ``topic`` where the traces go, ``kind`` what is traced:
-    PRODUCE or CONSUME."""
+    """``make`` makes the producer; ``group`` is that of the one that is traced, ``topic`` where the
+    traces go, ``kind`` what is traced: PRODUCE or CONSUME."""
 
     def __init__(
         self,
@@ -76,12 +80,16 @@ class Tracing:
         self._group = group
         self._namespace = namespace
         now_ms = surroundings.clock.now_ms
-        self.dispatcher = TraceDispatcher(self._producer.send, topic=topic, namespace=namespace, now_ms=now_ms)
+        self.dispatcher = TraceDispatcher(
+            self._producer.send, topic=topic, namespace=namespace, now_ms=now_ms
+        )
 
     def of_consumer(self) -> ConsumeTraces:
         """What a consumer tells of its messages."""
         around = self._surroundings
-        ids = UniqueIds(around.clock, ip=around.ip, token=around.random.getrandbits(32), pid=around.pid())
+        ids = UniqueIds(
+            around.clock, ip=around.ip, token=around.random.getrandbits(32), pid=around.pid()
+        )
         return ConsumeTraces(
             self.dispatcher.append,
             group=self._group,
@@ -116,4 +124,6 @@ def consumer_tracing(
     """What a consumer that traces to ``topic`` has beside it; None if it does not trace."""
     if topic is None:
         return None
-    return Tracing(make, settings, surroundings, group=group, topic=topic, namespace=namespace, kind="CONSUME")
+    return Tracing(
+        make, settings, surroundings, group=group, topic=topic, namespace=namespace, kind="CONSUME"
+    )

@@ -22,7 +22,8 @@ class MessageRequestMode(StrEnum):
 
 
 class QueryAssignmentRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """A client asks for its queues. ``strategy_name`` is Apache's name of an allocation strategy, ``AVG`` for example."""
+    """A client asks for its queues. ``strategy_name`` is Apache's name of an allocation strategy,
+    ``AVG`` for example."""
 
     topic: str | None = None
     consumer_group: str | None = None
@@ -46,7 +47,8 @@ class QueryAssignmentResponseBody(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class SetMessageRequestModeRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """How a group reads a topic. ``pop_share_queue_num``: how many other consumers share the queues of one; 0 or less: all share all."""
+    """How a group reads a topic. ``pop_share_queue_num``: how many other consumers share the queues
+    of one; 0 or less: all share all."""
 
     topic: str | None = None
     consumer_group: str | None = None
@@ -57,4 +59,6 @@ class SetMessageRequestModeRequestBody(msgspec.Struct, kw_only=True, rename="cam
 class MessageRequestModeTable(msgspec.Struct, kw_only=True, rename="camel"):
     """All of a broker: the file ``messageRequestMode.json``; topic -> group -> mode."""
 
-    message_request_mode_map: dict[str, dict[str, SetMessageRequestModeRequestBody]] = msgspec.field(default_factory=dict)
+    message_request_mode_map: dict[str, dict[str, SetMessageRequestModeRequestBody]] = (
+        msgspec.field(default_factory=dict)
+    )

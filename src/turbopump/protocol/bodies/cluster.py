@@ -1,7 +1,7 @@
 """What the name server says about whole clusters (106) and about one broker's replicas (901).
 
-One rule: both always go out in the `{0:"host:port"}` form, never as standard JSON. It must not know the
-route table.
+One rule: both always go out in the `{0:"host:port"}` form, never as standard JSON. It must not know
+the route table.
 """
 
 from __future__ import annotations

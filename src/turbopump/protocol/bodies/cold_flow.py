@@ -1,4 +1,5 @@
-"""How much groups read of what may not be in memory (2003). One rule: the field names are Apache's. It must not know what cold is."""
+"""How much groups read of what may not be in memory (2003). One rule: the field names are Apache's.
+It must not know what cold is."""
 
 from __future__ import annotations
 

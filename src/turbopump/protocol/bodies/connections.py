@@ -8,7 +8,12 @@ from __future__ import annotations
 import msgspec
 
 from turbopump.message.integers import Int32, Int64
-from turbopump.protocol.bodies.heartbeat import ConsumeFromWhere, ConsumeType, MessageModel, SubscriptionData
+from turbopump.protocol.bodies.heartbeat import (
+    ConsumeFromWhere,
+    ConsumeType,
+    MessageModel,
+    SubscriptionData,
+)
 from turbopump.protocol.codes import LanguageCode
 
 
@@ -22,8 +27,8 @@ class Connection(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ConsumerConnection(msgspec.Struct, kw_only=True, rename="camel"):
-    """A consumer group's members and subscriptions, by topic (203). ``conflicts``: what is wrong among them, a sentence each; our brokers'
-    own, absent if nothing is."""
+    """A consumer group's members and subscriptions, by topic (203). ``conflicts``: what is wrong
+    among them, a sentence each; our brokers' own, absent if nothing is."""
 
     connection_set: tuple[Connection, ...] = ()
     subscription_table: dict[str, SubscriptionData] = msgspec.field(default_factory=dict)

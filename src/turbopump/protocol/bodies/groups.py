@@ -1,7 +1,7 @@
 """Consumer groups as brokers keep them: one group's settings and the versioned table.
 
-One rule: defaults are Apache's, so that a group made here equals one made there. It must not know who
-consumes.
+One rule: defaults are Apache's, so that a group made here equals one made there. It must not know
+who consumes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,26 @@ import msgspec
 from turbopump.message.integers import Int32, Int64
 from turbopump.protocol.bodies.topics import DataVersion
 
-_RETRY_SECONDS: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+_RETRY_SECONDS: Final = (
+    1,
+    5,
+    10,
+    30,
+    60,
+    120,
+    180,
+    240,
+    300,
+    360,
+    420,
+    480,
+    540,
+    600,
+    1200,
+    1800,
+    3600,
+    7200,
+)
 
 
 class GroupRetryPolicyType(StrEnum):
@@ -56,8 +75,8 @@ class SimpleSubscriptionData(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class SubscriptionGroupConfig(msgspec.Struct, kw_only=True, rename="camel"):
-    """One consumer group on one broker. `which_broker_when_consume_slowly` is the broker id that a slow
-    reader is sent to; `consume_timeout_minute` is minutes."""
+    """One consumer group on one broker. `which_broker_when_consume_slowly` is the broker id that a
+    slow reader is sent to; `consume_timeout_minute` is minutes."""
 
     group_name: str | None = None
     consume_enable: bool = True
@@ -77,12 +96,14 @@ class SubscriptionGroupConfig(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class SubscriptionGroupWrapper(msgspec.Struct, kw_only=True, rename="camel"):
-    """All groups of a broker: the file `subscriptionGroup.json` and the answer to 201. `forbidden_table` is
-    group -> topic -> permission bits taken away."""
+    """All groups of a broker: the file `subscriptionGroup.json` and the answer to 201.
+    `forbidden_table` is group -> topic -> permission bits taken away."""
 
     data_version: DataVersion = DataVersion()
     forbidden_table: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
-    subscription_group_table: dict[str, SubscriptionGroupConfig] = msgspec.field(default_factory=dict)
+    subscription_group_table: dict[str, SubscriptionGroupConfig] = msgspec.field(
+        default_factory=dict
+    )
 
 
 class SubscriptionGroupList(msgspec.Struct, kw_only=True, rename="camel"):

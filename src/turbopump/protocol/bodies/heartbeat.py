@@ -1,7 +1,7 @@
 """The body of a heartbeat (34): who a client is, what it produces and what it consumes.
 
-One rule: the client's whole truth each time; what is not in the heartbeat is no longer so. Enums arrive as
-names (Java) or ordinals (C++). It must not know what a broker does with it.
+One rule: the client's whole truth each time; what is not in the heartbeat is no longer so. Enums
+arrive as names (Java) or ordinals (C++). It must not know what a broker does with it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from turbopump.message.integers import Int32, Int64
 
 
 class ConsumeType(StrEnum):
-    """How messages reach the consumer: it pulls, the client library pulls for it, or the broker hands out
-    (POP)."""
+    """How messages reach the consumer: it pulls, the client library pulls for it, or the broker
+    hands out (POP)."""
 
     CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
     CONSUME_PASSIVELY = "CONSUME_PASSIVELY"
@@ -30,11 +30,13 @@ class MessageModel(StrEnum):
 
 
 class ConsumeFromWhere(StrEnum):
-    """Where a group without offsets begins. The three MIN/MAX ones are long deprecated; their ordinals
-    count."""
+    """Where a group without offsets begins. The three MIN/MAX ones are long deprecated; their
+    ordinals count."""
 
     CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
-    CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST = "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST"
+    CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST = (
+        "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST"
+    )
     CONSUME_FROM_MIN_OFFSET = "CONSUME_FROM_MIN_OFFSET"
     CONSUME_FROM_MAX_OFFSET = "CONSUME_FROM_MAX_OFFSET"
     CONSUME_FROM_FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
@@ -42,9 +44,9 @@ class ConsumeFromWhere(StrEnum):
 
 
 class SubscriptionData(msgspec.Struct, kw_only=True, rename="camel"):
-    """What a group wants of one topic. `sub_string` is the expression as written (`*`, `A || B`, an SQL
-    text); `tags_set` and `code_set` (Java hash codes of the tags) are derived from it by the client;
-    `sub_version` (ms) grows when the expression changes."""
+    """What a group wants of one topic. `sub_string` is the expression as written (`*`, `A || B`, an
+    SQL text); `tags_set` and `code_set` (Java hash codes of the tags) are derived from it by the
+    client; `sub_version` (ms) grows when the expression changes."""
 
     class_filter_mode: bool = False
     topic: str | None = None
@@ -64,9 +66,10 @@ class ProducerData(msgspec.Struct, kw_only=True, rename="camel"):
 class ConsumerData(msgspec.Struct, kw_only=True, rename="camel"):
     """A consumer group that the client belongs to, with all its subscriptions.
 
-    Ours, which Apache's brokers pass over: ``max_reconsume_times``, so many retries before a message is a dead letter (None: as the
-    group is set), and ``started_at``, when this member was started (ms since 1970), by which the last started one is known;
-    ``ordered``, whether it consumes in order (None: it does not say).
+    Ours, which Apache's brokers pass over: ``max_reconsume_times``, so many retries before a
+    message is a dead letter (None: as the group is set), and ``started_at``, when this member was
+    started (ms since 1970), by which the last started one is known; ``ordered``, whether it
+    consumes in order (None: it does not say).
     """
 
     group_name: str | None = None

@@ -11,8 +11,8 @@ from turbopump.message.message_queue import MessageQueue
 
 
 class LockBatchRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """Queues that a client wants to lock, or gives back (the body of 41 and 42 alike). `only_this_broker`: do
-    not ask the replicas, though the broker is in strict mode."""
+    """Queues that a client wants to lock, or gives back (the body of 41 and 42 alike).
+    `only_this_broker`: do not ask the replicas, though the broker is in strict mode."""
 
     consumer_group: str | None = None
     client_id: str | None = None

@@ -1,7 +1,8 @@
 """Many acknowledgements at once (200151).
 
-One rule: names are Apache's, which are one or two letters. It must not know what a checkpoint is. Source: apache/rocketmq ``BatchAck``,
-``BatchAckMessageRequestBody``, ``BitSetSerializerDeserializer``.
+One rule: names are Apache's, which are one or two letters. It must not know what a checkpoint is.
+Source: apache/rocketmq ``BatchAck``, ``BatchAckMessageRequestBody``,
+``BitSetSerializerDeserializer``.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from turbopump.message.integers import Int32, Int64
 
 
 class BatchAck(msgspec.Struct, kw_only=True):
-    """Messages that one pop found in one queue. ``topic`` is the topic that was asked for, ``retry`` the handle's kind as text, and bit n
-    of ``bits`` (bytes, the lowest first; base64 in the text) the message at ``start_offset`` + n."""
+    """Messages that one pop found in one queue. ``topic`` is the topic that was asked for,
+    ``retry`` the handle's kind as text, and bit n of ``bits`` (bytes, the lowest first; base64 in
+    the text) the message at ``start_offset`` + n."""
 
     consumer_group: str | None = msgspec.field(default=None, name="c")
     topic: str | None = msgspec.field(default=None, name="t")

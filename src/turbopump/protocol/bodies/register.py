@@ -1,5 +1,5 @@
-"""A broker's registration (103): its topics, as JSON or in the compressed binary form, and the checksum
-over both.
+"""A broker's registration (103): its topics, as JSON or in the compressed binary form, and the
+checksum over both.
 
     compressed = one zlib stream of
     ┌──────────────┬───────────┬───────────────────────┬─────────────────┬──────────────────────────────┐
@@ -8,8 +8,8 @@ over both.
     │ as JSON      │           │                       │ as a JSON array │ from version 5.0.0 on        │
     └──────────────┴───────────┴───────────────────────┴─────────────────┴──────────────────────────────┘
 
-One rule: nothing is inflated or read beyond the bounds. It must not know what a name server does with it.
-Source: apache/rocketmq `RegisterBrokerBody`.
+One rule: nothing is inflated or read beyond the bounds. It must not know what a name server does
+with it. Source: apache/rocketmq `RegisterBrokerBody`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ import msgspec
 
 from turbopump.protocol import fastjson
 from turbopump.protocol.bodies.static_topics import TopicQueueMappingInfo
-from turbopump.protocol.bodies.topics import DataVersion, TopicConfig, TopicConfigAndMappingSerializeWrapper
+from turbopump.protocol.bodies.topics import (
+    DataVersion,
+    TopicConfig,
+    TopicConfigAndMappingSerializeWrapper,
+)
 from turbopump.protocol.fastjson import FastjsonError
 
 MAX_INFLATED = 32 << 20
@@ -32,14 +36,15 @@ T = TypeVar("T")
 
 
 class KVTable(msgspec.Struct, kw_only=True, rename="camel"):
-    """A table of texts: the order-topic configuration in the answer to 103, 219, and the runtime figures of
-    28."""
+    """A table of texts: the order-topic configuration in the answer to 103, 219, and the runtime
+    figures of 28."""
 
     table: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class RegisterBrokerBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """What a broker announces: all its topics (or, right after a change, the changed ones alone)."""
+    """What a broker announces: all its topics (or, right after a change, the changed ones
+    alone)."""
 
     topic_config_serialize_wrapper: TopicConfigAndMappingSerializeWrapper = msgspec.field(
         default_factory=TopicConfigAndMappingSerializeWrapper
@@ -86,14 +91,17 @@ class RegisterBrokerBody(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 def inflate(data: bytes) -> bytes:
-    """The content of a compressed registration; FastjsonError if it is damaged or beyond MAX_INFLATED."""
+    """The content of a compressed registration; FastjsonError if it is damaged or beyond
+    MAX_INFLATED."""
     stream = zlib.decompressobj()
     try:
         inflated = stream.decompress(data, MAX_INFLATED)
     except zlib.error as error:
         raise FastjsonError(f"a compressed registration that does not inflate: {error}") from None
     if stream.unconsumed_tail:
-        raise FastjsonError(f"a compressed registration that inflates to more than {MAX_INFLATED} bytes")
+        raise FastjsonError(
+            f"a compressed registration that inflates to more than {MAX_INFLATED} bytes"
+        )
     return inflated
 
 
@@ -113,7 +121,9 @@ class _Pieces:
 
     def take(self, size: int) -> bytes:
         if size < 0 or self.at + size > len(self.data):
-            raise FastjsonError(f"a compressed registration ends at byte {len(self.data)}, inside a part")
+            raise FastjsonError(
+                f"a compressed registration ends at byte {len(self.data)}, inside a part"
+            )
         self.at += size
         return self.data[self.at - size : self.at]
 

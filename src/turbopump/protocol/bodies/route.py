@@ -2,7 +2,8 @@
 
 One rule: a route says what brokers claimed, in the form every client of the last ten years reads;
 `broker_addrs` goes out as `{0:"host:port"}` unless the client asked for standard JSON
-(`fastjson.encode_standard`), which is the handler's choice. It must not know how a route is put together.
+(`fastjson.encode_standard`), which is the handler's choice. It must not know how a route is put
+together.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ MASTER_ID = 0
 
 
 class QueueData(msgspec.Struct, kw_only=True, rename="camel"):
-    """How many queues of the topic one broker has. `perm` bits: 4 read, 2 write, 1 inherit, 8 priority."""
+    """How many queues of the topic one broker has. `perm` bits: 4 read, 2 write, 1 inherit, 8
+    priority."""
 
     broker_name: str | None = None
     read_queue_nums: Int32 = 0

@@ -1,6 +1,8 @@
-"""What a running consumer tells about itself (307), and how it took one message given to it by hand (309).
+"""What a running consumer tells about itself (307), and how it took one message given to it by hand
+(309).
 
-One rule: the field names are Apache's, misspellings included (`droped`). It must not know a consumer.
+One rule: the field names are Apache's, misspellings included (`droped`). It must not know a
+consumer.
 """
 
 from __future__ import annotations

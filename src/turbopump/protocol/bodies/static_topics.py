@@ -1,4 +1,5 @@
-"""How a static topic's logical queues map to brokers' physical ones: part of routes and registrations.
+"""How a static topic's logical queues map to brokers' physical ones: part of routes and
+registrations.
 
 One rule: field names are the wire's own short ones. It must not know how a mapping is computed.
 """
@@ -11,7 +12,8 @@ from turbopump.message.integers import Int32, Int64
 
 
 class TopicQueueMappingInfo(msgspec.Struct, kw_only=True, rename="camel"):
-    """One broker's part of a static topic: `curr_id_map` is logical queue id -> physical queue id."""
+    """One broker's part of a static topic: `curr_id_map` is logical queue id -> physical queue
+    id."""
 
     topic: str | None = None
     scope: str | None = "__global__"
@@ -23,8 +25,8 @@ class TopicQueueMappingInfo(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class LogicQueueMappingItem(msgspec.Struct, kw_only=True, rename="camel"):
-    """One generation of a logical queue: which physical queue holds it from `logic_offset` on (-1: not yet
-    decided). `end_offset` is exclusive, -1 while open."""
+    """One generation of a logical queue: which physical queue holds it from `logic_offset` on (-1:
+    not yet decided). `end_offset` is exclusive, -1 while open."""
 
     gen: Int32 = 0
     queue_id: Int32 = 0
@@ -39,4 +41,6 @@ class LogicQueueMappingItem(msgspec.Struct, kw_only=True, rename="camel"):
 class TopicQueueMappingDetail(TopicQueueMappingInfo, kw_only=True, rename="camel"):
     """The same with the whole history of the queues that this broker hosts."""
 
-    hosted_queues: dict[int, list[LogicQueueMappingItem]] | None = msgspec.field(default_factory=dict)
+    hosted_queues: dict[int, list[LogicQueueMappingItem]] | None = msgspec.field(
+        default_factory=dict
+    )

@@ -1,7 +1,8 @@
-"""Figures about topics and groups, as a broker tells an administrator (202, 208, 303, 308, 315, 317, 321).
+"""Figures about topics and groups, as a broker tells an administrator (202, 208, 303, 308, 315,
+317, 321).
 
-One rule: offsets are indexes, times are epoch milliseconds, rates are per second. It must not know where the
-figures come from.
+One rule: offsets are indexes, times are epoch milliseconds, rates are per second. It must not know
+where the figures come from.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class TopicStatsTable(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class OffsetWrapper(msgspec.Struct, kw_only=True, rename="camel"):
-    """How far a group is in a queue; `last_timestamp` is the store time of the message before its offset."""
+    """How far a group is in a queue; `last_timestamp` is the store time of the message before its
+    offset."""
 
     broker_offset: Int64 = 0
     consumer_offset: Int64 = 0
@@ -59,8 +61,9 @@ class ConsumeStatsList(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class QueueTimeSpan(msgspec.Struct, kw_only=True, rename="camel"):
-    """Store times of a queue's first, last and next-consumed message; `delay_time` is ms behind. Apache's broker
-    also sends each time as a text in its own zone (`2023-11-14#22:13:20:123`), for tools to show."""
+    """Store times of a queue's first, last and next-consumed message; `delay_time` is ms behind.
+    Apache's broker also sends each time as a text in its own zone (`2023-11-14#22:13:20:123`), for
+    tools to show."""
 
     message_queue: MessageQueue | None = None
     min_time_stamp: Int64 = 0

@@ -1,7 +1,8 @@
-"""Topics as brokers keep and announce them: one topic's settings, the versioned table, and lists of names.
+"""Topics as brokers keep and announce them: one topic's settings, the versioned table, and lists of
+names.
 
-One rule: a table travels with its `DataVersion`, and whoever changes the table takes the next version. It
-must not know where a table is stored or sent.
+One rule: a table travels with its `DataVersion`, and whoever changes the table takes the next
+version. It must not know where a table is stored or sent.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class TopicFilterType(StrEnum):
 
 
 class TopicConfig(msgspec.Struct, kw_only=True, rename="camel"):
-    """One topic on one broker. `perm` is a sum of the PERM bits above; `attributes` hold `message.type`,
-    `queue.type`, `cleanup.policy` and the like (5.x)."""
+    """One topic on one broker. `perm` is a sum of the PERM bits above; `attributes` hold
+    `message.type`, `queue.type`, `cleanup.policy` and the like (5.x)."""
 
     topic_name: str | None = None
     read_queue_nums: Int32 = 16
@@ -61,19 +62,29 @@ class TopicConfig(msgspec.Struct, kw_only=True, rename="camel"):
         return bool(self.perm & PERM_WRITE)
 
     def encode_line(self) -> str:
-        """The six words of a compressed registration (a 4.x broker writes five). `order` and `topic_sys_flag`
-        are not among them: RocketMQ loses them there."""
-        words = (self.topic_name, self.read_queue_nums, self.write_queue_nums, self.perm, self.topic_filter_type)
+        """The six words of a compressed registration (a 4.x broker writes five). `order` and
+        `topic_sys_flag` are not among them: RocketMQ loses them there."""
+        words = (
+            self.topic_name,
+            self.read_queue_nums,
+            self.write_queue_nums,
+            self.perm,
+            self.topic_filter_type,
+        )
         return f"{' '.join(map(str, words))} {fastjson.encode(self.attributes).decode()}"
 
     @classmethod
     def decode_line(cls, line: str) -> TopicConfig:
-        """Read those words. FastjsonError if there are fewer than five or they are no numbers; attributes
-        with a space in them are dropped, as in Apache's reader."""
+        """Read those words. FastjsonError if there are fewer than five or they are no numbers;
+        attributes with a space in them are dropped, as in Apache's reader."""
         words = line.split(" ")
         if len(words) < 5:
-            raise fastjson.FastjsonError(f"a topic line of {len(words)} words, 5 are needed: {line[:80]!r}")
-        values = dict(zip(("topicName", "readQueueNums", "writeQueueNums", "perm"), words, strict=False))
+            raise fastjson.FastjsonError(
+                f"a topic line of {len(words)} words, 5 are needed: {line[:80]!r}"
+            )
+        values = dict(
+            zip(("topicName", "readQueueNums", "writeQueueNums", "perm"), words, strict=False)
+        )
         values["topicFilterType"] = words[4]
         try:
             topic = msgspec.convert(values, cls, strict=False)
@@ -94,12 +105,18 @@ class TopicConfigSerializeWrapper(msgspec.Struct, kw_only=True, rename="camel"):
     topic_config_table: dict[str, TopicConfig] = msgspec.field(default_factory=dict)
 
 
-class TopicConfigAndMappingSerializeWrapper(TopicConfigSerializeWrapper, kw_only=True, rename="camel"):
+class TopicConfigAndMappingSerializeWrapper(
+    TopicConfigSerializeWrapper, kw_only=True, rename="camel"
+):
     """The same with static topics, as a 5.x broker registers it."""
 
     mapping_data_version: DataVersion = DataVersion()
-    topic_queue_mapping_detail_map: dict[str, TopicQueueMappingDetail] = msgspec.field(default_factory=dict)
-    topic_queue_mapping_info_map: dict[str, TopicQueueMappingInfo] = msgspec.field(default_factory=dict)
+    topic_queue_mapping_detail_map: dict[str, TopicQueueMappingDetail] = msgspec.field(
+        default_factory=dict
+    )
+    topic_queue_mapping_info_map: dict[str, TopicQueueMappingInfo] = msgspec.field(
+        default_factory=dict
+    )
 
 
 class TopicList(msgspec.Struct, kw_only=True, rename="camel"):

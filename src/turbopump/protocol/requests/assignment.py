@@ -1,5 +1,5 @@
-"""Which queues a consumer works on, said by the broker: 400 QUERY_ASSIGNMENT, 401 SET_MESSAGE_REQUEST_MODE. What they say stands in the
-bodies, ``bodies.assignment``."""
+"""Which queues a consumer works on, said by the broker: 400 QUERY_ASSIGNMENT, 401
+SET_MESSAGE_REQUEST_MODE. What they say stands in the bodies, ``bodies.assignment``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from turbopump.protocol.request import Request
 
 
 class QueryAssignment(Request[None], kw_only=True):
-    """Body ``QueryAssignmentRequestBody``; the body of the answer is ``QueryAssignmentResponseBody``."""
+    """Body ``QueryAssignmentRequestBody``; the body of the answer is
+    ``QueryAssignmentResponseBody``."""
 
     code: ClassVar[int] = RequestCode.QUERY_ASSIGNMENT
 

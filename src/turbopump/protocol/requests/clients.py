@@ -1,5 +1,5 @@
-"""Clients and brokers knowing of each other: 34 HEART_BEAT, 35 UNREGISTER_CLIENT, 38 GET_CONSUMER_LIST_BY_GROUP,
-40 NOTIFY_CONSUMER_IDS_CHANGED, 46 CHECK_CLIENT_CONFIG."""
+"""Clients and brokers knowing of each other: 34 HEART_BEAT, 35 UNREGISTER_CLIENT, 38
+GET_CONSUMER_LIST_BY_GROUP, 40 NOTIFY_CONSUMER_IDS_CHANGED, 46 CHECK_CLIENT_CONFIG."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from turbopump.protocol.request import Reply, Request
 class HeartbeatReply(Reply, kw_only=True):
     """What a 5.x broker says about the second heartbeat form."""
 
-    is_support_heart_beat_v2: bool | None = msgspec.field(default=None, name="IS_SUPPORT_HEART_BEAT_V2")
+    is_support_heart_beat_v2: bool | None = msgspec.field(
+        default=None, name="IS_SUPPORT_HEART_BEAT_V2"
+    )
     is_sub_change: bool | None = msgspec.field(default=None, name="IS_SUB_CHANGE")
 
 
@@ -52,6 +54,7 @@ class NotifyConsumerIdsChanged(Request[None], kw_only=True):
 
 
 class CheckClientConfig(Request[None], kw_only=True):
-    """Will this subscription be understood? The body is ``bodies.connections.CheckClientRequestBody``."""
+    """Will this subscription be understood? The body is
+    ``bodies.connections.CheckClientRequestBody``."""
 
     code: ClassVar[int] = RequestCode.CHECK_CLIENT_CONFIG

@@ -1,6 +1,6 @@
-"""Slowing down readers of a backlog: 2001 UPDATE_COLD_DATA_FLOW_CTR_CONFIG, 2002 REMOVE_COLD_DATA_FLOW_CTR_CONFIG, 2003
-GET_COLD_DATA_FLOW_CTR_INFO; and how far the system reads ahead for them: 2004 SET_COMMITLOG_READ_MODE.
-Source: apache/rocketmq ``AdminBrokerProcessor``."""
+"""Slowing down readers of a backlog: 2001 UPDATE_COLD_DATA_FLOW_CTR_CONFIG, 2002
+REMOVE_COLD_DATA_FLOW_CTR_CONFIG, 2003 GET_COLD_DATA_FLOW_CTR_INFO; and how far the system reads
+ahead for them: 2004 SET_COMMITLOG_READ_MODE. Source: apache/rocketmq ``AdminBrokerProcessor``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class GetColdFlow(Request[None], kw_only=True):
 
 
 class SetCommitLogReadMode(Request[None], kw_only=True):
-    """ "0": the system may read more of the log's files than what is asked for; "1": it should not. (``MADV_NORMAL``, ``MADV_RANDOM``.)"""
+    """ "0": the system may read more of the log's files than what is asked for; "1": it should not.
+    (``MADV_NORMAL``, ``MADV_RANDOM``.)"""
 
     code: ClassVar[int] = RequestCode.SET_COMMITLOG_READ_MODE
 

@@ -1,7 +1,8 @@
-"""What an operator asks about those who consume and produce: 203 GET_CONSUMER_CONNECTION_LIST, 204 GET_PRODUCER_CONNECTION_LIST,
-208 GET_CONSUME_STATS, 317 GET_BROKER_CONSUME_STATS, 300 QUERY_TOPIC_CONSUME_BY_WHO, 343 QUERY_TOPICS_BY_CONSUMER,
-345 QUERY_SUBSCRIPTION_BY_CONSUMER, 303 QUERY_CONSUME_TIME_SPAN, 328 GET_ALL_PRODUCER_INFO; and, by way of the broker, of one of them:
-307 GET_CONSUMER_RUNNING_INFO, 309 CONSUME_MESSAGE_DIRECTLY."""
+"""What an operator asks about those who consume and produce: 203 GET_CONSUMER_CONNECTION_LIST, 204
+GET_PRODUCER_CONNECTION_LIST, 208 GET_CONSUME_STATS, 317 GET_BROKER_CONSUME_STATS, 300
+QUERY_TOPIC_CONSUME_BY_WHO, 343 QUERY_TOPICS_BY_CONSUMER, 345 QUERY_SUBSCRIPTION_BY_CONSUMER, 303
+QUERY_CONSUME_TIME_SPAN, 328 GET_ALL_PRODUCER_INFO; and, by way of the broker, of one of them: 307
+GET_CONSUMER_RUNNING_INFO, 309 CONSUME_MESSAGE_DIRECTLY."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from turbopump.protocol.request import Request
 
 
 class GetConsumerConnectionList(Request[None], kw_only=True):
-    """The members of a consumer group; the body of the answer is ``bodies.connections.ConsumerConnection``."""
+    """The members of a consumer group; the body of the answer is
+    ``bodies.connections.ConsumerConnection``."""
 
     code: ClassVar[int] = RequestCode.GET_CONSUMER_CONNECTION_LIST
 
@@ -21,7 +23,8 @@ class GetConsumerConnectionList(Request[None], kw_only=True):
 
 
 class GetProducerConnectionList(Request[None], kw_only=True):
-    """The members of a producer group; the body of the answer is ``bodies.connections.ProducerConnection``."""
+    """The members of a producer group; the body of the answer is
+    ``bodies.connections.ProducerConnection``."""
 
     code: ClassVar[int] = RequestCode.GET_PRODUCER_CONNECTION_LIST
 
@@ -29,8 +32,8 @@ class GetProducerConnectionList(Request[None], kw_only=True):
 
 
 class GetConsumeStats(Request[None], kw_only=True):
-    """How far a group is: in ``topic``, in those of ``topic_list`` (separated by semicolons), or everywhere; the body of the answer is
-    ``bodies.stats.ConsumeStats``."""
+    """How far a group is: in ``topic``, in those of ``topic_list`` (separated by semicolons), or
+    everywhere; the body of the answer is ``bodies.stats.ConsumeStats``."""
 
     code: ClassVar[int] = RequestCode.GET_CONSUME_STATS
 
@@ -40,8 +43,8 @@ class GetConsumeStats(Request[None], kw_only=True):
 
 
 class GetBrokerConsumeStats(Request[None], kw_only=True):
-    """How far every group is, or (``is_order``) every one in its ordered topics; the body of the answer is
-    ``bodies.stats.ConsumeStatsList``."""
+    """How far every group is, or (``is_order``) every one in its ordered topics; the body of the
+    answer is ``bodies.stats.ConsumeStatsList``."""
 
     code: ClassVar[int] = RequestCode.GET_BROKER_CONSUME_STATS
 
@@ -49,13 +52,15 @@ class GetBrokerConsumeStats(Request[None], kw_only=True):
 
 
 class GetAllProducerInfo(Request[None], kw_only=True):
-    """All producers by group; the body of the answer is ``bodies.connections.ProducerTableInfo``."""
+    """All producers by group; the body of the answer is
+    ``bodies.connections.ProducerTableInfo``."""
 
     code: ClassVar[int] = RequestCode.GET_ALL_PRODUCER_INFO
 
 
 class QuerySubscriptionByConsumer(Request[None], kw_only=True):
-    """What a group wants of a topic; the body of the answer is ``bodies.connections.QuerySubscriptionResponseBody``."""
+    """What a group wants of a topic; the body of the answer is
+    ``bodies.connections.QuerySubscriptionResponseBody``."""
 
     code: ClassVar[int] = RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER
 
@@ -64,7 +69,8 @@ class QuerySubscriptionByConsumer(Request[None], kw_only=True):
 
 
 class QueryTopicConsumeByWho(Request[None], kw_only=True):
-    """The groups that consume a topic, now or before; the body of the answer is ``bodies.groups.GroupList``."""
+    """The groups that consume a topic, now or before; the body of the answer is
+    ``bodies.groups.GroupList``."""
 
     code: ClassVar[int] = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
 
@@ -72,7 +78,8 @@ class QueryTopicConsumeByWho(Request[None], kw_only=True):
 
 
 class QueryTopicsByConsumer(Request[None], kw_only=True):
-    """The topics in which a group has a place; the body of the answer is ``bodies.topics.TopicList``."""
+    """The topics in which a group has a place; the body of the answer is
+    ``bodies.topics.TopicList``."""
 
     code: ClassVar[int] = RequestCode.QUERY_TOPICS_BY_CONSUMER
 
@@ -90,7 +97,8 @@ class QueryConsumeTimeSpan(Request[None], kw_only=True):
 
 
 class GetConsumerRunningInfo(Request[None], kw_only=True):
-    """What one consumer tells of itself; the body of the answer is ``bodies.running.ConsumerRunningInfo``."""
+    """What one consumer tells of itself; the body of the answer is
+    ``bodies.running.ConsumerRunningInfo``."""
 
     code: ClassVar[int] = RequestCode.GET_CONSUMER_RUNNING_INFO
 
@@ -100,8 +108,9 @@ class GetConsumerRunningInfo(Request[None], kw_only=True):
 
 
 class ConsumeMessageDirectly(Request[None], kw_only=True):
-    """Have one consumer handle the message with the offset message id ``msg_id`` now; the broker adds the message as the body. The body
-    of the answer is ``bodies.running.ConsumeMessageDirectlyResult``."""
+    """Have one consumer handle the message with the offset message id ``msg_id`` now; the broker
+    adds the message as the body. The body of the answer is
+    ``bodies.running.ConsumeMessageDirectlyResult``."""
 
     code: ClassVar[int] = RequestCode.CONSUME_MESSAGE_DIRECTLY
 

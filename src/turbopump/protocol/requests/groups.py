@@ -1,5 +1,6 @@
-"""Consumer groups on a broker: 200 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, 225 the same for a list, 207 DELETE_SUBSCRIPTIONGROUP,
-201 GET_ALL_SUBSCRIPTIONGROUP_CONFIG, 352 GET_SUBSCRIPTIONGROUP_CONFIG. Bodies are in ``bodies.groups``."""
+"""Consumer groups on a broker: 200 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, 225 the same for a list,
+207 DELETE_SUBSCRIPTIONGROUP, 201 GET_ALL_SUBSCRIPTIONGROUP_CONFIG, 352
+GET_SUBSCRIPTIONGROUP_CONFIG. Bodies are in ``bodies.groups``."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ class GetAllGroupsReply(Reply, kw_only=True):
 
 
 class GetAllGroups(Request[GetAllGroupsReply], kw_only=True):
-    """Every group of a broker; the body of the answer is ``bodies.groups.SubscriptionGroupWrapper``."""
+    """Every group of a broker; the body of the answer is
+    ``bodies.groups.SubscriptionGroupWrapper``."""
 
     code: ClassVar[int] = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
     reply: ClassVar[type[GetAllGroupsReply]] = GetAllGroupsReply
@@ -49,7 +51,8 @@ class GetAllGroups(Request[GetAllGroupsReply], kw_only=True):
 
 
 class GetGroup(Request[None], kw_only=True):
-    """One group of a broker; the body of the answer is ``bodies.groups.SubscriptionGroupConfig``."""
+    """One group of a broker; the body of the answer is
+    ``bodies.groups.SubscriptionGroupConfig``."""
 
     code: ClassVar[int] = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
 

@@ -1,6 +1,7 @@
-"""What brokers and clients ask a name server: 103 REGISTER_BROKER, 104 UNREGISTER_BROKER, 904 BROKER_HEARTBEAT,
-322 QUERY_DATA_VERSION, 105 GET_ROUTEINFO_BY_TOPIC, 106 GET_BROKER_CLUSTER_INFO, 901 GET_BROKER_MEMBER_GROUP, topic lists (206, 224),
-write permissions (205, 327) and the deletion of a topic (216).
+"""What brokers and clients ask a name server: 103 REGISTER_BROKER, 104 UNREGISTER_BROKER, 904
+BROKER_HEARTBEAT, 322 QUERY_DATA_VERSION, 105 GET_ROUTEINFO_BY_TOPIC, 106 GET_BROKER_CLUSTER_INFO,
+901 GET_BROKER_MEMBER_GROUP, topic lists (206, 224), write permissions (205, 327) and the deletion
+of a topic (216).
 
 Bodies are in ``bodies.register``, ``bodies.route``, ``bodies.topics`` and ``bodies.cluster``."""
 
@@ -23,8 +24,9 @@ class RegisterBrokerReply(Reply, kw_only=True):
 class RegisterBroker(Request[RegisterBrokerReply], kw_only=True):
     """A broker and its topics; the body is ``bodies.register.RegisterBrokerBody``.
 
-    ``heartbeat_timeout_millis`` is how long the broker may be silent (120 s without it). ``enable_acting_master`` is absent from
-    brokers of 4.x. ``body_crc32`` 0 or absent means unchecked.
+    ``heartbeat_timeout_millis`` is how long the broker may be silent (120 s without it).
+    ``enable_acting_master`` is absent from brokers of 4.x. ``body_crc32`` 0 or absent means
+    unchecked.
     """
 
     code: ClassVar[int] = RequestCode.REGISTER_BROKER
@@ -69,13 +71,15 @@ class BrokerHeartbeat(Request[None], kw_only=True):
 
 
 class QueryDataVersionReply(Reply, kw_only=True):
-    """Whether the broker's version differs from the one registered, which is the body of the answer."""
+    """Whether the broker's version differs from the one registered, which is the body of the
+    answer."""
 
     changed: bool
 
 
 class QueryDataVersion(Request[QueryDataVersionReply], kw_only=True):
-    """Would a registration change anything? The body is ``bodies.topics.DataVersion``. Counts as a heartbeat."""
+    """Would a registration change anything? The body is ``bodies.topics.DataVersion``. Counts as a
+    heartbeat."""
 
     code: ClassVar[int] = RequestCode.QUERY_DATA_VERSION
     reply: ClassVar[type[QueryDataVersionReply]] = QueryDataVersionReply
@@ -87,7 +91,8 @@ class QueryDataVersion(Request[QueryDataVersionReply], kw_only=True):
 
 
 class GetRouteInfo(Request[None], kw_only=True):
-    """Which brokers have a topic; the body of the answer is ``bodies.route.TopicRouteData``, 17 TOPIC_NOT_EXIST where there is none."""
+    """Which brokers have a topic; the body of the answer is ``bodies.route.TopicRouteData``, 17
+    TOPIC_NOT_EXIST where there is none."""
 
     code: ClassVar[int] = RequestCode.GET_ROUTEINFO_BY_TOPIC
 
@@ -102,7 +107,8 @@ class GetBrokerClusterInfo(Request[None], kw_only=True):
 
 
 class GetBrokerMemberGroup(Request[None], kw_only=True):
-    """The live members of one broker name; the body of the answer is ``bodies.cluster.BrokerMemberGroupBody``."""
+    """The live members of one broker name; the body of the answer is
+    ``bodies.cluster.BrokerMemberGroupBody``."""
 
     code: ClassVar[int] = RequestCode.GET_BROKER_MEMBER_GROUP
 
@@ -125,7 +131,8 @@ class GetTopicsByCluster(Request[None], kw_only=True):
 
 
 class DeleteTopicInNamesrv(Request[None], kw_only=True):
-    """Forget the routes of a topic, to the brokers of one cluster or to all. A broker that still has it brings it back."""
+    """Forget the routes of a topic, to the brokers of one cluster or to all. A broker that still
+    has it brings it back."""
 
     code: ClassVar[int] = RequestCode.DELETE_TOPIC_IN_NAMESRV
 

@@ -1,4 +1,5 @@
-"""Offsets: a group's place in a queue (14, 15), a queue's ends (30, 31), and its place at a time (29)."""
+"""Offsets: a group's place in a queue (14, 15), a queue's ends (30, 31), and its place at a time
+(29)."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ class UpdateConsumerOffset(Request[None], kw_only=True):
 
 
 class SearchOffset(Request[OffsetReply], kw_only=True):
-    """The queue offset at a store time in ms. ``boundary_type`` LOWER: the first at or after it; UPPER: the last at or before it."""
+    """The queue offset at a store time in ms. ``boundary_type`` LOWER: the first at or after it;
+    UPPER: the last at or before it."""
 
     code: ClassVar[int] = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
     reply: ClassVar[type[OffsetReply]] = OffsetReply

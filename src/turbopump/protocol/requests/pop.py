@@ -1,7 +1,9 @@
-"""POP: 200050 POP_MESSAGE, 200051 ACK_MESSAGE, 200151 BATCH_ACK_MESSAGE (all in its body, ``bodies.pop.BatchAckBody``),
-200053 CHANGE_MESSAGE_INVISIBLETIME, 200052 PEEK_MESSAGE, 200054 NOTIFICATION, 200055 POLLING_INFO. Times are milliseconds.
+"""POP: 200050 POP_MESSAGE, 200051 ACK_MESSAGE, 200151 BATCH_ACK_MESSAGE (all in its body,
+``bodies.pop.BatchAckBody``), 200053 CHANGE_MESSAGE_INVISIBLETIME, 200052 PEEK_MESSAGE, 200054
+NOTIFICATION, 200055 POLLING_INFO. Times are milliseconds.
 
-``topic`` of 200051 and 200053 is the topic in whose queue the message is (``PopHandle.real_topic``), ``extra_info`` the handle's text.
+``topic`` of 200051 and 200053 is the topic in whose queue the message is
+(``PopHandle.real_topic``), ``extra_info`` the handle's text.
 
 Source: apache/rocketmq ``PopMessageRequestHeader`` and the other headers of the same names.
 """
@@ -24,8 +26,9 @@ class InitMode(IntEnum):
 
 
 class PopMessageReply(Reply, kw_only=True):
-    """When and for how long the messages of the body were taken; the texts are those of ``message/pop_handle.py``. ``rest_num`` is how
-    many messages are left in the queues that were looked at."""
+    """When and for how long the messages of the body were taken; the texts are those of
+    ``message/pop_handle.py``. ``rest_num`` is how many messages are left in the queues that were
+    looked at."""
 
     pop_time: Int64 = 0
     invisible_time: Int64 = 0
@@ -37,8 +40,8 @@ class PopMessageReply(Reply, kw_only=True):
 
 
 class PopMessage(Request[PopMessageReply], kw_only=True):
-    """Take up to ``max_msg_nums`` messages of one queue, or with ``queue_id`` −1 of any, for ``invisible_time``; held up to ``poll_time``
-    after ``born_time`` if there are none."""
+    """Take up to ``max_msg_nums`` messages of one queue, or with ``queue_id`` −1 of any, for
+    ``invisible_time``; held up to ``poll_time`` after ``born_time`` if there are none."""
 
     code: ClassVar[int] = RequestCode.POP_MESSAGE
     reply: ClassVar[type[PopMessageReply]] = PopMessageReply
@@ -76,7 +79,8 @@ class BatchAckMessage(Request[None], kw_only=True):
 
 
 class ChangeInvisibleTimeReply(Reply, kw_only=True):
-    """What the message's new handle is made of; its start offset is the message's own queue offset."""
+    """What the message's new handle is made of; its start offset is the message's own queue
+    offset."""
 
     pop_time: Int64 = 0
     invisible_time: Int64 = 0
@@ -138,7 +142,8 @@ class PollingInfoReply(Reply, kw_only=True):
 
 
 class PollingInfo(Request[PollingInfoReply], kw_only=True):
-    """How many pops of a group wait for a queue, or with ``queue_id`` −1 for any queue of the topic."""
+    """How many pops of a group wait for a queue, or with ``queue_id`` −1 for any queue of the
+    topic."""
 
     code: ClassVar[int] = RequestCode.POLLING_INFO
     reply: ClassVar[type[PollingInfoReply]] = PollingInfoReply

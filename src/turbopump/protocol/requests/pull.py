@@ -1,6 +1,8 @@
-"""Pulling: 11 PULL_MESSAGE and 361 LITE_PULL_MESSAGE. The body of the answer is stored messages back to back.
+"""Pulling: 11 PULL_MESSAGE and 361 LITE_PULL_MESSAGE. The body of the answer is stored messages
+back to back.
 
-Source: apache/rocketmq ``PullMessageRequestHeader``, ``PullMessageResponseHeader``, ``PullSysFlag``.
+Source: apache/rocketmq ``PullMessageRequestHeader``, ``PullMessageResponseHeader``,
+``PullSysFlag``.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ class PullMessageReply(Reply, kw_only=True):
 
 
 class PullMessage(Request[PullMessageReply], kw_only=True):
-    """Read messages of one queue from ``queue_offset`` on; held up to ``suspend_timeout_millis`` if there are none."""
+    """Read messages of one queue from ``queue_offset`` on; held up to ``suspend_timeout_millis`` if
+    there are none."""
 
     code: ClassVar[int] = RequestCode.PULL_MESSAGE
     reply: ClassVar[type[PullMessageReply]] = PullMessageReply
@@ -56,7 +59,8 @@ class PullMessage(Request[PullMessageReply], kw_only=True):
     expression_type: str | None = None
     max_msg_bytes: Int32 | None = None
     request_source: Int32 | None = None
-    proxy_froward_client_id: str | None = msgspec.field(default=None, name="proxyFrowardClientId")  # (sic)
+    # (sic)
+    proxy_froward_client_id: str | None = msgspec.field(default=None, name="proxyFrowardClientId")
 
 
 class LitePullMessage(PullMessage, kw_only=True):

@@ -1,7 +1,9 @@
-"""Single messages: by key or unique id (12), by place in the log (33), and the age of a queue's first message (32).
+"""Single messages: by key or unique id (12), by place in the log (33), and the age of a queue's
+first message (32).
 
-The body of an answer is stored messages back to back, oldest first. Source: apache/rocketmq ``QueryMessageRequestHeader``,
-``QueryMessageResponseHeader``, ``ViewMessageRequestHeader``, ``MQClientAPIImpl.queryMessage``.
+The body of an answer is stored messages back to back, oldest first. Source: apache/rocketmq
+``QueryMessageRequestHeader``, ``QueryMessageResponseHeader``, ``ViewMessageRequestHeader``,
+``MQClientAPIImpl.queryMessage``.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ class QueryMessageReply(Reply, kw_only=True):
 
 
 class QueryMessage(Request[QueryMessageReply], kw_only=True):
-    """The newest ``max_num`` messages of ``topic`` with this key, stored between the times (ms); 22 QUERY_NOT_FOUND if there are none."""
+    """The newest ``max_num`` messages of ``topic`` with this key, stored between the times (ms); 22
+    QUERY_NOT_FOUND if there are none."""
 
     code: ClassVar[int] = RequestCode.QUERY_MESSAGE
     reply: ClassVar[type[QueryMessageReply]] = QueryMessageReply
@@ -34,11 +37,13 @@ class QueryMessage(Request[QueryMessageReply], kw_only=True):
     begin_timestamp: Int64
     end_timestamp: Int64
     unique_key: bool | None = msgspec.field(default=None, name="_UNIQUE_KEY_QUERY")
-    """Whether ``key`` is a unique id; RocketMQ then looks for 32 messages (``defaultQueryMaxNum``), whatever ``max_num`` says."""
+    """Whether ``key`` is a unique id; RocketMQ then looks for 32 messages (``defaultQueryMaxNum``),
+    whatever ``max_num`` says."""
 
 
 class ViewMessageById(Request[None], kw_only=True):
-    """The message at ``offset`` of the commit log (an offset message id holds it); 1 SYSTEM_ERROR if there is none."""
+    """The message at ``offset`` of the commit log (an offset message id holds it); 1 SYSTEM_ERROR
+    if there is none."""
 
     code: ClassVar[int] = RequestCode.VIEW_MESSAGE_BY_ID
 

@@ -18,7 +18,8 @@ class RecallMessageReply(Reply, kw_only=True):
 
 
 class RecallMessage(Request[RecallMessageReply], kw_only=True):
-    """Recall the message that ``recall_handle`` (``message/recall_handle.py``) names; ILLEGAL_OPERATION if it is too late for that."""
+    """Recall the message that ``recall_handle`` (``message/recall_handle.py``) names;
+    ILLEGAL_OPERATION if it is too late for that."""
 
     code: ClassVar[int] = RequestCode.RECALL_MESSAGE
     reply: ClassVar[type[RecallMessageReply]] = RecallMessageReply

@@ -1,8 +1,9 @@
-"""Replies to requests: 324 SEND_REPLY_MESSAGE and 325 SEND_REPLY_MESSAGE_V2 bring one to a broker, 326 PUSH_REPLY_MESSAGE_TO_CLIENT takes
-it on to the producer that waits for it.
+"""Replies to requests: 324 SEND_REPLY_MESSAGE and 325 SEND_REPLY_MESSAGE_V2 bring one to a broker,
+326 PUSH_REPLY_MESSAGE_TO_CLIENT takes it on to the producer that waits for it.
 
-The body is the reply's, compressed if the sysFlag says so. Who waits stands in the property REPLY_TO_CLIENT, for what in CORRELATION_ID.
-Source: apache/rocketmq ``ReplyMessageProcessor``, ``ReplyMessageRequestHeader``.
+The body is the reply's, compressed if the sysFlag says so. Who waits stands in the property
+REPLY_TO_CLIENT, for what in CORRELATION_ID. Source: apache/rocketmq ``ReplyMessageProcessor``,
+``ReplyMessageRequestHeader``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from turbopump.protocol.requests.send import SendMessage, SendMessageV2
 
 
 class SendReplyMessage(SendMessage, kw_only=True):
-    """A reply on its way to who asked; the fields of a send, the topic ``<cluster>_REPLY_TOPIC``."""
+    """A reply on its way to who asked; the fields of a send, the topic
+    ``<cluster>_REPLY_TOPIC``."""
 
     code: ClassVar[int] = RequestCode.SEND_REPLY_MESSAGE
 
@@ -32,7 +34,8 @@ SendReplyRequest = SendReplyMessage | SendReplyMessageV2
 
 
 class PushReplyMessageToClient(Request[None], kw_only=True):
-    """From a broker to the producer that asked: a reply. Times in ms; hosts are ``ip:port`` (no brackets round an IPv6 address)."""
+    """From a broker to the producer that asked: a reply. Times in ms; hosts are ``ip:port`` (no
+    brackets round an IPv6 address)."""
 
     code: ClassVar[int] = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
 

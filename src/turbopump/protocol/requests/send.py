@@ -1,7 +1,8 @@
 """Sending: 10 SEND_MESSAGE, 310 SEND_MESSAGE_V2 (one-letter names), 320 SEND_BATCH_MESSAGE.
 
-The body is the message body, or with ``batch`` the concatenated messages of ``message/batch.py``. Source: apache/rocketmq
-``SendMessageRequestHeader``, ``SendMessageRequestHeaderV2``, ``SendMessageResponseHeader``.
+The body is the message body, or with ``batch`` the concatenated messages of ``message/batch.py``.
+Source: apache/rocketmq ``SendMessageRequestHeader``, ``SendMessageRequestHeaderV2``,
+``SendMessageResponseHeader``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from turbopump.protocol.request import Reply, Request
 
 
 class SendMessageReply(Reply, kw_only=True):
-    """Where the message is. ``msg_id`` is the offset message id (a comma-separated list for a batch)."""
+    """Where the message is. ``msg_id`` is the offset message id (a comma-separated list for a
+    batch)."""
 
     msg_id: str
     queue_id: Int32
@@ -25,7 +27,8 @@ class SendMessageReply(Reply, kw_only=True):
 
 
 class SendMessage(Request[SendMessageReply], kw_only=True):
-    """Store one message, or a batch. Timestamps in ms; ``properties`` as in ``message/properties.py``."""
+    """Store one message, or a batch. Timestamps in ms; ``properties`` as in
+    ``message/properties.py``."""
 
     code: ClassVar[int] = RequestCode.SEND_MESSAGE
     reply: ClassVar[type[SendMessageReply]] = SendMessageReply
@@ -86,7 +89,8 @@ class SendMessageV2(Request[SendMessageReply], kw_only=True, rename=_ONE_LETTER)
 
 
 class SendBatchMessage(SendMessageV2, kw_only=True):
-    """The code for batches; what makes a batch is the header's ``batch`` flag, under any of the three codes."""
+    """The code for batches; what makes a batch is the header's ``batch`` flag, under any of the
+    three codes."""
 
     code: ClassVar[int] = RequestCode.SEND_BATCH_MESSAGE
 

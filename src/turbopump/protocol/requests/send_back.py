@@ -1,5 +1,5 @@
-"""36 CONSUMER_SEND_MSG_BACK: a consumer could not handle a message and wants it again later. Source: apache/rocketmq
-``ConsumerSendMsgBackRequestHeader``."""
+"""36 CONSUMER_SEND_MSG_BACK: a consumer could not handle a message and wants it again later.
+Source: apache/rocketmq ``ConsumerSendMsgBackRequestHeader``."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from turbopump.protocol.request import Request
 
 
 class ConsumerSendMsgBack(Request[None], kw_only=True):
-    """``offset`` is the message's in the log of the broker that is asked. ``delay_level`` 0: the broker chooses; below 0: to the dead
-    letters. ``max_reconsume_times``: so many retries, then to the dead letters; absent (clients before 3.4.9): as the group is set.
-    ``failure``: why, in one line. Our own field; Apache's brokers pass over it."""
+    """``offset`` is the message's in the log of the broker that is asked. ``delay_level`` 0: the
+    broker chooses; below 0: to the dead letters. ``max_reconsume_times``: so many retries, then to
+    the dead letters; absent (clients before 3.4.9): as the group is set. ``failure``: why, in one
+    line. Our own field; Apache's brokers pass over it."""
 
     code: ClassVar[int] = RequestCode.CONSUMER_SEND_MSG_BACK
 

@@ -15,8 +15,8 @@ class GetBrokerRuntimeInfo(Request[None], kw_only=True):
 
 
 class ViewBrokerStatsData(Request[None], kw_only=True):
-    """One statistic: ``stats_name`` is such as ``TOPIC_PUT_NUMS``, ``stats_key`` a topic, ``topic@group`` or the cluster; the body of the
-    answer is ``bodies.stats.BrokerStatsData``."""
+    """One statistic: ``stats_name`` is such as ``TOPIC_PUT_NUMS``, ``stats_key`` a topic,
+    ``topic@group`` or the cluster; the body of the answer is ``bodies.stats.BrokerStatsData``."""
 
     code: ClassVar[int] = RequestCode.VIEW_BROKER_STATS_DATA
 

@@ -1,5 +1,6 @@
-"""Topics on a broker: 17 UPDATE_AND_CREATE_TOPIC, 18 UPDATE_AND_CREATE_TOPIC_LIST, 215 DELETE_TOPIC_IN_BROKER, 351 GET_TOPIC_CONFIG,
-21 GET_ALL_TOPIC_CONFIG, 202 GET_TOPIC_STATS_INFO. Bodies are in ``bodies.topics`` and ``bodies.stats``."""
+"""Topics on a broker: 17 UPDATE_AND_CREATE_TOPIC, 18 UPDATE_AND_CREATE_TOPIC_LIST, 215
+DELETE_TOPIC_IN_BROKER, 351 GET_TOPIC_CONFIG, 21 GET_ALL_TOPIC_CONFIG, 202 GET_TOPIC_STATS_INFO.
+Bodies are in ``bodies.topics`` and ``bodies.stats``."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class CreateTopic(Request[None], kw_only=True):
 
 
 class CreateTopicList(Request[None], kw_only=True):
-    """Create or change several; the body is ``bodies.topics.CreateTopicListRequestBody``, attributes in it as ``{"+name": "value"}``."""
+    """Create or change several; the body is ``bodies.topics.CreateTopicListRequestBody``,
+    attributes in it as ``{"+name": "value"}``."""
 
     code: ClassVar[int] = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST
 
@@ -45,7 +47,8 @@ class DeleteTopic(Request[None], kw_only=True):
 
 
 class GetTopicConfig(Request[None], kw_only=True):
-    """One topic of a broker; the body of the answer is ``bodies.topics.TopicConfigAndQueueMapping``."""
+    """One topic of a broker; the body of the answer is
+    ``bodies.topics.TopicConfigAndQueueMapping``."""
 
     code: ClassVar[int] = RequestCode.GET_TOPIC_CONFIG
 
@@ -53,7 +56,8 @@ class GetTopicConfig(Request[None], kw_only=True):
 
 
 class GetTopicStatsInfo(Request[None], kw_only=True):
-    """Where a topic's queues begin and end on a broker; the body of the answer is ``bodies.stats.TopicStatsTable``."""
+    """Where a topic's queues begin and end on a broker; the body of the answer is
+    ``bodies.stats.TopicStatsTable``."""
 
     code: ClassVar[int] = RequestCode.GET_TOPIC_STATS_INFO
 
@@ -67,7 +71,8 @@ class GetAllTopicConfigReply(Reply, kw_only=True):
 
 
 class GetAllTopicConfig(Request[GetAllTopicConfigReply], kw_only=True):
-    """Every topic of a broker; the body of the answer is ``bodies.topics.TopicConfigSerializeWrapper``."""
+    """Every topic of a broker; the body of the answer is
+    ``bodies.topics.TopicConfigSerializeWrapper``."""
 
     code: ClassVar[int] = RequestCode.GET_ALL_TOPIC_CONFIG
     reply: ClassVar[type[GetAllTopicConfigReply]] = GetAllTopicConfigReply

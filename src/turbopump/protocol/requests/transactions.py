@@ -1,6 +1,8 @@
-"""Ending transactions: 37 END_TRANSACTION, 39 CHECK_TRANSACTION_STATE (from a broker to a producer), 323 RESUME_CHECK_HALF_MESSAGE.
+"""Ending transactions: 37 END_TRANSACTION, 39 CHECK_TRANSACTION_STATE (from a broker to a
+producer), 323 RESUME_CHECK_HALF_MESSAGE.
 
-Source: apache/rocketmq ``EndTransactionRequestHeader``, ``CheckTransactionStateRequestHeader``, ``ResumeCheckHalfMessageRequestHeader``.
+Source: apache/rocketmq ``EndTransactionRequestHeader``, ``CheckTransactionStateRequestHeader``,
+``ResumeCheckHalfMessageRequestHeader``.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ class Outcome(IntEnum):
 
 
 class EndTransaction(Request[None], kw_only=True):
-    """A producer says what has become of its transaction. ``tran_state_table_offset`` is the half message's offset in the queue of half
-    messages, ``commit_log_offset`` that in the log."""
+    """A producer says what has become of its transaction. ``tran_state_table_offset`` is the half
+    message's offset in the queue of half messages, ``commit_log_offset`` that in the log."""
 
     code: ClassVar[int] = RequestCode.END_TRANSACTION
 
@@ -38,8 +40,9 @@ class EndTransaction(Request[None], kw_only=True):
 
 
 class CheckTransactionState(Request[None], kw_only=True):
-    """A broker asks a producer of the group what has become of a transaction; oneway. The body is the half message as an entry, with the
-    topic and the queue that it is meant for; ``topic`` is that of half messages. The answer is an ``EndTransaction``."""
+    """A broker asks a producer of the group what has become of a transaction; oneway. The body is
+    the half message as an entry, with the topic and the queue that it is meant for; ``topic`` is
+    that of half messages. The answer is an ``EndTransaction``."""
 
     code: ClassVar[int] = RequestCode.CHECK_TRANSACTION_STATE
 
@@ -52,7 +55,8 @@ class CheckTransactionState(Request[None], kw_only=True):
 
 
 class ResumeCheckHalfMessage(Request[None], kw_only=True):
-    """Begin to check a transaction again that was given up; ``msg_id`` is the offset message id of where it lies now."""
+    """Begin to check a transaction again that was given up; ``msg_id`` is the offset message id of
+    where it lies now."""
 
     code: ClassVar[int] = RequestCode.RESUME_CHECK_HALF_MESSAGE
 

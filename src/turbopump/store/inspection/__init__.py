@@ -1,4 +1,5 @@
-"""Looking at a store directory without changing it: what there is, whether it is whole, and its messages."""
+"""Looking at a store directory without changing it: what there is, whether it is whole, and its
+messages."""
 
 from turbopump.store.inspection.findings import KINDS, Finding, Findings
 from turbopump.store.inspection.log_walk import BadRange

@@ -1,6 +1,8 @@
-"""One queue of a topic with ``queue.type=BatchCQ`` against the log, as ``queue_check.py`` does it for others.
+"""One queue of a topic with ``queue.type=BatchCQ`` against the log, as ``queue_check.py`` does it
+for others.
 
-Its units stand for entries of one or several messages, and lie one behind the other. A number counts units, an index messages.
+Its units stand for entries of one or several messages, and lie one behind the other. A number
+counts units, an index messages.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from turbopump.store.read_only_disk import ReadOnlyDisk
 
 
 class BatchQueueCheck:
-    """A queue under check. ``end`` is its max index when the check began: what comes later is not judged."""
+    """A queue under check. ``end`` is its max index when the check began: what comes later is not
+    judged."""
 
     __slots__ = ("_next", "begins_at", "end", "matched", "queue_id", "runs", "topic", "units")
 
@@ -41,7 +44,8 @@ class BatchQueueCheck:
         return first.base if first is not None and first.size else self.end
 
     def claim(self, wanted: BatchUnit) -> str | None:
-        """An entry of the log says that this is its unit: what is wrong with the one there, or None. Empty text: there is no unit."""
+        """An entry of the log says that this is its unit: what is wrong with the one there, or
+        None. Empty text: there is no unit."""
         number = self._next
         unit = self.unit_at(number)
         if unit is None or unit.base != wanted.base:
@@ -56,9 +60,13 @@ class BatchQueueCheck:
             return None
         if (unit.offset, unit.size) != (wanted.offset, wanted.size):
             return (
-                f"it holds offset {unit.offset} size {unit.size}; the message is at offset {wanted.offset} size {wanted.size}"
+                f"it holds offset {unit.offset} size {unit.size}; the message is at offset "
+                f"{wanted.offset} size {wanted.size}"
             )
-        return f"it says {unit.messages} messages, tagsCode {unit.tags_code}, {unit.stored_ms} ms; the entry has {wanted[2:]}"
+        return (
+            f"it says {unit.messages} messages, tagsCode {unit.tags_code}, {unit.stored_ms} "
+            f"ms; the entry has {wanted[2:]}"
+        )
 
     def unclaimed(self) -> Iterator[range]:
         """The numbers of the units that no entry of the log claimed."""

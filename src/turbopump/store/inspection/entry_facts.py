@@ -1,4 +1,5 @@
-"""What of an entry is checked against queues and indexes. It must be given good entries (``codec.entry_fault``), whole."""
+"""What of an entry is checked against queues and indexes. It must be given good entries
+(``codec.entry_fault``), whole."""
 
 from __future__ import annotations
 
@@ -24,12 +25,14 @@ _ANY_V6: Final = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
 
 
 EntryFacts = tuple[str, int, int, int, int, int, list[str], str]
-"""(topic, queueId, queueOffset, sysFlag, store time in ms, tags code, the texts it is indexed under with its unique id first, all its
-properties). A plain tuple: made for every message of a store, a named one would cost 0.3 µs more."""
+"""(topic, queueId, queueOffset, sysFlag, store time in ms, tags code, the texts it is indexed under
+with its unique id first, all its properties). A plain tuple: made for every message of a store, a
+named one would cost 0.3 µs more."""
 
 
 def entry_facts(entry: bytes) -> EntryFacts:
-    """Read them. Raises UnicodeDecodeError for a topic or properties that are no text. About 2 µs."""
+    """Read them. Raises UnicodeDecodeError for a topic or properties that are no text. About 2
+    µs."""
     queue_id, queue_offset, sys_flag, stored_ms, body_size = _HEAD.unpack_from(entry)
     body_end = 88 + body_size
     if sys_flag & _ANY_V6:
@@ -61,7 +64,8 @@ def entry_facts(entry: bytes) -> EntryFacts:
 
 
 def last_value(text: str, mark: str) -> str:
-    """``properties.property_value`` for a text that begins with 0x02 and a mark 0x02 NAME 0x01; empty if there is none. Half its time."""
+    """``properties.property_value`` for a text that begins with 0x02 and a mark 0x02 NAME 0x01;
+    empty if there is none. Half its time."""
     at = text.rfind(mark)
     if at < 0:
         return ""
@@ -81,7 +85,11 @@ def entry_stored_ms(entry: bytes) -> int:
 def entry_topic(entry: bytes) -> bytes:
     """Only the topic's bytes."""
     sys_flag = entry[39]
-    at = 84 + (12 if sys_flag & SysFlag.BORN_HOST_V6 else 0) + (12 if sys_flag & SysFlag.STORE_HOST_V6 else 0)
+    at = (
+        84
+        + (12 if sys_flag & SysFlag.BORN_HOST_V6 else 0)
+        + (12 if sys_flag & SysFlag.STORE_HOST_V6 else 0)
+    )
     body_end = at + 4 + _INT.unpack_from(entry, at)[0]
     topic_at = body_end + (2 if entry[7] == _V2 else 1)
     return entry[topic_at : topic_at + int.from_bytes(entry[body_end:topic_at])]

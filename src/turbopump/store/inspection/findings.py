@@ -1,7 +1,9 @@
-"""What an inspection found: where it is, what it is, and whether it is damage. Bounded, whatever a store looks like.
+"""What an inspection found: where it is, what it is, and whether it is damage. Bounded, whatever a
+store looks like.
 
-The rule: every kind of finding is in ``KINDS``, once, with its severity and what follows from it. Findings that follow one another (unit
-after unit of a lost queue file) become one, with a count. It must not know how anything is found.
+The rule: every kind of finding is in ``KINDS``, once, with its severity and what follows from it.
+Findings that follow one another (unit after unit of a lost queue file) become one, with a count. It
+must not know how anything is found.
 """
 
 from __future__ import annotations
@@ -25,40 +27,65 @@ KINDS: Final = {
     # the log
     "log_damaged": Kind(True, "bytes of the log hold no good message, and good messages follow"),
     "log_torn_tail": Kind(
-        True, "behind the last good message lie bytes that are none: a torn write, or a damaged last message"
+        True,
+        "behind the last good message lie bytes that are none: a torn write, or a damaged "
+        "last message",
     ),
     "log_gap": Kind(True, "a segment is missing between two others"),
-    "log_root_missing": Kind(True, "the log has segments in another directory too, by what Turbopump noted: give it as well"),
-    "segment_size": Kind(True, "a segment has another size than the others, or overlaps one: brokers refuse to start"),
-    "foreign_file": Kind(True, "a file whose name is none of the store's: Apache's broker refuses to start"),
+    "log_root_missing": Kind(
+        True,
+        "the log has segments in another directory too, by what Turbopump noted: give it as well",
+    ),
+    "segment_size": Kind(
+        True, "a segment has another size than the others, or overlaps one: brokers refuse to start"
+    ),
+    "foreign_file": Kind(
+        True, "a file whose name is none of the store's: Apache's broker refuses to start"
+    ),
     "unreadable": Kind(True, "the system cannot read these bytes"),
     # queues against the log
-    "unit_missing": Kind(True, "a message of the log has no unit in its queue: consumers do not see it"),
+    "unit_missing": Kind(
+        True, "a message of the log has no unit in its queue: consumers do not see it"
+    ),
     "unit_wrong": Kind(True, "a unit does not point to the message that belongs there"),
     "unit_beyond_log": Kind(True, "a unit points beyond the end of the log"),
     "unit_empty": Kind(True, "a hole: an empty unit before the end of its queue"),
     "unit_gap": Kind(False, "a unit marked as a gap: its message was found damaged before"),
-    "queue_behind": Kind(False, "after a crash the last messages of a queue have no units yet: the next start writes them"),
+    "queue_behind": Kind(
+        False,
+        "after a crash the last messages of a queue have no units yet: the next start writes them",
+    ),
     "queue_ahead": Kind(
-        False, "after a crash the last units of a queue point beyond the end of the log: the next start cuts them"
+        False,
+        "after a crash the last units of a queue point beyond the end of the log: the "
+        "next start cuts them",
     ),
     "queue_end": Kind(
-        True, "a queue ends before it did, and the log has no message that tells: the next start lets it go on where it ended"
+        True,
+        "a queue ends before it did, and the log has no message that tells: the next start "
+        "lets it go on where it ended",
     ),
     "queue_file": Kind(True, "a queue's file is missing or has another size"),
     # indexes
     "index_missing": Kind(True, "a message cannot be found by a key it has"),
-    "index_wrong": Kind(True, "an index entry that no message has: it points nowhere, or to another key or time"),
+    "index_wrong": Kind(
+        True, "an index entry that no message has: it points nowhere, or to another key or time"
+    ),
     "index_chain": Kind(True, "an index entry cannot be reached from its slot"),
     "index_header": Kind(True, "an index file's head contradicts its entries"),
-    "index_layout": Kind(True, "how many slots an index file has cannot be told from its size and entries"),
+    "index_layout": Kind(
+        True, "how many slots an index file has cannot be told from its size and entries"
+    ),
     "no_index": Kind(False, "there are no index files: look-ups by key find nothing"),
     # the rest
     "checkpoint": Kind(True, "the checkpoint holds what cannot be"),
     "checkpoint_ahead": Kind(False, "the checkpoint claims more than the log has"),
     "table_unreadable": Kind(True, "a JSON table cannot be read"),
     "offset_beyond_queue": Kind(False, "a group's offset lies beyond the end of its queue"),
-    "running": Kind(False, "a broker has the store open: what it wrote since the start of this check is not judged"),
+    "running": Kind(
+        False,
+        "a broker has the store open: what it wrote since the start of this check is not judged",
+    ),
     "unclean_stop": Kind(False, "the last broker did not stop cleanly: the next start recovers"),
     "not_checked": Kind(False, "this part of the store is not checked"),
 }
@@ -66,8 +93,9 @@ KINDS: Final = {
 
 @dataclass(slots=True)
 class Finding:
-    """One finding. ``file`` is relative to the store; ``offset`` and ``end`` are bytes of the log (of the file, for other files than
-    segments); ``index`` counts units of a queue or entries of an index; ``count`` things in a row, ``index`` and ``offset`` the first's."""
+    """One finding. ``file`` is relative to the store; ``offset`` and ``end`` are bytes of the log
+    (of the file, for other files than segments); ``index`` counts units of a queue or entries of an
+    index; ``count`` things in a row, ``index`` and ``offset`` the first's."""
 
     kind: str
     what: str
@@ -91,21 +119,34 @@ class Finding:
         """The place, in words."""
         parts = []
         if self.topic is not None:
-            parts.append(f"{self.topic}/{self.queue_id}" if self.queue_id is not None else self.topic)
+            parts.append(
+                f"{self.topic}/{self.queue_id}" if self.queue_id is not None else self.topic
+            )
         if self.file is not None:
             parts.append(self.file)
         if self.index is not None:
             last = self.index + self.count - 1
             parts.append(f"index {self.index}" if self.count == 1 else f"index {self.index}–{last}")
         if self.offset is not None:
-            parts.append(f"offset {self.offset}" if self.end is None else f"offset {self.offset}–{self.end}")
+            parts.append(
+                f"offset {self.offset}" if self.end is None else f"offset {self.offset}–{self.end}"
+            )
         return " ".join(parts)
 
     def as_json(self) -> dict[str, Any]:
         """Its fields for a JSON report; absent ones are left out."""
-        fields = {name: getattr(self, name) for name in ("file", "offset", "end", "topic", "queue_id", "index")}
+        fields = {
+            name: getattr(self, name)
+            for name in ("file", "offset", "end", "topic", "queue_id", "index")
+        }
         known = {name: value for name, value in fields.items() if value is not None}
-        return {"kind": self.kind, "damage": self.damage, "what": self.what, **known, "count": self.count}
+        return {
+            "kind": self.kind,
+            "damage": self.damage,
+            "what": self.what,
+            **known,
+            "count": self.count,
+        }
 
 
 class Findings:
@@ -127,7 +168,8 @@ class Findings:
         return sum(self.counts.values()) - sum(finding.count for finding in self.kept)
 
     def add(self, finding: Finding, *, run: tuple[Hashable, int] | None = None) -> None:
-        """Take a finding. ``run`` (key, number): it continues the last finding of that key if its number follows that one's."""
+        """Take a finding. ``run`` (key, number): it continues the last finding of that key if its
+        number follows that one's."""
         self.counts[finding.kind] = self.counts.get(finding.kind, 0) + finding.count
         if run is not None:
             key, number = run

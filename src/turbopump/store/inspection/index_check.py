@@ -1,7 +1,8 @@
 """Index entries against the log.
 
-Entries lie in the order of the log, so one pass over the log meets them in order: ``IndexCheck.expect`` is told each message's key hashes
-and compares. Memory: one piece of an index file. It must not know keys, only hashes.
+Entries lie in the order of the log, so one pass over the log meets them in order:
+``IndexCheck.expect`` is told each message's key hashes and compares. Memory: one piece of an index
+file. It must not know keys, only hashes.
 """
 
 from __future__ import annotations
@@ -48,15 +49,18 @@ class IndexCheck:
         growing: bool = False,
         unfinished: bool = False,
     ) -> None:
-        """Entries of messages before ``log_start`` count as good: their segments were deleted, the index file not yet. ``report`` takes
-        a finding and its number in a row of such; ``name`` says how reports call a file. ``growing``: heads may be half written.
-        ``unfinished``: no broker has stopped cleanly, so that the last messages may not be in the index yet."""
+        """Entries of messages before ``log_start`` count as good: their segments were deleted, the
+        index file not yet. ``report`` takes a finding and its number in a row of such; ``name``
+        says how reports call a file. ``growing``: heads may be half written. ``unfinished``: no
+        broker has stopped cleanly, so that the last messages may not be in the index yet."""
         self._growing = growing
         self._unindexed: list[tuple[Finding, int]] | None = [] if unfinished else None
         self._log_start = log_start
         self._report = report
         self._name = name
-        self._cursor = _Cursor(disk, [header for header in headers if header.slots], self._unreadable)
+        self._cursor = _Cursor(
+            disk, [header for header in headers if header.slots], self._unreadable
+        )
         self._message = 0
         self.matched = 0
 
@@ -68,7 +72,9 @@ class IndexCheck:
         seconds = (stored_ms - cursor.begin_ms) // 1000
         plain_end = cursor.plain_end if 0 <= seconds <= 0x7FFFFFFF else 0
         for key_hash in hashes:
-            if at >= plain_end or cursor.data[at : at + 16] != _pack_found(key_hash, offset, seconds):
+            if at >= plain_end or cursor.data[at : at + 16] != _pack_found(
+                key_hash, offset, seconds
+            ):
                 break
             at += ENTRY_SIZE
         else:
@@ -83,12 +89,17 @@ class IndexCheck:
             if 0 <= entry.offset < self._log_start:
                 self._cursor.advance()
                 continue
-            beyond = "beyond the end of the log" if entry.offset >= end else "where no message with keys begins"
+            beyond = (
+                "beyond the end of the log"
+                if entry.offset >= end
+                else "where no message with keys begins"
+            )
             self._wrong(entry, f"it points to offset {entry.offset}, {beyond}")
             self._cursor.advance()
 
     def _expect_slowly(self, offset: int, hashes: list[int], stored_ms: int, topic: str) -> None:
-        """The same with entries in any order or twice, as they are after some crashes of Apache's broker, and with wrong ones between."""
+        """The same with entries in any order or twice, as they are after some crashes of Apache's
+        broker, and with wrong ones between."""
         wanted = set(hashes)
         there = set()
         while (entry := self._cursor.peek()) is not None:
@@ -97,12 +108,19 @@ class IndexCheck:
                 self.matched += 1
                 self._judge_time(entry, stored_ms)
             elif entry.offset == offset:
-                self._wrong(entry, f"the message at offset {offset} has no key of hash {entry.key_hash}")
+                self._wrong(
+                    entry, f"the message at offset {offset} has no key of hash {entry.key_hash}"
+                )
             elif entry.offset < offset:
                 if not 0 <= entry.offset < self._log_start:
-                    self._wrong(entry, f"it points to offset {entry.offset}, where no message with keys begins")
+                    self._wrong(
+                        entry,
+                        f"it points to offset {entry.offset}, where no message with keys begins",
+                    )
             elif any(offset <= later.offset < entry.offset for later in self._cursor.next_ones()):
-                self._wrong(entry, f"it points to offset {entry.offset}, those after it to smaller ones")
+                self._wrong(
+                    entry, f"it points to offset {entry.offset}, those after it to smaller ones"
+                )
             else:
                 break
             self._cursor.advance()
@@ -112,7 +130,8 @@ class IndexCheck:
             self._missing(Finding("index_missing", what, topic=topic, offset=offset))
 
     def _missing(self, finding: Finding) -> None:
-        """Report it, unless it is one of the few last messages that a broker that runs, or was killed, had still to index."""
+        """Report it, unless it is one of the few last messages that a broker that runs, or was
+        killed, had still to index."""
         unindexed = self._unindexed
         if unindexed is None or self._cursor.peek() is not None:
             self._report(finding, self._message)
@@ -127,34 +146,55 @@ class IndexCheck:
         header = entry.header
         if entry.number == 1:  # RocketMQ: its seconds count from the begin time of the file before
             if header.begin_ms != stored_ms or header.begin_offset != entry.offset:
-                self._header_wrong(header, f"begins at offset {header.begin_offset}, {header.begin_ms} ms", entry, stored_ms)
+                self._header_wrong(
+                    header,
+                    f"begins at offset {header.begin_offset}, {header.begin_ms} ms",
+                    entry,
+                    stored_ms,
+                )
         elif entry.seconds != min(max((stored_ms - header.begin_ms) // 1000, 0), 0x7FFFFFFF):
-            self._wrong(entry, f"it is {entry.seconds} s after the file's begin; the message at offset {entry.offset} is not")
+            self._wrong(
+                entry,
+                f"it is {entry.seconds} s after the file's begin; the message at "
+                f"offset {entry.offset} is not",
+            )
         if self._growing or entry.number < header.count - 1:
             return
         if header.end_ms != stored_ms or header.end_offset != entry.offset:
-            self._header_wrong(header, f"ends at offset {header.end_offset}, {header.end_ms} ms", entry, stored_ms)
+            self._header_wrong(
+                header, f"ends at offset {header.end_offset}, {header.end_ms} ms", entry, stored_ms
+            )
 
-    def _header_wrong(self, header: IndexHeader, claim: str, entry: IndexEntry, stored_ms: int) -> None:
+    def _header_wrong(
+        self, header: IndexHeader, claim: str, entry: IndexEntry, stored_ms: int
+    ) -> None:
         text = f"its head says that it {claim}; that is offset {entry.offset}, {stored_ms} ms"
         self._report(Finding("index_header", text, self._name(header.path)), -1)
 
     def _unreadable(self, header: IndexHeader, error: OSError) -> None:
-        self._report(Finding("unreadable", error.strerror or str(error), self._name(header.path)), -1)
+        self._report(
+            Finding("unreadable", error.strerror or str(error), self._name(header.path)), -1
+        )
 
     def _wrong(self, entry: IndexEntry, what: str) -> None:
-        self._report(Finding("index_wrong", what, self._name(entry.header.path), index=entry.number), entry.number)
+        self._report(
+            Finding("index_wrong", what, self._name(entry.header.path), index=entry.number),
+            entry.number,
+        )
 
 
 class _Cursor:
     """A place in the entries of a row of index files, which are read piece by piece.
 
-    ``data`` is the piece, ``at`` the byte of the next entry in it. Entries before ``plain_end`` are neither a file's first nor its last:
-    those two are held against the file's head as well.
+    ``data`` is the piece, ``at`` the byte of the next entry in it. Entries before ``plain_end`` are
+    neither a file's first nor its last: those two are held against the file's head as well.
     """
 
     def __init__(
-        self, disk: ReadOnlyDisk, headers: Sequence[IndexHeader], on_unreadable: Callable[[IndexHeader, OSError], None]
+        self,
+        disk: ReadOnlyDisk,
+        headers: Sequence[IndexHeader],
+        on_unreadable: Callable[[IndexHeader, OSError], None],
     ) -> None:
         self._disk = disk
         self._on_unreadable = on_unreadable
@@ -172,7 +212,9 @@ class _Cursor:
         if at >= len(self.data):
             return None
         key_hash, offset, seconds, _ = ENTRY.unpack_from(self.data, at)
-        return IndexEntry(key_hash, offset, seconds, self._number + at // ENTRY_SIZE, self._headers[self._file])
+        return IndexEntry(
+            key_hash, offset, seconds, self._number + at // ENTRY_SIZE, self._headers[self._file]
+        )
 
     def next_ones(self) -> Iterator[IndexEntry]:
         """The few entries after the next."""
@@ -198,12 +240,18 @@ class _Cursor:
                     return
                 self._file += 1
                 header = self._headers[self._file]
-                number, self._last, self.begin_ms = 1, min(header.count, header.entries), header.begin_ms
+                number, self._last, self.begin_ms = (
+                    1,
+                    min(header.count, header.entries),
+                    header.begin_ms,
+                )
                 continue
             header = self._headers[self._file]
             with self._disk.open_file(header.path) as file:
                 try:
-                    self.data = file.read(header.entry_at(number), min(PIECE_SIZE, (self._last - number) * ENTRY_SIZE))
+                    self.data = file.read(
+                        header.entry_at(number), min(PIECE_SIZE, (self._last - number) * ENTRY_SIZE)
+                    )
                 except OSError as error:
                     self._on_unreadable(header, error)
             self.data = self.data[: len(self.data) - len(self.data) % ENTRY_SIZE]
@@ -214,5 +262,6 @@ class _Cursor:
 
     def _set_plain_end(self) -> None:
         first_of_file = self._number == 1 and self.at == 0
-        # one entry of the piece is always left to ``advance``, which fills the next piece; the file's last one is never plain
+        # one entry of the piece is always left to ``advance``, which fills the next piece; the
+        # file's last one is never plain
         self.plain_end = 0 if first_of_file else len(self.data) - ENTRY_SIZE

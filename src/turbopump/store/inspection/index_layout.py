@@ -1,7 +1,9 @@
-"""Index files one by one: their heads, how many slots they have, and whether every entry can be reached from its slot.
+"""Index files one by one: their heads, how many slots they have, and whether every entry can be
+reached from its slot.
 
-The rule: a file is judged by its own content; what its entries mean is ``index_check.py``'s. Sizes come from the files: the number of slots
-is the one that makes the newest entry the head of its own slot's chain. Memory: one slot table. Format: ``store/index_file.py``.
+The rule: a file is judged by its own content; what its entries mean is ``index_check.py``'s. Sizes
+come from the files: the number of slots is the one that makes the newest entry the head of its own
+slot's chain. Memory: one slot table. Format: ``store/index_file.py``.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ _SEARCH_SIZE: Final = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class IndexHeader:
-    """An index file and its head. ``slots`` 0: unknown. ``count`` is the number of the next entry (begins with 1)."""
+    """An index file and its head. ``slots`` 0: unknown. ``count`` is the number of the next entry
+    (begins with 1)."""
 
     path: Path
     size: int
@@ -57,7 +60,8 @@ class IndexHeader:
 
 
 def read_headers(disk: ReadOnlyDisk, paths: Sequence[Path]) -> list[IndexHeader]:
-    """The heads of index files, with their slots told from their content. Files too short to have a head are left out."""
+    """The heads of index files, with their slots told from their content. Files too short to have a
+    head are left out."""
     headers = []
     for path in paths:
         with disk.open_file(path) as file:
@@ -68,11 +72,14 @@ def read_headers(disk: ReadOnlyDisk, paths: Sequence[Path]) -> list[IndexHeader]
     for header, size in headers:
         if size not in known and (slots := slots_of(disk, header)):
             known[size] = slots
-    return [replace(header, slots=known.get(size) or _usual_slots(size)) for header, size in headers]
+    return [
+        replace(header, slots=known.get(size) or _usual_slots(size)) for header, size in headers
+    ]
 
 
 def slots_of(disk: ReadOnlyDisk, header: IndexHeader) -> int:
-    """How many slots a file has: as many as make its newest entry the head of its own slot's chain. 0: cannot be told."""
+    """How many slots a file has: as many as make its newest entry the head of its own slot's chain.
+    0: cannot be told."""
     newest = header.count - 1
     if newest < 1:
         return 0
@@ -90,7 +97,11 @@ def slots_of(disk: ReadOnlyDisk, header: IndexHeader) -> int:
 
 def _usual_slots(size: int) -> int:
     per_slot = SLOT_SIZE + _USUAL_ENTRIES_PER_SLOT * ENTRY_SIZE
-    return (size - HEADER_SIZE) // per_slot if size > HEADER_SIZE and (size - HEADER_SIZE) % per_slot == 0 else 0
+    return (
+        (size - HEADER_SIZE) // per_slot
+        if size > HEADER_SIZE and (size - HEADER_SIZE) % per_slot == 0
+        else 0
+    )
 
 
 def _fits(file: ReadOnlyFile, header: IndexHeader, slots: int) -> bool:
@@ -116,35 +127,55 @@ def _occurrences(file: ReadOnlyFile, pattern: bytes) -> Iterator[int]:
         at += _SEARCH_SIZE
 
 
-def check_chains(disk: ReadOnlyDisk, header: IndexHeader, *, growing: bool = False) -> Iterator[tuple[str, int | None, str]]:
-    """Faults of one file in itself: (kind, entry number, what). ``growing``: entries may have been added since the head was read, so the
-    slots are not judged. About 0.3 µs an entry."""
+def check_chains(
+    disk: ReadOnlyDisk, header: IndexHeader, *, growing: bool = False
+) -> Iterator[tuple[str, int | None, str]]:
+    """Faults of one file in itself: (kind, entry number, what). ``growing``: entries may have been
+    added since the head was read, so the slots are not judged. About 0.3 µs an entry."""
     if not 1 <= header.count <= header.entries:
-        yield "index_header", None, f"its head says {header.count - 1} entries; there is room for {header.entries - 1}"
+        yield (
+            "index_header",
+            None,
+            (f"its head says {header.count - 1} entries; there is room for {header.entries - 1}"),
+        )
         return
     heads = array("i", bytes(header.slots * SLOT_SIZE))
     used, number, slots = 0, 1, header.slots
     with disk.open_file(header.path) as file:
         while number < header.count:
-            data = file.read(header.entry_at(number), min(PIECE_SIZE, (header.count - number) * ENTRY_SIZE))
+            data = file.read(
+                header.entry_at(number), min(PIECE_SIZE, (header.count - number) * ENTRY_SIZE)
+            )
             if not data:
                 return  # it became shorter since its head was read
             for key_hash, _, _, previous in ENTRY.iter_unpack(data):
                 slot = key_hash % slots
                 head = heads[slot]
                 if previous != head:
-                    yield "index_chain", number, f"its previous entry is {previous}; it should be {head}"
+                    yield (
+                        "index_chain",
+                        number,
+                        (f"its previous entry is {previous}; it should be {head}"),
+                    )
                 used += head == 0
                 heads[slot] = number
                 number += 1
         if growing:
             return
         if header.slots_used != used:
-            yield "index_header", None, f"its head says {header.slots_used} slots in use; there are {used}"
+            yield (
+                "index_header",
+                None,
+                (f"its head says {header.slots_used} slots in use; there are {used}"),
+            )
         stored = array("i", file.read(HEADER_SIZE, slots * SLOT_SIZE))
     if sys.byteorder == "little":
         stored.byteswap()
     if stored != heads:
         for slot, (is_now, should_be) in enumerate(zip(stored, heads, strict=True)):
             if is_now != should_be and not (should_be == 0 and not 0 < is_now < header.count):
-                yield "index_chain", should_be or None, f"slot {slot} begins with entry {is_now}; it should be {should_be}"
+                yield (
+                    "index_chain",
+                    should_be or None,
+                    (f"slot {slot} begins with entry {is_now}; it should be {should_be}"),
+                )

@@ -1,7 +1,8 @@
 """Reading the log from one end to the other, past whatever is damaged.
 
-The rule: what is good is decided by ``codec.entry_fault`` alone, entry by entry, in order; behind a bad place the walk goes on at the next
-good entry, wherever it lies, and if none follows the log ends there. Memory: one piece of ``READ_SIZE``. It must not know queues.
+The rule: what is good is decided by ``codec.entry_fault`` alone, entry by entry, in order; behind a
+bad place the walk goes on at the next good entry, wherever it lies, and if none follows the log
+ends there. Memory: one piece of ``READ_SIZE``. It must not know queues.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _ZEROS: Final = bytes(READ_SIZE)
 
 
 class BadRange(NamedTuple):
-    """Bytes ``start`` to ``end`` of the log hold no good entry. ``tail``: and none follows. ``unread``: the system could not read them."""
+    """Bytes ``start`` to ``end`` of the log hold no good entry. ``tail``: and none follows.
+    ``unread``: the system could not read them."""
 
     start: int
     end: int
@@ -38,7 +40,8 @@ class BadRange(NamedTuple):
 
 
 class LogWalk:
-    """A walk over ``segments``. ``on_bad`` hears of every bad range, ``on_progress`` how many bytes of segments are done.
+    """A walk over ``segments``. ``on_bad`` hears of every bad range, ``on_progress`` how many bytes
+    of segments are done.
 
     ``requires_crc``: whether the entry at an offset must have a whole-entry CRC; None: none must.
     """
@@ -62,7 +65,8 @@ class LogWalk:
         self._unread_end = 0
 
     def entries(self, start: int = 0, end: int = 1 << 62) -> Iterator[tuple[int, bytes]]:
-        """(offset, entry) of every good entry that begins in ``start`` … ``end``. Raises OSError if a segment cannot be opened."""
+        """(offset, entry) of every good entry that begins in ``start`` … ``end``. Raises OSError if
+        a segment cannot be opened."""
         self.end = max(self.end, start)
         number = 0
         while number < len(self._segments):
@@ -73,7 +77,9 @@ class LogWalk:
             if segment.start >= end:
                 return
             with self._disk.open_file(segment.path) as file:
-                follows = yield from self._segment_entries(number, file, max(start, segment.start), end)
+                follows = yield from self._segment_entries(
+                    number, file, max(start, segment.start), end
+                )
             if follows is None:
                 return
             start = follows
@@ -81,10 +87,15 @@ class LogWalk:
     def _segment_entries(
         self, number: int, file: ReadOnlyFile, start: int, end: int
     ) -> Generator[tuple[int, bytes], None, int | None]:
-        """The entries of one segment from ``start`` on; returns where to go on, None at the end of the log."""
+        """The entries of one segment from ``start`` on; returns where to go on, None at the end of
+        the log."""
         segment = self._segments[number]
         requires_crc = self._requires_crc
-        base, limit, blank = segment.start, min(segment.size, file.size), self._blank_size_min(segment)
+        base, limit, blank = (
+            segment.start,
+            min(segment.size, file.size),
+            self._blank_size_min(segment),
+        )
         at, piece_at, piece = start - base, start - base, b""
         while base + at < end:
             left = limit - at
@@ -98,11 +109,20 @@ class LogWalk:
                 size, magic = _LOOK.unpack_from(piece, look)
                 if magic in _MAGICS and FIXED_SIZE <= size <= left - blank:
                     if look + size > len(piece):
-                        piece_at, piece, look = at, self._read(file, segment, at, max(READ_SIZE, size)), 0
+                        piece_at, piece, look = (
+                            at,
+                            self._read(file, segment, at, max(READ_SIZE, size)),
+                            0,
+                        )
                         self._on_progress(base + at)
                     entry = piece[look : look + size]
                     fault = entry_fault(entry, base + at)
-                    if requires_crc and fault is None and entry[-20:-11] != _CRC_NAME and requires_crc(base + at):
+                    if (
+                        requires_crc
+                        and fault is None
+                        and entry[-20:-11] != _CRC_NAME
+                        and requires_crc(base + at)
+                    ):
                         fault = entry_fault(entry, base + at, crc_required=True)
                     if fault is None:
                         self.end = base + at + size
@@ -123,7 +143,8 @@ class LogWalk:
         return None
 
     def _blank_size_min(self, segment: StoreFile) -> int:
-        """What must follow every entry of a segment; nothing in a last one that lost its end, which recovery makes longer again."""
+        """What must follow every entry of a segment; nothing in a last one that lost its end, which
+        recovery makes longer again."""
         cut_short = segment is self._segments[-1] and segment.size < self._segments[0].size
         return 0 if cut_short else BLANK_SIZE_MIN
 
@@ -138,7 +159,8 @@ class LogWalk:
         return good
 
     def _next_good(self, number: int, offset: int) -> tuple[int | None, int | None]:
-        """(the first good entry at or after ``offset``, the last byte from there on that is not zero if there is none)."""
+        """(the first good entry at or after ``offset``, the last byte from there on that is not
+        zero if there is none)."""
         last = None
         for segment in self._segments[number:]:
             with self._disk.open_file(segment.path) as file:
@@ -154,10 +176,13 @@ class LogWalk:
                         last = segment.start + at + len(piece.rstrip(b"\0")) - 1
                     if at + len(piece) >= segment.size:
                         break
-                    at = file.data_from(at + max(len(piece) - 8, 1))  # a magic may lie across two pieces
+                    # a magic may lie across two pieces
+                    at = file.data_from(at + max(len(piece) - 8, 1))
         return None, last
 
-    def _good_in(self, file: ReadOnlyFile, segment: StoreFile, piece: bytes, piece_at: int, lowest: int) -> int | None:
+    def _good_in(
+        self, file: ReadOnlyFile, segment: StoreFile, piece: bytes, piece_at: int, lowest: int
+    ) -> int | None:
         start = 0
         while (found := piece.find(_MAGIC_START, start)) >= 0:
             start = found + 1
@@ -176,8 +201,11 @@ class LogWalk:
                 return at
         return None
 
-    def _read(self, file: ReadOnlyFile, segment: StoreFile, at: int, size: int, *, quiet: bool = False) -> bytes:
-        """Bytes of a segment; those that the system cannot read count as zero, and are reported unless ``quiet``."""
+    def _read(
+        self, file: ReadOnlyFile, segment: StoreFile, at: int, size: int, *, quiet: bool = False
+    ) -> bytes:
+        """Bytes of a segment; those that the system cannot read count as zero, and are reported
+        unless ``quiet``."""
         try:
             return file.read(at, size)
         except OSError:
@@ -193,7 +221,9 @@ class LogWalk:
                 if not quiet and segment.start + at >= self._unread_end:
                     self._unread_end = segment.start + piece_end
                     fault = error.strerror or str(error)
-                    self._on_bad(BadRange(segment.start + at, self._unread_end, fault, segment, unread=True))
+                    self._on_bad(
+                        BadRange(segment.start + at, self._unread_end, fault, segment, unread=True)
+                    )
             at = piece_end
         return b"".join(parts)
 

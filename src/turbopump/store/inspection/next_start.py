@@ -1,7 +1,8 @@
-"""What the next start will do to the queues: what it knows of their ends, from where on it reads the log (``recovery.py``), and what it
-compares where it knows nothing (``queue_comparison.py``).
+"""What the next start will do to the queues: what it knows of their ends, from where on it reads
+the log (``recovery.py``), and what it compares where it knows nothing (``queue_comparison.py``).
 
-Its one rule: nothing is promised that ``Recovery`` does not do. It must not know how units are checked.
+Its one rule: nothing is promised that ``Recovery`` does not do. It must not know how units are
+checked.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ _SAFE_OFFSET_AT: Final = CHECKPOINT_SIZE - 24
 
 
 def known_ends(disk: ReadOnlyDisk, paths: StorePaths, *, running: bool) -> KnownEnds:
-    """What Turbopump noted of its queues; nothing, if another broker has had the store since, or nothing can be read."""
+    """What Turbopump noted of its queues; nothing, if another broker has had the store since, or
+    nothing can be read."""
     # our own lock file must not be opened: closing it would release the lock
     if not running and (disk.read_file(paths.lock) or b"").startswith(APACHE_LOCK_MARK):
         return KnownEnds()
@@ -63,13 +65,16 @@ def reads_from(disk: ReadOnlyDisk, store: StoreFiles) -> int:
 
 
 def files_have_all_written_again(disk: ReadOnlyDisk, store: StoreFiles, *, ours: bool) -> bool:
-    """Whether the next start writes all queues again for the files there are, where a kill was the end and nothing is noted of the queues:
-    a file is missing between others of a queue, or the first of one in a log that has its front, or an index file that our run (``ours``)
-    had. Only what is certain: whether it will index messages, its settings say."""
+    """Whether the next start writes all queues again for the files there are, where a kill was the
+    end and nothing is noted of the queues: a file is missing between others of a queue, or the
+    first of one in a log that has its front, or an index file that our run (``ours``) had. Only
+    what is certain: whether it will index messages, its settings say."""
     queues = [*store.queues.values(), *store.batch_queues.values()]
     if any(one.end != other.start for queue in queues for one, other in pairwise(queue.files)):
         return True
-    if store.log_start == 0 and any(queue.files[0].start for queue in store.queues.values() if queue.files):
+    if store.log_start == 0 and any(
+        queue.files[0].start for queue in store.queues.values() if queue.files
+    ):
         return True
     names = index_names(disk, store.paths) if ours else None
     return names is not None and not names <= {path.name for path in store.indexes}
@@ -109,13 +114,16 @@ def first_unit_at(queue: QueueCheck | BatchQueueCheck | None) -> int:
         return 0
     if queue.begins_at is None:
         queue.begins_at, size, _ = UNIT.unpack_from(queue.units.read(0) or bytes(UNIT.size))
-        if not 0 < size < NO_MESSAGE_SIZE or (isinstance(queue, BatchQueueCheck) and queue.begin(0)):
+        if not 0 < size < NO_MESSAGE_SIZE or (
+            isinstance(queue, BatchQueueCheck) and queue.begin(0)
+        ):
             queue.begins_at = 0
     return queue.begins_at
 
 
 def last_unit_at(queue: QueueCheck | BatchQueueCheck | None, log_end: int) -> int | None:
-    """Where the last unit of a queue points that recovery will not cut; None if it has never had one, as far as its files tell."""
+    """Where the last unit of a queue points that recovery will not cut; None if it has never had
+    one, as far as its files tell."""
     if queue is None or not queue.units.max_index:
         return None
     for index in range(queue.units.max_index - 1, queue.units.min_index - 1, -1):

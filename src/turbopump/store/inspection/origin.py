@@ -1,5 +1,5 @@
-"""What Turbopump noted of a store (``store/provenance.py``): which entries must carry a whole-entry CRC, which index files there
-were, and where the log lies."""
+"""What Turbopump noted of a store (``store/provenance.py``): which entries must carry a whole-entry
+CRC, which index files there were, and where the log lies."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from turbopump.store.inspection.tables import RunState
 
 
-def crc_rule(disk: ReadOnlyDisk, paths: StorePaths, state: RunState) -> Callable[[int], bool] | None:
-    """Whether the entry at an offset of the log was written with a CRC, so that its absence is damage. None: none is known to be ours."""
+def crc_rule(
+    disk: ReadOnlyDisk, paths: StorePaths, state: RunState
+) -> Callable[[int], bool] | None:
+    """Whether the entry at an offset of the log was written with a CRC, so that its absence is
+    damage. None: none is known to be ours."""
     if disk.file_size(paths.provenance) is None:
         return None
     provenance = Provenance(cast(Disk, disk), paths.provenance)  # ``load`` only reads
@@ -33,6 +36,7 @@ def index_names(disk: ReadOnlyDisk, paths: StorePaths) -> set[str] | None:
 
 
 def noted_roots(disk: ReadOnlyDisk, paths: StorePaths) -> dict[Path, int]:
-    """The directories of the log when that was last noted, each with the offset of its newest segment."""
+    """The directories of the log when that was last noted, each with the offset of its newest
+    segment."""
     roots = Provenance(cast(Disk, disk), paths.provenance).read_roots()
     return {Path(root): start for root, start in roots.items()}

@@ -1,8 +1,9 @@
 """One queue against the log: the units its files hold, and which of them the log's entries claimed.
 
-The walk over the log says of every entry which unit it should have; ``claim`` compares. What no entry claimed in the end is judged by
-itself (``unclaimed``). Both directions need one pass over the log. Memory: one window of units, and the runs of indexes judged so far
-(one run for a queue without faults). It must not know how entries are found.
+The walk over the log says of every entry which unit it should have; ``claim`` compares. What no
+entry claimed in the end is judged by itself (``unclaimed``). Both directions need one pass over the
+log. Memory: one window of units, and the runs of indexes judged so far (one run for a queue without
+faults). It must not know how entries are found.
 """
 
 from __future__ import annotations
@@ -22,10 +23,17 @@ _pack = UNIT.pack
 
 
 class QueueUnits:
-    """The units of a queue, read window by window. ``max_index`` is one past the last unit that is not zero. ``unit_size`` in bytes: those
-    of batch queues begin as others do, and indexes are numbers of units there."""
+    """The units of a queue, read window by window. ``max_index`` is one past the last unit that is
+    not zero. ``unit_size`` in bytes: those of batch queues begin as others do, and indexes are
+    numbers of units there."""
 
-    def __init__(self, disk: ReadOnlyDisk, queue: QueueFiles, window_units: int = 4096, unit_size: int = UNIT_SIZE) -> None:
+    def __init__(
+        self,
+        disk: ReadOnlyDisk,
+        queue: QueueFiles,
+        window_units: int = 4096,
+        unit_size: int = UNIT_SIZE,
+    ) -> None:
         self._disk = disk
         self._files = queue.files
         self._unit_size = unit_size
@@ -46,7 +54,8 @@ class QueueUnits:
         return self.window[at : at + self._unit_size]
 
     def first_at(self, log_start: int) -> int:
-        """The index of the first unit whose message is at or after ``log_start``: the queue's smallest offset (binary search)."""
+        """The index of the first unit whose message is at or after ``log_start``: the queue's
+        smallest offset (binary search)."""
         low, high = self.min_index, self.max_index
         while low < high:
             middle = (low + high) // 2
@@ -64,7 +73,9 @@ class QueueUnits:
         for file in self._files:
             if file.start <= position < file.end:
                 with self._disk.open_file(file.path) as opened:
-                    data = self._try(opened, position - file.start, min(self._window_size, file.end - position))
+                    data = self._try(
+                        opened, position - file.start, min(self._window_size, file.end - position)
+                    )
                 count = len(data) // self._unit_size
                 self.window, self._end = data[: count * self._unit_size], index + count
                 return
@@ -127,7 +138,8 @@ class IndexRuns:
 
 
 class QueueCheck:
-    """A queue under check. ``end`` is its max index when the check began: what comes later is not judged."""
+    """A queue under check. ``end`` is its max index when the check began: what comes later is not
+    judged."""
 
     __slots__ = ("_delayed", "begins_at", "end", "matched", "queue_id", "runs", "topic", "units")
 
@@ -142,15 +154,20 @@ class QueueCheck:
         """Where its first unit points, once somebody has asked (``next_start.first_unit_at``)."""
         self.runs = IndexRuns()
 
-    def claim(self, index: int, offset: int, size: int, tags: int, stored_ms: int = 0) -> str | None:
-        """An entry of the log says that this is its unit: what is wrong with it, or None. Empty text: there is no unit.
+    def claim(
+        self, index: int, offset: int, size: int, tags: int, stored_ms: int = 0
+    ) -> str | None:
+        """An entry of the log says that this is its unit: what is wrong with it, or None. Empty
+        text: there is no unit.
 
-        A unit of the schedule topic holds the time of delivery: some delay after ``stored_ms``, and every delay is a number of seconds.
+        A unit of the schedule topic holds the time of delivery: some delay after ``stored_ms``, and
+        every delay is a number of seconds.
         """
         units, runs = self.units, self.runs
         at = (index - units.first) * UNIT_SIZE
         unit = units.window[at : at + UNIT_SIZE] if at >= 0 else b""
-        if not unit:  # not in the window (or nowhere): nearly never, and a call saved every other time
+        # not in the window (or nowhere): nearly never, and a call saved every other time
+        if not unit:
             unit = units.read(index)
         if index == runs.next:
             runs.next += 1
@@ -169,9 +186,15 @@ class QueueCheck:
                 self.matched += 1
                 return None
             if self._delayed:
-                return f"its time of delivery is {found_tags}, which is no delay level after {stored_ms}, when the message was stored"
+                return (
+                    f"its time of delivery is {found_tags}, which is no delay level after "
+                    f"{stored_ms}, when the message was stored"
+                )
             return f"its tagsCode is {found_tags}, the message's {tags}"
-        return f"it holds offset {found_offset} size {found_size}; the message is at offset {offset} size {size}"
+        return (
+            f"it holds offset {found_offset} size {found_size}; the message is at offset "
+            f"{offset} size {size}"
+        )
 
     def unclaimed(self) -> Iterator[range]:
         """The units below ``end`` that no entry of the log claimed."""

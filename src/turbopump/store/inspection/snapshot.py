@@ -1,7 +1,8 @@
 """What a store consisted of when its check began.
 
-Its one rule: beside a running broker ``end`` is taken before the files are listed, so that the files have everything before it.
-It must not judge anything but what listing and opening the files show.
+Its one rule: beside a running broker ``end`` is taken before the files are listed, so that the
+files have everything before it. It must not judge anything but what listing and opening the files
+show.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _NO_END: Final = 1 << 62
 
 @dataclass(slots=True)
 class Snapshot:
-    """``end``: beside a running broker, the end of the newest message that a queue has; what lies behind it is not judged."""
+    """``end``: beside a running broker, the end of the newest message that a queue has; what lies
+    behind it is not judged."""
 
     state: RunState
     store: StoreFiles
@@ -51,14 +53,25 @@ class Snapshot:
         return self.queues.get(key) or self.batch_queues.get(key)
 
     def segment_at(self, offset: int) -> StoreFile | None:
-        return next((segment for segment in self.store.segments if segment.start <= offset < segment.end), None)
+        return next(
+            (segment for segment in self.store.segments if segment.start <= offset < segment.end),
+            None,
+        )
 
 
-def take_snapshot(disk: ReadOnlyDisk, paths: StorePaths, log_roots: Sequence[Path], findings: Findings) -> Snapshot:
-    """What is wrong with the listing itself goes to ``findings``. Raises StoreError for a directory that is no store."""
+def take_snapshot(
+    disk: ReadOnlyDisk, paths: StorePaths, log_roots: Sequence[Path], findings: Findings
+) -> Snapshot:
+    """What is wrong with the listing itself goes to ``findings``. Raises StoreError for a directory
+    that is no store."""
     state = read_run_state(disk, paths, findings)
-    end = _dispatched(disk, list_store(disk, paths, Findings(), log_roots)) if state.running else _NO_END
-    now = Snapshot(state, list_store(disk, paths, findings, log_roots), end)  # listed anew: it has all before ``end``
+    end = (
+        _dispatched(disk, list_store(disk, paths, Findings(), log_roots))
+        if state.running
+        else _NO_END
+    )
+    # listed anew: it has all before ``end``
+    now = Snapshot(state, list_store(disk, paths, findings, log_roots), end)
     window = min(max(WINDOWS_SIZE // 20 // max(len(now.store.queues), 1), 64), 4096)
     for key, files in now.store.queues.items():
         now.queues[key] = QueueCheck(*key, QueueUnits(disk, files, window))
@@ -69,7 +82,8 @@ def take_snapshot(disk: ReadOnlyDisk, paths: StorePaths, log_roots: Sequence[Pat
 
 
 def _dispatched(disk: ReadOnlyDisk, store: StoreFiles) -> int:
-    """The end of the newest message that any queue has: everything before it has been dispatched."""
+    """The end of the newest message that any queue has: everything before it has been
+    dispatched."""
     newest = store.log_start
     rows = [
         *((files, UNIT_SIZE) for files in store.queues.values()),

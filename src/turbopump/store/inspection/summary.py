@@ -1,7 +1,8 @@
 """What there is in a store, without reading all of it: files, sizes, ends, counts.
 
-The rule: cheap. Of the log only the first message of each segment and what lies behind the newest message of any queue are read. Nothing is
-judged here but what cannot be read; that is ``verification.py``'s.
+The rule: cheap. Of the log only the first message of each segment and what lies behind the newest
+message of any queue are read. Nothing is judged here but what cannot be read; that is
+``verification.py``'s.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from turbopump.store.read_only_disk import ReadOnlyDisk
 
 
 class SegmentSummary(NamedTuple):
-    """A segment; ``first_stored_ms`` is the store time of its first message, None if it has none."""
+    """A segment; ``first_stored_ms`` is the store time of its first message, None if it has
+    none."""
 
     file: str
     start: int
@@ -42,7 +44,8 @@ class SegmentSummary(NamedTuple):
 
 
 class QueueSummary(NamedTuple):
-    """A queue: ``min_index`` and ``max_index`` are the offsets that clients see, units that point below the log's start left out."""
+    """A queue: ``min_index`` and ``max_index`` are the offsets that clients see, units that point
+    below the log's start left out."""
 
     topic: str
     queue_id: int
@@ -53,7 +56,8 @@ class QueueSummary(NamedTuple):
 
 @dataclass(slots=True)
 class StoreSummary:
-    """What ``inspect_store`` found. ``log_end``: behind the last good message; ``log_size``: bytes from the log's start to there."""
+    """What ``inspect_store`` found. ``log_end``: behind the last good message; ``log_size``: bytes
+    from the log's start to there."""
 
     root: Path
     segments: list[SegmentSummary]
@@ -74,7 +78,11 @@ class StoreSummary:
             "running": self.state.running,
             "lock_pid": self.state.lock.pid,
             "abort": self.state.abort,
-            "log": {"start": self.log_start, "end": self.log_end, "segments": [one._asdict() for one in self.segments]},
+            "log": {
+                "start": self.log_start,
+                "end": self.log_end,
+                "segments": [one._asdict() for one in self.segments],
+            },
             "queues": [one._asdict() for one in self.queues],
             "indexes": [
                 {
@@ -93,15 +101,23 @@ class StoreSummary:
             "checkpoint": {name: getattr(checkpoint, name) for name in checkpoint.__slots__}
             if checkpoint is not None
             else None,
-            "tables": [{"file": table.path.name, "size": table.size, "entries": table.entries} for table in self.tables],
+            "tables": [
+                {"file": table.path.name, "size": table.size, "entries": table.entries}
+                for table in self.tables
+            ],
             "findings": [finding.as_json() for finding in self.findings.kept],
         }
 
 
 def inspect_store(
-    paths: StorePaths, *, read_table: ReadTable, log_roots: Sequence[Path] = (), disk: ReadOnlyDisk | None = None
+    paths: StorePaths,
+    *,
+    read_table: ReadTable,
+    log_roots: Sequence[Path] = (),
+    disk: ReadOnlyDisk | None = None,
 ) -> StoreSummary:
-    """Look at the store at ``paths``. Raises StoreError for a directory that is no store, OSError for one that cannot be read."""
+    """Look at the store at ``paths``. Raises StoreError for a directory that is no store, OSError
+    for one that cannot be read."""
     disk = disk or ReadOnlyDisk()
     findings = Findings()
     state = read_run_state(disk, paths, findings)
@@ -109,7 +125,12 @@ def inspect_store(
     newest, queues = _queues(disk, store)
     return StoreSummary(
         paths.root,
-        [SegmentSummary(store.relative(one.path), one.start, one.size, _first_stored_ms(disk, one)) for one in store.segments],
+        [
+            SegmentSummary(
+                store.relative(one.path), one.start, one.size, _first_stored_ms(disk, one)
+            )
+            for one in store.segments
+        ],
         store.log_start,
         _log_end(disk, store, newest, findings, running=state.running),
         queues,
@@ -132,13 +153,23 @@ def _queues(disk: ReadOnlyDisk, store: StoreFiles) -> tuple[int, list[QueueSumma
             offset, size, _ = UNIT.unpack(last)
             if size != NO_MESSAGE_SIZE:
                 newest = max(newest, offset)
-        queues.append(QueueSummary(files.topic, files.queue_id, first, units.max_index, len(files.files)))
+        queues.append(
+            QueueSummary(files.topic, files.queue_id, first, units.max_index, len(files.files))
+        )
     for files in store.batch_queues.values():
         check = BatchQueueCheck(disk, files, window_units=64)
         unit = check.unit_at(check.units.max_index - 1)
         if unit is not None and unit.size != NO_MESSAGE_SIZE:
             newest = max(newest, unit.offset)
-        queues.append(QueueSummary(files.topic, files.queue_id, check.begin(store.log_start), check.end, len(files.files)))
+        queues.append(
+            QueueSummary(
+                files.topic,
+                files.queue_id,
+                check.begin(store.log_start),
+                check.end,
+                len(files.files),
+            )
+        )
     return newest, queues
 
 
@@ -147,8 +178,11 @@ def _first_stored_ms(disk: ReadOnlyDisk, segment: StoreFile) -> int | None:
     return entry_stored_ms(entry[1]) if entry is not None else None
 
 
-def _log_end(disk: ReadOnlyDisk, store: StoreFiles, newest: int, findings: Findings, *, running: bool) -> int:
-    """Walk from the newest message of any queue; if that is not where it should be, from the newest segment that begins with one."""
+def _log_end(
+    disk: ReadOnlyDisk, store: StoreFiles, newest: int, findings: Findings, *, running: bool
+) -> int:
+    """Walk from the newest message of any queue; if that is not where it should be, from the newest
+    segment that begins with one."""
     if next(LogWalk(disk, store.segments).entries(newest, newest + 1), None) is None:
         begun = [one for one in store.segments if _first_stored_ms(disk, one) is not None]
         newest = begun[-1].start if begun else store.log_start
@@ -157,7 +191,9 @@ def _log_end(disk: ReadOnlyDisk, store: StoreFiles, newest: int, findings: Findi
         if found.tail and running:
             return  # an entry that is being written
         kind = "unreadable" if found.unread else "log_torn_tail" if found.tail else "log_damaged"
-        findings.add(Finding(kind, found.fault, store.relative(found.segment.path), found.start, found.end))
+        findings.add(
+            Finding(kind, found.fault, store.relative(found.segment.path), found.start, found.end)
+        )
 
     walk = LogWalk(disk, store.segments, on_bad=bad)
     for _ in walk.entries(newest):

@@ -1,7 +1,8 @@
 """The small files of a store: checkpoint, abort, lock, JSON tables.
 
-The rule: read, judge, never repair. What a table's text means in detail is its owner's; here it must be readable, and is counted. The
-reader of the text is given from outside, since the store does not know the protocol's JSON dialect.
+The rule: read, judge, never repair. What a table's text means in detail is its owner's; here it
+must be readable, and is counted. The reader of the text is given from outside, since the store does
+not know the protocol's JSON dialect.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from turbopump.store.provenance import ABORT_MARK, APACHE_LOCK_MARK, LOCK_MARK, 
 from turbopump.store.read_only_disk import LockState, ReadOnlyDisk
 
 ReadTable = Callable[[bytes], Any]
-"""Text of a table → dicts, lists and plain values. Raises ValueError or a TurbopumpError for text that makes no sense."""
+"""Text of a table → dicts, lists and plain values. Raises ValueError or a TurbopumpError for text
+that makes no sense."""
 
 _CHECKPOINT: Final = struct.Struct(">qqqqq")
 _MAIN_MEMBERS: Final = {
@@ -54,8 +56,9 @@ class CheckpointFields:
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """Who has the store, and how the last run ended. ``abort``: there is an abort file; ``unfinished``: the last run did not stop cleanly,
-    by that file or by what Turbopump noted; ``ours``: and it was Turbopump's."""
+    """Who has the store, and how the last run ended. ``abort``: there is an abort file;
+    ``unfinished``: the last run did not stop cleanly, by that file or by what Turbopump noted;
+    ``ours``: and it was Turbopump's."""
 
     abort: bool
     ours: bool
@@ -88,39 +91,70 @@ def read_run_state(disk: ReadOnlyDisk, paths: StorePaths, findings: Findings) ->
     # our own is not asked about: closing the lock file here would release it
     lock = LockState(True, os.getpid()) if our_own else disk.lock_state(paths.lock)
     found = LOCK_MARK if our_own else disk.read_file(paths.lock) or b""
-    noted = not found.startswith(APACHE_LOCK_MARK) and Provenance(cast(Disk, disk), paths.provenance).unfinished()
+    noted = (
+        not found.startswith(APACHE_LOCK_MARK)
+        and Provenance(cast(Disk, disk), paths.provenance).unfinished()
+    )
     # the same as the next start asks: ``MessageStore.open``
-    ours = noted if abort is None else our_own or (abort.endswith(ABORT_MARK) and found == LOCK_MARK)
+    ours = (
+        noted if abort is None else our_own or (abort.endswith(ABORT_MARK) and found == LOCK_MARK)
+    )
     state = RunState(abort is not None, ours, lock, abort is not None or noted)
     if state.running:
         by = f"process {lock.pid} holds it" if lock.pid is not None else "its lock is held"
         findings.add(Finding("running", f"a broker has the store open, {by}", "lock"))
     elif state.crashed:
         file = "abort" if state.abort else paths.provenance.name
-        findings.add(Finding("unclean_stop", "the last broker was killed or lost its power; the next one recovers", file))
+        findings.add(
+            Finding(
+                "unclean_stop",
+                "the last broker was killed or lost its power; the next one recovers",
+                file,
+            )
+        )
     return state
 
 
-def read_checkpoint(disk: ReadOnlyDisk, paths: StorePaths, findings: Findings) -> CheckpointFields | None:
+def read_checkpoint(
+    disk: ReadOnlyDisk, paths: StorePaths, findings: Findings
+) -> CheckpointFields | None:
     """The checkpoint's fields; None if there is none, or none that can be read."""
     data = disk.read_file(paths.checkpoint)
     if data is None:
         return None
     if len(data) != CHECKPOINT_SIZE:
-        findings.add(Finding("checkpoint", f"it has {len(data)} bytes; a checkpoint has {CHECKPOINT_SIZE}", "checkpoint"))
+        findings.add(
+            Finding(
+                "checkpoint",
+                f"it has {len(data)} bytes; a checkpoint has {CHECKPOINT_SIZE}",
+                "checkpoint",
+            )
+        )
     if len(data) < _CHECKPOINT.size:
         return None
     fields = CheckpointFields(*_CHECKPOINT.unpack_from(data))
     for name in ("log_timestamp", "queues_timestamp", "index_timestamp"):
         if not 0 <= getattr(fields, name) < 1 << 43:  # the year 2248
-            findings.add(Finding("checkpoint", f"its {name} {getattr(fields, name)} is no time in ms", "checkpoint"))
+            findings.add(
+                Finding(
+                    "checkpoint",
+                    f"its {name} {getattr(fields, name)} is no time in ms",
+                    "checkpoint",
+                )
+            )
     for name in ("master_flushed_offset", "confirmed_offset"):
         if getattr(fields, name) < -1:
-            findings.add(Finding("checkpoint", f"its {name} {getattr(fields, name)} is no offset", "checkpoint"))
+            findings.add(
+                Finding(
+                    "checkpoint", f"its {name} {getattr(fields, name)} is no offset", "checkpoint"
+                )
+            )
     return fields
 
 
-def judge_checkpoint(fields: CheckpointFields, newest_ms: int, log_end: int, findings: Findings) -> None:
+def judge_checkpoint(
+    fields: CheckpointFields, newest_ms: int, log_end: int, findings: Findings
+) -> None:
     """Compare with the log's newest message and its end."""
     for name in ("log_timestamp", "queues_timestamp"):
         value = getattr(fields, name)
@@ -133,7 +167,9 @@ def judge_checkpoint(fields: CheckpointFields, newest_ms: int, log_end: int, fin
             findings.add(Finding("checkpoint_ahead", text, "checkpoint"))
 
 
-def read_tables(disk: ReadOnlyDisk, store: StoreFiles, read: ReadTable, findings: Findings) -> list[TableFile]:
+def read_tables(
+    disk: ReadOnlyDisk, store: StoreFiles, read: ReadTable, findings: Findings
+) -> list[TableFile]:
     """Every JSON table below ``config``."""
     tables = []
     for path in store.tables:
@@ -152,7 +188,9 @@ def read_tables(disk: ReadOnlyDisk, store: StoreFiles, read: ReadTable, findings
     return tables
 
 
-def judge_offsets(table: TableFile, ends: Mapping[tuple[str, int], int], findings: Findings) -> None:
+def judge_offsets(
+    table: TableFile, ends: Mapping[tuple[str, int], int], findings: Findings
+) -> None:
     """Compare the offsets of ``consumerOffset`` with the ends of the queues."""
     offsets = table.content.get("offsetTable") if isinstance(table.content, dict) else None
     for name, queues in (offsets or {}).items():
@@ -177,4 +215,8 @@ def _count(name: str, content: Any) -> int:
     if member is not None:
         main = content.get(member)
         return len(main) if isinstance(main, dict | list) else 0
-    return sum(len(value) for key, value in content.items() if key != "dataVersion" and isinstance(value, dict))
+    return sum(
+        len(value)
+        for key, value in content.items()
+        if key != "dataVersion" and isinstance(value, dict)
+    )

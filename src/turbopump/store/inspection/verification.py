@@ -1,8 +1,10 @@
 """Checking a whole store: every message, and whether queues, indexes and tables agree with the log.
 
-One pass over the log, in order: each entry is checked (``LogWalk``), claims its unit (``QueueCheck``) and its index entries
-(``IndexCheck``). Then what nobody claimed is judged by itself. Beside a running broker only what was dispatched before the start is judged.
-The rule: everything found is a finding, nothing is an exception but a directory that cannot be read. Nothing is changed.
+One pass over the log, in order: each entry is checked (``LogWalk``), claims its unit
+(``QueueCheck``) and its index entries (``IndexCheck``). Then what nobody claimed is judged by
+itself. Beside a running broker only what was dispatched before the start is judged. The rule:
+everything found is a finding, nothing is an exception but a directory that cannot be read. Nothing
+is changed.
 """
 
 from __future__ import annotations
@@ -20,7 +22,12 @@ from turbopump.store.entry_mark import batch_size
 from turbopump.store.files import StorePaths
 from turbopump.store.index_file import key_hash
 from turbopump.store.inspection.batch_queue_check import BatchQueueCheck
-from turbopump.store.inspection.entry_facts import MULTI_DISPATCH, MULTI_QUEUE_OFFSET, entry_facts, entry_topic
+from turbopump.store.inspection.entry_facts import (
+    MULTI_DISPATCH,
+    MULTI_QUEUE_OFFSET,
+    entry_facts,
+    entry_topic,
+)
 from turbopump.store.inspection.findings import FINDINGS_MAX, Finding, Findings
 from turbopump.store.inspection.index_check import IndexCheck
 from turbopump.store.inspection.index_layout import check_chains
@@ -31,7 +38,13 @@ from turbopump.store.inspection.origin import crc_rule
 from turbopump.store.inspection.queue_check import UNIT, QueueCheck
 from turbopump.store.inspection.report import Verification
 from turbopump.store.inspection.snapshot import take_snapshot
-from turbopump.store.inspection.tables import ReadTable, judge_checkpoint, judge_offsets, read_checkpoint, read_tables
+from turbopump.store.inspection.tables import (
+    ReadTable,
+    judge_checkpoint,
+    judge_offsets,
+    read_checkpoint,
+    read_tables,
+)
 from turbopump.store.read_only_disk import ReadOnlyDisk
 
 ATTEMPTS_MAX: Final = 3
@@ -48,8 +61,8 @@ def verify_store(
 ) -> Verification:
     """Check the store at ``paths``. ``on_progress`` hears bytes of the log done, of how many.
 
-    Raises StoreError for a directory that is no store, OSError for files that cannot be opened. 7 to 9 µs a message; memory: some pieces
-    of files, whatever the size of the store.
+    Raises StoreError for a directory that is no store, OSError for files that cannot be opened. 7
+    to 9 µs a message; memory: some pieces of files, whatever the size of the store.
     """
     for attempt in range(ATTEMPTS_MAX):
         try:
@@ -70,7 +83,12 @@ class _Check:
     """One run. The methods are its steps, in order."""
 
     def __init__(
-        self, disk: ReadOnlyDisk, paths: StorePaths, log_roots: Sequence[Path], findings_max: int, read_table: ReadTable
+        self,
+        disk: ReadOnlyDisk,
+        paths: StorePaths,
+        log_roots: Sequence[Path],
+        findings_max: int,
+        read_table: ReadTable,
     ) -> None:
         self._disk = disk
         self._read_table = read_table
@@ -78,7 +96,9 @@ class _Check:
         self._now = now = take_snapshot(disk, paths, log_roots, findings)
         store = now.store
         self._known = known_ends(disk, paths, running=now.state.running)
-        self._missing = MissingUnits(disk, now, self._known, topics_known(disk, store.paths, read_table), findings)
+        self._missing = MissingUnits(
+            disk, now, self._known, topics_known(disk, store.paths, read_table), findings
+        )
         self.result = Verification(
             paths.root,
             findings,
@@ -123,7 +143,9 @@ class _Check:
         messages = total = newest = 0
         for offset, entry in walk.entries(end=now.end):
             try:
-                topic, queue_id, queue_offset, sys_flag, stored_ms, tags, keys, properties = entry_facts(entry)
+                topic, queue_id, queue_offset, sys_flag, stored_ms, tags, keys, properties = (
+                    entry_facts(entry)
+                )
             except UnicodeDecodeError as error:
                 self._not_text(offset, len(entry), error)
                 continue
@@ -138,7 +160,14 @@ class _Check:
                     fault = queue.claim(queue_offset, offset, entry_size, tags, stored_ms)
                 else:
                     fault = self._claim_elsewhere(
-                        (topic, queue_id), offset, entry_size, tags, stored_ms, queue_offset, sys_flag, properties
+                        (topic, queue_id),
+                        offset,
+                        entry_size,
+                        tags,
+                        stored_ms,
+                        queue_offset,
+                        sys_flag,
+                        properties,
                     )
                 if fault is not None:
                     self._missing.claim_failed(topic, queue_id, queue_offset, offset, fault)
@@ -147,19 +176,32 @@ class _Check:
             if index is not None and keys and sys_flag & TRANSACTION_MASK != TRANSACTION_MASK:
                 index.expect(
                     offset,
-                    [key_hash(topic, keys[0])] if len(keys) == 1 else [key_hash(topic, key) for key in keys],
+                    [key_hash(topic, keys[0])]
+                    if len(keys) == 1
+                    else [key_hash(topic, key) for key in keys],
                     stored_ms,
                     topic,
                 )
         on_progress(size, size)
         self._missing.judge_ends(walk.end)
-        result.messages, result.message_bytes, result.newest_ms, result.log_end = messages, total, newest, walk.end
+        result.messages, result.message_bytes, result.newest_ms, result.log_end = (
+            messages,
+            total,
+            newest,
+            walk.end,
+        )
         if index is not None:
             if not now.state.running:
                 index.finish(walk.end)
             result.index_entries = index.matched
         elif messages:
-            self._findings.add(Finding("no_index", "a broker with messageIndexEnable fills them at its next recovery", "index"))
+            self._findings.add(
+                Finding(
+                    "no_index",
+                    "a broker with messageIndexEnable fills them at its next recovery",
+                    "index",
+                )
+            )
         checkpoint = read_checkpoint(self._disk, store.paths, self._findings)
         if checkpoint is not None and not now.state.running:
             judge_checkpoint(checkpoint, newest, walk.end, self._findings)
@@ -169,15 +211,26 @@ class _Check:
         for queue in self._now.all_queues:
             self.result.units += queue.matched
             if queue.units.unreadable is not None:
-                finding = Finding("unreadable", str(queue.units.unreadable), topic=queue.topic, queue_id=queue.queue_id)
+                finding = Finding(
+                    "unreadable",
+                    str(queue.units.unreadable),
+                    topic=queue.topic,
+                    queue_id=queue.queue_id,
+                )
                 self._findings.add(finding)
             first_claimed = queue.runs.first
             for indexes in queue.unclaimed():
                 for index in indexes:
-                    self._judge_unclaimed(queue, index, leading=first_claimed is None or index < first_claimed)
+                    self._judge_unclaimed(
+                        queue, index, leading=first_claimed is None or index < first_claimed
+                    )
         if not self._now.units_checked:
             self._findings.add(
-                Finding("not_checked", "its queues are in RocksDB (consumequeue_rocksdb)", "consumequeue_rocksdb")
+                Finding(
+                    "not_checked",
+                    "its queues are in RocksDB (consumequeue_rocksdb)",
+                    "consumequeue_rocksdb",
+                )
             )
 
     def indexes(self) -> None:
@@ -187,18 +240,27 @@ class _Check:
         for path in self._now.store.indexes:
             if path not in names:
                 self._index_finding(
-                    Finding("index_layout", "it is too short to have a head", self._now.store.relative(path)), -1
+                    Finding(
+                        "index_layout",
+                        "it is too short to have a head",
+                        self._now.store.relative(path),
+                    ),
+                    -1,
                 )
         for header in self._now.headers:
             file = self._now.store.relative(header.path)
             if not header.slots:
-                text = f"its {header.size} bytes fit no number of slots that agrees with its entries"
+                text = (
+                    f"its {header.size} bytes fit no number of slots that agrees with its entries"
+                )
                 self._findings.add(Finding("index_layout", text, file))
                 continue
             growing = self._now.state.running and header is newest
             try:
                 for kind, number, what in check_chains(self._disk, header, growing=growing):
-                    self._findings.add(Finding(kind, what, file, index=number), run=((kind, file), number or -1))
+                    self._findings.add(
+                        Finding(kind, what, file, index=number), run=((kind, file), number or -1)
+                    )
             except FileNotFoundError:
                 raise
             except OSError as error:
@@ -223,7 +285,8 @@ class _Check:
         return batches.claim(BatchUnit(offset, size, tags, stored_ms, index, messages))
 
     def _claim_light_queues(self, properties: str, offset: int, size: int, tags: int) -> None:
-        """Light queues (LMQ) share the entries of other topics. Brokers without them write none: only those that exist are checked."""
+        """Light queues (LMQ) share the entries of other topics. Brokers without them write none:
+        only those that exist are checked."""
         names = (property_value(properties, MULTI_DISPATCH) or "").split(",")
         indexes = (property_value(properties, MULTI_QUEUE_OFFSET) or "").split(",")
         for name, index in zip(names, indexes, strict=False):
@@ -233,7 +296,9 @@ class _Check:
                 if fault is not None:
                     self._missing.claim_failed(name, 0, int(index), offset, fault)
 
-    def _judge_unclaimed(self, queue: QueueCheck | BatchQueueCheck, index: int, *, leading: bool) -> None:
+    def _judge_unclaimed(
+        self, queue: QueueCheck | BatchQueueCheck, index: int, *, leading: bool
+    ) -> None:
         unit = queue.units.read(index)
         if not unit:
             return  # no file holds it: reported with the files
@@ -250,7 +315,10 @@ class _Check:
             kind = "queue_ahead" if self._now.state.crashed else "unit_beyond_log"
             what = f"it points to offset {offset}; the log ends at {self.result.log_end}"
         else:
-            kind, what = "unit_wrong", f"it points to offset {offset} size {size}: {self._what_is_at(offset, size)}"
+            kind, what = (
+                "unit_wrong",
+                (f"it points to offset {offset} size {size}: {self._what_is_at(offset, size)}"),
+            )
         finding = Finding(kind, what, topic=queue.topic, queue_id=queue.queue_id, index=index)
         self._findings.add(finding, run=((kind, queue.topic, queue.queue_id), index))
 
@@ -260,14 +328,19 @@ class _Check:
             return "no segment holds that"
         with self._disk.open_file(segment.path) as file:
             try:
-                entry = file.read(offset - segment.start, min(size, segment.size)) if size > 0 else b""
+                entry = (
+                    file.read(offset - segment.start, min(size, segment.size)) if size > 0 else b""
+                )
             except OSError as error:
                 return str(error)
         fault = entry_fault(entry, offset)
         if fault is not None:
             return f"no good message ({fault})"
         topic = entry_topic(entry).decode(errors="backslashreplace")
-        return f"the message of {topic}/{int.from_bytes(entry[12:16])} index {int.from_bytes(entry[20:28])}"
+        return (
+            f"the message of {topic}/{int.from_bytes(entry[12:16])} index "
+            f"{int.from_bytes(entry[20:28])}"
+        )
 
     def _bad_range(self, bad: BadRange) -> None:
         kind = "unreadable" if bad.unread else "log_torn_tail" if bad.tail else "log_damaged"
@@ -281,4 +354,6 @@ class _Check:
         self._findings.add(Finding("log_damaged", what, file, offset, offset + size))
 
     def _index_finding(self, finding: Finding, number: int) -> None:
-        self._findings.add(finding, run=((finding.kind, finding.file), number) if number >= 0 else None)
+        self._findings.add(
+            finding, run=((finding.kind, finding.file), number) if number >= 0 else None
+        )

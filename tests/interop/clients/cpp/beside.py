@@ -1,7 +1,8 @@
 """What Beside.java is, with PyPI `rocketmq` (the C++ client behind ctypes).
 
-The handler is registered below `PushConsumer.subscribe`, which raises every exception again inside of ctypes' callback: what the client
-is then told is undefined. The client has no retries of its own to allow; the group's settings at the broker say how many.
+The handler is registered below `PushConsumer.subscribe`, which raises every exception again inside
+of ctypes' callback: what the client is then told is undefined. The client has no retries of its own
+to allow; the group's settings at the broker say how many.
 
     python beside.py NAMESRV TOPIC GROUP
 """
@@ -24,7 +25,13 @@ def main():
         attempt = message.reconsume_times
         fails = message.get_property("fails")
         bad = attempt < int(fails or 0)
-        words = (int(message.get_property("n")), attempt, message.queue_id, message.topic, "failed" if bad else "ok")
+        words = (
+            int(message.get_property("n")),
+            attempt,
+            message.queue_id,
+            message.topic,
+            "failed" if bad else "ok",
+        )
         sys.stdout.write(" ".join(map(str, words)) + "\n")
         sys.stdout.flush()
         return LATER if bad else CONSUMED

@@ -1,6 +1,7 @@
-"""Delayed sends of PyPI `rocketmq` (the C++ client behind ctypes), for somebody else to read: by level, and by time, for which the client
-has no call but the property that Java's sets. As Producing.java it leaves in "places" a line per topic, number, queue (unknown: 0), queue
-offset and message id.
+"""Delayed sends of PyPI `rocketmq` (the C++ client behind ctypes), for somebody else to read: by
+level, and by time, for which the client has no call but the property that Java's sets. As
+Producing.java it leaves in "places" a line per topic, number, queue (unknown: 0), queue offset and
+message id.
 
     python delaying.py NAMESRV PREFIX COUNT
 """
@@ -55,7 +56,8 @@ def routed(send):
 def main():
     producer = Producer(f"{PREFIX}-producer")
     producer.set_namesrv_addr(NAMESRV)
-    producer.set_timeout(60_000)  # after the usual 3 s on a busy machine it would send again: duplicates
+    # after the usual 3 s on a busy machine it would send again: duplicates
+    producer.set_timeout(60_000)
     producer.start()
     places, passed = [], True
     for name, delay in (("levels", level), ("timers", timer)):

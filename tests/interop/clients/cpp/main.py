@@ -1,8 +1,9 @@
-"""Runs every scenario of PyPI `rocketmq` (the C++ client behind ctypes) at once against the name server given.
+"""Runs every scenario of PyPI `rocketmq` (the C++ client behind ctypes) at once against the name
+server given.
 
-Each scenario has topics and groups that start with the prefix given and prints one JSON line as it ends; exits 0 only
-when all passed. Bodies and properties are C strings in this binding: nothing after a zero byte would survive, so there is
-none in what is sent here.
+Each scenario has topics and groups that start with the prefix given and prints one JSON line as it
+ends; exits 0 only when all passed. Bodies and properties are C strings in this binding: nothing
+after a zero byte would survive, so there is none in what is sent here.
 
     python main.py NAMESRV PREFIX COUNT
 """
@@ -24,8 +25,8 @@ NAMESRV, PREFIX, COUNT = sys.argv[1], sys.argv[2], int(sys.argv[3])
 PATIENCE_SECONDS = 180.0  # only a failure waits that long, or a machine busy with much else
 QUEUES = 4  # of a topic that a send created
 FIRST_HALF, VERIFIED = "first-half", "verified"
-# Destroying a producer or consumer, or shutting one down, ends one that other threads still use (a boost lock error, or an
-# interruption that nobody catches, aborts the process): keep all.
+# Destroying a producer or consumer, or shutting one down, ends one that other threads still use (a
+# boost lock error, or an interruption that nobody catches, aborts the process): keep all.
 KEPT = []
 TAGS = ("red", "green", "blue")
 TEXT = 'plain é 漢字 "quoted" \\ \n\t'
@@ -41,8 +42,9 @@ def eventually(what, question):
 
 
 def routed(send):
-    """The result of a send, asked again while the client has no route to a new topic: threads that look up routes at once
-    lose each other's answers. What had no route was not sent, so nothing is sent twice."""
+    """The result of a send, asked again while the client has no route to a new topic: threads that
+    look up routes at once lose each other's answers. What had no route was not sent, so nothing is
+    sent twice."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
@@ -85,9 +87,14 @@ class Letters:
         self.results[n] = result
 
     def check(self, numbers, received):
-        """`received` are the dicts of `copied`: each expected message once, nothing else, all as it was sent. A letter of
-        which a send failed was sent again; it may be there twice, for the failure says nothing of whether it was stored."""
-        received = [e for e in received if e["n"] not in self.again or e["offset"] == self.results[e["n"]].offset]
+        """`received` are the dicts of `copied`: each expected message once, nothing else, all as it
+        was sent. A letter of which a send failed was sent again; it may be there twice, for the
+        failure says nothing of whether it was stored."""
+        received = [
+            e
+            for e in received
+            if e["n"] not in self.again or e["offset"] == self.results[e["n"]].offset
+        ]
         got = sorted(entry["n"] for entry in received)
         assert got == sorted(numbers), f"{self.topic}: wanted {sorted(numbers)}, got {got}"
         for entry in received:
@@ -96,18 +103,24 @@ class Letters:
             assert entry["topic"] == self.topic, f"{which}: {entry['topic']}"
             assert entry["body"] == self.bodies[n], f"{which}: body of {len(entry['body'])} bytes"
             assert entry["tags"] == TAGS[n % 3].encode(), f"{which}: tags {entry['tags']}"
-            assert entry["keys"].strip() == f"key-{n} shared".encode(), f"{which}: keys {entry['keys']}"
-            assert entry["text"] == (TEXT.strip() + str(n)).encode(), f"{which}: text {entry['text']}"
+            assert entry["keys"].strip() == f"key-{n} shared".encode(), (
+                f"{which}: keys {entry['keys']}"
+            )
+            assert entry["text"] == (TEXT.strip() + str(n)).encode(), (
+                f"{which}: text {entry['text']}"
+            )
             assert entry["größe"] == f"ü{n}".encode(), f"{which}: größe {entry['größe']}"
             if n in self.results:
-                assert entry["offset"] == self.results[n].offset, f"{which}: offset {entry['offset']}"
+                assert entry["offset"] == self.results[n].offset, (
+                    f"{which}: offset {entry['offset']}"
+                )
         places = {(entry["queue"], entry["offset"]) for entry in received}
         assert len(places) == len(received), f"{self.topic}: two messages at one place"
 
 
 def once(received):
-    """Without repeats of the same stored message: delivery is at least once when a queue changes hands. The same letter
-    stored twice stays twice."""
+    """Without repeats of the same stored message: delivery is at least once when a queue changes
+    hands. The same letter stored twice stays twice."""
     return list({(entry["queue"], entry["offset"]): entry for entry in received}.values())
 
 
@@ -131,10 +144,12 @@ def copied(message):
 
 
 def start_producer():
-    """One for all: several that start at once in one process lose each other's routes and connections."""
+    """One for all: several that start at once in one process lose each other's routes and
+    connections."""
     producer = Producer(f"{PREFIX}-producer")
     producer.set_namesrv_addr(NAMESRV)
-    producer.set_timeout(60_000)  # after the usual 3 s on a busy machine it would send again: duplicates
+    # after the usual 3 s on a busy machine it would send again: duplicates
+    producer.set_timeout(60_000)
     producer.start()
     warm_up = Message(f"{PREFIX}-warm-up")
     warm_up.set_body("first")
@@ -156,8 +171,16 @@ def push(group, instance, topic, expression, received, credentials=None):
 
 
 def ask(address, code, **fields):
-    """One request on a connection of its own: the answer's header and body. The client asks this too, but tells nobody."""
-    header = {"code": code, "language": "CPP", "version": 0, "opaque": 1, "flag": 0, "extFields": fields}
+    """One request on a connection of its own: the answer's header and body. The client asks this
+    too, but tells nobody."""
+    header = {
+        "code": code,
+        "language": "CPP",
+        "version": 0,
+        "opaque": 1,
+        "flag": 0,
+        "extFields": fields,
+    }
     data = json.dumps(header).encode()
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS) as connection:
@@ -170,14 +193,24 @@ def ask(address, code, **fields):
 
 
 def settled(topic, messages):
-    """Wait until the group's offsets at the broker are past `messages` messages: who takes over a queue then gets none of
-    them again. The client commits one-way, every few seconds."""
+    """Wait until the group's offsets at the broker are past `messages` messages: who takes over a
+    queue then gets none of them again. The client commits one-way, every few seconds."""
     _, route = ask(NAMESRV, 105, topic=topic)  # fastjson's dialect, not JSON
     broker = re.search(r'"([\d.]+:\d+)"', route.decode()).group(1)
 
     def committed():
-        offsets = [ask(broker, 14, consumerGroup=f"{topic}-group", topic=topic, queueId=str(q))[0] for q in range(QUEUES)]
-        return sum(max(0, int(header["extFields"]["offset"])) for header in offsets if header["code"] == 0) == messages
+        offsets = [
+            ask(broker, 14, consumerGroup=f"{topic}-group", topic=topic, queueId=str(q))[0]
+            for q in range(QUEUES)
+        ]
+        return (
+            sum(
+                max(0, int(header["extFields"]["offset"]))
+                for header in offsets
+                if header["code"] == 0
+            )
+            == messages
+        )
 
     eventually(f"offsets of {messages} messages", committed)
 
@@ -201,7 +234,9 @@ def read_all(topic, wanted):
 def compare(letters):
     received = read_all(letters.topic, len(letters.bodies))
     letters.check(range(len(letters.bodies)), received)
-    return f"{len(received)} messages" + (f", {len(letters.again)} sent again" if letters.again else "")
+    return f"{len(received)} messages" + (
+        f", {len(letters.again)} sent again" if letters.again else ""
+    )
 
 
 def send_sync(topic):
@@ -237,7 +272,8 @@ def send_async(topic):
         producer.send_async(letters.message(n), sent(n), failed(n))
     for _ in range(1, COUNT):
         assert done.acquire(timeout=PATIENCE_SECONDS), "a callback is missing"
-    assert len(failures) <= 8, failures  # on a busy machine it gives up one or the other, and does not say why
+    # on a busy machine it gives up one or the other, and does not say why
+    assert len(failures) <= 8, failures
     letters.send(producer, sorted(letters.again))
     return compare(letters)
 
@@ -255,7 +291,9 @@ def send_by_selector(topic):
     producer = PRODUCER
     letters = Letters(topic, COUNT)
     for n in range(COUNT):
-        letters.acknowledged(n, routed(lambda number=n: producer.send_orderly(letters.message(number), number)))
+        letters.acknowledged(
+            n, routed(lambda number=n: producer.send_orderly(letters.message(number), number))
+        )
     received = read_all(topic, COUNT)
     letters.check(range(COUNT), received)
     queues = {}
@@ -263,7 +301,9 @@ def send_by_selector(topic):
         queues.setdefault(entry["queue"], []).append(entry)
     for queue, entries in queues.items():
         numbers = [entry["n"] for entry in entries]
-        assert [entry["offset"] for entry in entries] == list(range(len(entries))), f"queue {queue}: offsets"
+        assert [entry["offset"] for entry in entries] == list(range(len(entries))), (
+            f"queue {queue}: offsets"
+        )
         assert numbers == sorted(numbers), f"queue {queue}: order {numbers}"
         assert len({n % len(queues) for n in numbers}) == 1, f"queue {queue}: {numbers}"
     return f"{len(queues)} queues"
@@ -292,7 +332,8 @@ def push_tag_filter(topic):
 
 
 def push_signed(topic):
-    """AccessKey, Signature and OnsChannel beside the fields of each request: ignored without access control."""
+    """AccessKey, Signature and OnsChannel beside the fields of each request: ignored without access
+    control."""
     letters = Letters(topic, 8)
     letters.send(PRODUCER, range(8))
     received = []
@@ -316,8 +357,9 @@ def push_while_sending(topic):
 
 
 def push_two_balance(topic):
-    """Rounds of messages go out until in one of them each consumer got some queues and no queue went to both. Every message
-    arrives; one that was in hand when its queue changed hands may be seen twice."""
+    """Rounds of messages go out until in one of them each consumer got some queues and no queue
+    went to both. Every message arrives; one that was in hand when its queue changed hands may be
+    seen twice."""
     letters = Letters(topic, 1)
     letters.send(PRODUCER, [0])
     received = [[], []]
@@ -334,7 +376,9 @@ def push_two_balance(topic):
         first = len(letters.bodies)
         letters.bodies += [f"letter {n} {TEXT}".encode() for n in range(first, first + 2 * QUEUES)]
         letters.send(PRODUCER, range(first, len(letters.bodies)))
-        eventually("all of the round", lambda: distinct(received[0] + received[1]) == len(letters.bodies))
+        eventually(
+            "all of the round", lambda: distinct(received[0] + received[1]) == len(letters.bodies)
+        )
         queues = [{entry["queue"] for entry in part if entry["n"] >= first} for part in received]
         return queues[0] and queues[1] and not queues[0] & queues[1]
 
@@ -344,14 +388,16 @@ def push_two_balance(topic):
 
 
 def push_resume(topic):
-    """The first half is consumed by a process of its own: a consumer that is shut down interrupts threads, and now and then
-    ends the whole process by that (boost::thread_interrupted)."""
+    """The first half is consumed by a process of its own: a consumer that is shut down interrupts
+    threads, and now and then ends the whole process by that (boost::thread_interrupted)."""
     letters = Letters(topic, COUNT)
     first, second = range(COUNT // 2), range(COUNT // 2, COUNT)
     letters.send(PRODUCER, first)
     command = [sys.executable, __file__, NAMESRV, topic, str(COUNT), FIRST_HALF]
     child = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=2 * PATIENCE_SECONDS)
-    assert VERIFIED in child.stdout, f"the first half's process ended with {child.returncode}: {child.stdout}"
+    assert VERIFIED in child.stdout, (
+        f"the first half's process ended with {child.returncode}: {child.stdout}"
+    )
     letters.send(PRODUCER, second)
     received = []
     push(f"{topic}-group", "second", topic, "*", received)

@@ -1,4 +1,5 @@
-"""What Ordering.java is, with PyPI `rocketmq` (the C++ client behind ctypes). The handler is registered as in beside.py.
+"""What Ordering.java is, with PyPI `rocketmq` (the C++ client behind ctypes). The handler is
+registered as in beside.py.
 
 python ordering.py NAMESRV TOPIC GROUP ordered|broadcast
 """
@@ -15,7 +16,9 @@ CONSUMED, LATER = 0, 1
 
 
 def say(what, message):
-    sys.stdout.write(f"{what} {message.queue_id} {message.queue_offset} {time.time_ns() // 1_000_000}\n")
+    sys.stdout.write(
+        f"{what} {message.queue_id} {message.queue_offset} {time.time_ns() // 1_000_000}\n"
+    )
     sys.stdout.flush()
 
 
@@ -41,7 +44,9 @@ def main():
 
     ordered = mode == "ordered"
     consumer = PushConsumer(
-        group, orderly=ordered, message_model=MessageModel.CLUSTERING if ordered else MessageModel.BROADCASTING
+        group,
+        orderly=ordered,
+        message_model=MessageModel.CLUSTERING if ordered else MessageModel.BROADCASTING,
     )
     consumer.set_namesrv_addr(namesrv)
     consumer.set_instance_name(f"{group}-ordering-{os.getpid()}")
