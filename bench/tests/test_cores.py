@@ -8,8 +8,7 @@ from bench.cores import Cores, held_to, running_on
 
 
 @pytest.mark.parametrize(
-    ("broker", "load", "apart"),
-    [({0, 1}, 1, {0}), ({0, 1}, 2, {0, 1}), ({0}, 0, {0})],
+    ("broker", "load", "apart"), [({0, 1}, 1, {0}), ({0, 1}, 2, {0, 1}), ({0}, 0, {0})]
 )
 def test_a_round_trip_keeps_the_broker_off_the_generators_core(
     broker: set[int], load: int, apart: set[int]

@@ -44,11 +44,7 @@ from turbopump.remoting.client import RemotingClient
 TOPIC, GROUP = "handed-over", "handed-over-group"
 QUEUES = 4  # as make_topics makes them
 ROUND = 20
-SETTINGS = {
-    **PATIENT,
-    **SMALL_FILES,
-    "flushConsumerOffsetInterval": 500,
-}
+SETTINGS = {**PATIENT, **SMALL_FILES, "flushConsumerOffsetInterval": 500}
 JAVA = {NEWEST: "java-5.3.3", NEWEST_4: "java-4.9.8"}
 
 

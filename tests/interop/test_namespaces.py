@@ -64,10 +64,7 @@ def test_java_and_we_meet_in_a_namespace(version: str, tmp_path: Path) -> None:
             outcome = await theirs
             assert {
                 name: report["ok"] for name, report in outcome.reports.items()
-            } == dict.fromkeys(SCENARIOS, True), (
-                outcome.reports,
-                outcome.stderr,
-            )
+            } == dict.fromkeys(SCENARIOS, True), (outcome.reports, outcome.stderr)
             async with asyncio.timeout(PATIENCE_SECONDS):
                 while len(received) < MESSAGES:
                     await asyncio.sleep(0.05)

@@ -62,10 +62,7 @@ def test_mqadmin_sees_and_moves_a_group_of_ours(summary: list[str]) -> None:
             assert [
                 (group, queue, behind)
                 for _topic, group, _broker, queue, _end, _place, behind, *_ in rows
-            ] == [
-                ("g", "0", "0"),
-                ("g", "1", "0"),
-            ]
+            ] == [("g", "0", "0"), ("g", "1", "0")]
             mqadmin("resetOffsetByTime", "-g", "g", "-t", "T", "-s", "0")
             until(lambda: len(seen) == 2 * COUNT)
             assert "_pull_for_ever" in mqadmin(

@@ -82,10 +82,7 @@ def test_request_reply_works_both_ways_with_a_foreign_client(
         assert {name: report["ok"] for name, report in outcome.reports.items()} == {
             "asks": True,
             "answers": True,
-        }, (
-            outcome.reports,
-            outcome.stderr,
-        )
+        }, (outcome.reports, outcome.stderr)
         assert answered == {str(number) for number in range(MESSAGES)}
 
     asyncio.run(story())

@@ -233,11 +233,7 @@ def test_half_messages_of_a_directory_are_asked_about_by_whoever_has_it(
     version: str, first: Who, end: signal.Signals, tmp_path: Path, summary: list[str]
 ) -> None:
     started = time.monotonic()
-    settings = {
-        **PATIENT,
-        **SMALL_FILES,
-        **QUICK,
-    }
+    settings = {**PATIENT, **SMALL_FILES, **QUICK}
     sent = letters("handed-over", HANDED_OVER)
 
     async def begin(namesrv: str) -> None:

@@ -85,16 +85,7 @@ def _frame(
         unique = ""
     header = (
         b'%b%b","queueId":"%d","queueOffset":"%d","transactionId":"%b"},"flag":%d,"language":"PYTHON","opaque":%d%b'
-        % (
-            head,
-            msg_id,
-            queue_id,
-            queue_offset,
-            unique.encode(),
-            FLAG_RESPONSE,
-            opaque,
-            tail,
-        )
+        % (head, msg_id, queue_id, queue_offset, unique.encode(), FLAG_RESPONSE, opaque, tail)
     )
     size = len(header)
     return _frame_head(size + 4, size) + header

@@ -147,7 +147,7 @@ NAME_SERVER_RULES: Final[Mapping[str, Rule]] = {
     "namesrv": Rule(
         _are_addresses,
         "is no name server: HOST:PORT is expected, as in '127.0.0.1:9876', or a list of them",
-    ),
+    )
 }
 INSTANCE_RULES: Final[Mapping[str, Rule]] = {
     "instance_name": _NAME,
@@ -179,7 +179,7 @@ TRACE_RULES: Final[Mapping[str, Rule]] = {
         _is_trace,
         "must be True for RMQ_SYS_TRACE_TOPIC, False for no traces, or the name of a "
         "topic that may be sent to",
-    ),
+    )
 }
 
 

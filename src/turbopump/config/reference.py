@@ -69,10 +69,7 @@ def _honoured_row(key: Key, known: Setting, default: str) -> str:
 
 def _shown_default(name: str, value: object) -> str:
     # What depends on the machine is named, not shown.
-    machine = {
-        "broker_name": "host name",
-        "store_path_root_dir": "~/store",
-    }
+    machine = {"broker_name": "host name", "store_path_root_dir": "~/store"}
     return machine.get(name, render(value))
 
 

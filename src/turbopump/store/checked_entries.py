@@ -287,11 +287,7 @@ def _head_is_of(entry: bytes, queue: ConsumeQueue, unit: Unit) -> bool:
         int.from_bytes(entry[:4]),
         int.from_bytes(entry[12:16]),
         int.from_bytes(entry[20:28]),
-    ) == (
-        unit.size,
-        queue.queue_id,
-        unit.queue_offset,
-    )
+    ) == (unit.size, queue.queue_id, unit.queue_offset)
 
 
 def _stranger(entry: bytes, queue: ConsumeQueue, unit: Unit) -> str | None:

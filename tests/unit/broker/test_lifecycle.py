@@ -128,10 +128,7 @@ def test_a_broker_on_ipv6_stores_long_hosts_that_can_be_read_again(tmp_path: Pat
         messages = await talk.client.messages()
         assert [
             (message.body, message.born_host[0], message.store_host[0]) for message in messages
-        ] == [
-            (b"one", "::1", "::1"),
-            (b"two", "::1", "::1"),
-        ]
+        ] == [(b"one", "::1", "::1"), (b"two", "::1", "::1")]
         assert len(list(talk.broker.store.log.walk(0))) == 2
 
     try:

@@ -292,10 +292,7 @@ def test_a_batch_is_taken_whose_properties_only_look_like_a_delay_or_a_transacti
         for properties in ("DELAY\x010\x02", "MODEL\x01DEL-TRAN_MSG\x02", "TRAN_MSG\x01false\x02"):
             assert await talk.client.code(
                 SendMessageV2(topic="T", queue_id=0, batch=True, properties=properties), BATCH
-            ) == (
-                0,
-                "",
-            )
+            ) == (0, "")
         assert await talk.client.all_bodies() == [b"x"] * 3
 
     converse(tmp_path, scene)

@@ -247,11 +247,7 @@ def test_a_topic_tells_where_its_queues_begin_and_end(tmp_path: Path) -> None:
         queues = fastjson.decode(answer.body, TopicStatsTable).offset_table
         assert {
             queue.queue_id: (found.min_offset, found.max_offset) for queue, found in queues.items()
-        } == {
-            0: (0, 0),
-            1: (0, 2),
-            2: (0, 0),
-        }
+        } == {0: (0, 0), 1: (0, 2), 2: (0, 0)}
         assert {queue.broker_name for queue in queues} == {"broker-a"}
         times = [found.last_update_timestamp for found in queues.values()]
         assert times[0] == times[2] == 0

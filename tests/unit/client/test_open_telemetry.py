@@ -187,10 +187,7 @@ def test_the_kind_of_a_message_is_told(spans: Spans) -> None:
         assert (
             delayed["messaging.rocketmq.message.type"],
             delayed["messaging.rocketmq.message.delay_time_level"],
-        ) == (
-            "delay",
-            3,
-        )
+        ) == ("delay", 3)
         assert timed["messaging.rocketmq.message.delivery_timestamp"] == 1700000000000
 
     with_producer(spans, scenario)

@@ -71,8 +71,7 @@ def test_a_second_consumer_of_a_group_gets_an_instance_of_its_own_and_its_share(
 
 
 @pytest.mark.parametrize(
-    ("kind", "settings"),
-    [(Producer, {}), (PullConsumer, {}), (PushConsumer, {"topic": "orders"})],
+    ("kind", "settings"), [(Producer, {}), (PullConsumer, {}), (PushConsumer, {"topic": "orders"})]
 )
 def test_a_duplicate_is_refused_only_under_an_equal_name(
     kind: type, settings: dict[str, object]

@@ -99,11 +99,7 @@ def test_numbers_that_are_held_within_bounds_are_shown_as_they_count(conf: Path)
             "diskSpaceCleanForciblyRatio",
             "diskSpaceWarningLevelRatio",
         )
-    ] == [
-        "95",
-        "30",
-        "90",
-    ]
+    ] == ["95", "30", "90"]
     assert config.register_name_server_period == 60_000
 
 

@@ -403,11 +403,7 @@ def test_after_a_crash_queues_may_be_behind_the_log_or_ahead_of_it(tmp_path: Pat
     assert [
         (one.topic, one.queue_id, one.index, one.count)
         for one in sorted(behind, key=lambda one: one.where)
-    ] == [
-        ("New", 0, 0, 1),
-        ("T", 0, COUNT // 2 + 2, 2),
-        ("T", 1, COUNT // 2 + 2, 2),
-    ]
+    ] == [("New", 0, 0, 1), ("T", 0, COUNT // 2 + 2, 2), ("T", 1, COUNT // 2 + 2, 2)]
     assert {one.what for one in behind} == {
         f"behind: {count} units will be rebuilt at the next start" for count in (1, 2)
     }
@@ -709,10 +705,7 @@ def test_what_is_in_a_store_is_summed_up_without_reading_it_all(whole: Path) -> 
     summary = inspect_store(StorePaths(whole), read_table=fastjson.parse)
     assert [
         (queue.topic, queue.queue_id, queue.min_index, queue.max_index) for queue in summary.queues
-    ] == [
-        ("T", 0, 0, 25),
-        ("T", 1, 0, 25),
-    ]
+    ] == [("T", 0, 0, 25), ("T", 1, 0, 25)]
     assert summary.log_end == verified(whole).log_end
     assert [one.start for one in summary.segments] == [
         int(segment.name) for segment in segments(whole)

@@ -28,7 +28,7 @@ _TAGS_RULES: Final[Mapping[str, Rule]] = {
     "tags": Rule(
         lambda value: isinstance(value, str) and is_unicode(value),
         "are no tags: * for all, 'A || B', or Sql(…) is expected",
-    ),
+    )
 }
 
 
