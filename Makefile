@@ -9,7 +9,7 @@ PIP := $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.
 demo: $(VENV)/.ready      ## 336,776 flights through the broker and Spark, checked
 	$(RUN) examples/flights_demo.py
 
-test: $(VENV)/.ready      ## everything that needs no foreign toolchain, on each Python that is present
+test: $(VENV)/.ready      ## everything that needs no foreign toolchain; EVERY_PYTHON=1: on each Python that is present
 	$(RUN) tests/every_python.py
 
 lint: $(VENV)/.ready      ## format, lint, types, import directions

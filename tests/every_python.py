@@ -1,8 +1,8 @@
-"""`make test`: every suite on the Python that runs this, and on the others that are present what
-they may do differently: on the newest, in plain Python, all but the command line, the broker and
-the clients; on those between, what has to do with the interpreter and its loop. The clients' tests
-run a second time on uvloop, where users have it: its timers and its clock are others than
-asyncio's.
+"""`make test`: every suite on the Python that runs this. With ``CI=true`` or ``EVERY_PYTHON=1`` in
+the environment the other Pythons that are present run what they may do differently: the newest, in
+plain Python, all but the command line, the broker and the clients; those between, what has to do
+with the interpreter and its loop. The clients' tests run a second time on uvloop, where users have
+it: its timers and its clock are others than asyncio's.
 
 Two runs of pytest at a time, on the two cores that a machine has at least. The first is shown as it
 goes, the others when they have ended; the accidents of `tests/crash`, which look at the time, come
@@ -43,7 +43,7 @@ def main() -> int:
     """Run the suites; 0 if all passed, else the exit status of one that did not."""
     here = sys.version_info[:2]
     others = []
-    for version in VERSIONS:
+    for version in VERSIONS if every_python_is_asked_for() else ():
         if version == here:
             continue
         python = find(version)
@@ -85,6 +85,11 @@ def main() -> int:
     return next((status for status in statuses if status), 0)
 
 
+def every_python_is_asked_for() -> bool:
+    """Whether to test on the other Pythons too: continuous integration does, people may."""
+    return any(os.environ.get(name, "") in ("1", "true") for name in ("CI", "EVERY_PYTHON"))
+
+
 def run(
     version: tuple[int, int],
     python: Path,
@@ -96,10 +101,8 @@ def run(
     """Run pytest; its exit status. What it prints is passed on as it comes, or, unless ``shown``,
     when it has ended. What is set in its environment is left as it is if whoever calls has set
     it."""
-    title = (
-        "== Python "
-        f"{version[0]}.{version[1]}{''.join(f', {name}={value}' for name, value in set_in_environment.items())}: "
-    )
+    settings = "".join(f", {name}={value}" for name, value in set_in_environment.items())
+    title = f"== Python {version[0]}.{version[1]}{settings}: "
     if shown:
         print(f"\n{title}{' '.join(suites)}", flush=True)
     begun = time.monotonic()
