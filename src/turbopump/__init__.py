@@ -27,11 +27,14 @@ if TYPE_CHECKING:
     from turbopump.client.push_consumer import PushConsumer
     from turbopump.client.sending.accumulator import AutoBatch
     from turbopump.client.sending.back_pressure import BackPressure
-    from turbopump.client.sending.fault_strategy import LatencyFaults
+    from turbopump.client.sending.faults import LatencyFaults
     from turbopump.client.sending.send_result import SendResult, SendStatus
     from turbopump.client.simple_consumer import SimpleConsumer
-    from turbopump.client.transaction_producer import TransactionProducer
-    from turbopump.client.transaction_state import TransactionResult, TransactionState
+    from turbopump.client.transaction_producer import (
+        TransactionProducer,
+        TransactionResult,
+        TransactionState,
+    )
     from turbopump.errors import TurbopumpError
     from turbopump.message.message import Message, ReceivedMessage
     from turbopump.message.message_queue import MessageQueue
@@ -75,7 +78,7 @@ _HOME = {
     "AutoBatch": "turbopump.client.sending.accumulator",
     "BackPressure": "turbopump.client.sending.back_pressure",
     "Credentials": "turbopump.client.identity",
-    "LatencyFaults": "turbopump.client.sending.fault_strategy",
+    "LatencyFaults": "turbopump.client.sending.faults",
     "LitePullConsumer": "turbopump.client.lite_pull_consumer",
     "SendHook": "turbopump.client.hooks",
     "ConsumeFrom": "turbopump.client.consuming.offset_store",
@@ -98,8 +101,8 @@ _HOME = {
     "SimpleConsumer": "turbopump.client.simple_consumer",
     "Sql": "turbopump.client.consuming.subscription",
     "TransactionProducer": "turbopump.client.transaction_producer",
-    "TransactionResult": "turbopump.client.transaction_state",
-    "TransactionState": "turbopump.client.transaction_state",
+    "TransactionResult": "turbopump.client.transaction_producer",
+    "TransactionState": "turbopump.client.transaction_producer",
     "TurbopumpError": "turbopump.errors",
 }
 

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import turbopump
 from turbopump.blocking import Message, Producer, PullConsumer
-from turbopump.client.dead_letters.journal import read_journal
-from turbopump.client.dead_letters.journal_file import read_unlocked
+from turbopump.client.dead_letters.journal import read_journal, read_unlocked
 from turbopump.testing import BrokerThread
 
 GROUP = "billing"

@@ -7,10 +7,10 @@ import pytest
 from tests.golden.recorded import Recorded, of_kind
 
 from turbopump.client.hooks import MessageKind
-from turbopump.client.identity import Credentials, Dress
+from turbopump.client.identity import Credentials, RequestSigner
 from turbopump.client.namespace import unwrap, wrap
 from turbopump.client.selectors import HashRing, by_hash
-from turbopump.client.sending.send_frame import SendFrames
+from turbopump.client.sending.outgoing import SendFrames
 from turbopump.client.traces.trace import (
     ContextCode,
     Traced,
@@ -30,8 +30,8 @@ QUEUES = [MessageQueue("Topic", broker, i) for broker in ("broker-a", "broker-b"
 MESSAGE = Message("Topic", b"x")
 
 
-def dress_of(recorded: Recorded, namespace: str | None = None) -> Dress:
-    return Dress(
+def signer_of(recorded: Recorded, namespace: str | None = None) -> RequestSigner:
+    return RequestSigner(
         Credentials(recorded["accessKey"], recorded["secretKey"], recorded["securityToken"]),
         namespace,
     )
@@ -44,7 +44,7 @@ def test_any_request_is_signed_as_apaches_hook_signs_it(recorded: Recorded) -> N
         for k, v in recorded["ext"].items()
         if k not in ("AccessKey", "SecurityToken", "Signature")
     }
-    assert dress_of(recorded)(ext, bytes.fromhex(recorded["body"])) == recorded["ext"]
+    assert signer_of(recorded)(ext, bytes.fromhex(recorded["body"])) == recorded["ext"]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_any_request_is_signed_as_apaches_hook_signs_it(recorded: Recorded) -> N
 )
 def test_a_send_written_from_prepared_parts_has_the_same_signature(recorded: Recorded) -> None:
     ext = recorded["ext"]
-    frames = SendFrames(ext["a"], dress_of(recorded, ext.get("ns")))
+    frames = SendFrames(ext["a"], signer_of(recorded, ext.get("ns")))
     frame = frames.encode(
         MessageQueue(ext["b"], ext["n"], int(ext["e"])),
         opaque=1,

@@ -15,8 +15,9 @@ from tests.interop.patient_apache import patient_apache
 
 from turbopump import ConsumeFrom, Message, PullConsumer, PushConsumer
 from turbopump.client.consuming.delivery import Delivery, Retry
-from turbopump.client.dead_letters import DeadLetters, ResendTo, outcomes, resend, resending
+from turbopump.client.dead_letters import DeadLetters, ResendTo, resend, resending
 from turbopump.client.dead_letters.dead_letter import DeadLetter
+from turbopump.client.dead_letters.resending import Outcome, send_once
 from turbopump.client.dead_letters.target import find_by_id
 from turbopump.message.message_queue import MessageQueue
 
@@ -38,12 +39,10 @@ def test_dead_letters_of_apache_s_broker_are_listed_and_resent_once(
     class KilledError(BaseException):
         pass
 
-    async def killing(
-        instance: object, letter: DeadLetter, queue: MessageQueue
-    ) -> outcomes.Outcome:
+    async def killing(instance: object, letter: DeadLetter, queue: MessageQueue) -> Outcome:
         if letter.message.queue_offset == 90:
             raise KilledError
-        return await outcomes.send_once(instance, letter, queue)  # type: ignore[arg-type]
+        return await send_once(instance, letter, queue)  # type: ignore[arg-type]
 
     async def story() -> None:
         await make_topics(apache.namesrv, apache.broker, "dying")
@@ -86,7 +85,7 @@ def test_dead_letters_of_apache_s_broker_are_listed_and_resent_once(
             monkeypatch.setattr(resending, "send_once", killing)
             with pytest.raises(KilledError):
                 await resend(dead_letters, GROUP, tmp_path / "one")
-            monkeypatch.setattr(resending, "send_once", outcomes.send_once)
+            monkeypatch.setattr(resending, "send_once", send_once)
             report = await resend(dead_letters, GROUP, tmp_path / "one")
             assert report.complete
             assert report.sent + report.already == COUNT

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from tests.simulation.test_ordered import BROKER, FAILURES, QUEUES, World, war
 
-from turbopump.config.popping import DefaultRequestMode
+from turbopump.config.broker_config import DefaultRequestMode
 
 WHOLE_SEEDS = 2
 """So many seeds have all the failures of `make sim`, the others the sample."""

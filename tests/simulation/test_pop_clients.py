@@ -23,8 +23,7 @@ from turbopump.client.popping.popped import PoppedDelivery
 from turbopump.client.producer import Producer
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.client.simple_consumer import SimpleConsumer
-from turbopump.config.broker_config import BrokerConfig, FlushDiskType
-from turbopump.config.popping import DefaultRequestMode
+from turbopump.config.broker_config import BrokerConfig, DefaultRequestMode, FlushDiskType
 from turbopump.errors import TurbopumpError
 from turbopump.testing.simulation import Simulation, simulate
 

@@ -11,8 +11,7 @@ from tests.simulation.kept_programs import KeptPrograms
 
 from turbopump.broker.broker import Broker
 from turbopump.client.sending.send_result import SendStatus
-from turbopump.client.transaction_producer import TransactionProducer
-from turbopump.client.transaction_state import TransactionState
+from turbopump.client.transaction_producer import TransactionProducer, TransactionState
 from turbopump.config.broker_config import BrokerConfig, FlushDiskType
 from turbopump.errors import TurbopumpError
 from turbopump.message.message import Message, ReceivedMessage

@@ -31,10 +31,10 @@ from turbopump.client.popping.popped import PoppedMessage
 from turbopump.client.pull_consumer import PullResult, PullStatus
 from turbopump.client.sending.accumulator import AutoBatch
 from turbopump.client.sending.back_pressure import BackPressure
-from turbopump.client.sending.fault_strategy import LatencyFaults
+from turbopump.client.sending.faults import LatencyFaults
 from turbopump.client.sending.send_result import SendResult, SendStatus
 from turbopump.client.settings import ProducerSettings, Surrounding
-from turbopump.client.transaction_state import TransactionResult, TransactionState
+from turbopump.client.transaction_producer import TransactionResult, TransactionState
 from turbopump.message.message import Message
 from turbopump.message.message_queue import MessageQueue
 

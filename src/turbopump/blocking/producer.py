@@ -12,8 +12,7 @@ from turbopump.client import producer as asyncio_producer
 from turbopump.client.producer import DEFAULT_GROUP
 from turbopump.client.selectors import Selector
 from turbopump.client.sending.outgoing import as_message
-from turbopump.client.sending.send_result import SendResult
-from turbopump.client.sending.send_statistics import SendStatistics
+from turbopump.client.sending.send_result import SendResult, SendStatistics
 from turbopump.client.settings import ProducerSettings
 from turbopump.message.message import Message, ReceivedMessage
 from turbopump.message.message_queue import MessageQueue

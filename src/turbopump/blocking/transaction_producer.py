@@ -9,8 +9,7 @@ from turbopump.blocking.on_loop_thread import OnLoopThread
 from turbopump.blocking.producer import Producer
 from turbopump.client import transaction_producer as asyncio_producer
 from turbopump.client.settings import ProducerSettings
-from turbopump.client.transaction_producer import Checker, Executor
-from turbopump.client.transaction_state import TransactionResult
+from turbopump.client.transaction_producer import Checker, Executor, TransactionResult
 from turbopump.message.message import Message
 
 

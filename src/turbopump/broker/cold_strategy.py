@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, Protocol
 
-from turbopump.config.cold_flow import ColdFlowSettings
+from turbopump.config.broker_config import ColdFlowSettings
 
 REMEMBERED: Final = 10
 """Windows that the controller looks back on; before it has seen so many it decides nothing."""

@@ -81,14 +81,14 @@ class InstanceSettings:
         """Two instances with the same are one client to the brokers of a cluster."""
         return self.instance_name, self.unit_name
 
-    def dress(self) -> Dress | None:
+    def signer(self) -> RequestSigner | None:
         """What every request carries; None: nothing."""
         if self.credentials is None and self.namespace_v2 is None:
             return None
-        return Dress(self.credentials, self.namespace_v2)
+        return RequestSigner(self.credentials, self.namespace_v2)
 
 
-class Dress:
+class RequestSigner:
     """Adds to requests what the client's identity asks for."""
 
     __slots__ = ("_credentials", "_fields", "_secret", "namespace_v2")

@@ -10,25 +10,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from turbopump.client.forks import Forks
+from turbopump.client.environment import Environment
 from turbopump.client.heartbeat import Member, heartbeat_data
-from turbopump.client.identity import Dress
+from turbopump.client.identity import RequestSigner
 from turbopump.client.operating.operator_requests import add_operator_requests
-from turbopump.client.pending_requests import PendingRequests
 from turbopump.client.routes import Routes, TopicRoute
-from turbopump.client.surroundings import Surroundings
 from turbopump.errors import (
     CallTimeoutError,
     NotStartedError,
     RemotingError,
+    RequestError,
     ResponseError,
     StoredMessageError,
 )
 from turbopump.message.codec import decode_entry
-from turbopump.message.properties import PRODUCER_GROUP
+from turbopump.message.message import ReceivedMessage
+from turbopump.message.properties import (
+    CORRELATION_ID,
+    PAIR_END,
+    PRODUCER_GROUP,
+    REPLY_ARRIVE_TIME,
+    property_value,
+)
+from turbopump.message.sysflag import SysFlag
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.clients import (
@@ -39,7 +47,127 @@ from turbopump.protocol.requests.clients import (
 from turbopump.protocol.requests.replies import PushReplyMessageToClient
 from turbopump.protocol.requests.transactions import CheckTransactionState
 from turbopump.remoting.client import RemotingClient
-from turbopump.remoting.router import RequestContext, Router
+from turbopump.remoting.router import RequestContext, Response, Router
+
+# TODO-PROSE from forks.py:
+# How often this process, or one before it, was forked: what was begun under another number belongs
+# to another process.
+#
+# It is asked before every send, so it is a number that Python counts up after a fork, and not the
+# process id, which takes a system call.
+
+
+class Forks:
+    """``count``: forks that lie between this process and the one that first imported this
+    module."""
+
+    count = 0
+
+
+def _count_one() -> None:
+    Forks.count += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_count_one)
+
+
+# TODO-PROSE from pending_requests.py:
+# Requests that wait for their reply, by correlation id, and the replies that brokers push (326).
+#
+# One rule: a reply goes to the request whose id it carries, once; any other one is late or nobody's:
+# dropped, counted, and to the broker as good as any, for the one who replied has done nothing wrong.
+# It must not know how requests are sent. Source: apache/rocketmq ``RequestFutureHolder``,
+# ``ClientRemotingProcessor.receiveReplyMessage``.
+
+
+PENDING_MAX: Final = 10_000
+_MAGICS: Final = (bytes.fromhex("04224d18"), bytes.fromhex("28b52ffd"))
+"""How an LZ4 frame and ZSTD begin; a zlib stream has a check in its first two bytes."""
+
+
+class PendingRequests:
+    """Those of one client id; ``limit`` is the most that may wait at a time."""
+
+    def __init__(self, now_ms: Callable[[], int], limit: int = PENDING_MAX) -> None:
+        self.limit = limit
+        self.late = 0
+        """Replies that came when nobody waited for them (any more)."""
+        self._now_ms = now_ms
+        self._waiting: dict[str, asyncio.Future[ReceivedMessage]] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, correlation_id: str) -> asyncio.Future[ReceivedMessage]:
+        """From now on a reply is waited for; the future gets it. Raises RequestError if too many
+        are."""
+        if len(self._waiting) >= self.limit:
+            raise RequestError(
+                f"{len(self._waiting)} requests of this client wait for replies, and that is the "
+                "most that may; "
+                "wait for some before you send more, or check that somebody replies to them"
+            )
+        assert correlation_id not in self._waiting
+        future: asyncio.Future[ReceivedMessage] = asyncio.get_running_loop().create_future()
+        self._waiting[correlation_id] = future
+        return future
+
+    def remove(self, correlation_id: str) -> None:
+        """Nobody waits any more."""
+        self._waiting.pop(correlation_id, None)
+
+    def reply_came(self, push: PushReplyMessageToClient, context: RequestContext) -> Response:
+        """A broker brings a reply."""
+        text = push.properties or ""
+        future = self._waiting.pop(property_value(text, CORRELATION_ID) or "", None)
+        if future is None or future.done():
+            self.late += 1
+        else:
+            future.set_result(_reply_of(push, text, context.body, self._now_ms()))
+        return Response()
+
+
+def _reply_of(
+    push: PushReplyMessageToClient, properties: str, body: bytes, now_ms: int
+) -> ReceivedMessage:
+    """The message that the reply is; a compressed body is decompressed when it is first asked
+    for."""
+    if properties and properties[-1] != PAIR_END:
+        properties += PAIR_END
+    return ReceivedMessage(
+        topic=push.topic,
+        stored_body=body,
+        properties_text=f"{properties}{REPLY_ARRIVE_TIME}\x01{now_ms}\x02",
+        queue_id=push.queue_id,
+        queue_offset=0,
+        commit_log_offset=0,
+        flag=push.flag,
+        sys_flag=push.sys_flag if _may_be_compressed(body) else push.sys_flag & ~SysFlag.COMPRESSED,
+        born_timestamp=push.born_timestamp,
+        born_host=_host(push.born_host),
+        store_timestamp=push.store_timestamp,
+        store_host=_host(push.store_host),
+        reconsume_times=push.reconsume_times or 0,
+        prepared_transaction_offset=0,
+        body_crc=0,
+        store_size=0,
+    )
+
+
+def _may_be_compressed(body: bytes) -> bool:
+    """Go's client sends a long reply as it is, and says that it is compressed; Java's then takes it
+    as it is."""
+    return body[:4] in _MAGICS or (
+        len(body) > 1 and body[0] & 0x0F == 8 and int.from_bytes(body[:2]) % 31 == 0
+    )
+
+
+def _host(text: str) -> tuple[str, int]:
+    """``ip:port`` as Java writes it, an IPv6 address without brackets."""
+    ip, _, port = text.rpartition(":")
+    return ip.strip("[]"), int(port) if port.isascii() and port.isdigit() else 0
+
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +183,7 @@ class ClientInstance:
     """Connections, routes and heartbeats under one client id, ``ip@instance_name[@unit_name]``.
 
     Belongs to the event loop and the process that started it; ``check_usable`` refuses any other.
-    ``dress`` adds to every request what the client's identity asks for. ``on_end`` is called when
+    ``signer`` adds to every request what the client's identity asks for. ``on_end`` is called when
     it begins to close.
     """
 
@@ -64,25 +192,25 @@ class ClientInstance:
         name_servers: tuple[str, ...],
         *,
         instance_name: str | None,
-        surroundings: Surroundings,
+        environment: Environment,
         unit_name: str | None = None,
-        dress: Dress | None = None,
+        signer: RequestSigner | None = None,
     ) -> None:
-        self.surroundings = surroundings
-        self.dress = dress
+        self.environment = environment
+        self.signer = signer
         self.on_end: Callable[[], None] = lambda: None
-        self.client_id = f"{surroundings.ip}@{instance_name or surroundings.new_instance_name()}"
+        self.client_id = f"{environment.ip}@{instance_name or environment.new_instance_name()}"
         if unit_name is not None:
             self.client_id += f"@{unit_name}"
         router = Router()
         router.add(NotifyConsumerIdsChanged, self._group_changed)
         router.add(CheckTransactionState, self._transaction_asked)
-        self.requests = PendingRequests(surroundings.clock.now_ms)
+        self.requests = PendingRequests(environment.clock.now_ms)
         router.add(PushReplyMessageToClient, self.requests.reply_came)
         add_operator_requests(router, lambda: self._members)
-        self.remoting = RemotingClient(router, on_close=self._disconnected, dress=dress)
+        self.remoting = RemotingClient(router, on_close=self._disconnected, signer=signer)
         self.routes = Routes(
-            self.remoting, name_servers, random=surroundings.random, on_change=self._route_changed
+            self.remoting, name_servers, random=environment.random, on_change=self._route_changed
         )
         self._members: list[Member] = []
         self._membership = 0
@@ -106,7 +234,7 @@ class ClientInstance:
         """Begin heartbeats and route polling; nothing is sent before someone needs a route."""
         assert self._loop is None
         self._loop = asyncio.get_running_loop()
-        self._pid = self.surroundings.pid()
+        self._pid = self.environment.pid()
         self._forks = Forks.count
         self.spawn(self._every(HEARTBEAT_INTERVAL_S, self._heartbeat_all), name="heartbeats")
         self.spawn(self._every(ROUTE_INTERVAL_S, self.routes.refresh_all), name="routes")
@@ -141,7 +269,7 @@ class ClientInstance:
         if Forks.count != self._forks:
             raise NotStartedError(
                 f"this {what} was started in process {self._pid} and is used in its fork "
-                f"{self.surroundings.pid()}, "
+                f"{self.environment.pid()}, "
                 "where its connections must not be touched; start a new one after the fork"
             )
         if asyncio.get_running_loop() is not self._loop:

@@ -31,15 +31,15 @@ from turbopump.client.consuming.subscription import (
     subscription_to,
     topic_subscription,
 )
+from turbopump.client.environment import environment_of, name_server_addresses
 from turbopump.client.heartbeat import Member
 from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.in_context import InContext
-from turbopump.client.life import Life
+from turbopump.client.lifecycle import Lifecycle
 from turbopump.client.namespace import unwrapped, wrap, wrapped
 from turbopump.client.producer import Producer
 from turbopump.client.setting_rules import check, group_in
 from turbopump.client.shared_instances import join_instance
-from turbopump.client.surroundings import name_server_addresses, surroundings_of
 from turbopump.client.traces.tracing import consumer_tracing, trace_topic
 from turbopump.clock import Clock
 from turbopump.errors import ConfigError
@@ -110,15 +110,15 @@ class LitePullConsumer(InContext):
             consume_from, auto_commit, limits, strategy_of(allocation), namespace
         )
         self._trace_topic = trace_topic(trace)
-        self._surroundings = surroundings_of(clock, random, local_ip)
+        self._environment = environment_of(clock, random, local_ip)
         self._subscriptions = first_subscriptions(
-            namespace, topic, tags, self._surroundings.clock.now_ms()
+            namespace, topic, tags, self._environment.clock.now_ms()
         )
         self._named: list[MessageQueue] | None = None
         """The queues that were assigned, as brokers know them; None: queues come by
         subscription."""
         self._listeners = QueueListeners(namespace)
-        self._life: Life[RunningLitePull] = Life("LitePullConsumer")
+        self._life: Lifecycle[RunningLitePull] = Lifecycle("LitePullConsumer")
 
     # --- life
     # ----------------------------------------------------------------------------------------------
@@ -134,10 +134,10 @@ class LitePullConsumer(InContext):
         if not self._life.begins():
             return
         member = Member(self._group, consumer=self._consumer_data)
-        instance = join_instance(self._settings, self._surroundings, member)
+        instance = join_instance(self._settings, self._environment, member)
         try:
             tracing = consumer_tracing(
-                *(Producer, self._settings, self._surroundings, self._trace_topic),
+                *(Producer, self._settings, self._environment, self._trace_topic),
                 group=self.group,
                 namespace=self._namespace,
             )
@@ -212,7 +212,7 @@ class LitePullConsumer(InContext):
                 "one to assign queues"
             )
         named = [wrapped(self._namespace, queue) for queue in queues]
-        now = self._surroundings.clock.now_ms()
+        now = self._environment.clock.now_ms()
         subscriptions = {queue.topic: subscription_to(queue.topic, tags, now) for queue in named}
         before = {
             topic: subscription.expression for topic, subscription in self._subscriptions.items()
@@ -382,7 +382,7 @@ class LitePullConsumer(InContext):
                 "this LitePullConsumer has queues assigned by name; make another one to subscribe"
             )
         subscription = topic_subscription(
-            self._namespace, topic, tags, self._surroundings.clock.now_ms()
+            self._namespace, topic, tags, self._environment.clock.now_ms()
         )
         self._subscriptions[subscription.topic] = subscription
 

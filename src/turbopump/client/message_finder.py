@@ -24,12 +24,12 @@ from turbopump.client.consuming.found_messages import (
 )
 from turbopump.client.consuming.offset_store import OffsetStore
 from turbopump.client.consuming.pulling_now import TOOLS_GROUP, pull_now
+from turbopump.client.environment import environment_of, name_server_addresses
 from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.in_context import InContext
 from turbopump.client.instance import ClientInstance
 from turbopump.client.routes import TopicRoute
 from turbopump.client.setting_rules import TOPIC, Rule, check, is_name, is_whole, whole_from
-from turbopump.client.surroundings import name_server_addresses, surroundings_of
 from turbopump.clock import Clock
 from turbopump.config.addresses import join_address
 from turbopump.errors import (
@@ -101,7 +101,7 @@ class MessageFinder(InContext):
         self._settings = InstanceSettings(
             name_server_addresses(namesrv), instance_name, unit_name, credentials, namespace_v2
         )
-        self._surroundings = surroundings_of(clock, random, local_ip)
+        self._environment = environment_of(clock, random, local_ip)
         self._instance: ClientInstance | None = None
 
     # --- life
@@ -118,8 +118,8 @@ class MessageFinder(InContext):
             settings.name_servers,
             instance_name=settings.instance_name,
             unit_name=settings.unit_name,
-            surroundings=self._surroundings,
-            dress=settings.dress(),
+            environment=self._environment,
+            signer=settings.signer(),
         )
         instance.start()
         self._instance = instance

@@ -12,6 +12,7 @@ import random as random_module
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, overload
 
+from turbopump.client.environment import environment_of, name_server_addresses
 from turbopump.client.heartbeat import Member
 from turbopump.client.hooks import SendHook, SendHooks
 from turbopump.client.identity import Credentials, InstanceSettings
@@ -22,21 +23,23 @@ from turbopump.client.recall import recall_message
 from turbopump.client.request_reply import Replier, Requester
 from turbopump.client.selectors import Selector
 from turbopump.client.sending.accumulator import Accumulator, AutoBatch
-from turbopump.client.sending.admission import Admission
-from turbopump.client.sending.aiming import Aiming
-from turbopump.client.sending.back_pressure import BackPressure
-from turbopump.client.sending.fault_detector import FaultDetector
-from turbopump.client.sending.fault_strategy import FaultStrategy, LatencyFaults
-from turbopump.client.sending.outgoing import COMPRESS_FROM, Compression, Packer, Piece, as_message
+from turbopump.client.sending.back_pressure import BackPressure, InFlightLimiter
+from turbopump.client.sending.faults import FaultDetector, FaultStrategy, LatencyFaults
+from turbopump.client.sending.outgoing import (
+    COMPRESS_FROM,
+    Compression,
+    NotedFrames,
+    Packer,
+    Piece,
+    SendFrames,
+    as_message,
+)
 from turbopump.client.sending.producer_rules import PRODUCER_RULES
-from turbopump.client.sending.selection import RoundRobin
-from turbopump.client.sending.send_frame import NotedFrames, SendFrames
-from turbopump.client.sending.send_result import RETRYABLE_CODES, SendResult
-from turbopump.client.sending.send_statistics import SendStatistics
+from turbopump.client.sending.queue_chooser import QueueChooser, RoundRobin
+from turbopump.client.sending.send_result import RETRYABLE_CODES, SendResult, SendStatistics
 from turbopump.client.sending.sender import Sender, SendRules
 from turbopump.client.setting_rules import TOPIC, check, check_timeout, group_in
 from turbopump.client.shared_instances import join_instance
-from turbopump.client.surroundings import name_server_addresses, surroundings_of
 from turbopump.client.traces.trace import GROUP_PREFIX as TRACE_GROUP_PREFIX
 from turbopump.client.traces.tracing import Tracing, trace_topic
 from turbopump.clock import Clock
@@ -96,18 +99,18 @@ class Producer(InContext):
         self._settings = InstanceSettings(
             name_server_addresses(namesrv), instance_name, unit_name, credentials, namespace_v2
         )
-        self._surroundings = surroundings_of(clock, random, local_ip)
+        self._environment = environment_of(clock, random, local_ip)
         self._rules = SendRules(
             send_timeout, attempt_timeout, retries, frozenset(retry_codes), retry_unless_ok
         )
         self._compression = Compression(compress_from, compression, compression_level)
         self._body_size_max = body_size_max
         self._namespace = namespace
-        self._aiming = Aiming(namespace)
+        self._chooser = QueueChooser(namespace)
         self._faults = FaultStrategy(latency_faults)
         self._hooks = tuple(hooks)
         self._trace_topic = trace_topic(trace)
-        self._admission = Admission(back_pressure, self._aiming, send_timeout)
+        self._limiter = InFlightLimiter(back_pressure, self._chooser, send_timeout)
         self._plain = back_pressure is None and namespace is None
         self.statistics = SendStatistics()
         """How the sends of this producer went, by broker (docs/statistics.md)."""
@@ -137,7 +140,7 @@ class Producer(InContext):
         if self._sender is not None:
             self._sender.instance.check_usable("Producer", self._member)
             return
-        instance = join_instance(self._settings, self._surroundings, self._member)
+        instance = join_instance(self._settings, self._environment, self._member)
         try:
             await self._begin(instance)
         except BaseException:
@@ -148,9 +151,9 @@ class Producer(InContext):
             raise
 
     async def _begin(self, instance: ClientInstance) -> None:
-        surroundings = self._surroundings
-        token = surroundings.random.getrandbits(32)
-        ids = UniqueIds(surroundings.clock, ip=surroundings.ip, token=token, pid=surroundings.pid())
+        environment = self._environment
+        token = environment.random.getrandbits(32)
+        ids = UniqueIds(environment.clock, ip=environment.ip, token=token, pid=environment.pid())
         self._pack = Packer(
             ids,
             body_size_max=self._body_size_max,
@@ -163,7 +166,7 @@ class Producer(InContext):
             tracing = Tracing(
                 Producer,
                 self._settings,
-                surroundings,
+                environment,
                 group=self.group,
                 topic=topic,
                 namespace=namespace,
@@ -175,8 +178,8 @@ class Producer(InContext):
         self._sender = Sender(
             instance,
             self._rules,
-            frames(self._member.group, instance.dress),
-            RoundRobin(surroundings.random, self._faults),
+            frames(self._member.group, instance.signer),
+            RoundRobin(environment.random, self._faults),
             self._faults,
             SendHooks(hooks, self._namespace),
             group=self._member.group,
@@ -206,7 +209,7 @@ class Producer(InContext):
         except TimeoutError:
             pass
         sender.close()
-        self._admission.close()
+        self._limiter.close()
         if self._tracing is not None:
             await self._tracing.finish(deadline - now())
         for task in sender.tasks:
@@ -217,7 +220,7 @@ class Producer(InContext):
     async def _wait_idle(self, sender: Sender) -> None:
         if self._accumulator is not None:
             await self._accumulator.flush()
-        await self._admission.wait_idle()
+        await self._limiter.wait_idle()
         await sender.under_way.wait_idle()
 
     def _started(self) -> Sender:
@@ -294,11 +297,11 @@ class Producer(InContext):
         sender = self._ready()
         target = queue
         if selector is not None or sharding_key is not None:
-            message, target = self._aiming.aim(message, queue, selector, sharding_key)  # type: ignore[assignment]
+            message, target = self._chooser.aim(message, queue, selector, sharding_key)  # type: ignore[assignment]
         elif self._accumulator is not None and self._accumulator.takes(message):
-            if self._admission.bounded:
+            if self._limiter.bounded:
                 return await (
-                    await self._admission.batch(
+                    await self._limiter.batch(
                         self._accumulator, message, self._pack.piece(message), queue, timeout
                     )
                 )
@@ -306,7 +309,7 @@ class Producer(InContext):
             return await self._accumulator.add(message, self._pack.piece(message), queue, limit)
         if self._plain:
             return await sender.deliver(self._pack.pack(message), target, timeout)
-        return await self._admission.deliver(sender, self._pack.pack(message), target, timeout)
+        return await self._limiter.deliver(sender, self._pack.pack(message), target, timeout)
 
     async def send_batch(
         self,
@@ -318,7 +321,7 @@ class Producer(InContext):
         """Send messages of one topic in one request, to one queue, all or none. Nothing is split:
         see MessageError. Errors as ``send``."""
         check_timeout(timeout)
-        return await self._admission.deliver(
+        return await self._limiter.deliver(
             self._ready(), self._pack.pack_batch(messages), queue, timeout
         )
 
@@ -335,7 +338,7 @@ class Producer(InContext):
             if len(pieces) == 1
             else pack.pack_pieces(pieces, wait_store_ok=wait_store_ok)
         )
-        return await self._admission.deliver_unbound(self._started(), outgoing, queue, timeout)
+        return await self._limiter.deliver_unbound(self._started(), outgoing, queue, timeout)
 
     async def start_send(
         self,
@@ -358,18 +361,18 @@ class Producer(InContext):
             and sharding_key is None
             and self._accumulator.takes(message)
         ):
-            future = await self._admission.batch(
+            future = await self._limiter.batch(
                 self._accumulator, message, self._pack.piece(message), queue, timeout
             )
             if self._accumulator.wants_a_turn():
                 # let the loop write: a caller that only starts sends would never yield
                 await asyncio.sleep(0)
             return future
-        message, target = self._aiming.aim(message, queue, selector, sharding_key)
+        message, target = self._chooser.aim(message, queue, selector, sharding_key)
         outgoing = self._pack.pack(message)
-        timeout = await self._admission.enter(outgoing, timeout)
+        timeout = await self._limiter.enter(outgoing, timeout)
         task = asyncio.get_running_loop().create_task(
-            self._admission.deliver_entered(sender, outgoing, target, timeout)
+            self._limiter.deliver_entered(sender, outgoing, target, timeout)
         )
         await asyncio.sleep(0)  # let it begin: a close waits for what has begun
         return task
@@ -420,8 +423,8 @@ class Producer(InContext):
         """
         message = as_message(message, body, tags, keys, properties)
         sender = self._ready()
-        message, target = self._aiming.aim(message, queue, selector, sharding_key)
-        await sender.send_oneway(self._pack.pack(message), self._aiming.inside(target))
+        message, target = self._chooser.aim(message, queue, selector, sharding_key)
+        await sender.send_oneway(self._pack.pack(message), self._chooser.inside(target))
 
     async def request(
         self,
@@ -442,10 +445,10 @@ class Producer(InContext):
         """
         check_timeout(timeout)
         sender = self._ready()
-        message, target = self._aiming.aim(message, queue, selector, sharding_key)
+        message, target = self._chooser.aim(message, queue, selector, sharding_key)
         if self._requester is None:
             self._requester = Requester(sender, self._member, self._pack)
-        return await self._requester.request(message, self._aiming.inside(target), timeout)
+        return await self._requester.request(message, self._chooser.inside(target), timeout)
 
     async def reply(
         self,
@@ -482,7 +485,7 @@ class Producer(InContext):
         if fault is not None:
             raise ConfigError(fault)
         route = await self._ready().route(topic, self._rules.timeout)
-        return tuple(self._aiming.outside(queue) for queue in route.publish_queues)
+        return tuple(self._chooser.outside(queue) for queue in route.publish_queues)
 
     def _inside(self, topic: str) -> str:
         check({"topic": TOPIC}, {"topic": topic})

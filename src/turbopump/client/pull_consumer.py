@@ -23,6 +23,7 @@ from turbopump.client.consuming.subscription import (
     subscription_to,
     tag_subscription,
 )
+from turbopump.client.environment import environment_of, name_server_addresses
 from turbopump.client.heartbeat import Member
 from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.in_context import InContext
@@ -30,7 +31,6 @@ from turbopump.client.instance import ClientInstance
 from turbopump.client.namespace import unwrapped, wrap, wrapped
 from turbopump.client.setting_rules import Rule, check, group_in, is_whole
 from turbopump.client.shared_instances import join_instance
-from turbopump.client.surroundings import name_server_addresses, surroundings_of
 from turbopump.clock import Clock
 from turbopump.errors import ConnectError, NotStartedError
 from turbopump.message.message_queue import MessageQueue
@@ -80,7 +80,7 @@ class PullConsumer(InContext):
         self._settings = InstanceSettings(
             name_server_addresses(namesrv), instance_name, unit_name, credentials, namespace_v2
         )
-        self._surroundings = surroundings_of(clock, random, local_ip)
+        self._environment = environment_of(clock, random, local_ip)
         self._subscriptions: dict[tuple[str, str | Sql], Subscription] = {}
         self._instance: ClientInstance | None = None
         self._member = Member(self._group, consumer=self._consumer_data, announced=False)
@@ -95,7 +95,7 @@ class PullConsumer(InContext):
         if self._instance is not None:
             self._instance.check_usable("PullConsumer", self._member)
             return
-        instance = join_instance(self._settings, self._surroundings, self._member)
+        instance = join_instance(self._settings, self._environment, self._member)
         self._offsets = OffsetStore(instance, self._group)
         self._instance = instance
 
@@ -224,7 +224,7 @@ class PullConsumer(InContext):
     def _subscription(self, topic: str, tags: str | Sql) -> Subscription:
         subscription = self._subscriptions.get((topic, tags))
         if subscription is None:
-            subscription = subscription_to(topic, tags, self._surroundings.clock.now_ms())
+            subscription = subscription_to(topic, tags, self._environment.clock.now_ms())
             self._subscriptions[topic, tags] = subscription
         return subscription
 

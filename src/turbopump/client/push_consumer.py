@@ -40,10 +40,11 @@ from turbopump.client.consuming.subscription import (
     first_subscriptions,
     topic_subscription,
 )
+from turbopump.client.environment import environment_of, name_server_addresses
 from turbopump.client.heartbeat import Member
 from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.in_context import InContext
-from turbopump.client.life import Life
+from turbopump.client.lifecycle import Lifecycle
 from turbopump.client.namespace import unwrap, unwrapped, wrap
 from turbopump.client.popping.pop import BATCH_MAX
 from turbopump.client.popping.settings import INVISIBLE_S, THRESHOLD, pop_settings
@@ -52,7 +53,6 @@ from turbopump.client.request_reply import Replier
 from turbopump.client.sending.send_result import SendResult
 from turbopump.client.setting_rules import check, group_in
 from turbopump.client.shared_instances import join_broadcasting, join_instance
-from turbopump.client.surroundings import name_server_addresses, surroundings_of
 from turbopump.client.traces.tracing import consumer_tracing, trace_topic
 from turbopump.clock import Clock
 from turbopump.errors import ConfigError
@@ -212,13 +212,13 @@ class PushConsumer(InContext):
         self._concurrency = concurrency
         self._close_timeout = close_timeout
         self._trace_topic = trace_topic(trace)
-        self._surroundings = surroundings_of(clock, random, local_ip)
+        self._environment = environment_of(clock, random, local_ip)
         self._subscriptions = first_subscriptions(
-            namespace, topic, tags, self._surroundings.clock.now_ms()
+            namespace, topic, tags, self._environment.clock.now_ms()
         )
         self._started_ms = 0
         self._replier: Replier | None = None
-        self._life: Life[RunningPush] = Life("PushConsumer")
+        self._life: Lifecycle[RunningPush] = Lifecycle("PushConsumer")
 
     # --- what it consumes
     # ----------------------------------------------------------------------------------------------
@@ -291,16 +291,16 @@ class PushConsumer(InContext):
             )
         if not self._push_settings.broadcast:
             self._subscribe(RETRY_PREFIX + self.group, ALL)
-        self._started_ms = self._surroundings.clock.now_ms()
+        self._started_ms = self._environment.clock.now_ms()
         member = Member(self._group, consumer=self.consumer_data)
         settings = self._settings
         if self._push_settings.broadcast:
-            settings, instance = join_broadcasting(settings, self._surroundings, member)
+            settings, instance = join_broadcasting(settings, self._environment, member)
         else:
-            instance = join_instance(settings, self._surroundings, member)
+            instance = join_instance(settings, self._environment, member)
         try:
             tracing = consumer_tracing(
-                *(Producer, settings, self._surroundings, self._trace_topic),
+                *(Producer, settings, self._environment, self._trace_topic),
                 group=self.group,
                 namespace=self._namespace,
             )
@@ -440,7 +440,7 @@ class PushConsumer(InContext):
 
     def _subscribe(self, topic: str, tags: str | Sql) -> None:
         subscription = topic_subscription(
-            self._namespace, topic, tags, self._surroundings.clock.now_ms()
+            self._namespace, topic, tags, self._environment.clock.now_ms()
         )
         self._subscriptions[subscription.topic] = subscription
 

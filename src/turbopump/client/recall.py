@@ -93,7 +93,7 @@ async def _recall(
             "is it up, and registered with these name servers?"
         )
     request = RecallMessage(producer_group=sender.group, topic=topic, recall_handle=handle)
-    began_ms = sender.instance.surroundings.clock.now_ms()
+    began_ms = sender.instance.environment.clock.now_ms()
     good = False
     moved = False
     lost: ConnectionLostError | None = None

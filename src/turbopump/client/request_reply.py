@@ -24,15 +24,12 @@ from turbopump.client.heartbeat import Member
 from turbopump.client.hooks import SendHooks
 from turbopump.client.instance import ClientInstance
 from turbopump.client.routes import TopicRoute
-from turbopump.client.sending.fault_strategy import FaultStrategy
-from turbopump.client.sending.outgoing import Outgoing, Packer, refuse_odd
-from turbopump.client.sending.selection import NearFirst, RoundRobin
+from turbopump.client.sending.faults import FaultStrategy
+from turbopump.client.sending.outgoing import Outgoing, Packer, SendFrames, refuse_odd
+from turbopump.client.sending.queue_chooser import NearFirst, RoundRobin
 from turbopump.client.sending.send_attempts import Target
-from turbopump.client.sending.send_failure import no_time
-from turbopump.client.sending.send_frame import SendFrames
-from turbopump.client.sending.send_result import SendResult
-from turbopump.client.sending.sender import Sender, SendRules
-from turbopump.client.sending.under_way import UnderWay
+from turbopump.client.sending.send_result import SendResult, no_time
+from turbopump.client.sending.sender import Sender, SendRules, UnderWay
 from turbopump.client.setting_rules import check_timeout
 from turbopump.errors import (
     MessageError,
@@ -64,7 +61,7 @@ class Requester:
         self._sender = sender.introducing()
         self._instance = sender.instance
         self._pack = pack
-        self._random = sender.instance.surroundings.random
+        self._random = sender.instance.environment.random
         self._waiting: set[asyncio.Future[ReceivedMessage]] = set()
         self._prepared: set[str] = set()
         self._closed = False
@@ -194,9 +191,9 @@ class Replier:
         hooks: SendHooks | None = None,
         under_way: UnderWay | None = None,
     ) -> None:
-        surroundings = instance.surroundings
-        random, faults = surroundings.random, FaultStrategy(None)
-        frames = SendFrames(group, instance.dress, RequestCode.SEND_REPLY_MESSAGE_V2)
+        environment = instance.environment
+        random, faults = environment.random, FaultStrategy(None)
+        frames = SendFrames(group, instance.signer, RequestCode.SEND_REPLY_MESSAGE_V2)
         self._sender = Sender(
             instance,
             rules or SendRules(),
@@ -209,7 +206,7 @@ class Replier:
         )
         token = random.getrandbits(32)
         self._pack = Packer(
-            UniqueIds(surroundings.clock, ip=surroundings.ip, token=token, pid=surroundings.pid())
+            UniqueIds(environment.clock, ip=environment.ip, token=token, pid=environment.pid())
         )
 
     @classmethod

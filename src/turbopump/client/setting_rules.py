@@ -160,7 +160,7 @@ GROUP_RULES: Final[Mapping[str, Rule]] = {
         lambda value: isinstance(value, str), "is no group: its name is expected, as in 'billing'"
     ),
 }
-SURROUNDINGS_RULES: Final[Mapping[str, Rule]] = {
+ENVIRONMENT_RULES: Final[Mapping[str, Rule]] = {
     "clock": Rule(
         lambda value: value is None or _is_clock(value),
         "is no clock: an object with now_ms() and monotonic() is expected, or None",

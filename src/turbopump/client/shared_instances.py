@@ -20,11 +20,11 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Final
 
+from turbopump.client.environment import Environment
 from turbopump.client.heartbeat import Member
 from turbopump.client.identity import InstanceSettings
 from turbopump.client.instance import ClientInstance
 from turbopump.client.loop_thread import never_runs_again
-from turbopump.client.surroundings import Surroundings
 from turbopump.errors import ConfigError
 
 BROADCAST_INSTANCE: Final = "DEFAULT"
@@ -77,7 +77,7 @@ _joining = threading.Lock()
 
 
 def join_instance(
-    settings: InstanceSettings, surroundings: Surroundings, member: Member
+    settings: InstanceSettings, environment: Environment, member: Member
 ) -> ClientInstance:
     """The instance that ``member`` belongs to from now on, started; ``instance.leave(member)``
     gives it back.
@@ -85,49 +85,49 @@ def join_instance(
     Raises ConfigError if the name was given and has such a member already, or an instance with
     other credentials, with another ``namespace_v2`` or on another event loop.
     """
-    _let_go(settings, surroundings)
+    _let_go(settings, environment)
     with _joining:
-        return _shared(settings, surroundings, member) or _new(
-            settings, surroundings, member, named=settings.instance_name is not None
+        return _shared(settings, environment, member) or _new(
+            settings, environment, member, named=settings.instance_name is not None
         )
 
 
 def join_broadcasting(
-    settings: InstanceSettings, surroundings: Surroundings, member: Member
+    settings: InstanceSettings, environment: Environment, member: Member
 ) -> tuple[InstanceSettings, ClientInstance]:
     """As ``join_instance``, for a consumer whose place is found in its next life by its name: who
     gave none gets the first of ``DEFAULT``, ``DEFAULT#2``, … that no other of its group has in this
     process. The settings with that name come with it."""
     if settings.instance_name is not None:
-        return settings, join_instance(settings, surroundings, member)
-    _let_go(replace(settings, instance_name=BROADCAST_INSTANCE), surroundings)
+        return settings, join_instance(settings, environment, member)
+    _let_go(replace(settings, instance_name=BROADCAST_INSTANCE), environment)
     with _joining:
         for number in count(1):
             name = BROADCAST_INSTANCE if number == 1 else f"{BROADCAST_INSTANCE}#{number}"
             named = replace(settings, instance_name=name)
-            if all(instance.admits(member) for _, _, instance in _named(surroundings, named)):
+            if all(instance.admits(member) for _, _, instance in _named(environment, named)):
                 break
-        return named, _shared(named, surroundings, member) or _new(
-            named, surroundings, member, named=False
+        return named, _shared(named, environment, member) or _new(
+            named, environment, member, named=False
         )
 
 
-def _let_go(settings: InstanceSettings, surroundings: Surroundings) -> None:
+def _let_go(settings: InstanceSettings, environment: Environment) -> None:
     """A loop that was dropped without a close is there until it is collected: have it done, before
     it stands in somebody's way."""
     if settings.instance_name is None:
         return
     this = asyncio.get_running_loop()
     with _joining:
-        elsewhere = any(loop is not this for loop, _, _ in _named(surroundings, settings))
+        elsewhere = any(loop is not this for loop, _, _ in _named(environment, settings))
     if elsewhere:
         gc.collect()
 
 
 def _shared(
-    settings: InstanceSettings, surroundings: Surroundings, member: Member
+    settings: InstanceSettings, environment: Environment, member: Member
 ) -> ClientInstance | None:
-    for other, instance in _process_of(surroundings).instances():
+    for other, instance in _process_of(environment).instances():
         if (
             _one_client(other, settings)
             and not _differences(other, settings)
@@ -139,19 +139,19 @@ def _shared(
 
 
 def _new(
-    settings: InstanceSettings, surroundings: Surroundings, member: Member, *, named: bool
+    settings: InstanceSettings, environment: Environment, member: Member, *, named: bool
 ) -> ClientInstance:
     """``named``: its user gave the name."""
     if named:
-        _refuse_second(surroundings, settings, member)
-    process = _process_of(surroundings)
+        _refuse_second(environment, settings, member)
+    process = _process_of(environment)
     name = settings.instance_name or process.next_name()
     instance = ClientInstance(
         settings.name_servers,
         instance_name=name,
         unit_name=settings.unit_name,
-        surroundings=surroundings,
-        dress=settings.dress(),
+        environment=environment,
+        signer=settings.signer(),
     )
     process.add(settings, instance)
     instance.join(member)
@@ -159,18 +159,18 @@ def _new(
     return instance
 
 
-def _process_of(surroundings: Surroundings) -> _Process:
+def _process_of(environment: Environment) -> _Process:
     processes = _processes.setdefault(asyncio.get_running_loop(), {})
-    key = surroundings.identity
+    key = environment.identity
     process = processes.get(key)
     if process is None:
-        process = processes[key] = _Process(surroundings.new_instance_name())
+        process = processes[key] = _Process(environment.new_instance_name())
     return process
 
 
-def _refuse_second(surroundings: Surroundings, settings: InstanceSettings, member: Member) -> None:
+def _refuse_second(environment: Environment, settings: InstanceSettings, member: Member) -> None:
     name = settings.instance_name
-    for loop, other, instance in _named(surroundings, settings):
+    for loop, other, instance in _named(environment, settings):
         differences = _differences(other, settings)
         if loop is not asyncio.get_running_loop():
             differences.append("on another event loop")
@@ -190,12 +190,12 @@ def _refuse_second(surroundings: Surroundings, settings: InstanceSettings, membe
 
 
 def _named(
-    surroundings: Surroundings, settings: InstanceSettings
+    environment: Environment, settings: InstanceSettings
 ) -> Iterator[tuple[asyncio.AbstractEventLoop, InstanceSettings, ClientInstance]]:
     """The instances of this process that are the same client to the brokers. What was left on a
     loop that never runs again is gone."""
     for loop, processes in list(_processes.items()):
-        process = None if never_runs_again(loop) else processes.get(surroundings.identity)
+        process = None if never_runs_again(loop) else processes.get(environment.identity)
         for other, instance in () if process is None else process.instances():
             if _one_client(other, settings):
                 yield loop, other, instance

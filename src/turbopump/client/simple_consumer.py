@@ -24,11 +24,12 @@ from turbopump.client.consuming.subscription import (
     first_subscriptions,
     topic_subscription,
 )
+from turbopump.client.environment import environment_of, name_server_addresses
 from turbopump.client.heartbeat import Member
 from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.in_context import InContext
 from turbopump.client.instance import ClientInstance
-from turbopump.client.life import Life
+from turbopump.client.lifecycle import Lifecycle
 from turbopump.client.namespace import unwrap, wrap
 from turbopump.client.popping.acks import PopAcks
 from turbopump.client.popping.pop import ATTEMPTS_MAX, BATCH_MAX, init_mode_of
@@ -38,7 +39,6 @@ from turbopump.client.popping.receipts import Receipts
 from turbopump.client.popping.sources import PopSources
 from turbopump.client.setting_rules import check, check_timeout, group_in
 from turbopump.client.shared_instances import join_instance
-from turbopump.client.surroundings import name_server_addresses, surroundings_of
 from turbopump.clock import Clock
 from turbopump.errors import ConfigError
 from turbopump.protocol.bodies.heartbeat import (
@@ -103,11 +103,11 @@ class SimpleConsumer(InContext):
         self._consume_from = consume_from
         self._ordered = ordered
         self._max_reconsume_times = max_reconsume_times
-        self._surroundings = surroundings_of(clock, random, local_ip)
+        self._environment = environment_of(clock, random, local_ip)
         self._subscriptions = first_subscriptions(
-            namespace, topic, tags, self._surroundings.clock.now_ms()
+            namespace, topic, tags, self._environment.clock.now_ms()
         )
-        self._life: Life[_Running] = Life("SimpleConsumer")
+        self._life: Lifecycle[_Running] = Lifecycle("SimpleConsumer")
 
     # --- life
     # ----------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ class SimpleConsumer(InContext):
         if not self._life.begins():
             return
         member = Member(self._group, consumer=self._consumer_data)
-        instance = join_instance(self._settings, self._surroundings, member)
+        instance = join_instance(self._settings, self._environment, member)
         self._life.running = _Running(
             *(instance, member, self._subscriptions),
             consume_from=self._consume_from,
@@ -233,7 +233,7 @@ class SimpleConsumer(InContext):
 
     def _subscribe(self, topic: str, tags: str | Sql) -> None:
         subscription = topic_subscription(
-            self._namespace, topic, tags, self._surroundings.clock.now_ms()
+            self._namespace, topic, tags, self._environment.clock.now_ms()
         )
         self._subscriptions[subscription.topic] = subscription
 

@@ -12,12 +12,586 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from turbopump.config.addresses import LOOPBACK, is_wildcard, outward_address, parse_addresses
-from turbopump.config.loading import read_properties, report
-from turbopump.config.popping import Popping
+from turbopump.config.delay_levels import DEFAULT_LEVELS, parse_delay_levels
+from turbopump.config.properties import read_properties, report
 from turbopump.config.setting import LONG_MAX, build, effective, setting
 from turbopump.errors import ConfigError
 
+# TODO-PROSE from store_keeping.py:
+# Where the files of a store lie besides its root, how long they are kept, and how much of a disk
+# they may take.
+#
+# Its one rule is that of `broker_config.py`, of which this is a part: a field's key, default, unit
+# and meaning stand here alone.
+
+
 _MIB = 1024 * 1024
+_IGNORED = (
+    "; Apache's broker ignores this key, and finds such a store's files only in storePathRootDir"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreKeeping:
+    """The part of a broker's configuration that says what is kept where."""
+
+    # Where.
+    store_path_commit_log: str = field(
+        default="",
+        metadata=setting(
+            "storePathCommitLog",
+            "directories of the commit log, separated by commas: new files go round those that "
+            "are not full; "
+            "empty: commitlog in storePathRootDir",
+        ),
+    )
+    read_only_commit_log_store_paths: str = field(
+        default="",
+        metadata=setting(
+            "readOnlyCommitLogStorePaths",
+            "directories of the commit log in which no new file is made",
+        ),
+    )
+    store_path_consume_queue: str = field(
+        default="",
+        metadata=setting("storePathConsumeQueue", "directory of the queues" + _IGNORED, own=True),
+    )
+    store_path_index: str = field(
+        default="",
+        metadata=setting("storePathIndex", "directory of the index files" + _IGNORED, own=True),
+    )
+    store_checkpoint: str = field(
+        default="", metadata=setting("storeCheckpoint", "the checkpoint file" + _IGNORED, own=True)
+    )
+    abort_file: str = field(
+        default="",
+        metadata=setting("abortFile", "the file that marks an unclean stop" + _IGNORED, own=True),
+    )
+
+    # How long.
+    file_reserved_time: int = field(
+        default=72,
+        metadata=setting(
+            "fileReservedTime", "a commit log file is deleted so long after its last write", "hours"
+        ),
+    )
+    delete_when: str = field(
+        default="04",
+        metadata=setting(
+            "deleteWhen",
+            "hours of the local day in which such files are deleted, separated by semicolons",
+        ),
+    )
+    clean_resource_interval: int = field(
+        default=10_000,
+        metadata=setting("cleanResourceInterval", "time between rounds of deletion", "ms", low=100),
+    )
+    delete_file_batch_max: int = field(
+        default=10,
+        metadata=setting(
+            "deleteFileBatchMax", "most commit log files deleted in a round", "files", low=1
+        ),
+    )
+    delete_commit_log_files_interval: int = field(
+        default=100,
+        metadata=setting("deleteCommitLogFilesInterval", "pause between two of them", "ms"),
+    )
+    delete_consume_queue_files_interval: int = field(
+        default=100,
+        metadata=setting(
+            "deleteConsumeQueueFilesInterval",
+            "pause between two lots (of up to 50) of queue files",
+            "ms",
+        ),
+    )
+
+    # How much.
+    disk_max_used_space_ratio: int = field(
+        default=75,
+        metadata=setting(
+            "diskMaxUsedSpaceRatio",
+            "above it expired files are deleted at any hour; held within 10 and 95",
+            "%",
+            held=(10, 95),
+        ),
+    )
+    disk_space_clean_forcibly_ratio: int = field(
+        default=85,
+        metadata=setting(
+            "diskSpaceCleanForciblyRatio",
+            "above it the oldest files are deleted whatever their age; held within 30 and 85",
+            "%",
+            held=(30, 85),
+        ),
+    )
+    disk_space_warning_level_ratio: int = field(
+        default=90,
+        metadata=setting(
+            "diskSpaceWarningLevelRatio",
+            "above it sends are refused, until diskSpaceCleanForciblyRatio is reached again; "
+            "held within 35 and 90",
+            "%",
+            held=(35, 90),
+        ),
+    )
+    clean_file_forcibly_enable: bool = field(
+        default=True,
+        metadata=setting(
+            "cleanFileForciblyEnable",
+            "the oldest files may be deleted before fileReservedTime if space is short",
+        ),
+    )
+    disk_free_space_min: int = field(
+        default=0,
+        metadata=setting(
+            "diskFreeSpaceMin",
+            "not 0: free bytes are judged instead of the three ratios; sends are refused below "
+            "it until 1.5 times as much is free, "
+            "the oldest files are deleted below 1.5 times, expired ones at any hour below 2.5 times",
+            "bytes",
+            high=LONG_MAX,
+            own=True,
+        ),
+    )
+
+    # When delayed messages come.
+    message_delay_level: str = field(
+        default=DEFAULT_LEVELS,
+        metadata=setting(
+            "messageDelayLevel", "delays of levels 1, 2, … in s, m, h or d, separated by spaces"
+        ),
+    )
+    flush_delay_offset_interval: int = field(
+        default=10_000,
+        metadata=setting(
+            "flushDelayOffsetInterval",
+            "time between saves of config/delayOffset.json",
+            "ms",
+            low=100,
+        ),
+    )
+
+    timer_wheel_enable: bool = field(
+        default=True,
+        metadata=setting(
+            "timerWheelEnable",
+            "messages may ask for any time of delivery; off: such messages are refused",
+        ),
+    )
+    timer_max_delay_sec: int = field(
+        default=40 * 365 * 86_400,
+        metadata=setting(
+            "timerMaxDelaySec",
+            "how far ahead that time may be; Apache's default is 259200, three days",
+            "s",
+            low=1,
+        ),
+    )
+    timer_precision_ms: int = field(
+        default=1000,
+        metadata=setting(
+            "timerPrecisionMs",
+            "messages are delivered so much after their time at most; with another value than "
+            "before, what waits gets its "
+            "place in timerlog and timerwheel anew at the start",
+            "ms",
+            only=(100, 200, 500, 1000),
+            otherwise="as Apache's broker counts any other value as one of these",
+        ),
+    )
+    timer_roll_window_slot: int = field(
+        default=2 * 86_400,
+        metadata=setting(
+            "timerRollWindowSlot",
+            "a message that is further ahead is stored again on the way, each time; less than 2 "
+            "or more than 604740 count as 604740",
+            "slots",
+        ),
+    )
+    timer_flush_interval_ms: int = field(
+        default=1000,
+        metadata=setting(
+            "timerFlushIntervalMs",
+            "time between syncs of timerlog and timerwheel; after a kill, messages delivered in "
+            "it may be delivered again",
+            "ms",
+            low=10,
+        ),
+    )
+    mapped_file_size_timer_log: int = field(
+        default=100 * 1024 * 1024,
+        metadata=setting(
+            "mappedFileSizeTimerLog", "size of a file of the timer log", "bytes", low=1024
+        ),
+    )
+    recall_message_enable: bool = field(
+        default=True,
+        metadata=setting(
+            "recallMessageEnable",
+            "a message may be recalled before its time; off by default with Apache",
+        ),
+    )
+
+    @property
+    def delay_levels_ms(self) -> tuple[int, ...]:
+        """The delays of `messageDelayLevel`. Raises ConfigError."""
+        return parse_delay_levels(self.message_delay_level)
+
+    @property
+    def commit_log_directories(self) -> tuple[Path, ...]:
+        """Where new segments go; empty: below the root. Raises ConfigError."""
+        return _directories("storePathCommitLog", self.store_path_commit_log)
+
+    @property
+    def read_only_commit_log_directories(self) -> tuple[Path, ...]:
+        """Where segments are and none is made. Raises ConfigError."""
+        return _directories("readOnlyCommitLogStorePaths", self.read_only_commit_log_store_paths)
+
+    @property
+    def delete_hours(self) -> frozenset[int]:
+        """The hours of `deleteWhen`. Raises ConfigError."""
+        hours = [hour.strip() for hour in self.delete_when.split(";") if hour.strip()]
+        if not hours or not all(
+            hour.isascii() and hour.isdigit() and int(hour) < 24 for hour in hours
+        ):
+            raise ConfigError(
+                f"deleteWhen={self.delete_when}: hours from 00 to 23 are expected, "
+                "separated by semicolons"
+            )
+        return frozenset(map(int, hours))
+
+
+def _directories(key: str, text: str) -> tuple[Path, ...]:
+    """The directories in a setting's text. Two names of one directory are refused: its segments
+    would be found twice."""
+    found: dict[str, str] = {}
+    for part in filter(None, map(str.strip, text.split(","))):
+        same = found.setdefault(os.path.realpath(part), part)
+        if same is not part:
+            both = (
+                f"{part} twice"
+                if same == part
+                else (f"{same} and {part}, which are the same directory")
+            )
+            raise ConfigError(f"{key} names {both}: name it once")
+    return tuple(map(Path, found.values()))
+
+
+# TODO-PROSE from sending.py:
+# What a broker takes from producers, and how long a send or a transaction may take.
+#
+# Its one rule is that of `broker_config.py`, of which this is a part: a field's key, default, unit
+# and meaning stand here alone.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sending(StoreKeeping):
+    """The part of a broker's configuration that says what is done with sends."""
+
+    # Sending.
+    max_message_size: int = field(
+        default=4 * _MIB,
+        metadata=setting("maxMessageSize", "largest message body", "bytes", low=1, high=512 * _MIB),
+    )
+    start_accept_send_request_time_stamp: int = field(
+        default=0,
+        metadata=setting(
+            "startAcceptSendRequestTimeStamp",
+            "sends are refused before",
+            "ms since 1970",
+            high=LONG_MAX,
+        ),
+    )
+    send_thread_pool_queue_capacity: int = field(
+        default=10_000,
+        metadata=setting(
+            "sendThreadPoolQueueCapacity",
+            "sends that may wait to be stored; more are refused",
+            "messages",
+            low=1,
+        ),
+    )
+    wait_time_mills_in_send_queue: int = field(
+        default=200,
+        metadata=setting(
+            "waitTimeMillsInSendQueue",
+            "a send that waits longer is refused",
+            "ms",
+            low=1,
+            high=LONG_MAX,
+        ),
+    )
+    broker_fast_failure_enable: bool = field(
+        default=True,
+        metadata=setting("brokerFastFailureEnable", "false: a send may wait as long as it takes"),
+    )
+    os_page_cache_busy_time_out_mills: int = field(
+        default=1000,
+        metadata=setting(
+            "osPageCacheBusyTimeOutMills",
+            "sends behind an append, or the making of a file, that takes longer are refused",
+            "ms",
+            low=1,
+            high=LONG_MAX,
+        ),
+    )
+    region_id: str = field(
+        default="DefaultRegion", metadata=setting("regionId", "region named in answers to sends")
+    )
+    trace_on: bool = field(
+        default=True, metadata=setting("traceOn", "clients may trace; told in answers to sends")
+    )
+    trace_topic_enable: bool = field(
+        default=True,
+        metadata=setting(
+            "traceTopicEnable",
+            "the topic of traces is there from the start; off by default with Apache",
+        ),
+    )
+    msg_trace_topic_name: str = field(
+        default="RMQ_SYS_TRACE_TOPIC",
+        metadata=setting("msgTraceTopicName", "the topic of traces that is there from the start"),
+    )
+    store_reply_message_enable: bool = field(
+        default=True,
+        metadata=setting(
+            "storeReplyMessageEnable",
+            "replies to requests are kept in the cluster's reply topic, too",
+        ),
+    )
+
+    # Transactions.
+    reject_transaction_message: bool = field(
+        default=False,
+        metadata=setting("rejectTransactionMessage", "messages of transactions are refused"),
+    )
+    transaction_time_out: int = field(
+        default=6000,
+        metadata=setting(
+            "transactionTimeOut",
+            "a transaction is not asked about before",
+            "ms",
+            low=1,
+            high=LONG_MAX,
+        ),
+    )
+    transaction_check_max: int = field(
+        default=15,
+        metadata=setting(
+            "transactionCheckMax",
+            "so often a transaction is asked about; then it goes to TRANS_CHECK_MAX_TIME_TOPIC",
+            low=1,
+        ),
+    )
+    transaction_check_interval: int = field(
+        default=30_000,
+        metadata=setting(
+            "transactionCheckInterval", "time between rounds of asking", "ms", low=1, high=LONG_MAX
+        ),
+    )
+    transaction_op_msg_max_size: int = field(
+        default=4096,
+        metadata=setting(
+            "transactionOpMsgMaxSize",
+            "so much about ended transactions is written down at once",
+            "bytes",
+        ),
+    )
+    transaction_op_batch_interval: int = field(
+        default=3000,
+        metadata=setting(
+            "transactionOpBatchInterval",
+            "that a transaction has ended is written down within",
+            "ms",
+        ),
+    )
+
+
+# TODO-PROSE from cold_flow.py:
+# How much of what may not be in memory groups may read before they are made to wait.
+#
+# Its one rule is that of `broker_config.py`, of which this is a part: a field's key, default, unit
+# and meaning stand here alone.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColdFlowSettings(Sending):
+    """The part of a broker's configuration that says when groups that read a backlog are slowed
+    down."""
+
+    # Readers of a backlog.
+    cold_data_flow_control_enable: bool = field(
+        default=False,
+        metadata=setting(
+            "coldDataFlowControlEnable",
+            "slow down groups that read much of what may not be in memory",
+        ),
+    )
+    cold_ctr_strategy_enable: bool = field(
+        default=False,
+        metadata=setting(
+            "coldCtrStrategyEnable",
+            "thresholds that nobody has set adapt to how much is read, every 5 s",
+        ),
+    )
+    use_pid_cold_ctr_strategy: bool = field(
+        default=True,
+        metadata=setting(
+            "usePIDColdCtrStrategy",
+            "they do so by a controller that aims at 80 % of globalColdReadThreshold; false: up "
+            "until that is exceeded, then down",
+        ),
+    )
+    data_read_ahead_enable: bool = field(
+        default=True,
+        metadata=setting(
+            "dataReadAheadEnable",
+            "the system may read more of the log's files than what is asked for (2004)",
+        ),
+    )
+    cg_cold_read_threshold: int = field(
+        default=3 * _MIB,
+        metadata=setting(
+            "cgColdReadThreshold",
+            "so much of it a group may read in 5 s, unless 2001 says otherwise",
+            "bytes",
+            high=LONG_MAX,
+        ),
+    )
+    global_cold_read_threshold: int = field(
+        default=100 * _MIB,
+        metadata=setting(
+            "globalColdReadThreshold",
+            "so much of it all groups together may read in 5 s",
+            "bytes",
+            high=LONG_MAX,
+        ),
+    )
+
+
+# TODO-PROSE from popping.py:
+# How a broker serves POP, and what it says to consumers that ask it for their queues.
+#
+# Its one rule is that of `broker_config.py`, of which this is a part: a field's key, default, unit
+# and meaning stand here alone.
+
+
+class DefaultRequestMode(enum.StrEnum):
+    """How a group reads a topic unless it was told otherwise (401)."""
+
+    PULL = "PULL"
+    POP = "POP"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Popping(ColdFlowSettings):
+    """The part of a broker's configuration that says what is done with pops."""
+
+    # Popping.
+    revive_queue_num: int = field(
+        default=8,
+        metadata=setting(
+            "reviveQueueNum",
+            "queues of the topic of checkpoints and acknowledgements",
+            "queues",
+            low=1,
+            high=998,
+        ),
+    )
+    pop_polling_size: int = field(
+        default=1024,
+        metadata=setting("popPollingSize", "pops that may wait for one queue of a group", "pops"),
+    )
+    max_pop_polling_size: int = field(
+        default=100_000, metadata=setting("maxPopPollingSize", "pops that may wait in all", "pops")
+    )
+    pop_from_retry_probability: int = field(
+        default=20,
+        metadata=setting(
+            "popFromRetryProbability",
+            "so often the retry topic is popped before the topic, else after it",
+            "%",
+            high=100,
+        ),
+    )
+    enable_retry_topic_v2: bool = field(
+        default=False,
+        metadata=setting(
+            "enableRetryTopicV2",
+            "what was not acknowledged goes to `%RETRY%group+topic`, not `%RETRY%group_topic`",
+        ),
+    )
+    retrieve_message_from_pop_retry_topic_v1: bool = field(
+        default=True,
+        metadata=setting(
+            "retrieveMessageFromPopRetryTopicV1",
+            "if enableRetryTopicV2, `%RETRY%group_topic` is popped all the same",
+        ),
+    )
+    pop_response_return_actual_retry_topic: bool = field(
+        default=False,
+        metadata=setting(
+            "popResponseReturnActualRetryTopic",
+            "messages that come again are answered with their retry topic, not the topic",
+        ),
+    )
+    enable_pop_message_threshold: bool = field(
+        default=False,
+        metadata=setting("enablePopMessageThreshold", "popInflightMessageThreshold counts"),
+    )
+    pop_inflight_message_threshold: int = field(
+        default=10_000,
+        metadata=setting(
+            "popInflightMessageThreshold",
+            "a group that has popped more than that of a queue, and neither acknowledged it nor "
+            "let its time pass, gets no more of it",
+            "messages",
+            high=LONG_MAX,
+        ),
+    )
+    init_pop_offset_by_check_msg_in_mem: bool = field(
+        default=True,
+        metadata=setting(
+            "initPopOffsetByCheckMsgInMem",
+            "a new group that wants to begin at the end begins at the first message if that is "
+            "still in memory",
+        ),
+    )
+
+    # Assignment.
+    server_load_balancer_enable: bool = field(
+        default=True,
+        metadata=setting(
+            "serverLoadBalancerEnable", "false: every consumer that asks the broker gets all queues"
+        ),
+    )
+    load_balance_poll_name_server_interval: int = field(
+        default=30_000,
+        metadata=setting(
+            "loadBalancePollNameServerInterval",
+            "so long a route that an assignment was made from is relied upon",
+            "ms",
+            low=1,
+        ),
+    )
+    default_message_request_mode: DefaultRequestMode = field(
+        default=DefaultRequestMode.PULL,
+        metadata=setting(
+            "defaultMessageRequestMode",
+            "PULL or POP: how a group reads a topic unless it was told otherwise",
+        ),
+    )
+    default_pop_share_queue_num: int = field(
+        default=-1,
+        metadata=setting(
+            "defaultPopShareQueueNum",
+            "if defaultMessageRequestMode=POP: how many other consumers share the queues of one; "
+            "0 or less: all share all",
+            low=-1,
+        ),
+    )
+
+
 CONSUME_QUEUE_ENTRY_SIZE = 20
 BATCH_CONSUME_QUEUE_ENTRY_SIZE = 46
 PATH_KEYS = frozenset(

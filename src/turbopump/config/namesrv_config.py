@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from turbopump.config.addresses import LOOPBACK
-from turbopump.config.loading import read_properties, report
+from turbopump.config.properties import read_properties, report
 from turbopump.config.setting import LONG_MAX, build, setting
 
 

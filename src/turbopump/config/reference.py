@@ -7,8 +7,8 @@ must not know files.
 
 from collections.abc import Iterator
 
+from turbopump.config.apache_keys import BROKER_KEYS, NAMESRV_KEYS, Key, KeyTable
 from turbopump.config.broker_config import BrokerConfig
-from turbopump.config.keys import BROKER_KEYS, NAMESRV_KEYS, Key, KeyTable
 from turbopump.config.namesrv_config import NamesrvConfig
 from turbopump.config.setting import Setting, SettingsClass, render, settings_of
 

@@ -31,7 +31,7 @@ class RemotingClient:
 
     ``router`` answers what peers ask of us (a broker's notices to a consumer). ``serialize_type``
     is the header form we send (``protocol.frame.JSON`` or ``ROCKETMQ``); both are read.
-    ``on_close`` gets the address of each connection that ended. ``dress`` makes the header fields
+    ``on_close`` gets the address of each connection that ended. ``signer`` makes the header fields
     of every request out of its own and its body (a signature).
     """
 
@@ -42,13 +42,13 @@ class RemotingClient:
         serialize_type: int = JSON,
         connect_timeout: float = CONNECT_TIMEOUT_S,
         on_close: Callable[[str], None] | None = None,
-        dress: Callable[[Mapping[str, str] | None, bytes], dict[str, str]] | None = None,
+        signer: Callable[[Mapping[str, str] | None, bytes], dict[str, str]] | None = None,
     ) -> None:
         self._router = router or Router()
         self._serialize_type = serialize_type
         self._connect_timeout = connect_timeout
         self._on_close = on_close
-        self._dress = dress
+        self._signer = signer
         self._connections: dict[str, Connection] = {}
         self._connecting: dict[str, asyncio.Task[Connection]] = {}
         self._ended = False
@@ -84,8 +84,8 @@ class RemotingClient:
             timeout = max(timeout - (loop.time() - started), 0.001)
         command = request_command(request, body, opaque=connection.next_opaque)
         command.serialize_type = self._serialize_type
-        if self._dress is not None:
-            command.ext = self._dress(command.ext, body)
+        if self._signer is not None:
+            command.ext = self._signer(command.ext, body)
         answer: Command = await connection.start_call(
             command.opaque, encode_command(command), timeout
         )
@@ -99,8 +99,8 @@ class RemotingClient:
         connection = await self.connect(address, timeout=timeout)
         command = request_command(request, body, opaque=connection.next_opaque, oneway=True)
         command.serialize_type = self._serialize_type
-        if self._dress is not None:
-            command.ext = self._dress(command.ext, body)
+        if self._signer is not None:
+            command.ext = self._signer(command.ext, body)
         connection.send_frame(encode_command(command))
 
     async def connect(self, address: str, *, timeout: float | None = None) -> Connection:

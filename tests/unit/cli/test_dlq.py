@@ -13,14 +13,9 @@ import pytest
 
 from turbopump.blocking import Message, Producer, PullConsumer
 from turbopump.cli import main
-from turbopump.client.dead_letters import (
-    DeadLetter,
-    DeadLetters,
-    InDoubt,
-    ResendReport,
-    outcomes,
-    resending,
-)
+from turbopump.client.dead_letters import DeadLetter, DeadLetters, InDoubt, ResendReport, resending
+from turbopump.client.dead_letters.resending import Outcome as SendOutcome
+from turbopump.client.dead_letters.resending import send_once
 from turbopump.testing import BrokerThread
 
 BODIES = [b'{"order": 0}', b"plain", bytes(range(16)), b"\x1b[31mred"]
@@ -237,9 +232,7 @@ def test_an_export_that_is_interrupted_leaves_the_file_as_it_was_and_says_so(
 def test_a_resend_that_is_interrupted_says_what_it_has_sent(
     dlq: Any, broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    send_once = outcomes.send_once
-
-    async def interrupted(instance: Any, letter: DeadLetter, queue: Any) -> outcomes.Outcome:
+    async def interrupted(instance: Any, letter: DeadLetter, queue: Any) -> SendOutcome:
         if letter.message.queue_offset > 0:
             signal.raise_signal(signal.SIGINT)
             await asyncio.sleep(0)

@@ -32,7 +32,7 @@ def test_who_finds_no_room_waits_for_it(bound: BackPressure) -> None:
                 nonlocal most
                 result = await producer.send("orders", b"x" * 100)
                 most = max(
-                    most, producer._admission._bound.messages if producer._admission._bound else 0
+                    most, producer._limiter._bound.messages if producer._limiter._bound else 0
                 )
                 return result
 

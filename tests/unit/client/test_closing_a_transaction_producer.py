@@ -24,8 +24,8 @@ from tests.unit.client.test_transaction_producer import (
 from turbopump import Message, TransactionProducer, TransactionResult, TransactionState
 from turbopump.blocking import TransactionProducer as BlockingTransactionProducer
 from turbopump.client.hooks import SendContext, SendHook
-from turbopump.client.sending.under_way import UnderWay
-from turbopump.client.transaction_answers import Asked, TransactionAnswers
+from turbopump.client.sending.sender import UnderWay
+from turbopump.client.transaction_producer import Asked, TransactionAnswers
 from turbopump.client.user_function import NotCalledError, UserFunction
 from turbopump.errors import NotStartedError
 from turbopump.message.message import ReceivedMessage

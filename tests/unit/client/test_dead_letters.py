@@ -18,13 +18,12 @@ from turbopump.client.dead_letters import (
     DeadLetters,
     ResendReport,
     ResendTo,
-    outcomes,
     resend,
     resending,
 )
-from turbopump.client.dead_letters.journal import Journal, read_journal
-from turbopump.client.dead_letters.journal_file import JournalFile
-from turbopump.client.dead_letters.reasons import latest_reason
+from turbopump.client.dead_letters.journal import Journal, JournalFile, read_journal
+from turbopump.client.dead_letters.reading import latest_reason
+from turbopump.client.dead_letters.resending import Outcome, send_once
 from turbopump.client.producer import Producer
 from turbopump.client.pull_consumer import PullConsumer
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
@@ -207,15 +206,13 @@ def test_a_letter_whose_answer_is_lost_is_looked_for_before_it_is_sent_again(
 ) -> None:
     attempts: Counter[str] = Counter()
 
-    async def losing(instance: Any, letter: DeadLetter, queue: MessageQueue) -> outcomes.Outcome:
+    async def losing(instance: Any, letter: DeadLetter, queue: MessageQueue) -> Outcome:
         attempts[letter.place] += 1
         if letter.message.queue_offset % 3 == 0 and attempts[letter.place] == 1:
-            return outcomes.Outcome(in_doubt=True, why="it never left")
-        outcome = await outcomes.send_once(instance, letter, queue)
+            return Outcome(in_doubt=True, why="it never left")
+        outcome = await send_once(instance, letter, queue)
         return (
-            outcomes.Outcome(in_doubt=True, why="lost")
-            if letter.message.queue_offset % 3 == 1
-            else outcome
+            Outcome(in_doubt=True, why="lost") if letter.message.queue_offset % 3 == 1 else outcome
         )
 
     monkeypatch.setattr(resending, "send_once", losing)
@@ -270,10 +267,10 @@ def test_a_run_that_was_killed_leaves_doubts_that_the_next_one_settles(
     class KilledError(BaseException):
         pass
 
-    async def killing(instance: Any, letter: DeadLetter, queue: MessageQueue) -> outcomes.Outcome:
+    async def killing(instance: Any, letter: DeadLetter, queue: MessageQueue) -> Outcome:
         if letter.message.queue_offset == 20:
             raise KilledError
-        return await outcomes.send_once(instance, letter, queue)
+        return await send_once(instance, letter, queue)
 
     async def run() -> None:
         async with (
@@ -286,7 +283,7 @@ def test_a_run_that_was_killed_leaves_doubts_that_the_next_one_settles(
             with pytest.raises(KilledError):
                 await resend(dead_letters, GROUP, tmp_path, settle=SETTLE_S)
             await asyncio.sleep(SETTLE_S)  # what was being sent arrives
-            monkeypatch.setattr(resending, "send_once", outcomes.send_once)
+            monkeypatch.setattr(resending, "send_once", send_once)
             before = len(await stored(broker))
             report = await resend(dead_letters, GROUP, tmp_path, settle=SETTLE_S)
             assert before > 9, "some were on their way when the run ended"
@@ -307,14 +304,14 @@ def test_what_a_killed_run_sent_and_what_comes_very_late_is_not_sent_again(
     class KilledError(BaseException):
         pass
 
-    async def killed(instance: Any, letter: DeadLetter, queue: MessageQueue) -> outcomes.Outcome:
+    async def killed(instance: Any, letter: DeadLetter, queue: MessageQueue) -> Outcome:
         late.append((letter, queue))
         raise KilledError
 
     async def begin(self: Any, topic: str) -> Any:
         fault = await begin_topic(self, topic)
         while late:
-            assert (await outcomes.send_once(self._instance, *late.pop())).stored
+            assert (await send_once(self._instance, *late.pop())).stored
         return fault
 
     begin_topic = resending._Run._begin_topic
@@ -398,9 +395,9 @@ def test_a_broker_that_does_not_answer_any_more_stops_the_run_and_leaves_doubts_
         async def silent(self: Any) -> Any:
             raise CallTimeoutError("no answer in 10 s")
 
-        async def lost(instance: Any, letter: DeadLetter, queue: MessageQueue) -> outcomes.Outcome:
+        async def lost(instance: Any, letter: DeadLetter, queue: MessageQueue) -> Outcome:
             monkeypatch.setattr(resending.TargetWatch, "arrivals", silent)
-            return outcomes.Outcome(in_doubt=True, why="no answer")
+            return Outcome(in_doubt=True, why="no answer")
 
         with monkeypatch.context() as patch:
             patch.setattr(resending, "send_once", lost)

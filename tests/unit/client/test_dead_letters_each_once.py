@@ -15,11 +15,11 @@ from turbopump.client.dead_letters import (
     DeadLetter,
     DeadLetters,
     ResendTo,
-    outcomes,
     resend,
     resending,
     would_resend,
 )
+from turbopump.client.dead_letters.resending import Outcome, send_once
 from turbopump.client.simple_consumer import SimpleConsumer
 from turbopump.message.message_queue import MessageQueue
 from turbopump.testing import RunningBroker, running_broker
@@ -30,12 +30,10 @@ def test_resent_letters_that_fail_once_more_are_nobody_else_s_resends(
 ) -> None:
     retry_topic = f"%RETRY%{GROUP}"
 
-    async def failing_once_more(
-        instance: Any, letter: DeadLetter, queue: MessageQueue
-    ) -> outcomes.Outcome:
+    async def failing_once_more(instance: Any, letter: DeadLetter, queue: MessageQueue) -> Outcome:
         """What a broker does when a consumer fails: it stores a copy with all properties, as the
         next attempt."""
-        outcome = await outcomes.send_once(instance, letter, queue)
+        outcome = await send_once(instance, letter, queue)
         copy = msgspec.structs.replace(letter.request(queue), reconsume_times=1)
         address = instance.routes.known[queue.topic].master(queue.broker_name)
         await instance.remoting.call(address, copy, letter.message.stored_body)
@@ -61,10 +59,10 @@ def test_a_run_on_another_cluster_of_the_same_names_leaves_the_doubts_of_a_kille
     class KilledError(BaseException):
         pass
 
-    async def killing(instance: Any, letter: DeadLetter, queue: MessageQueue) -> outcomes.Outcome:
+    async def killing(instance: Any, letter: DeadLetter, queue: MessageQueue) -> Outcome:
         if letter.message.queue_offset == 20:
             raise KilledError
-        return await outcomes.send_once(instance, letter, queue)
+        return await send_once(instance, letter, queue)
 
     async def run() -> None:
         async with (

@@ -23,10 +23,10 @@ from turbopump.client.dead_letters import (
     InDoubt,
     ResendReport,
     ResendTo,
-    outcomes,
     resend,
     resending,
 )
+from turbopump.client.dead_letters.resending import Outcome, send_once
 from turbopump.message.message_queue import MessageQueue
 from turbopump.protocol.requests.namesrv import DeleteTopicInNamesrv
 from turbopump.protocol.requests.topics import DeleteTopic
@@ -43,10 +43,10 @@ class KilledError(BaseException):
 async def killed(dead_letters: DeadLetters, journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run over 40 letters that ends in the middle of its third step."""
 
-    async def killing(instance: Any, letter: DeadLetter, queue: MessageQueue) -> outcomes.Outcome:
+    async def killing(instance: Any, letter: DeadLetter, queue: MessageQueue) -> Outcome:
         if letter.message.queue_offset == 30:
             raise KilledError
-        return await outcomes.send_once(instance, letter, queue)
+        return await send_once(instance, letter, queue)
 
     with monkeypatch.context() as patch:
         patch.setattr(resending, "send_once", killing)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from turbopump.client.dead_letters.pace import Pace
+from turbopump.client.dead_letters.resending import Pace
 from turbopump.testing.simulation import Simulation, simulate
 
 

@@ -15,11 +15,11 @@ from turbopump.client.consuming.delivery import Delivery
 from turbopump.client.consuming.process_queue import ProcessQueue, PullLimits
 from turbopump.client.consuming.rebalance import decide
 from turbopump.client.consuming.subscription import tag_subscription
+from turbopump.client.environment import Environment, name_server_addresses
 from turbopump.client.routes import inherited_route, topic_route
-from turbopump.client.sending.fault_strategy import FaultStrategy, LatencyFaults
-from turbopump.client.sending.selection import RoundRobin
-from turbopump.client.sending.send_frame import SendFrames
-from turbopump.client.surroundings import Surroundings, name_server_addresses
+from turbopump.client.sending.faults import FaultStrategy, LatencyFaults
+from turbopump.client.sending.outgoing import SendFrames
+from turbopump.client.sending.queue_chooser import RoundRobin
 from turbopump.message.codec import decode_entry, encode_entry, encode_host
 from turbopump.message.message_queue import MessageQueue
 from turbopump.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
@@ -278,8 +278,8 @@ def test_a_prepared_send_frame_means_what_the_generic_one_means(
 
 
 def test_client_ids_do_not_repeat() -> None:
-    surroundings = Surroundings(local_ip="127.0.0.1")
-    assert len({surroundings.new_instance_name() for _ in range(1000)}) == 1000
+    environment = Environment(local_ip="127.0.0.1")
+    assert len({environment.new_instance_name() for _ in range(1000)}) == 1000
 
 
 def test_name_servers_come_as_text_or_list_without_repetition() -> None:

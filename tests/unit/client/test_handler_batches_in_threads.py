@@ -22,7 +22,7 @@ from turbopump.client.consuming.ready_batches import ReadyBatches
 from turbopump.client.popping.popped import PoppedDelivery
 from turbopump.client.producer import Producer
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
-from turbopump.config.popping import DefaultRequestMode
+from turbopump.config.broker_config import DefaultRequestMode
 from turbopump.message.message import Message
 from turbopump.testing import running_broker
 

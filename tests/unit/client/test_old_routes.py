@@ -23,8 +23,7 @@ from tests.unit.client.test_producer import producer_of
 
 from turbopump.client.producer import Producer
 from turbopump.client.selectors import by_hash
-from turbopump.client.transaction_producer import TransactionProducer
-from turbopump.client.transaction_state import TransactionState
+from turbopump.client.transaction_producer import TransactionProducer, TransactionState
 from turbopump.errors import ConnectError, RouteNotFoundError, SendError
 from turbopump.message.message import Message
 from turbopump.message.message_queue import MessageQueue

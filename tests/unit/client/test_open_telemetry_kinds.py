@@ -21,8 +21,7 @@ from turbopump.client.consuming.offset_store import ConsumeFrom
 from turbopump.client.producer import Producer
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.client.sending.accumulator import AutoBatch
-from turbopump.client.transaction_producer import TransactionProducer
-from turbopump.client.transaction_state import TransactionState
+from turbopump.client.transaction_producer import TransactionProducer, TransactionState
 from turbopump.message.message import Message, ReceivedMessage
 from turbopump.protocol.requests.send import SendBatchMessage
 from turbopump.testing import running_broker

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.client.scripted_cluster import refusal, scripted_cluster
 from tests.unit.client.test_producer import producer_of
 
-from turbopump.client.sending.send_statistics import SendStatistics
+from turbopump.client.sending.send_result import SendStatistics
 from turbopump.errors import RouteNotFoundError, SendError
 from turbopump.message.message import Message
 from turbopump.protocol.codes import RequestCode, ResponseCode

@@ -18,7 +18,7 @@ from turbopump.client.hooks import (
     SendHook,
     SendHooks,
 )
-from turbopump.client.identity import Credentials, Dress
+from turbopump.client.identity import Credentials, RequestSigner
 from turbopump.client.producer import Producer
 from turbopump.client.pull_consumer import PullConsumer
 from turbopump.client.selectors import by_hash
@@ -239,14 +239,14 @@ def test_every_request_of_every_client_is_signed(token: str | None) -> None:
                 await consumer.pull(queue, 0)
                 await consumer.commit(queue, 0)
                 await until(lambda: RequestCode.HEART_BEAT in tap.codes())
-            dress = Dress(credentials)
+            signer = RequestSigner(credentials)
             assert len(tap.codes()) >= 7
             for command in tap.commands:
                 ext = dict(command.ext or {})
                 signature = ext.pop("Signature")
                 assert ext["AccessKey"] == "alice"
                 assert ext.get("SecurityToken") == token
-                assert dress(ext, command.body)["Signature"] == signature
+                assert signer(ext, command.body)["Signature"] == signature
 
     simulate(1, scenario)
 

@@ -14,6 +14,7 @@ from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster
 from tests.unit.client.test_broadcasting import broadcasting
 
 from turbopump import blocking
+from turbopump.client.environment import environment_of
 from turbopump.client.heartbeat import Member
 from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.instance import ClientInstance
@@ -21,7 +22,6 @@ from turbopump.client.producer import Producer
 from turbopump.client.pull_consumer import PullConsumer
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.client.shared_instances import join_broadcasting
-from turbopump.client.surroundings import surroundings_of
 from turbopump.errors import ConfigError, NotStartedError
 from turbopump.protocol.bodies.heartbeat import ConsumerData
 from turbopump.testing import BrokerThread
@@ -322,7 +322,7 @@ def test_a_name_is_free_again_when_the_loop_of_who_had_it_is_dropped() -> None:
 
     async def joins(settings: InstanceSettings) -> tuple[InstanceSettings, ClientInstance]:
         member = Member("readers", consumer=lambda: ConsumerData("readers"))
-        return join_broadcasting(settings, surroundings_of(None, None, None), member)
+        return join_broadcasting(settings, environment_of(None, None, None), member)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)

@@ -16,7 +16,7 @@ from turbopump.client.hooks import MessageKind
 from turbopump.client.lite_pull_consumer import LitePullConsumer
 from turbopump.client.sending.accumulator import AutoBatch
 from turbopump.client.traces.trace import TRACE_TOPIC, Traced, pub_record
-from turbopump.client.traces.trace_dispatcher import (
+from turbopump.client.traces.tracing import (
     HELD_MAX,
     KEYS_SIZE_MAX,
     SIZE_MAX,

@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from turbopump.config import BrokerConfig, NamesrvConfig
-from turbopump.config.keys import BROKER_KEYS, NAMESRV_KEYS, OWN_KEYS, KeyClass, KeyTable, classify
+from turbopump.config.apache_keys import (
+    BROKER_KEYS,
+    NAMESRV_KEYS,
+    OWN_KEYS,
+    KeyClass,
+    KeyTable,
+    classify,
+)
 from turbopump.config.reference import page
 from turbopump.config.setting import SettingsClass, settings_of
 

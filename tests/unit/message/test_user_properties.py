@@ -9,8 +9,7 @@ import pytest
 
 from turbopump.client.producer import Producer
 from turbopump.client.pull_consumer import PullConsumer
-from turbopump.client.transaction_producer import TransactionProducer
-from turbopump.client.transaction_state import TransactionState
+from turbopump.client.transaction_producer import TransactionProducer, TransactionState
 from turbopump.errors import MessageError
 from turbopump.message.message import Message, ReceivedMessage
 from turbopump.testing import running_broker

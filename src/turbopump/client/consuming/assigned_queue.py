@@ -192,7 +192,7 @@ class AssignedQueue:
     def _as_ms(self, at: float) -> int:
         """Loop time as ms since 1970."""
         return (
-            self._instance.surroundings.clock.now_ms() - round((self._loop.time() - at) * 1000)
+            self._instance.environment.clock.now_ms() - round((self._loop.time() - at) * 1000)
             if at
             else 0
         )

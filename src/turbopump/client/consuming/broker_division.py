@@ -62,7 +62,7 @@ class BrokerDivision:
         RemotingError, RouteNotFoundError, BodyError."""
         route = await self._instance.routes.get(topic)
         masters = sorted(route.every_address(slaves=False))
-        self._instance.surroundings.random.shuffle(masters)
+        self._instance.environment.random.shuffle(masters)
         slaves = sorted(route.every_address(slaves=True).difference(masters))
         assignments = await self._ask(topic, [*masters, *slaves])
         if self._falls_back:

@@ -14,7 +14,7 @@ from threading import get_ident
 
 from turbopump.client.consuming.consume_statistics import TopicStatistics
 from turbopump.client.consuming.delivery import Delivery
-from turbopump.client.traces.consume_traces import ConsumeTraces
+from turbopump.client.traces.tracing import ConsumeTraces
 from turbopump.protocol.bodies.running import ConsumeStatus
 
 

@@ -84,7 +84,7 @@ class RunningLitePull:
             self.prefetching,
             member.consumer,
             instance.routes.name_servers,
-            instance.surroundings.clock,
+            instance.environment.clock,
         )
         member.on_group_change = self._group_changed
         member.on_route_change = self._route_changed

@@ -149,7 +149,7 @@ class RunningPush:
         self.handlers = self._handlers(settings, concurrency)
         member.operated = OperatedPush(
             *(self.assignment, self.pops, member.consumer, self.handlers, self.consumption),
-            *(instance.routes.name_servers, instance.surroundings.clock),
+            *(instance.routes.name_servers, instance.environment.clock),
             concurrency=concurrency,
             ordered=settings.order is not None,
             namespace=namespace,

@@ -3,8 +3,7 @@ each once."""
 
 from turbopump.client.dead_letters.dead_letter import DeadLetter, InDoubt, ResendTo
 from turbopump.client.dead_letters.reading import DeadGroup, DeadLetters
-from turbopump.client.dead_letters.report import ResendReport
-from turbopump.client.dead_letters.resending import resend, would_resend
+from turbopump.client.dead_letters.resending import ResendReport, resend, would_resend
 
 __all__ = [
     "DeadGroup",

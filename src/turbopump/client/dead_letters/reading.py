@@ -8,19 +8,18 @@ One rule: it reads and changes nothing; not even an offset is committed. Resendi
 from __future__ import annotations
 
 import random as random_module
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from turbopump.client.consuming.offset_store import OffsetStore
 from turbopump.client.consuming.pulling_now import TOOLS_GROUP, pull_now
 from turbopump.client.dead_letters.dead_letter import DeadLetter
-from turbopump.client.dead_letters.reasons import latest_reason
 from turbopump.client.identity import Credentials
 from turbopump.client.in_context import InContext
 from turbopump.client.instance import ClientInstance
 from turbopump.client.message_finder import MessageFinder, instance_of
-from turbopump.client.traces.trace import TRACE_TOPIC
+from turbopump.client.traces.trace import ERROR, FIELD_END, RECORD_END, TRACE_TOPIC
 from turbopump.clock import Clock
 from turbopump.errors import BodyError, MessageNotFoundError, RemotingError, RouteNotFoundError
 from turbopump.message.message_queue import MessageQueue
@@ -206,3 +205,52 @@ class DeadLetters(InContext):
         except (RouteNotFoundError, RemotingError):
             return None
         return latest_reason([message.body for message in found.messages], letter.group, msg_id)
+
+
+# TODO-PROSE from reasons.py:
+# Why a consumer could not handle a message, out of the trace records it left.
+#
+# ::
+#
+#     SubAfter \x01 requestId \x01 msgId \x01 costMs \x01 success \x01 keys \x01 contextCode [\x01
+#     time \x01 group [\x01 error=text]] \x02
+#
+# The text is told by our clients only.
+#
+# Values in, values out. Source: apache/rocketmq ``TraceDataEncoder``, ``ConsumeReturnType``
+# (contextCode is its ordinal).
+
+
+REASONS: Final = {
+    "1": "the handler took too long (TIME_OUT)",
+    "2": "the handler raised an exception (EXCEPTION)",
+    "3": "the handler returned nothing (RETURNNULL)",
+    "4": "the handler asked to have it again (FAILED)",
+}
+_SHORT: Final = 7
+_WHOLE: Final = 9
+
+
+def latest_reason(bodies: Iterable[bytes], group: str, msg_id: str) -> str | None:
+    """What the latest record of ``group`` says about its failure with ``msg_id``; bodies are those
+    of trace messages, oldest first."""
+    latest: tuple[int, str] | None = None
+    for body in bodies:
+        for record in body.decode(errors="replace").split(RECORD_END):
+            fields = record.split(FIELD_END)
+            if (
+                fields[0] != "SubAfter"
+                or len(fields) < _SHORT
+                or fields[2] != msg_id
+                or fields[4] != "false"
+            ):
+                continue
+            if len(fields) >= _WHOLE and fields[8] != group:
+                continue
+            time = int(fields[7]) if len(fields) >= _WHOLE and fields[7].isdigit() else 0
+            reason = REASONS.get(fields[6])
+            if reason is not None and len(fields) > _WHOLE and fields[_WHOLE].startswith(ERROR):
+                reason += ": " + fields[_WHOLE].removeprefix(ERROR)
+            if reason is not None and (latest is None or time >= latest[0]):
+                latest = time, reason
+    return latest[1] if latest is not None else None

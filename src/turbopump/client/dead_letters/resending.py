@@ -11,30 +11,45 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from turbopump.client.consuming.handling import is_coroutine_function
 from turbopump.client.dead_letters.dead_letter import DeadLetter, InDoubt, ResendTo
-from turbopump.client.dead_letters.journal import Aim, Journal, read_journal
-from turbopump.client.dead_letters.journal_file import JournalFile, journal_path, read_unlocked
-from turbopump.client.dead_letters.outcomes import Outcome, send_once
-from turbopump.client.dead_letters.pace import Pace
+from turbopump.client.dead_letters.journal import (
+    Aim,
+    Journal,
+    JournalFile,
+    journal_path,
+    read_journal,
+    read_unlocked,
+)
 from turbopump.client.dead_letters.reading import DeadLetters, Wanted
-from turbopump.client.dead_letters.report import ResendReport
 from turbopump.client.dead_letters.target import (
     Arrival,
     OutOfSight,
+    TargetTopics,
     TargetWatch,
     arrivals_since,
     find_by_id,
+    missing_topic_hint,
     queue_ends,
 )
-from turbopump.client.dead_letters.target_topics import TargetTopics, missing_topic_hint
+from turbopump.client.instance import ClientInstance
 from turbopump.client.setting_rules import FUNCTION, SECONDS_OR_0, Rule, check, is_name, is_seconds
-from turbopump.errors import RemotingError, ResendError, RouteNotFoundError
+from turbopump.errors import (
+    ConnectError,
+    MessageError,
+    RemotingError,
+    ResendError,
+    ResponseError,
+    RouteNotFoundError,
+)
 from turbopump.message.message_queue import MessageQueue
+from turbopump.protocol.codes import ResponseCode
 
 log = logging.getLogger(__name__)
 
@@ -116,9 +131,9 @@ async def resend(
     check(_RULES, locals())
     file = JournalFile(journal, group)
     try:
-        surroundings = dead_letters.instance.surroundings
+        environment = dead_letters.instance.environment
         writer = Journal(
-            file, run=surroundings.new_instance_name(), now_ms=surroundings.clock.now_ms()
+            file, run=environment.new_instance_name(), now_ms=environment.clock.now_ms()
         )
         run = _Run(dead_letters, group, writer, to, in_doubt, settle, on_progress)
         await run.settle_old_doubts()
@@ -430,8 +445,147 @@ class _Run:
         return unsent
 
     def _now_ms(self) -> int:
-        return self._instance.surroundings.clock.now_ms()
+        return self._instance.environment.clock.now_ms()
 
 
 def _aimed_at(queue: MessageQueue, doubts: dict[str, Aim]) -> set[str]:
     return {id_ for id_, aim in doubts.items() if aim.queue == queue}
+
+
+# TODO-PROSE from report.py:
+# What became of dead letters that were to be resent. A value; it must not know how.
+
+
+FAILURES_SHOWN: Final = 100
+
+
+@dataclass(slots=True)
+class ResendReport:
+    """What became of the chosen letters.
+
+    ``sent``: in this run. ``already``: resent before, as the journal says. ``recovered``: sent by a
+    run that was killed, and found in the target when this one began; those of them that are chosen
+    count as ``already``. ``elsewhere``: resent by somebody with another journal. ``failed``: place
+    → why it was not sent (100 of them; ``failures`` counts). ``in_doubt``: may or may not be in the
+    target; the next run finds out, if it can read the queues ``out_of_sight`` (queue → why this one
+    could not). ``stopped``: why it did not go on to the end. In a dry run nothing is sent, and
+    ``sent`` is what would be.
+    """
+
+    group: str
+    dry_run: bool = False
+    sent: int = 0
+    already: int = 0
+    recovered: int = 0
+    elsewhere: int = 0
+    failures: int = 0
+    in_doubt: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+    targets: dict[str, int] = field(default_factory=dict)
+    out_of_sight: dict[str, str] = field(default_factory=dict)
+    stopped: str | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every chosen letter is in its target."""
+        return not (self.failures or self.in_doubt or self.stopped)
+
+    @property
+    def handled(self) -> int:
+        return self.sent + self.already + self.elsewhere + self.failures + self.in_doubt
+
+    def fail(self, letter: DeadLetter, why: str) -> None:
+        self.failures += 1
+        if len(self.failed) < FAILURES_SHOWN:
+            self.failed[letter.place] = why
+
+
+# TODO-PROSE from pace.py:
+# So many a second, and never more within any second. It must not know of what.
+
+
+class Pace:
+    """Hands out turns one after the other, ``rate`` a second; without a rate at once.
+
+    They are spread evenly. What a pause has missed is made up for, but between a turn and the one
+    ``rate`` turns later there is always a second."""
+
+    def __init__(self, rate: float | None) -> None:
+        self._rate = rate
+        self._latest: deque[float] = deque(maxlen=max(1, int(rate or 1)))
+        self._due = 0.0
+        self._one_by_one = asyncio.Lock()
+
+    async def turn(self) -> None:
+        """Wait for the next turn."""
+        if self._rate is None:
+            return
+        loop = asyncio.get_running_loop()
+        async with self._one_by_one:
+            latest, span = self._latest, (self._latest.maxlen or 1) / self._rate
+            self._due = (
+                max(self._due + 1 / self._rate, loop.time() - span) if latest else loop.time()
+            )
+            at = max(self._due, latest[0] + span) if len(latest) == latest.maxlen else self._due
+            await asyncio.sleep(max(0.0, at - loop.time()))
+            latest.append(loop.time())
+
+
+# TODO-PROSE from outcomes.py:
+# One attempt to send a dead letter, and what its end means: it is stored, it is not, or nobody
+# knows. It must not know what follows.
+
+
+TIMEOUT_S: Final = 5.0
+_STORED: Final = frozenset(
+    {
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    }
+)
+"""Stored, though not yet as safely as promised."""
+_BUSY: Final = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE})
+"""Not stored; it may be later."""
+_REFUSED: Final = frozenset(
+    {
+        ResponseCode.MESSAGE_ILLEGAL,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+    }
+)
+"""Not stored, nor would it be later."""
+
+
+class Outcome(NamedTuple):
+    """``final``: trying again is of no use. Neither stored nor in doubt: it was not stored."""
+
+    stored: bool = False
+    in_doubt: bool = False
+    final: bool = False
+    why: str = ""
+
+
+async def send_once(instance: ClientInstance, letter: DeadLetter, queue: MessageQueue) -> Outcome:
+    """Send it to ``queue``, once."""
+    address = instance.routes.known[queue.topic].master(queue.broker_name)
+    if address is None:
+        return Outcome(why=f"broker {queue.broker_name} has no master now")
+    try:
+        await instance.remoting.call(
+            address, letter.request(queue), letter.message.stored_body, timeout=TIMEOUT_S
+        )
+    except (ConnectError, MessageError) as error:
+        return Outcome(final=isinstance(error, MessageError), why=str(error))
+    except ResponseError as error:
+        if error.code in _STORED:
+            return Outcome(stored=True)
+        return Outcome(
+            in_doubt=error.code not in _BUSY | _REFUSED,
+            final=error.code in _REFUSED,
+            why=str(error),
+        )
+    except RemotingError as error:
+        return Outcome(in_doubt=True, why=str(error))
+    return Outcome(stored=True)

@@ -18,10 +18,14 @@ from typing import Final
 from turbopump.client.consuming.consumer_rules import ONE_BY_ONE
 from turbopump.client.consuming.delivery import Delivery, Retry, is_retry
 from turbopump.client.consuming.handling import Handler, is_coroutine_function
-from turbopump.client.idempotence.idempotence_rules import HANDLER_RULES, IDEMPOTENCE_RULES
-from turbopump.client.idempotence.store import Claim, IdempotenceStore
+from turbopump.client.environment import SYSTEM_RANDOM
+from turbopump.client.idempotence.store import (
+    HANDLER_RULES,
+    IDEMPOTENCE_RULES,
+    Claim,
+    IdempotenceStore,
+)
 from turbopump.client.setting_rules import check
-from turbopump.client.surroundings import SYSTEM_RANDOM
 from turbopump.client.user_function import UserFunction
 from turbopump.message.message import ReceivedMessage
 

@@ -12,8 +12,94 @@ and machines see either side of it.
 
 from __future__ import annotations
 
+import asyncio
+import os
+import sqlite3
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
-from typing import Protocol
+from os import PathLike
+from typing import Any, Final, Protocol, TypeVar
+
+from turbopump.client.environment import SYSTEM_CLOCK
+from turbopump.client.setting_rules import (
+    ENVIRONMENT_RULES,
+    FUNCTION,
+    SECONDS,
+    SECONDS_OR_0,
+    SWITCH,
+    Rule,
+    check,
+    is_name,
+    is_number,
+    whole_from,
+)
+from turbopump.clock import Clock
+from turbopump.errors import ConfigError
+from turbopump.message.rules import is_unicode
+
+# TODO-PROSE from idempotence_rules.py:
+# What the settings of idempotent consumers and their stores must be.
+
+
+LEAST_S: Final = 0.001
+"""Stores count milliseconds."""
+MOST_S: Final = 1e9
+"""31 years: more than a store could count was meant as for ever."""
+_STORE_METHODS: Final = ("claim", "renew", "finish", "release", "close")
+
+
+def _is_store(value: object) -> bool:
+    return not isinstance(value, type) and all(
+        callable(getattr(value, name, None)) for name in _STORE_METHODS
+    )
+
+
+_SECONDS: Final = Rule(
+    lambda value: is_number(value) and LEAST_S <= value <= MOST_S,
+    f"must be a number of seconds from {LEAST_S} to {MOST_S:.0f}",
+)
+
+IDEMPOTENCE_RULES: Final[Mapping[str, Rule]] = {
+    "key": Rule(
+        lambda value: is_name(value) or callable(value),
+        "must be the name of a property, as in 'order_id', or a function of a message that "
+        "returns its key",
+    ),
+    "store": Rule(
+        _is_store,
+        "is no store: SqliteStore('done.db'), RedisStore(url), MemoryStore() or one "
+        "of your own is expected",
+    ),
+    "name": Rule(
+        lambda value: isinstance(value, str) and is_unicode(value), "must be text, in valid Unicode"
+    ),
+    "keep": _SECONDS,
+    "lease": _SECONDS,
+    "wait": SECONDS_OR_0,
+    "threads": whole_from(1, " of handlers at once"),
+    "random": ENVIRONMENT_RULES["random"],
+}
+HANDLER_RULES: Final[Mapping[str, Rule]] = {"handler": FUNCTION}
+MEMORY_RULES: Final[Mapping[str, Rule]] = {
+    "max_keys": whole_from(1, " of keys"),
+    "clock": ENVIRONMENT_RULES["clock"],
+}
+SQLITE_RULES: Final[Mapping[str, Rule]] = {
+    **MEMORY_RULES,
+    "path": Rule(
+        lambda value: isinstance(value, str | os.PathLike) and bool(str(value)),
+        "must be the path of a file",
+    ),
+    "durable": SWITCH,
+}
+REDIS_RULES: Final[Mapping[str, Rule]] = {
+    "url": Rule(is_name, "must be text, as in 'redis://host:6379/0'"),
+    "prefix": Rule(is_name, "must be text that is not empty, as in 'turbopump'"),
+    "max_keys": whole_from(1, " of keys"),
+    "timeout": SECONDS,
+}
 
 
 class Claim(Enum):
@@ -47,3 +133,335 @@ class IdempotenceStore(Protocol):
 
     async def close(self) -> None:
         """Let go of files, threads and connections. May be called twice."""
+
+
+# TODO-PROSE from memory.py:
+# The store in this process's memory: for one process, and gone with it.
+
+
+MAX_KEYS: Final = 100_000
+
+
+class MemoryStore:
+    """``max_keys``: so many done keys are kept at most, the latest. Some 200 bytes a key. Belongs
+    to one event loop. Raises ConfigError."""
+
+    def __init__(self, *, max_keys: int = MAX_KEYS, clock: Clock | None = None) -> None:
+        check(MEMORY_RULES, locals())
+        self._max_keys = max_keys
+        self._clock = clock or SYSTEM_CLOCK
+        self._held: dict[str, tuple[str, float]] = {}
+        self._done: OrderedDict[str, float] = OrderedDict()
+        """Key → until when; in the order of becoming done."""
+
+    async def claim(self, key: str, owner: str, lease: float) -> Claim:
+        now = self._clock.monotonic()
+        self._forget(now)
+        if self._done.get(key, now) > now:
+            return Claim.DONE
+        held = self._held.get(key)
+        if held is not None and held[1] > now:
+            return Claim.HELD
+        self._held[key] = owner, now + lease
+        return Claim.YOURS
+
+    async def renew(self, key: str, owner: str, lease: float) -> bool:
+        mine = self._is_owners(key, owner)
+        if mine:
+            self._held[key] = owner, self._clock.monotonic() + lease
+        return mine
+
+    async def finish(self, key: str, owner: str, keep: float) -> bool:
+        mine = self._is_owners(key, owner)
+        if mine:
+            del self._held[key]
+        self._done.pop(key, None)
+        self._done[key] = self._clock.monotonic() + keep
+        if len(self._done) > self._max_keys:
+            self._done.popitem(last=False)
+        return mine
+
+    async def release(self, key: str, owner: str) -> None:
+        if self._is_owners(key, owner):
+            del self._held[key]
+
+    async def close(self) -> None:
+        pass
+
+    def __len__(self) -> int:
+        """Keys that are remembered."""
+        return len(self._held) + len(self._done)
+
+    def _is_owners(self, key: str, owner: str) -> bool:
+        held = self._held.get(key)
+        return held is not None and held[0] == owner
+
+    def _forget(self, now: float) -> None:
+        """A few of those whose time is over, the oldest first."""
+        for _ in range(4):
+            oldest = next(iter(self._done.items()), None)
+            if oldest is None or oldest[1] > now:
+                return
+            del self._done[oldest[0]]
+
+
+# TODO-PROSE from sqlite.py:
+# The store in an SQLite file: for the processes of one machine, and there after a kill.
+#
+# ::
+#
+#     idempotence(key TEXT PRIMARY KEY, owner TEXT or NULL if done, until_ms INTEGER)
+#
+# Each operation is one transaction, in a thread of the store's own. One rule: times are wall times,
+# for other processes read them.
+
+
+T = TypeVar("T")
+
+SQLITE_MAX_KEYS: Final = 1_000_000
+BUSY_S: Final = 10.0
+"""So long an operation waits while another process writes."""
+FORGET_EVERY: Final = 256
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS idempotence (key TEXT PRIMARY KEY, owner TEXT, until_ms INTEGER NOT NULL) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS idempotence_until ON idempotence (until_ms);
+"""
+
+
+class SqliteStore:
+    """``path``: the file, made if it is not there; not on a network file system. ``max_keys``: so
+    many keys are kept at most, the latest (checked when it is opened, and every 256 finished ones).
+    ``durable``: what is done stays so after a power cut too (one fsync per operation); without,
+    only after a kill. Raises ConfigError."""
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        *,
+        max_keys: int = SQLITE_MAX_KEYS,
+        durable: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        check(SQLITE_RULES, locals())
+        self._path = path
+        self._max_keys = max_keys
+        self._durable = durable
+        self._clock = clock or SYSTEM_CLOCK
+        self._thread: ThreadPoolExecutor | None = None
+        self._connection: sqlite3.Connection | None = None
+        self._finished = 0
+
+    async def claim(self, key: str, owner: str, lease: float) -> Claim:
+        return await self._run(
+            lambda connection, now: _claim(connection, now, key, owner, int(lease * 1000))
+        )
+
+    async def renew(self, key: str, owner: str, lease: float) -> bool:
+        def work(connection: sqlite3.Connection, now: int) -> bool:
+            until = now + int(lease * 1000)
+            renewed = connection.execute(
+                "UPDATE idempotence SET until_ms = ? WHERE key = ? AND owner = ?",
+                (until, key, owner),
+            )
+            return renewed.rowcount == 1
+
+        return await self._run(work)
+
+    async def finish(self, key: str, owner: str, keep: float) -> bool:
+        def work(connection: sqlite3.Connection, now: int) -> bool:
+            held = connection.execute(
+                "SELECT 1 FROM idempotence WHERE key = ? AND owner = ?", (key, owner)
+            ).fetchone()
+            connection.execute(
+                "REPLACE INTO idempotence VALUES (?, NULL, ?)", (key, now + int(keep * 1000))
+            )
+            self._finished += 1
+            if self._finished % FORGET_EVERY == 0:
+                _forget(connection, now, self._max_keys)
+            return held is not None
+
+        return await self._run(work)
+
+    async def release(self, key: str, owner: str) -> None:
+        def work(connection: sqlite3.Connection, _now: int) -> None:
+            connection.execute("DELETE FROM idempotence WHERE key = ? AND owner = ?", (key, owner))
+
+        await self._run(work)
+
+    async def close(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            await asyncio.get_running_loop().run_in_executor(thread, self._close)
+            thread.shutdown(wait=False)
+
+    async def _run(self, work: Callable[[sqlite3.Connection, int], T]) -> T:
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="turbopump-idempotence")
+
+        def transaction() -> T:
+            begins = self._connection is None
+            connection = self._connection or self._open()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                if begins:
+                    _forget(connection, self._clock.now_ms(), self._max_keys)
+                result = work(connection, self._clock.now_ms())
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+            return result
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, transaction)
+
+    def _open(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self._path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
+        )
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
+            connection.executescript(_SCHEMA)
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+        return connection
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def _claim(connection: sqlite3.Connection, now: int, key: str, owner: str, lease_ms: int) -> Claim:
+    row = connection.execute(
+        "SELECT owner, until_ms FROM idempotence WHERE key = ?", (key,)
+    ).fetchone()
+    if row is not None and row[1] > now:
+        return Claim.DONE if row[0] is None else Claim.HELD
+    connection.execute("REPLACE INTO idempotence VALUES (?, ?, ?)", (key, owner, now + lease_ms))
+    return Claim.YOURS
+
+
+def _forget(connection: sqlite3.Connection, now: int, max_keys: int) -> None:
+    """Those whose time is over, and the oldest done ones above the maximum."""
+    connection.execute("DELETE FROM idempotence WHERE until_ms <= ?", (now,))
+    (count,) = connection.execute("SELECT COUNT(*) FROM idempotence").fetchone()
+    if count > max_keys:
+        connection.execute(
+            "DELETE FROM idempotence WHERE key IN (SELECT key FROM idempotence WHERE owner IS "
+            "NULL ORDER BY until_ms LIMIT ?)",
+            (count - max_keys,),
+        )
+
+
+# TODO-PROSE from redis.py:
+# The store in Redis: for consumers on many machines. Needs the extra ``turbopump[redis]``.
+#
+# ::
+#
+#     {prefix}:k:KEY      "h" + owner, expires with the lease;  "d", expires when it need no longer be known that it is done
+#     {prefix}:done       sorted set: done keys by the server's time, to keep so many at most
+#
+# Each operation is one script, which Redis runs without interruption; times are the server's own. The
+# braces keep all of it on one node of a Redis Cluster.
+
+
+REDIS_MAX_KEYS: Final = 1_000_000
+TIMEOUT_S: Final = 5.0
+_CLAIM: Final = """
+local now = redis.call('GET', KEYS[1])
+if now == 'd' then return 'done' end
+if now then return 'held' end
+redis.call('SET', KEYS[1], 'h' .. ARGV[1], 'PX', ARGV[2])
+return 'yours'
+"""
+_RENEW: Final = """
+if redis.call('GET', KEYS[1]) ~= 'h' .. ARGV[1] then return 0 end
+return redis.call('PEXPIRE', KEYS[1], ARGV[2])
+"""
+_FINISH: Final = """
+local mine = redis.call('GET', KEYS[1]) == 'h' .. ARGV[1]
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+redis.call('SET', KEYS[1], 'd', 'PX', ARGV[2])
+redis.call('ZADD', KEYS[2], now + ARGV[2], KEYS[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
+local over = redis.call('ZCARD', KEYS[2]) - ARGV[3]
+if over > 0 then
+  for i, key in ipairs(redis.call('ZRANGE', KEYS[2], 0, math.min(over, 64) - 1)) do
+    if key ~= KEYS[1] then
+      if redis.call('GET', key) == 'd' then redis.call('DEL', key) end
+      redis.call('ZREM', KEYS[2], key)
+    end
+  end
+end
+return mine and 1 or 0
+"""
+_RELEASE: Final = """
+if redis.call('GET', KEYS[1]) == 'h' .. ARGV[1] then redis.call('DEL', KEYS[1]) end
+return 0
+"""
+
+
+class RedisStore:
+    """``url``: as ``redis://host:6379/0``. ``prefix``: what its keys begin with. ``max_keys``: so
+    many done keys are kept at most. ``timeout``: seconds after which a Redis that does not answer
+    counts as failed.
+
+    What Redis forgets, by a failover before it was replicated or by ``maxmemory-policy``, is not
+    done for this store. Belongs to one event loop. Raises ConfigError for unusable settings, and if
+    the package ``redis`` is not installed.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str = "turbopump",
+        max_keys: int = REDIS_MAX_KEYS,
+        timeout: float = TIMEOUT_S,
+    ) -> None:
+        check(REDIS_RULES, locals())
+        try:
+            from redis import asyncio as redis
+        except ImportError:
+            raise ConfigError("RedisStore needs the package redis: pip install redis") from None
+        self._prefix = f"{{{prefix}}}"
+        self._max_keys = max_keys
+        try:
+            self._redis: Any = redis.Redis.from_url(
+                url, decode_responses=True, socket_timeout=timeout, socket_connect_timeout=timeout
+            )
+        except ValueError as error:
+            raise ConfigError(
+                f"url={url!r:.80} is no address of a Redis, as redis://host:6379/0 is: {error}"
+            ) from None
+        self._claim = self._redis.register_script(_CLAIM)
+        self._renew = self._redis.register_script(_RENEW)
+        self._finish = self._redis.register_script(_FINISH)
+        self._release = self._redis.register_script(_RELEASE)
+
+    async def claim(self, key: str, owner: str, lease: float) -> Claim:
+        return Claim(await self._claim(keys=[self._key(key)], args=[owner, _ms(lease)]))
+
+    async def renew(self, key: str, owner: str, lease: float) -> bool:
+        return bool(await self._renew(keys=[self._key(key)], args=[owner, _ms(lease)]))
+
+    async def finish(self, key: str, owner: str, keep: float) -> bool:
+        keys = [self._key(key), f"{self._prefix}:done"]
+        return bool(await self._finish(keys=keys, args=[owner, _ms(keep), self._max_keys]))
+
+    async def release(self, key: str, owner: str) -> None:
+        await self._release(keys=[self._key(key)], args=[owner])
+
+    async def close(self) -> None:
+        await self._redis.aclose()
+
+    def _key(self, key: str) -> str:
+        return f"{self._prefix}:k:{key}"
+
+
+def _ms(seconds: float) -> int:
+    return max(int(seconds * 1000), 1)

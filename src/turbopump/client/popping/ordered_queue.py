@@ -72,7 +72,7 @@ class OrderedPopQueue(PopQueue):
     # ----------------------------------------------------------------------------------------------
 
     def _answered(self) -> None:
-        self._attempt_id = f"{self._instance.surroundings.random.getrandbits(128):032x}"
+        self._attempt_id = f"{self._instance.environment.random.getrandbits(128):032x}"
 
     def _take(self, found: PopResult[PoppedDelivery]) -> None:
         deadline = self._loop.time() + self._settings.invisible_s

@@ -323,7 +323,7 @@ class PopQueue:
         finally:
             self._asking = False
         self._answered()
-        self._last_pop_ms = self._instance.surroundings.clock.now_ms()
+        self._last_pop_ms = self._instance.environment.clock.now_ms()
         if found.wanted or found.unwanted:
             self._take(found)
             self._statistics.pulled(len(found.wanted), self._loop.time() - asked, self._loop.time())

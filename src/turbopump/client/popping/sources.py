@@ -212,7 +212,7 @@ class PopSources:
     ) -> PopResult[PoppedMessage]:
         attempt_id = None
         if self._ordered:
-            new = f"{self._instance.surroundings.random.getrandbits(128):032x}"
+            new = f"{self._instance.environment.random.getrandbits(128):032x}"
             attempt_id = self._unanswered.pop(str(source), new)
         popping = self._loop.create_task(
             pop(

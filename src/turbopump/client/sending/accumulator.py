@@ -16,11 +16,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
-from turbopump.client.sending.outgoing import DELAYING, Piece
-from turbopump.client.sending.send_failure import no_queue, no_time
-from turbopump.client.sending.send_frame import NotedFrames
-from turbopump.client.sending.send_result import SendResult
-from turbopump.client.sending.send_statistics import SendStatistics
+from turbopump.client.sending.outgoing import DELAYING, NotedFrames, Piece
+from turbopump.client.sending.send_result import SendResult, SendStatistics, no_queue, no_time
 from turbopump.client.setting_rules import Rule, check, is_seconds, is_whole
 from turbopump.errors import SendError
 from turbopump.message.message import Message

@@ -8,7 +8,7 @@ from typing import Final
 from turbopump.client.hooks import SendHook
 from turbopump.client.sending.accumulator import AutoBatch
 from turbopump.client.sending.back_pressure import BackPressure
-from turbopump.client.sending.fault_strategy import LatencyFaults
+from turbopump.client.sending.faults import LatencyFaults
 from turbopump.client.setting_rules import SWITCH, Rule, is_collection, is_whole
 from turbopump.message.compression import DECOMPRESSED_SIZE_MAX
 

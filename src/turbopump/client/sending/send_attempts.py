@@ -22,18 +22,16 @@ import msgspec
 from turbopump.client.hooks import MessageKind, SendContext
 from turbopump.client.routes import DOUBT_S, TopicRoute
 from turbopump.client.sending.outgoing import DELAYING, Outgoing
-from turbopump.client.sending.send_failure import (
+from turbopump.client.sending.send_result import (
+    AnswerUnreadError,
     Attempt,
     NotWrittenError,
     ProducerClosedError,
+    SendResult,
+    SendStatus,
     failure,
     is_queue_gone,
     no_queue,
-)
-from turbopump.client.sending.send_result import (
-    AnswerUnreadError,
-    SendResult,
-    SendStatus,
     result_of,
 )
 from turbopump.errors import (

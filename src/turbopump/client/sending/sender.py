@@ -9,6 +9,7 @@ leaves out what is not needed. It must not know how messages are made. Source: a
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
@@ -17,28 +18,35 @@ from typing import Final
 from turbopump.client.hooks import SendHooks
 from turbopump.client.instance import ClientInstance
 from turbopump.client.namespace import unwrap
-from turbopump.client.routes import NameServersSilentError, TopicRoute
-from turbopump.client.sending.fault_strategy import FaultStrategy
-from turbopump.client.sending.outgoing import Outgoing
-from turbopump.client.sending.selection import Selection
+from turbopump.client.routes import (
+    DEFAULT_TOPIC_QUEUES,
+    READABLE,
+    WRITABLE,
+    NameServersSilentError,
+    TopicRoute,
+)
+from turbopump.client.sending.faults import FaultStrategy
+from turbopump.client.sending.outgoing import Outgoing, SendFrames
+from turbopump.client.sending.queue_chooser import Selection
 from turbopump.client.sending.send_attempts import Attempts, Target
-from turbopump.client.sending.send_failure import Attempt, no_time
-from turbopump.client.sending.send_frame import SendFrames
 from turbopump.client.sending.send_result import (
     RETRYABLE_CODES,
     SEND_ANSWER,
+    Attempt,
+    ProducerClosedError,
     SendAnswer,
     SendResult,
+    SendStatistics,
     SendStatus,
+    no_time,
     result_of,
 )
-from turbopump.client.sending.send_statistics import SendStatistics
-from turbopump.client.sending.topic_creation import TopicCreation
-from turbopump.client.sending.under_way import UnderWay
 from turbopump.client.setting_rules import SECONDS, Rule, check, whole_from
 from turbopump.errors import RemotingError, RouteNotFoundError, SendError
 from turbopump.message.message_queue import MessageQueue
+from turbopump.message.rules import DEFAULT_TOPIC
 from turbopump.protocol.command import Command, TypedJsonHeader
+from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.connection import Connection
 
 LITTLE_S: Final = 0.1
@@ -104,7 +112,7 @@ class Sender:
         self.group = group
         self._namespace = namespace
         self.creation = TopicCreation(instance)
-        self.now_ms = instance.surroundings.clock.now_ms
+        self.now_ms = instance.environment.clock.now_ms
         self.under_way = under_way or UnderWay()
         self.tasks: list[asyncio.Task[None]] = []
         """What runs beside sending until the producer is closed."""
@@ -278,3 +286,142 @@ class Sender:
 def is_usual(route: TopicRoute) -> bool:
     """Whether the topic exists, with queues to send to."""
     return not route.inherited and bool(route.publish_queues)
+
+
+# TODO-PROSE from under_way.py:
+# What a producer has under way, counted: a close waits for it. It must not know what that is.
+
+
+class UnderWay:
+    """One for all senders of a producer: ``with under_way`` around what a close is to wait for. The
+    hot path does it by hand: who begins adds 1 to ``count``; who ends takes it off, and sets
+    ``idle`` if there is one and he was the last."""
+
+    __slots__ = ("closed", "count", "idle")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.closed = False
+        """Nothing is sent from now on, and what fails is not tried again."""
+        self.idle: asyncio.Event | None = None
+
+    def __enter__(self) -> None:
+        self.count += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.ended()
+
+    def refuse_if_closed(self, why: str) -> None:
+        """Raises ProducerClosedError, with ``why``, after the close."""
+        if self.closed:
+            raise ProducerClosedError(why)
+
+    def ended(self) -> None:
+        """One less."""
+        self.count -= 1
+        if self.idle is not None and not self.count:
+            self.idle.set()
+
+    async def wait_idle(self) -> None:
+        """Wait until nothing is under way."""
+        while self.count:
+            self.idle = self.idle or asyncio.Event()
+            self.idle.clear()
+            await self.idle.wait()
+
+
+# TODO-PROSE from topic_creation.py:
+# A new topic before its first message: made on every master that lets new topics inherit, for else
+# it would live on the one broker that happened to get the first message.
+#
+# One rule: nothing here can fail a send; where a broker denies it or nobody knows, the send goes on,
+# and the log says once where the topic is. It must not know what is sent. RocketMQ: the topic comes
+# into being at the first send, on one broker (``createTopicInSendMessageMethod``).
+
+
+log = logging.getLogger(__name__)
+
+
+class TopicCreation:
+    """Makes each topic once."""
+
+    def __init__(self, instance: ClientInstance) -> None:
+        self._instance = instance
+        self._making: dict[str, asyncio.Task[None]] = {}
+        self._tried: set[str] = set()
+        self.unsaid: dict[str, str] = {}
+        """Topics that could not be made, and why: to be said when it is known who got the first
+        message."""
+
+    def is_due(self, route: TopicRoute) -> bool:
+        """Whether the topic does not exist yet and nothing has been done about it."""
+        return route.inherited and route.topic not in self._tried
+
+    async def make(self, route: TopicRoute, timeout: float) -> None:
+        """Make the topic of an inherited route; returns when it is there, or cannot be made, or
+        after ``timeout`` seconds."""
+        task = self._making.get(route.topic)
+        if task is None:
+            task = self._instance.spawn(
+                self._make(route, timeout), name=f"creation of {route.topic}"
+            )
+            self._making[route.topic] = task
+        await asyncio.wait({task}, timeout=timeout)
+
+    def landed(self, queue: MessageQueue) -> None:
+        """The first message of a topic that could not be made is on this broker."""
+        why = self.unsaid.pop(queue.topic, None)
+        if why is not None:
+            log.warning(
+                "topic was not there and could not be created topic=%s cause=%s: for now it is "
+                "on broker %s alone, which "
+                "got its first message; create it with `turbopump topic create %s`",
+                queue.topic,
+                why,
+                queue.broker_name,
+                queue.topic,
+            )
+
+    async def _make(self, route: TopicRoute, timeout: float) -> None:
+        try:
+            masters = [
+                (address, count)
+                for name, count in sorted(route.heirs.items())
+                if (address := route.master(name)) is not None
+            ]
+            faults = await asyncio.gather(
+                *(self._make_on(route.topic, address, count, timeout) for address, count in masters)
+            )
+            refused = [fault for fault in faults if fault is not None]
+            if len(refused) == len(masters):
+                self.unsaid[route.topic] = "; ".join(refused) or "no broker lets new topics inherit"
+            else:
+                if refused:
+                    log.warning(
+                        "new topic is not on every broker topic=%s cause=%s",
+                        route.topic,
+                        "; ".join(refused),
+                    )
+                await self._instance.routes.refresh(route.topic, inherit=True)
+        except RouteNotFoundError as error:
+            log.info("route of a new topic not known yet topic=%s cause=%s", route.topic, error)
+        finally:
+            self._tried.add(route.topic)
+            del self._making[route.topic]
+
+    async def _make_on(
+        self, topic: str, address: str, default_queues: int, timeout: float
+    ) -> str | None:
+        queues = min(DEFAULT_TOPIC_QUEUES, default_queues)
+        request = CreateTopic(
+            topic=topic,
+            default_topic=DEFAULT_TOPIC,
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=READABLE | WRITABLE,
+        )
+        try:
+            await self._instance.remoting.call(address, request, timeout=timeout)
+        except RemotingError as error:
+            return str(error)
+        return None

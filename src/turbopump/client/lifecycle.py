@@ -26,7 +26,7 @@ class Running(Protocol):
 RunningT = TypeVar("RunningT", bound=Running)
 
 
-class Life(Generic[RunningT]):
+class Lifecycle(Generic[RunningT]):
     """Of one consumer; ``what`` is its class, as errors name it."""
 
     def __init__(self, what: str) -> None:

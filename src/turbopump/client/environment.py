@@ -1,6 +1,6 @@
 """What a client takes from the world around it: clocks, chance, its own address, its process.
 
-One rule: everything in this room that needs one of these asks the ``Surroundings`` it was given, so
+One rule: everything in this room that needs one of these asks the ``Environment`` it was given, so
 that a test or a simulation can give others. It must not know what a client does with them.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final
 
-from turbopump.client.setting_rules import NAME_SERVER_RULES, SURROUNDINGS_RULES, check
+from turbopump.client.setting_rules import ENVIRONMENT_RULES, NAME_SERVER_RULES, check
 from turbopump.clock import Clock, SystemClock
 from turbopump.config.addresses import outward_address, parse_address, parse_addresses
 from turbopump.errors import ConfigError
@@ -23,7 +23,7 @@ SYSTEM_RANDOM: Final = random.SystemRandom()
 
 
 @dataclass(slots=True)
-class Surroundings:
+class Environment:
     """``clock`` for data and intervals; ``random`` for starting points and ids; ``local_ip`` stands
     in the client id and in message ids (None: the address of the interface towards the world, found
     when first needed); ``pid`` says which process this is."""
@@ -56,12 +56,12 @@ class Surroundings:
         return f"{self.pid()}#{self.random.getrandbits(64)}"
 
 
-def surroundings_of(
+def environment_of(
     clock: Clock | None, random: random.Random | None, local_ip: str | None
-) -> Surroundings:
+) -> Environment:
     """The system's own for what is not given. Raises ConfigError for what is none of these."""
-    check(SURROUNDINGS_RULES, {"clock": clock, "random": random, "local_ip": local_ip})
-    return Surroundings(
+    check(ENVIRONMENT_RULES, {"clock": clock, "random": random, "local_ip": local_ip})
+    return Environment(
         SYSTEM_CLOCK if clock is None else clock,
         SYSTEM_RANDOM if random is None else random,
         local_ip,
