@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +197,32 @@ def test_a_wrong_option_is_told_before_anything_runs(
         AnalysisException, match="unknown option 'startingofsets'; did you mean 'startingOffsets'"
     ):
         read(spark, cluster, startingOfsets="earliest")
+
+
+def test_an_error_of_ours_is_shown_without_the_traceback_of_a_worker(
+    spark: SparkSession, cluster: FakeCluster, tmp_path: Path
+) -> None:
+    cluster.fill("T", 0, 5)
+    beyond = '{"T":{"broker-a":{"0":9}}}'
+    rows = read(spark, cluster)
+    wrong: dict[str, Callable[[], object]] = {
+        "startingOffsets says 9": lambda: read(spark, cluster, startingOffsets=beyond).collect(),
+        "option startingTimestamp": lambda: read(spark, cluster, startingTimestamp="soon"),
+        "T@broker-a:0, which ends at 5": lambda: stream(
+            spark, cluster, tmp_path, startingOffsets=beyond
+        ),
+        "it cannot write to them yet": lambda: rows.write.format("rocketmq").mode("append").save(),
+    }
+    for said, act in wrong.items():
+        with pytest.raises((AnalysisException, PythonException, StreamingQueryException)) as caught:
+            act()
+        assert said in str(caught.value)
+        assert "Traceback (most recent call last)" not in str(caught.value)
+
+
+def test_a_batch_read_of_nothing_has_no_rows(spark: SparkSession, cluster: FakeCluster) -> None:
+    assert read(spark, cluster).count() == 0
+    assert read(spark, cluster, startingOffsets="latest").collect() == []
 
 
 def test_a_stream_restarted_from_its_checkpoint_gives_each_queue_and_offset_once(

@@ -108,7 +108,7 @@ def test_the_same_two_places_give_the_same_rows_whatever_came_since(
         == before
         == [(0, offset) for offset in range(2, 7)]
     )
-    assert list(stream.partitions(place(7, 0), place(7, 0))) == []
+    assert offsets_between(stream, place(7, 0), place(7, 0)) == []
 
 
 def test_available_now_stops_at_what_was_there_when_it_began(
@@ -121,6 +121,7 @@ def test_available_now_stops_at_what_was_there_when_it_began(
     assert stream.latestOffset(place(0, 0), ReadMaxRows(8)) == place(8, 0)
     assert stream.latestOffset(place(8, 0), ReadMaxRows(8)) == place(10, 0)
     assert stream.latestOffset(place(10, 0), ReadMaxRows(8)) == place(10, 0)
+    # a batch that a restart repeats may end beyond the target: 12 of the 20 that are there
     assert stream.latestOffset(place(12, 0), ReadMaxRows(8)) == place(12, 0)
 
 
@@ -133,7 +134,7 @@ def test_a_queue_added_later_is_read_from_its_first_message_one_batch_later(
     fake.fill("T", 2, 3)
     seen = stream.latestOffset(begin, ReadAllAvailable())
     assert seen == place(0, 0, 4)
-    assert list(stream.partitions(begin, seen)) == []
+    assert offsets_between(stream, begin, seen) == []
     after = stream.latestOffset(seen, ReadAllAvailable())
     assert offsets_between(stream, seen, after) == [(2, 4), (2, 5), (2, 6)]
 
@@ -149,7 +150,7 @@ def test_a_topic_that_left_the_route_keeps_its_places_with_a_warning(
     )
     with caplog.at_level(logging.WARNING):
         assert stream.latestOffset(place(3, 4), ReadAllAvailable()) == place(3, 4)
-    assert "T@broker-a:1 is not in the route at the moment; its place 4 is kept" in caplog.text
+    assert "T@broker-a:1 is not in the route at the moment; its offset 4 is kept" in caplog.text
     # but "read all there is now" is not answered by "nothing"
     with pytest.raises(RouteNotFoundError):
         stream.prepareForTriggerAvailableNow()

@@ -25,7 +25,10 @@ from turbopump.errors import ConfigError
 JAVA_VERSION_MIN: Final = 17
 
 _LAUNCHER: Final = """#!/bin/sh
-for argument do shift; [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"; done
+for argument do
+  shift
+  [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
+done
 exec {java} "$@"
 """
 

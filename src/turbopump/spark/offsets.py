@@ -2,7 +2,7 @@
 
 ::
 
-    {"v":1,"topics":{"T":{"broker-a":{"0":123,"1":456}}}}       ends are exclusive: 123 is the next offset to read
+    {"v":1,"topics":{"T":{"broker-a":{"0":123,"1":456}}}}   123 is the next offset to read
 
 The one rule: this is a persisted format. Checkpoints live for years and Spark compares them as
 text, so a place always has one text (sorted), version 1 never changes, and another version is

@@ -3,15 +3,21 @@ tasks. Must not know about streams."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from turbopump.errors import ConfigError
 from turbopump.spark.cluster import PLANNING_PATIENCE_S, Cluster
+from turbopump.spark.offsets import Offsets
 from turbopump.spark.options import ReadOptions
+from turbopump.spark.plain_errors import plain_errors
 from turbopump.spark.ranges import ranges_between, split
-from turbopump.spark.reading import RangesPartition, all_queues, place, read_ranges
+from turbopump.spark.reading import RangesPartition, all_queues, place, read_ranges, within_queues
+
+_log = logging.getLogger(__name__)
 
 
 class BatchReader(DataSourceReader):
@@ -20,19 +26,45 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
+        if options.offsets_per_trigger_max is not None:
+            _log.warning(
+                "maxOffsetsPerTrigger does nothing in a batch read, which reads up to endingOffsets"
+            )
 
+    @plain_errors
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
+        starting, ending = options.starting or "earliest", options.ending or "latest"
         with Cluster(options.name_servers, patience=PLANNING_PATIENCE_S) as cluster:
             queues = all_queues(cluster, options.topics)
-            begins = place(
-                cluster, queues, options.starting or "earliest", options.starting_timestamp_ms
-            )
-            ends = place(cluster, queues, options.ending or "latest", options.ending_timestamp_ms)
-        return [
-            RangesPartition(ranges)
-            for ranges in split(ranges_between(begins, ends), options.partitions_max)
-        ]
+            begins = place(cluster, queues, starting, options.starting_timestamp_ms)
+            ends = place(cluster, queues, ending, options.ending_timestamp_ms)
+            fail = options.fail_on_data_loss
+            if options.starting_timestamp_ms is None:
+                begins = within_queues(
+                    cluster, begins, starting, option="startingOffsets", fail_on_data_loss=fail
+                )
+            if options.ending_timestamp_ms is None:
+                ends = within_queues(
+                    cluster, ends, ending, option="endingOffsets", fail_on_data_loss=fail
+                )
+        self._check_order(begins, ends)
+        tasks = split(ranges_between(begins, ends), options.partitions_max)
+        return [RangesPartition(ranges) for ranges in tasks or [[]]]
+
+    def _check_order(self, begins: Offsets, ends: Offsets) -> None:
+        """Raises ConfigError where both ends of the range were given, in the wrong order."""
+        options = self._options
+        start, end = options.starting_timestamp_ms, options.ending_timestamp_ms
+        if start is not None and end is not None and start > end:
+            raise ConfigError(f"startingTimestamp {start} is later than endingTimestamp {end}")
+        if isinstance(options.starting, dict) and isinstance(options.ending, dict):
+            for queue in sorted(options.starting.keys() & options.ending.keys()):
+                if start is None and end is None and begins[queue] > ends[queue]:
+                    raise ConfigError(
+                        f"startingOffsets {begins[queue]} of {queue} lies beyond its "
+                        f"endingOffsets {ends[queue]}"
+                    )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangesPartition)

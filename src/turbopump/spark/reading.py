@@ -7,6 +7,7 @@ options, and keeps nothing. It must not know Spark's classes beyond ``InputParti
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
@@ -18,12 +19,16 @@ from turbopump.spark.cluster import Cluster
 from turbopump.spark.decode import decode
 from turbopump.spark.offsets import EARLIEST, LATEST, Offsets
 from turbopump.spark.options import Place, ReadOptions
-from turbopump.spark.pull import read_range
+from turbopump.spark.plain_errors import hidden_traceback
+from turbopump.spark.pull import DataLossError, read_range
 from turbopump.spark.ranges import OffsetRange
+
+_log = logging.getLogger(__name__)
 
 
 class RangesPartition(InputPartition):
-    """One Spark task: some ranges of queues, read one after the other."""
+    """One Spark task: some ranges of queues, read one after the other. It may have none: PySpark
+    puts a partition of its own in place of an empty list."""
 
     def __init__(self, ranges: list[OffsetRange]) -> None:
         super().__init__(ranges)
@@ -62,9 +67,36 @@ def place(
     return found
 
 
+def within_queues(
+    cluster: Cluster, offsets: Offsets, wanted: Place, *, option: str, fail_on_data_loss: bool
+) -> Offsets:
+    """``offsets`` as they are, if none of those that ``option`` gave as numbers lies beyond the end
+    of its queue.
+
+    Raises DataLossError for one that does; where ``fail_on_data_loss`` is false it becomes the
+    queue's end, with a warning.
+    """
+    if isinstance(wanted, str):
+        return offsets
+    found = dict(offsets)
+    for queue in sorted(queue for queue, offset in wanted.items() if offset >= 0):
+        end = cluster.offset_max(queue)
+        if offsets[queue] <= end:
+            continue
+        text = f"{option} says {offsets[queue]} for {queue}, which ends at {end}"
+        if fail_on_data_loss:
+            raise DataLossError(
+                f"{text}: the topic or broker was made anew, or lost its end. Give an offset that "
+                "the queue has, or set the option failOnDataLoss to false to take its end instead"
+            )
+        _log.warning("%s; its end is taken, as failOnDataLoss is false", text)
+        found[queue] = end
+    return found
+
+
 def read_ranges(ranges: Iterable[OffsetRange], options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """The rows of these ranges as record batches of ``options.columns``."""
-    with Cluster(options.name_servers) as cluster:
+    with hidden_traceback(), Cluster(options.name_servers) as cluster:
         for wanted in ranges:
             chunks = read_range(
                 cluster,

@@ -9,9 +9,12 @@ that needs it.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final, NoReturn
 
 from pyspark.sql.datasource import DataSource
+
+from turbopump.errors import ConfigError
+from turbopump.spark.plain_errors import plain_errors
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructField, StructType
@@ -19,6 +22,12 @@ if TYPE_CHECKING:
     from turbopump.spark.options import ReadOptions
     from turbopump.spark.reader import BatchReader
     from turbopump.spark.stream import StreamReader
+
+
+_NO_WRITING: Final = (
+    'format("rocketmq") reads topics; it cannot write to them yet. Until it can, send the rows '
+    "with turbopump.blocking.Producer inside foreachPartition (batch) or foreachBatch (stream)"
+)
 
 
 class RocketMQDataSource(DataSource):
@@ -33,25 +42,35 @@ class RocketMQDataSource(DataSource):
     def name(cls) -> str:
         return "rocketmq"
 
+    @plain_errors
     def schema(self) -> StructType:
         from turbopump.spark.options import read_options
 
         return _struct(read_options(self.options).columns)
 
+    @plain_errors
     def reader(self, schema: StructType) -> BatchReader:
         from turbopump.spark.reader import BatchReader
 
         return BatchReader(self._settled(schema))
 
+    @plain_errors
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
         from turbopump.spark.stream import StreamReader
 
         return StreamReader(self._settled(schema))
 
+    @plain_errors
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        raise ConfigError(_NO_WRITING)
+
+    @plain_errors
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802
+        raise ConfigError(_NO_WRITING)
+
     def _settled(self, schema: StructType) -> ReadOptions:
         """The options, with the columns that the query wants: those of ``.schema(...)`` where it
         was given."""
-        from turbopump.errors import ConfigError
         from turbopump.spark.columns import column_names
         from turbopump.spark.options import read_options
 

@@ -22,12 +22,14 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from turbopump.errors import ConfigError, RouteNotFoundError
+from turbopump.message.message_queue import MessageQueue
 from turbopump.spark.cluster import PLANNING_PATIENCE_S, Cluster
 from turbopump.spark.offsets import Offsets, decode_offsets, encode_offsets
 from turbopump.spark.options import ReadOptions
+from turbopump.spark.plain_errors import plain_errors
 from turbopump.spark.pull import DataLossError
 from turbopump.spark.ranges import admit, ranges_between, split
-from turbopump.spark.reading import RangesPartition, all_queues, place, read_ranges
+from turbopump.spark.reading import RangesPartition, all_queues, place, read_ranges, within_queues
 
 _log = logging.getLogger(__name__)
 
@@ -49,18 +51,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cluster": None}
 
+    @plain_errors
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         options = self._options
+        starting = options.starting or "latest"
         with Cluster(options.name_servers, patience=PLANNING_PATIENCE_S) as cluster:
             queues = all_queues(cluster, options.topics)
-            return encode_offsets(
-                place(cluster, queues, options.starting or "latest", options.starting_timestamp_ms)
-            )
+            begins = place(cluster, queues, starting, options.starting_timestamp_ms)
+            if options.starting_timestamp_ms is None:
+                begins = within_queues(
+                    cluster,
+                    begins,
+                    starting,
+                    option="startingOffsets",
+                    fail_on_data_loss=options.fail_on_data_loss,
+                )
+            return encode_offsets(begins)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         rows_max = self._options.offsets_per_trigger_max
         return ReadAllAvailable() if rows_max is None else ReadMaxRows(rows_max)
 
+    @plain_errors
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         begins = decode_offsets(start)
         ends = self._ends(begins)
@@ -68,15 +80,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = admit(begins, ends, limit.max_rows)
         return encode_offsets(ends)
 
+    @plain_errors
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         return encode_offsets(self._present_queue_ends())
 
+    @plain_errors
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._target = self._queue_ends()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         ranges = ranges_between(decode_offsets(start), decode_offsets(end))
-        return [RangesPartition(part) for part in split(ranges, self._options.partitions_max)]
+        tasks = split(ranges, self._options.partitions_max)
+        return [RangesPartition(part) for part in tasks or [[]]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangesPartition)
@@ -101,27 +116,38 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 ends[queue] = self._connected().offset_min(queue)
             elif end < begins[queue]:
                 ends[queue] = begins[queue]
-                self._went_back(
-                    f"{queue} ends at {end}, but it was read up to {begins[queue]} already"
-                )
+                self._check_not_shorter(queue, begins[queue])
             else:
                 ends[queue] = end
-        for queue in begins.keys() - seen.keys():
+        present = {(queue.topic, queue.broker_name) for queue in seen}
+        for queue in sorted(begins.keys() - seen.keys()):
             ends[queue] = begins[queue]
-            _log.warning(
-                "%s is not in the route at the moment; its place %d is kept", queue, begins[queue]
-            )
+            if (queue.topic, queue.broker_name) in present:
+                self._lost(f"{queue} is no longer a queue of its topic, which has fewer now")
+            else:
+                _log.warning(
+                    "%s is not in the route at the moment; its offset %d is kept",
+                    queue,
+                    begins[queue],
+                )
         return ends
 
-    def _went_back(self, text: str) -> None:
-        # reading it all now: the target may be older than where a replayed batch ended
-        if self._target is not None:
-            return
+    def _check_not_shorter(self, queue: MessageQueue, begin: int) -> None:
+        """A queue that ends before what was read of it was made anew, or lost its end.
+
+        The target of AvailableNow alone does not tell: it may have been taken before the batch that
+        a restart repeats was planned. So the queue is asked for its end of this moment.
+        """
+        end = self._connected().offset_max(queue)
+        if end < begin:
+            self._lost(f"{queue} ends at {end}, but it was read up to {begin} already")
+
+    def _lost(self, text: str) -> None:
         if self._options.fail_on_data_loss:
             raise DataLossError(
                 f"{text}: the topic or broker was made anew, or lost its end. Start with a new "
-                "checkpoint, "
-                "or set the option failOnDataLoss to false to wait until it grows beyond"
+                "checkpoint, or set the option failOnDataLoss to false to wait until it grows "
+                "beyond"
             )
         _log.warning("%s; waiting until it grows beyond, as failOnDataLoss is false", text)
 

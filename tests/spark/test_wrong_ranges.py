@@ -1,0 +1,175 @@
+"""Every way in which a range of offsets can be wrong, for each trigger and for a batch read:
+nothing is skipped unless ``failOnDataLoss`` is false, and then it is said."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from tests.spark.fake_cluster import FakeCluster, FakeQueue
+
+from turbopump.errors import ConfigError
+from turbopump.spark.options import ReadOptions, read_options
+from turbopump.spark.pull import DataLossError
+from turbopump.spark.reader import BatchReader
+from turbopump.spark.reading import RangesPartition
+from turbopump.spark.stream import StreamReader
+
+Found = list[tuple[int, int]]
+TRIGGERS = ("plain", "limited", "available now")
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeCluster]:
+    with FakeCluster({"T": 2}) as cluster:
+        cluster.fill("T", 0, 100)
+        yield cluster
+
+
+def options(fake: FakeCluster, **given: str) -> ReadOptions:
+    return read_options({"nameServer": fake.address, "topic": "T", "pullTimeoutMs": "1", **given})
+
+
+def offsets(first: int, second: int | None = 0) -> dict[str, Any]:
+    queues = {"0": first} if second is None else {"0": first, "1": second}
+    return {"v": 1, "topics": {"T": {"broker-a": queues}}}
+
+
+def rows(reader: StreamReader | BatchReader, partitions: Any) -> Found:
+    found: Found = []
+    for partition in partitions:
+        assert isinstance(partition, RangesPartition)
+        for batch in reader.read(partition):
+            found += zip(
+                batch["queueId"].to_pylist(), batch["queueOffset"].to_pylist(), strict=True
+            )
+    return found
+
+
+def streamed(fake: FakeCluster, trigger: str, begin: dict[str, Any], **given: str) -> Found:
+    """What a query that is restarted at ``begin`` reads in its first batch."""
+    reader = StreamReader(options(fake, **given))
+    try:
+        if trigger == "available now":
+            reader.prepareForTriggerAvailableNow()
+        limit = ReadMaxRows(10_000) if trigger == "limited" else ReadAllAvailable()
+        return rows(reader, reader.partitions(begin, reader.latestOffset(begin, limit)))
+    finally:
+        reader.stop()
+
+
+def batch(fake: FakeCluster, **given: str) -> Found:
+    reader = BatchReader(options(fake, **given))
+    return rows(reader, reader.partitions())
+
+
+def begun_again(fake: FakeCluster) -> None:
+    fake.queues["T", 0] = FakeQueue()
+    fake.fill("T", 0, 30)
+
+
+def removed(fake: FakeCluster) -> None:
+    fake.queues["T", 0].remove_oldest(95)
+
+
+def fewer_queues(fake: FakeCluster) -> None:
+    del fake.queues["T", 1]
+
+
+LAST_FIVE: Found = [(0, offset) for offset in range(95, 100)]
+WRONG: dict[str, tuple[Callable[[FakeCluster], None], int, str, Found]] = {
+    # what happened: how, read up to, what is said, what is read with failOnDataLoss=false
+    "begun again": (begun_again, 100, "T@broker-a:0 ends at 30, but it was read up to 100", []),
+    "removed": (removed, 90, "messages 90 to 94 .* are not there", LAST_FIVE),
+    "fewer queues": (fewer_queues, 98, "T@broker-a:1 is no longer a queue", [(0, 98), (0, 99)]),
+}
+
+
+@pytest.mark.parametrize("trigger", TRIGGERS)
+@pytest.mark.parametrize("way", WRONG)
+def test_a_stream_fails_rather_than_skip(
+    fake: FakeCluster, way: str, trigger: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    happens, begin, said, rest = WRONG[way]
+    happens(fake)
+    with pytest.raises(DataLossError, match=said):
+        streamed(fake, trigger, offsets(begin))
+    with caplog.at_level(logging.WARNING):
+        assert streamed(fake, trigger, offsets(begin), failOnDataLoss="false") == rest
+    assert "as failOnDataLoss is false" in caplog.text
+
+
+@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
+def test_a_batch_beyond_the_end_of_a_queue_is_refused_when_it_is_planned(
+    fake: FakeCluster, option: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    beyond = '{"T":{"broker-a":{"0":101,"1":-1}}}'
+    with pytest.raises(DataLossError, match=f"{option} says 101 for T@broker-a:0, .* ends at 100"):
+        batch(fake, **{option: beyond})
+    found = batch(fake, **{option: beyond}, failOnDataLoss="false")
+    assert len(found) == (0 if option == "startingOffsets" else 100)
+    assert "its end is taken, as failOnDataLoss is false" in caplog.text
+
+
+def test_a_stream_that_shall_begin_beyond_the_end_of_a_queue_is_refused(fake: FakeCluster) -> None:
+    beyond = '{"T":{"broker-a":{"0":101}}}'
+    with pytest.raises(DataLossError, match="startingOffsets says 101 for T@broker-a:0"):
+        StreamReader(options(fake, startingOffsets=beyond)).initialOffset()
+    lenient = StreamReader(options(fake, startingOffsets=beyond, failOnDataLoss="false"))
+    assert lenient.initialOffset() == offsets(100)
+
+
+def test_a_batch_of_what_was_removed_fails(fake: FakeCluster) -> None:
+    removed(fake)
+    begin = '{"T":{"broker-a":{"0":90}}}'
+    with pytest.raises(DataLossError, match=r"messages 90 to 94 .* are not there"):
+        batch(fake, startingOffsets=begin)
+    found = batch(fake, startingOffsets=begin, failOnDataLoss="false")
+    assert found == LAST_FIVE
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"endingOffsets": "earliest"},
+        {"startingOffsets": "latest"},
+        {"startingTimestamp": "4000000000000"},
+        {"topic": "EMPTY"},
+    ],
+)
+def test_a_batch_of_nothing_has_no_rows(fake: FakeCluster, given: dict[str, str]) -> None:
+    fake.queues["EMPTY", 0] = FakeQueue()
+    assert batch(fake, **given) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {
+                "startingOffsets": '{"T":{"broker-a":{"0":50}}}',
+                "endingOffsets": '{"T":{"broker-a":{"0":20}}}',
+            },
+            "startingOffsets 50 of T@broker-a:0 lies beyond its endingOffsets 20",
+        ),
+        (
+            {"startingTimestamp": "2", "endingTimestamp": "1"},
+            "startingTimestamp 2 is later than endingTimestamp 1",
+        ),
+    ],
+)
+def test_a_batch_that_ends_before_it_begins_is_refused(
+    fake: FakeCluster, given: dict[str, str], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        batch(fake, **given)
+
+
+def test_a_batch_says_that_an_option_of_streams_does_nothing(
+    fake: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert len(batch(fake, maxOffsetsPerTrigger="10")) == 100
+    assert "maxOffsetsPerTrigger does nothing in a batch read" in caplog.text
