@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, Protocol
 
-from turbopump.config.broker_config import ColdFlowSettings
+from turbopump.config.broker_config import BrokerConfig
 
 REMEMBERED: Final = 10
 """Windows that the controller looks back on; before it has seen so many it decides nothing."""
@@ -33,7 +33,7 @@ class ColdStrategy(Protocol):
         may."""
 
 
-def cold_strategy(config: ColdFlowSettings) -> ColdStrategy | None:
+def cold_strategy(config: BrokerConfig) -> ColdStrategy | None:
     """The one that a broker is configured with; None: thresholds stay as they are."""
     if not config.cold_ctr_strategy_enable:
         return None

@@ -1,236 +1,554 @@
-"""What a broker can be told: one frozen value, each field one of Apache's keys that this broker
-honours.
+"""What a broker can be told. Each field is one of Apache's keys that this broker honours, or one of
+Turbopump's own.
 
-Its one rule: a field's key, default, unit and meaning stand here and nowhere else; defaults are
-Apache 5.3.3's except where the meaning says so. It must not know what reads a field.
+A field's key, default, unit, bounds and meaning stand here and nowhere else; checks, `-p` and
+docs/configuration.md derive from them. Defaults are Apache 5.3.3's except where the meaning says
+so. This module must not know what reads a field.
 """
 
 import enum
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from turbopump.config.addresses import LOOPBACK, is_wildcard, outward_address, parse_addresses
 from turbopump.config.delay_levels import DEFAULT_LEVELS, parse_delay_levels
-from turbopump.config.properties import read_properties, report
+from turbopump.config.keys import key_table
+from turbopump.config.properties import read_properties
 from turbopump.config.setting import LONG_MAX, build, effective, setting
 from turbopump.errors import ConfigError
 
-# TODO-PROSE from store_keeping.py:
-# Where the files of a store lie besides its root, how long they are kept, and how much of a disk
-# they may take.
-#
-# Its one rule is that of `broker_config.py`, of which this is a part: a field's key, default, unit
-# and meaning stand here alone.
-
-
+CONSUME_QUEUE_ENTRY_SIZE = 20
+BATCH_CONSUME_QUEUE_ENTRY_SIZE = 46
+VIP_OFFSET = 2
+"""The VIP port is the listen port minus this; it answers everything but pulls."""
+PATH_KEYS = frozenset(
+    {
+        "storePathRootDir",
+        "storePathCommitLog",
+        "readOnlyCommitLogStorePaths",
+        "storePathConsumeQueue",
+        "storePathIndex",
+        "storeCheckpoint",
+        "abortFile",
+    }
+)
 _MIB = 1024 * 1024
 _IGNORED = (
     "; Apache's broker ignores this key, and finds such a store's files only in storePathRootDir"
 )
 
 
+class FlushDiskType(enum.StrEnum):
+    """When a send is acknowledged: once in the page cache, or once on the disk."""
+
+    ASYNC_FLUSH = "ASYNC_FLUSH"
+    SYNC_FLUSH = "SYNC_FLUSH"
+
+
+class DefaultRequestMode(enum.StrEnum):
+    """How a group reads a topic unless it was told otherwise (401)."""
+
+    PULL = "PULL"
+    POP = "POP"
+
+
+def default_broker_name() -> str:
+    """The host's name, as Apache's broker calls itself; `DEFAULT_BROKER` when there is none."""
+    return os.uname().nodename or "DEFAULT_BROKER"
+
+
+def default_store_path() -> str:
+    """`store` in the home directory."""
+    return str(Path.home() / "store")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoreKeeping:
-    """The part of a broker's configuration that says what is kept where."""
+class BrokerConfig:
+    """The effective configuration of one broker. Times are in the unit of Apache's key, sizes in
+    bytes."""
+
+    # Who it is.
+    broker_name: str = setting(default_broker_name, "name that clients know it by; the host's name")
+    broker_cluster_name: str = setting("DefaultCluster", "cluster that it belongs to")
+    broker_id: int = setting(
+        0, "0 is the master", only=(0,), otherwise="slaves come with a later release"
+    )
+    broker_role: str = setting(
+        "ASYNC_MASTER",
+        "its part in replication",
+        only=("ASYNC_MASTER",),
+        otherwise="other roles come with a later release",
+    )
+
+    # Where it is reached.
+    bind_address: str = setting(LOOPBACK, "interface to listen on; Apache's default is 0.0.0.0")
+    listen_port: int = setting(
+        10911, "port to listen on, 0 for a free one; the VIP port is this − 2", high=65535
+    )
+    broker_ip1: str = setting(
+        "",
+        "host that clients are told; empty: the bind address, or an outward one if that is 0.0.0.0",
+        key="brokerIP1",
+    )
+    advertised_port: int = setting(
+        0, "port that clients are told; 0: the port it listens on", high=65535, own=True
+    )
+    broker_ip2: str = setting(
+        "",
+        "host of the replication address that name servers are told; empty: as brokerIP1",
+        key="brokerIP2",
+    )
+    ha_listen_port: int = setting(
+        0,
+        "port of the replication address that name servers are told; 0: listenPort + 1",
+        high=65535,
+    )
+    namesrv_addr: str = setting(
+        "", "name servers, `HOST:PORT;HOST:PORT`; else the variable NAMESRV_ADDR"
+    )
+    server_channel_max_idle_time_seconds: int = setting(
+        120, "a silent connection is closed after", "s", low=1
+    )
+
+    use_tls: bool = setting(
+        False,
+        "TLS towards name servers",
+        key="useTLS",
+        only=(False,),
+        otherwise="TLS comes with a later release",
+    )
+
+    # What it tells the name servers.
+    register_name_server_period: int = setting(
+        30_000,
+        "time between registrations; held within 10 and 60 s",
+        "ms",
+        low=1,
+        held=(10_000, 60_000),
+    )
+    register_broker_timeout_mills: int = setting(
+        24_000, "longest wait for a name server", "ms", low=1
+    )
+
+    # Topics and groups.
+    auto_create_topic_enable: bool = setting(True, "a send to an unknown topic creates it")
+    auto_create_subscription_group: bool = setting(True, "a request of an unknown group creates it")
+    cluster_topic_enable: bool = setting(
+        True, "the topic named after the cluster can be read and written"
+    )
+    broker_topic_enable: bool = setting(
+        True, "the topic named after the broker can be read and written"
+    )
+    default_topic_queue_nums: int = setting(
+        8, "most queues of an automatically created topic", low=1, high=65535
+    )
+    broker_permission: int = setting(6, "4 read + 2 write", high=7)
+    validate_system_topic_when_update_topic: bool = setting(
+        True, "system topics cannot be changed by request"
+    )
+    clear_retry_topic_when_delete_topic: bool = setting(
+        True, "with a topic go the POP retry topics that its groups have of it"
+    )
+    enable_mixed_message_type: bool = setting(False, "a topic may have message.type=MIXED")
+    enable_topic_message_type_check: bool = setting(
+        False,
+        "a message of another type than its topic's message.type is refused; with Apache only "
+        "the proxy does so",
+        own=True,
+    )
+    enable_detail_stat: bool = setting(
+        True, "statistics are kept for each queue too, not only for its topic"
+    )
+
+    # Pulling.
+    long_polling_enable: bool = setting(True, "hold a pull that finds nothing")
+    short_polling_time_mills: int = setting(
+        1000, "how long it is held if not longPollingEnable", "ms", high=LONG_MAX
+    )
+    enable_property_filter: bool = setting(True, "consumers may filter by SQL92 over properties")
+    lite_pull_message_enable: bool = setting(True, "serve LITE_PULL_MESSAGE")
+    max_transfer_bytes_on_message_in_memory: int = setting(
+        256 * 1024, "most of one pull, hot data", "bytes", low=1
+    )
+    max_transfer_count_on_message_in_memory: int = setting(
+        32, "most of one pull, hot data", "messages", low=1
+    )
+    max_transfer_bytes_on_message_in_disk: int = setting(
+        64 * 1024, "most of one pull, cold data", "bytes", low=1
+    )
+    max_transfer_count_on_message_in_disk: int = setting(
+        8, "most of one pull, cold data", "messages", low=1
+    )
+    access_message_in_memory_max_ratio: int = setting(
+        40, "share of memory that counts as hot", "%", high=100
+    )
+
+    # Consumers.
+    flush_consumer_offset_interval: int = setting(
+        5000, "time between saves of consumer offsets", "ms", low=1
+    )
+    notify_consumer_ids_changed_enable: bool = setting(
+        True, "tell a group's consumers when one comes or goes"
+    )
+    use_server_side_reset_offset: bool = setting(
+        True, "readers hear of a reset with their next pull; false: it is pushed to them too"
+    )
+    channel_expired_timeout: int = setting(
+        120_000, "a client without heartbeat is forgotten after", "ms", low=1, high=LONG_MAX
+    )
+
+    # The store.
+    store_path_root_dir: str = setting(default_store_path, "directory of everything it keeps")
+    mapped_file_size_commit_log: int = setting(
+        1024 * _MIB, "size of a commit log file", "bytes", low=4096
+    )
+    mapped_file_size_consume_queue: int = setting(
+        300_000 * CONSUME_QUEUE_ENTRY_SIZE,
+        "size of a queue file, rounded up to entries of 20",
+        "bytes",
+        low=20,
+    )
+    mapper_file_size_batch_consume_queue: int = setting(
+        300_000 * BATCH_CONSUME_QUEUE_ENTRY_SIZE,
+        "size of a queue file of topics with `queue.type=BatchCQ`, rounded down to entries of 46",
+        "bytes",
+        low=46,
+    )
+    flush_disk_type: FlushDiskType = setting(FlushDiskType.ASYNC_FLUSH, "ASYNC_FLUSH or SYNC_FLUSH")
+    flush_interval_commit_log: int = setting(
+        500, "time between flushes of the commit log", "ms", low=1
+    )
+    sync_flush_timeout: int = setting(5000, "longest wait of a send for the disk", "ms", low=1)
+    flush_interval_consume_queue: int = setting(
+        1000, "time between flushes of the queues", "ms", low=1
+    )
+
+    message_index_enable: bool = setting(True, "messages are indexed by unique id and keys")
+    max_hash_slot_num: int = setting(5_000_000, "slots of an index file", "slots", low=1)
+    max_index_num: int = setting(
+        20_000_000, "room of an index file; one entry is not used", "entries", low=2
+    )
+    max_msgs_num_batch: int = setting(
+        64, "messages that a query by key gives at most", "messages", low=1
+    )
+    default_query_max_num: int = setting(
+        32, "messages that a query by unique id gives at most", "messages", low=1
+    )
+
+    enabled_append_prop_crc: bool = setting(
+        True,
+        "each entry carries a CRC over all of it, in the property `__CRC32#`; Apache's default "
+        "is false",
+        key="enabledAppendPropCRC",
+    )
+    scrub_bytes_per_second: int = setting(
+        10 * _MIB,
+        "how fast the whole log is read and checked in the background, once a day; 0: not at all",
+        "bytes",
+        own=True,
+    )
+    cold_read_share: int = setting(
+        25,
+        "most of the broker's time that goes, while messages are sent, to reading what may not "
+        "be in memory",
+        "per cent",
+        key="coldReadSharePercent",
+        low=1,
+        high=100,
+        own=True,
+    )
+
+    # What this release cannot do, where ignoring the wish would do harm.
+    authentication_enabled: bool = setting(
+        False,
+        "access control",
+        only=(False,),
+        otherwise="access control comes with a later release",
+    )
+    authorization_enabled: bool = setting(
+        False,
+        "access control",
+        only=(False,),
+        otherwise="access control comes with a later release",
+    )
+    acl_enable: bool = setting(
+        False,
+        "access control of 4.x",
+        only=(False,),
+        otherwise="access control comes with a later release",
+    )
+    enable_controller_mode: bool = setting(
+        False,
+        "election by a controller",
+        only=(False,),
+        otherwise="replication comes with a later release",
+    )
+    enable_d_leger_commit_log: bool = setting(
+        False,
+        "a DLedger commit log",
+        only=(False,),
+        otherwise="its files are not those of this store",
+    )
+    store_type: str = setting(
+        "default",
+        "kind of queue files",
+        only=("default",),
+        otherwise="RocksDB queues are not read or written",
+    )
+    message_store_plug_in: str = setting(
+        "", "Java classes round the store", only=("",), otherwise="Java classes cannot be loaded"
+    )
 
     # Where.
-    store_path_commit_log: str = field(
-        default="",
-        metadata=setting(
-            "storePathCommitLog",
-            "directories of the commit log, separated by commas: new files go round those that "
-            "are not full; "
-            "empty: commitlog in storePathRootDir",
-        ),
+    store_path_commit_log: str = setting(
+        "",
+        "directories of the commit log, separated by commas: new files go round those that are "
+        "not full; empty: commitlog in storePathRootDir",
     )
-    read_only_commit_log_store_paths: str = field(
-        default="",
-        metadata=setting(
-            "readOnlyCommitLogStorePaths",
-            "directories of the commit log in which no new file is made",
-        ),
+    read_only_commit_log_store_paths: str = setting(
+        "", "directories of the commit log in which no new file is made"
     )
-    store_path_consume_queue: str = field(
-        default="",
-        metadata=setting("storePathConsumeQueue", "directory of the queues" + _IGNORED, own=True),
-    )
-    store_path_index: str = field(
-        default="",
-        metadata=setting("storePathIndex", "directory of the index files" + _IGNORED, own=True),
-    )
-    store_checkpoint: str = field(
-        default="", metadata=setting("storeCheckpoint", "the checkpoint file" + _IGNORED, own=True)
-    )
-    abort_file: str = field(
-        default="",
-        metadata=setting("abortFile", "the file that marks an unclean stop" + _IGNORED, own=True),
-    )
+    store_path_consume_queue: str = setting("", "directory of the queues" + _IGNORED, own=True)
+    store_path_index: str = setting("", "directory of the index files" + _IGNORED, own=True)
+    store_checkpoint: str = setting("", "the checkpoint file" + _IGNORED, own=True)
+    abort_file: str = setting("", "the file that marks an unclean stop" + _IGNORED, own=True)
 
     # How long.
-    file_reserved_time: int = field(
-        default=72,
-        metadata=setting(
-            "fileReservedTime", "a commit log file is deleted so long after its last write", "hours"
-        ),
+    file_reserved_time: int = setting(
+        72, "a commit log file is deleted so long after its last write", "hours"
     )
-    delete_when: str = field(
-        default="04",
-        metadata=setting(
-            "deleteWhen",
-            "hours of the local day in which such files are deleted, separated by semicolons",
-        ),
+    delete_when: str = setting(
+        "04", "hours of the local day in which such files are deleted, separated by semicolons"
     )
-    clean_resource_interval: int = field(
-        default=10_000,
-        metadata=setting("cleanResourceInterval", "time between rounds of deletion", "ms", low=100),
+    clean_resource_interval: int = setting(10_000, "time between rounds of deletion", "ms", low=100)
+    delete_file_batch_max: int = setting(
+        10, "most commit log files deleted in a round", "files", low=1
     )
-    delete_file_batch_max: int = field(
-        default=10,
-        metadata=setting(
-            "deleteFileBatchMax", "most commit log files deleted in a round", "files", low=1
-        ),
-    )
-    delete_commit_log_files_interval: int = field(
-        default=100,
-        metadata=setting("deleteCommitLogFilesInterval", "pause between two of them", "ms"),
-    )
-    delete_consume_queue_files_interval: int = field(
-        default=100,
-        metadata=setting(
-            "deleteConsumeQueueFilesInterval",
-            "pause between two lots (of up to 50) of queue files",
-            "ms",
-        ),
+    delete_commit_log_files_interval: int = setting(100, "pause between two of them", "ms")
+    delete_consume_queue_files_interval: int = setting(
+        100, "pause between two lots (of up to 50) of queue files", "ms"
     )
 
     # How much.
-    disk_max_used_space_ratio: int = field(
-        default=75,
-        metadata=setting(
-            "diskMaxUsedSpaceRatio",
-            "above it expired files are deleted at any hour; held within 10 and 95",
-            "%",
-            held=(10, 95),
-        ),
+    disk_max_used_space_ratio: int = setting(
+        75,
+        "above it expired files are deleted at any hour; held within 10 and 95",
+        "%",
+        held=(10, 95),
     )
-    disk_space_clean_forcibly_ratio: int = field(
-        default=85,
-        metadata=setting(
-            "diskSpaceCleanForciblyRatio",
-            "above it the oldest files are deleted whatever their age; held within 30 and 85",
-            "%",
-            held=(30, 85),
-        ),
+    disk_space_clean_forcibly_ratio: int = setting(
+        85,
+        "above it the oldest files are deleted whatever their age; held within 30 and 85",
+        "%",
+        held=(30, 85),
     )
-    disk_space_warning_level_ratio: int = field(
-        default=90,
-        metadata=setting(
-            "diskSpaceWarningLevelRatio",
-            "above it sends are refused, until diskSpaceCleanForciblyRatio is reached again; "
-            "held within 35 and 90",
-            "%",
-            held=(35, 90),
-        ),
+    disk_space_warning_level_ratio: int = setting(
+        90,
+        "above it sends are refused, until diskSpaceCleanForciblyRatio is reached again; held "
+        "within 35 and 90",
+        "%",
+        held=(35, 90),
     )
-    clean_file_forcibly_enable: bool = field(
-        default=True,
-        metadata=setting(
-            "cleanFileForciblyEnable",
-            "the oldest files may be deleted before fileReservedTime if space is short",
-        ),
+    clean_file_forcibly_enable: bool = setting(
+        True, "the oldest files may be deleted before fileReservedTime if space is short"
     )
-    disk_free_space_min: int = field(
-        default=0,
-        metadata=setting(
-            "diskFreeSpaceMin",
-            "not 0: free bytes are judged instead of the three ratios; sends are refused below "
-            "it until 1.5 times as much is free, "
-            "the oldest files are deleted below 1.5 times, expired ones at any hour below 2.5 times",
-            "bytes",
-            high=LONG_MAX,
-            own=True,
-        ),
+    disk_free_space_min: int = setting(
+        0,
+        "not 0: free bytes are judged instead of the three ratios; sends are refused below it "
+        "until 1.5 times as much is free, the oldest files are deleted below 1.5 times, expired "
+        "ones at any hour below 2.5 times",
+        "bytes",
+        high=LONG_MAX,
+        own=True,
     )
 
     # When delayed messages come.
-    message_delay_level: str = field(
-        default=DEFAULT_LEVELS,
-        metadata=setting(
-            "messageDelayLevel", "delays of levels 1, 2, … in s, m, h or d, separated by spaces"
-        ),
+    message_delay_level: str = setting(
+        DEFAULT_LEVELS, "delays of levels 1, 2, … in s, m, h or d, separated by spaces"
     )
-    flush_delay_offset_interval: int = field(
-        default=10_000,
-        metadata=setting(
-            "flushDelayOffsetInterval",
-            "time between saves of config/delayOffset.json",
-            "ms",
-            low=100,
-        ),
+    flush_delay_offset_interval: int = setting(
+        10_000, "time between saves of config/delayOffset.json", "ms", low=100
     )
 
-    timer_wheel_enable: bool = field(
-        default=True,
-        metadata=setting(
-            "timerWheelEnable",
-            "messages may ask for any time of delivery; off: such messages are refused",
-        ),
+    timer_wheel_enable: bool = setting(
+        True, "messages may ask for any time of delivery; off: such messages are refused"
     )
-    timer_max_delay_sec: int = field(
-        default=40 * 365 * 86_400,
-        metadata=setting(
-            "timerMaxDelaySec",
-            "how far ahead that time may be; Apache's default is 259200, three days",
-            "s",
-            low=1,
-        ),
+    timer_max_delay_sec: int = setting(
+        40 * 365 * 86_400,
+        "how far ahead that time may be; Apache's default is 259200, three days",
+        "s",
+        low=1,
     )
-    timer_precision_ms: int = field(
-        default=1000,
-        metadata=setting(
-            "timerPrecisionMs",
-            "messages are delivered so much after their time at most; with another value than "
-            "before, what waits gets its "
-            "place in timerlog and timerwheel anew at the start",
-            "ms",
-            only=(100, 200, 500, 1000),
-            otherwise="as Apache's broker counts any other value as one of these",
-        ),
+    timer_precision_ms: int = setting(
+        1000,
+        "messages are delivered so much after their time at most; with another value than "
+        "before, what waits gets its place in timerlog and timerwheel anew at the start",
+        "ms",
+        only=(100, 200, 500, 1000),
+        otherwise="as Apache's broker counts any other value as one of these",
     )
-    timer_roll_window_slot: int = field(
-        default=2 * 86_400,
-        metadata=setting(
-            "timerRollWindowSlot",
-            "a message that is further ahead is stored again on the way, each time; less than 2 "
-            "or more than 604740 count as 604740",
-            "slots",
-        ),
+    timer_roll_window_slot: int = setting(
+        2 * 86_400,
+        "a message that is further ahead is stored again on the way, each time; less than 2 or "
+        "more than 604740 count as 604740",
+        "slots",
     )
-    timer_flush_interval_ms: int = field(
-        default=1000,
-        metadata=setting(
-            "timerFlushIntervalMs",
-            "time between syncs of timerlog and timerwheel; after a kill, messages delivered in "
-            "it may be delivered again",
-            "ms",
-            low=10,
-        ),
+    timer_flush_interval_ms: int = setting(
+        1000,
+        "time between syncs of timerlog and timerwheel; after a kill, messages delivered in it "
+        "may be delivered again",
+        "ms",
+        low=10,
     )
-    mapped_file_size_timer_log: int = field(
-        default=100 * 1024 * 1024,
-        metadata=setting(
-            "mappedFileSizeTimerLog", "size of a file of the timer log", "bytes", low=1024
-        ),
+    mapped_file_size_timer_log: int = setting(
+        100 * 1024 * 1024, "size of a file of the timer log", "bytes", low=1024
     )
-    recall_message_enable: bool = field(
-        default=True,
-        metadata=setting(
-            "recallMessageEnable",
-            "a message may be recalled before its time; off by default with Apache",
-        ),
+    recall_message_enable: bool = setting(
+        True, "a message may be recalled before its time; off by default with Apache"
     )
+
+    # Sending.
+    max_message_size: int = setting(
+        4 * _MIB, "largest message body", "bytes", low=1, high=512 * _MIB
+    )
+    start_accept_send_request_time_stamp: int = setting(
+        0, "sends are refused before", "ms since 1970", high=LONG_MAX
+    )
+    send_thread_pool_queue_capacity: int = setting(
+        10_000, "sends that may wait to be stored; more are refused", "messages", low=1
+    )
+    wait_time_mills_in_send_queue: int = setting(
+        200, "a send that waits longer is refused", "ms", low=1, high=LONG_MAX
+    )
+    broker_fast_failure_enable: bool = setting(True, "false: a send may wait as long as it takes")
+    os_page_cache_busy_time_out_mills: int = setting(
+        1000,
+        "sends behind an append, or the making of a file, that takes longer are refused",
+        "ms",
+        low=1,
+        high=LONG_MAX,
+    )
+    region_id: str = setting("DefaultRegion", "region named in answers to sends")
+    trace_on: bool = setting(True, "clients may trace; told in answers to sends")
+    trace_topic_enable: bool = setting(
+        True, "the topic of traces is there from the start; off by default with Apache"
+    )
+    msg_trace_topic_name: str = setting(
+        "RMQ_SYS_TRACE_TOPIC", "the topic of traces that is there from the start"
+    )
+    store_reply_message_enable: bool = setting(
+        True, "replies to requests are kept in the cluster's reply topic, too"
+    )
+
+    # Transactions.
+    reject_transaction_message: bool = setting(False, "messages of transactions are refused")
+    transaction_time_out: int = setting(
+        6000, "a transaction is not asked about before", "ms", low=1, high=LONG_MAX
+    )
+    transaction_check_max: int = setting(
+        15,
+        "so often a transaction is asked about; then it goes to TRANS_CHECK_MAX_TIME_TOPIC",
+        low=1,
+    )
+    transaction_check_interval: int = setting(
+        30_000, "time between rounds of asking", "ms", low=1, high=LONG_MAX
+    )
+    transaction_op_msg_max_size: int = setting(
+        4096, "so much about ended transactions is written down at once", "bytes"
+    )
+    transaction_op_batch_interval: int = setting(
+        3000, "that a transaction has ended is written down within", "ms"
+    )
+
+    # Readers of a backlog.
+    cold_data_flow_control_enable: bool = setting(
+        False, "slow down groups that read much of what may not be in memory"
+    )
+    cold_ctr_strategy_enable: bool = setting(
+        False, "thresholds that nobody has set adapt to how much is read, every 5 s"
+    )
+    use_pid_cold_ctr_strategy: bool = setting(
+        True,
+        "they do so by a controller that aims at 80 % of globalColdReadThreshold; false: up "
+        "until that is exceeded, then down",
+        key="usePIDColdCtrStrategy",
+    )
+    data_read_ahead_enable: bool = setting(
+        True, "the system may read more of the log's files than what is asked for (2004)"
+    )
+    cg_cold_read_threshold: int = setting(
+        3 * _MIB,
+        "so much of it a group may read in 5 s, unless 2001 says otherwise",
+        "bytes",
+        high=LONG_MAX,
+    )
+    global_cold_read_threshold: int = setting(
+        100 * _MIB, "so much of it all groups together may read in 5 s", "bytes", high=LONG_MAX
+    )
+
+    # Popping.
+    revive_queue_num: int = setting(
+        8, "queues of the topic of checkpoints and acknowledgements", "queues", low=1, high=998
+    )
+    pop_polling_size: int = setting(1024, "pops that may wait for one queue of a group", "pops")
+    max_pop_polling_size: int = setting(100_000, "pops that may wait in all", "pops")
+    pop_from_retry_probability: int = setting(
+        20, "so often the retry topic is popped before the topic, else after it", "%", high=100
+    )
+    enable_retry_topic_v2: bool = setting(
+        False, "what was not acknowledged goes to `%RETRY%group+topic`, not `%RETRY%group_topic`"
+    )
+    retrieve_message_from_pop_retry_topic_v1: bool = setting(
+        True, "if enableRetryTopicV2, `%RETRY%group_topic` is popped all the same"
+    )
+    pop_response_return_actual_retry_topic: bool = setting(
+        False, "messages that come again are answered with their retry topic, not the topic"
+    )
+    enable_pop_message_threshold: bool = setting(False, "popInflightMessageThreshold counts")
+    pop_inflight_message_threshold: int = setting(
+        10_000,
+        "a group that has popped more than that of a queue, and neither acknowledged it nor let "
+        "its time pass, gets no more of it",
+        "messages",
+        high=LONG_MAX,
+    )
+    init_pop_offset_by_check_msg_in_mem: bool = setting(
+        True,
+        "a new group that wants to begin at the end begins at the first message if that is still "
+        "in memory",
+    )
+
+    # Assignment.
+    server_load_balancer_enable: bool = setting(
+        True, "false: every consumer that asks the broker gets all queues"
+    )
+    load_balance_poll_name_server_interval: int = setting(
+        30_000, "so long a route that an assignment was made from is relied upon", "ms", low=1
+    )
+    default_message_request_mode: DefaultRequestMode = setting(
+        DefaultRequestMode.PULL,
+        "PULL or POP: how a group reads a topic unless it was told otherwise",
+    )
+    default_pop_share_queue_num: int = setting(
+        -1,
+        "if defaultMessageRequestMode=POP: how many other consumers share the queues of one; 0 "
+        "or less: all share all",
+        low=-1,
+    )
+
+    @property
+    def namesrv_addresses(self) -> list[str]:
+        """The name servers, each `host:port`."""
+        return parse_addresses(self.namesrv_addr)
+
+    @property
+    def advertised_host(self) -> str:
+        """The host that clients are told."""
+        if self.broker_ip1:
+            return self.broker_ip1
+        return outward_address() if is_wildcard(self.bind_address) else self.bind_address
 
     @property
     def delay_levels_ms(self) -> tuple[int, ...]:
@@ -261,821 +579,7 @@ class StoreKeeping:
         return frozenset(map(int, hours))
 
 
-def _directories(key: str, text: str) -> tuple[Path, ...]:
-    """The directories in a setting's text. Two names of one directory are refused: its segments
-    would be found twice."""
-    found: dict[str, str] = {}
-    for part in filter(None, map(str.strip, text.split(","))):
-        same = found.setdefault(os.path.realpath(part), part)
-        if same is not part:
-            both = (
-                f"{part} twice"
-                if same == part
-                else (f"{same} and {part}, which are the same directory")
-            )
-            raise ConfigError(f"{key} names {both}: name it once")
-    return tuple(map(Path, found.values()))
-
-
-# TODO-PROSE from sending.py:
-# What a broker takes from producers, and how long a send or a transaction may take.
-#
-# Its one rule is that of `broker_config.py`, of which this is a part: a field's key, default, unit
-# and meaning stand here alone.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sending(StoreKeeping):
-    """The part of a broker's configuration that says what is done with sends."""
-
-    # Sending.
-    max_message_size: int = field(
-        default=4 * _MIB,
-        metadata=setting("maxMessageSize", "largest message body", "bytes", low=1, high=512 * _MIB),
-    )
-    start_accept_send_request_time_stamp: int = field(
-        default=0,
-        metadata=setting(
-            "startAcceptSendRequestTimeStamp",
-            "sends are refused before",
-            "ms since 1970",
-            high=LONG_MAX,
-        ),
-    )
-    send_thread_pool_queue_capacity: int = field(
-        default=10_000,
-        metadata=setting(
-            "sendThreadPoolQueueCapacity",
-            "sends that may wait to be stored; more are refused",
-            "messages",
-            low=1,
-        ),
-    )
-    wait_time_mills_in_send_queue: int = field(
-        default=200,
-        metadata=setting(
-            "waitTimeMillsInSendQueue",
-            "a send that waits longer is refused",
-            "ms",
-            low=1,
-            high=LONG_MAX,
-        ),
-    )
-    broker_fast_failure_enable: bool = field(
-        default=True,
-        metadata=setting("brokerFastFailureEnable", "false: a send may wait as long as it takes"),
-    )
-    os_page_cache_busy_time_out_mills: int = field(
-        default=1000,
-        metadata=setting(
-            "osPageCacheBusyTimeOutMills",
-            "sends behind an append, or the making of a file, that takes longer are refused",
-            "ms",
-            low=1,
-            high=LONG_MAX,
-        ),
-    )
-    region_id: str = field(
-        default="DefaultRegion", metadata=setting("regionId", "region named in answers to sends")
-    )
-    trace_on: bool = field(
-        default=True, metadata=setting("traceOn", "clients may trace; told in answers to sends")
-    )
-    trace_topic_enable: bool = field(
-        default=True,
-        metadata=setting(
-            "traceTopicEnable",
-            "the topic of traces is there from the start; off by default with Apache",
-        ),
-    )
-    msg_trace_topic_name: str = field(
-        default="RMQ_SYS_TRACE_TOPIC",
-        metadata=setting("msgTraceTopicName", "the topic of traces that is there from the start"),
-    )
-    store_reply_message_enable: bool = field(
-        default=True,
-        metadata=setting(
-            "storeReplyMessageEnable",
-            "replies to requests are kept in the cluster's reply topic, too",
-        ),
-    )
-
-    # Transactions.
-    reject_transaction_message: bool = field(
-        default=False,
-        metadata=setting("rejectTransactionMessage", "messages of transactions are refused"),
-    )
-    transaction_time_out: int = field(
-        default=6000,
-        metadata=setting(
-            "transactionTimeOut",
-            "a transaction is not asked about before",
-            "ms",
-            low=1,
-            high=LONG_MAX,
-        ),
-    )
-    transaction_check_max: int = field(
-        default=15,
-        metadata=setting(
-            "transactionCheckMax",
-            "so often a transaction is asked about; then it goes to TRANS_CHECK_MAX_TIME_TOPIC",
-            low=1,
-        ),
-    )
-    transaction_check_interval: int = field(
-        default=30_000,
-        metadata=setting(
-            "transactionCheckInterval", "time between rounds of asking", "ms", low=1, high=LONG_MAX
-        ),
-    )
-    transaction_op_msg_max_size: int = field(
-        default=4096,
-        metadata=setting(
-            "transactionOpMsgMaxSize",
-            "so much about ended transactions is written down at once",
-            "bytes",
-        ),
-    )
-    transaction_op_batch_interval: int = field(
-        default=3000,
-        metadata=setting(
-            "transactionOpBatchInterval",
-            "that a transaction has ended is written down within",
-            "ms",
-        ),
-    )
-
-
-# TODO-PROSE from cold_flow.py:
-# How much of what may not be in memory groups may read before they are made to wait.
-#
-# Its one rule is that of `broker_config.py`, of which this is a part: a field's key, default, unit
-# and meaning stand here alone.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColdFlowSettings(Sending):
-    """The part of a broker's configuration that says when groups that read a backlog are slowed
-    down."""
-
-    # Readers of a backlog.
-    cold_data_flow_control_enable: bool = field(
-        default=False,
-        metadata=setting(
-            "coldDataFlowControlEnable",
-            "slow down groups that read much of what may not be in memory",
-        ),
-    )
-    cold_ctr_strategy_enable: bool = field(
-        default=False,
-        metadata=setting(
-            "coldCtrStrategyEnable",
-            "thresholds that nobody has set adapt to how much is read, every 5 s",
-        ),
-    )
-    use_pid_cold_ctr_strategy: bool = field(
-        default=True,
-        metadata=setting(
-            "usePIDColdCtrStrategy",
-            "they do so by a controller that aims at 80 % of globalColdReadThreshold; false: up "
-            "until that is exceeded, then down",
-        ),
-    )
-    data_read_ahead_enable: bool = field(
-        default=True,
-        metadata=setting(
-            "dataReadAheadEnable",
-            "the system may read more of the log's files than what is asked for (2004)",
-        ),
-    )
-    cg_cold_read_threshold: int = field(
-        default=3 * _MIB,
-        metadata=setting(
-            "cgColdReadThreshold",
-            "so much of it a group may read in 5 s, unless 2001 says otherwise",
-            "bytes",
-            high=LONG_MAX,
-        ),
-    )
-    global_cold_read_threshold: int = field(
-        default=100 * _MIB,
-        metadata=setting(
-            "globalColdReadThreshold",
-            "so much of it all groups together may read in 5 s",
-            "bytes",
-            high=LONG_MAX,
-        ),
-    )
-
-
-# TODO-PROSE from popping.py:
-# How a broker serves POP, and what it says to consumers that ask it for their queues.
-#
-# Its one rule is that of `broker_config.py`, of which this is a part: a field's key, default, unit
-# and meaning stand here alone.
-
-
-class DefaultRequestMode(enum.StrEnum):
-    """How a group reads a topic unless it was told otherwise (401)."""
-
-    PULL = "PULL"
-    POP = "POP"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Popping(ColdFlowSettings):
-    """The part of a broker's configuration that says what is done with pops."""
-
-    # Popping.
-    revive_queue_num: int = field(
-        default=8,
-        metadata=setting(
-            "reviveQueueNum",
-            "queues of the topic of checkpoints and acknowledgements",
-            "queues",
-            low=1,
-            high=998,
-        ),
-    )
-    pop_polling_size: int = field(
-        default=1024,
-        metadata=setting("popPollingSize", "pops that may wait for one queue of a group", "pops"),
-    )
-    max_pop_polling_size: int = field(
-        default=100_000, metadata=setting("maxPopPollingSize", "pops that may wait in all", "pops")
-    )
-    pop_from_retry_probability: int = field(
-        default=20,
-        metadata=setting(
-            "popFromRetryProbability",
-            "so often the retry topic is popped before the topic, else after it",
-            "%",
-            high=100,
-        ),
-    )
-    enable_retry_topic_v2: bool = field(
-        default=False,
-        metadata=setting(
-            "enableRetryTopicV2",
-            "what was not acknowledged goes to `%RETRY%group+topic`, not `%RETRY%group_topic`",
-        ),
-    )
-    retrieve_message_from_pop_retry_topic_v1: bool = field(
-        default=True,
-        metadata=setting(
-            "retrieveMessageFromPopRetryTopicV1",
-            "if enableRetryTopicV2, `%RETRY%group_topic` is popped all the same",
-        ),
-    )
-    pop_response_return_actual_retry_topic: bool = field(
-        default=False,
-        metadata=setting(
-            "popResponseReturnActualRetryTopic",
-            "messages that come again are answered with their retry topic, not the topic",
-        ),
-    )
-    enable_pop_message_threshold: bool = field(
-        default=False,
-        metadata=setting("enablePopMessageThreshold", "popInflightMessageThreshold counts"),
-    )
-    pop_inflight_message_threshold: int = field(
-        default=10_000,
-        metadata=setting(
-            "popInflightMessageThreshold",
-            "a group that has popped more than that of a queue, and neither acknowledged it nor "
-            "let its time pass, gets no more of it",
-            "messages",
-            high=LONG_MAX,
-        ),
-    )
-    init_pop_offset_by_check_msg_in_mem: bool = field(
-        default=True,
-        metadata=setting(
-            "initPopOffsetByCheckMsgInMem",
-            "a new group that wants to begin at the end begins at the first message if that is "
-            "still in memory",
-        ),
-    )
-
-    # Assignment.
-    server_load_balancer_enable: bool = field(
-        default=True,
-        metadata=setting(
-            "serverLoadBalancerEnable", "false: every consumer that asks the broker gets all queues"
-        ),
-    )
-    load_balance_poll_name_server_interval: int = field(
-        default=30_000,
-        metadata=setting(
-            "loadBalancePollNameServerInterval",
-            "so long a route that an assignment was made from is relied upon",
-            "ms",
-            low=1,
-        ),
-    )
-    default_message_request_mode: DefaultRequestMode = field(
-        default=DefaultRequestMode.PULL,
-        metadata=setting(
-            "defaultMessageRequestMode",
-            "PULL or POP: how a group reads a topic unless it was told otherwise",
-        ),
-    )
-    default_pop_share_queue_num: int = field(
-        default=-1,
-        metadata=setting(
-            "defaultPopShareQueueNum",
-            "if defaultMessageRequestMode=POP: how many other consumers share the queues of one; "
-            "0 or less: all share all",
-            low=-1,
-        ),
-    )
-
-
-CONSUME_QUEUE_ENTRY_SIZE = 20
-BATCH_CONSUME_QUEUE_ENTRY_SIZE = 46
-PATH_KEYS = frozenset(
-    {
-        "storePathRootDir",
-        "storePathCommitLog",
-        "readOnlyCommitLogStorePaths",
-        "storePathConsumeQueue",
-        "storePathIndex",
-        "storeCheckpoint",
-        "abortFile",
-    }
-)
-VIP_OFFSET = 2
-"""The VIP port is the listen port minus this; it answers everything but pulls."""
-
-
-class FlushDiskType(enum.StrEnum):
-    """When a send is acknowledged: once in the page cache, or once on the disk."""
-
-    ASYNC_FLUSH = "ASYNC_FLUSH"
-    SYNC_FLUSH = "SYNC_FLUSH"
-
-
-def default_broker_name() -> str:
-    """The host's name, as Apache's broker calls itself; `DEFAULT_BROKER` when there is none."""
-    return os.uname().nodename or "DEFAULT_BROKER"
-
-
-def default_store_path() -> str:
-    """`store` in the home directory."""
-    return str(Path.home() / "store")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig(Popping):
-    """The effective configuration of one broker. Times are in the unit of Apache's key, sizes in
-    bytes."""
-
-    # Who it is.
-    broker_name: str = field(
-        default_factory=default_broker_name,
-        metadata=setting("brokerName", "name that clients know it by; the host's name"),
-    )
-    broker_cluster_name: str = field(
-        default="DefaultCluster",
-        metadata=setting("brokerClusterName", "cluster that it belongs to"),
-    )
-    broker_id: int = field(
-        default=0,
-        metadata=setting(
-            "brokerId", "0 is the master", only=(0,), otherwise="slaves come with a later release"
-        ),
-    )
-    broker_role: str = field(
-        default="ASYNC_MASTER",
-        metadata=setting(
-            "brokerRole",
-            "its part in replication",
-            only=("ASYNC_MASTER",),
-            otherwise="other roles come with a later release",
-        ),
-    )
-
-    # Where it is reached.
-    bind_address: str = field(
-        default=LOOPBACK,
-        metadata=setting("bindAddress", "interface to listen on; Apache's default is 0.0.0.0"),
-    )
-    listen_port: int = field(
-        default=10911,
-        metadata=setting(
-            "listenPort",
-            "port to listen on, 0 for a free one; the VIP port is this − 2",
-            high=65535,
-        ),
-    )
-    broker_ip1: str = field(
-        default="",
-        metadata=setting(
-            "brokerIP1",
-            "host that clients are told; empty: the bind address, or an outward one "
-            "if that is 0.0.0.0",
-        ),
-    )
-    advertised_port: int = field(
-        default=0,
-        metadata=setting(
-            "advertisedPort",
-            "port that clients are told; 0: the port it listens on",
-            high=65535,
-            own=True,
-        ),
-    )
-    broker_ip2: str = field(
-        default="",
-        metadata=setting(
-            "brokerIP2",
-            "host of the replication address that name servers are told; empty: as brokerIP1",
-        ),
-    )
-    ha_listen_port: int = field(
-        default=0,
-        metadata=setting(
-            "haListenPort",
-            "port of the replication address that name servers are told; 0: listenPort + 1",
-            high=65535,
-        ),
-    )
-    namesrv_addr: str = field(
-        default="",
-        metadata=setting(
-            "namesrvAddr", "name servers, `HOST:PORT;HOST:PORT`; else the variable NAMESRV_ADDR"
-        ),
-    )
-    server_channel_max_idle_time_seconds: int = field(
-        default=120,
-        metadata=setting(
-            "serverChannelMaxIdleTimeSeconds", "a silent connection is closed after", "s", low=1
-        ),
-    )
-
-    use_tls: bool = field(
-        default=False,
-        metadata=setting(
-            "useTLS",
-            "TLS towards name servers",
-            only=(False,),
-            otherwise="TLS comes with a later release",
-        ),
-    )
-
-    # What it tells the name servers.
-    register_name_server_period: int = field(
-        default=30_000,
-        metadata=setting(
-            "registerNameServerPeriod",
-            "time between registrations; held within 10 and 60 s",
-            "ms",
-            low=1,
-            held=(10_000, 60_000),
-        ),
-    )
-    register_broker_timeout_mills: int = field(
-        default=24_000,
-        metadata=setting(
-            "registerBrokerTimeoutMills", "longest wait for a name server", "ms", low=1
-        ),
-    )
-
-    # Topics and groups.
-    auto_create_topic_enable: bool = field(
-        default=True,
-        metadata=setting("autoCreateTopicEnable", "a send to an unknown topic creates it"),
-    )
-    auto_create_subscription_group: bool = field(
-        default=True,
-        metadata=setting("autoCreateSubscriptionGroup", "a request of an unknown group creates it"),
-    )
-    cluster_topic_enable: bool = field(
-        default=True,
-        metadata=setting(
-            "clusterTopicEnable", "the topic named after the cluster can be read and written"
-        ),
-    )
-    broker_topic_enable: bool = field(
-        default=True,
-        metadata=setting(
-            "brokerTopicEnable", "the topic named after the broker can be read and written"
-        ),
-    )
-    default_topic_queue_nums: int = field(
-        default=8,
-        metadata=setting(
-            "defaultTopicQueueNums",
-            "most queues of an automatically created topic",
-            low=1,
-            high=65535,
-        ),
-    )
-    broker_permission: int = field(
-        default=6, metadata=setting("brokerPermission", "4 read + 2 write", high=7)
-    )
-    validate_system_topic_when_update_topic: bool = field(
-        default=True,
-        metadata=setting(
-            "validateSystemTopicWhenUpdateTopic", "system topics cannot be changed by request"
-        ),
-    )
-    clear_retry_topic_when_delete_topic: bool = field(
-        default=True,
-        metadata=setting(
-            "clearRetryTopicWhenDeleteTopic",
-            "with a topic go the POP retry topics that its groups have of it",
-        ),
-    )
-    enable_mixed_message_type: bool = field(
-        default=False,
-        metadata=setting("enableMixedMessageType", "a topic may have message.type=MIXED"),
-    )
-    enable_topic_message_type_check: bool = field(
-        default=False,
-        metadata=setting(
-            "enableTopicMessageTypeCheck",
-            "a message of another type than its topic's message.type is refused; with Apache "
-            "only the proxy does so",
-            own=True,
-        ),
-    )
-    enable_detail_stat: bool = field(
-        default=True,
-        metadata=setting(
-            "enableDetailStat", "statistics are kept for each queue too, not only for its topic"
-        ),
-    )
-
-    # Pulling.
-    long_polling_enable: bool = field(
-        default=True, metadata=setting("longPollingEnable", "hold a pull that finds nothing")
-    )
-    short_polling_time_mills: int = field(
-        default=1000,
-        metadata=setting(
-            "shortPollingTimeMills",
-            "how long it is held if not longPollingEnable",
-            "ms",
-            high=LONG_MAX,
-        ),
-    )
-    enable_property_filter: bool = field(
-        default=True,
-        metadata=setting("enablePropertyFilter", "consumers may filter by SQL92 over properties"),
-    )
-    lite_pull_message_enable: bool = field(
-        default=True, metadata=setting("litePullMessageEnable", "serve LITE_PULL_MESSAGE")
-    )
-    max_transfer_bytes_on_message_in_memory: int = field(
-        default=256 * 1024,
-        metadata=setting(
-            "maxTransferBytesOnMessageInMemory", "most of one pull, hot data", "bytes", low=1
-        ),
-    )
-    max_transfer_count_on_message_in_memory: int = field(
-        default=32,
-        metadata=setting(
-            "maxTransferCountOnMessageInMemory", "most of one pull, hot data", "messages", low=1
-        ),
-    )
-    max_transfer_bytes_on_message_in_disk: int = field(
-        default=64 * 1024,
-        metadata=setting(
-            "maxTransferBytesOnMessageInDisk", "most of one pull, cold data", "bytes", low=1
-        ),
-    )
-    max_transfer_count_on_message_in_disk: int = field(
-        default=8,
-        metadata=setting(
-            "maxTransferCountOnMessageInDisk", "most of one pull, cold data", "messages", low=1
-        ),
-    )
-    access_message_in_memory_max_ratio: int = field(
-        default=40,
-        metadata=setting(
-            "accessMessageInMemoryMaxRatio", "share of memory that counts as hot", "%", high=100
-        ),
-    )
-
-    # Consumers.
-    flush_consumer_offset_interval: int = field(
-        default=5000,
-        metadata=setting(
-            "flushConsumerOffsetInterval", "time between saves of consumer offsets", "ms", low=1
-        ),
-    )
-    notify_consumer_ids_changed_enable: bool = field(
-        default=True,
-        metadata=setting(
-            "notifyConsumerIdsChangedEnable", "tell a group's consumers when one comes or goes"
-        ),
-    )
-    use_server_side_reset_offset: bool = field(
-        default=True,
-        metadata=setting(
-            "useServerSideResetOffset",
-            "readers hear of a reset with their next pull; false: it is pushed to them too",
-        ),
-    )
-    channel_expired_timeout: int = field(
-        default=120_000,
-        metadata=setting(
-            "channelExpiredTimeout",
-            "a client without heartbeat is forgotten after",
-            "ms",
-            low=1,
-            high=LONG_MAX,
-        ),
-    )
-
-    # The store.
-    store_path_root_dir: str = field(
-        default_factory=default_store_path,
-        metadata=setting("storePathRootDir", "directory of everything it keeps"),
-    )
-    mapped_file_size_commit_log: int = field(
-        default=1024 * _MIB,
-        metadata=setting("mappedFileSizeCommitLog", "size of a commit log file", "bytes", low=4096),
-    )
-    mapped_file_size_consume_queue: int = field(
-        default=300_000 * CONSUME_QUEUE_ENTRY_SIZE,
-        metadata=setting(
-            "mappedFileSizeConsumeQueue",
-            "size of a queue file, rounded up to entries of 20",
-            "bytes",
-            low=20,
-        ),
-    )
-    mapper_file_size_batch_consume_queue: int = field(
-        default=300_000 * BATCH_CONSUME_QUEUE_ENTRY_SIZE,
-        metadata=setting(
-            "mapperFileSizeBatchConsumeQueue",
-            "size of a queue file of topics with `queue.type=BatchCQ`, rounded down to entries "
-            "of 46",
-            "bytes",
-            low=46,
-        ),
-    )
-    flush_disk_type: FlushDiskType = field(
-        default=FlushDiskType.ASYNC_FLUSH,
-        metadata=setting("flushDiskType", "ASYNC_FLUSH or SYNC_FLUSH"),
-    )
-    flush_interval_commit_log: int = field(
-        default=500,
-        metadata=setting(
-            "flushIntervalCommitLog", "time between flushes of the commit log", "ms", low=1
-        ),
-    )
-    sync_flush_timeout: int = field(
-        default=5000,
-        metadata=setting("syncFlushTimeout", "longest wait of a send for the disk", "ms", low=1),
-    )
-    flush_interval_consume_queue: int = field(
-        default=1000,
-        metadata=setting(
-            "flushIntervalConsumeQueue", "time between flushes of the queues", "ms", low=1
-        ),
-    )
-
-    message_index_enable: bool = field(
-        default=True,
-        metadata=setting("messageIndexEnable", "messages are indexed by unique id and keys"),
-    )
-    max_hash_slot_num: int = field(
-        default=5_000_000,
-        metadata=setting("maxHashSlotNum", "slots of an index file", "slots", low=1),
-    )
-    max_index_num: int = field(
-        default=20_000_000,
-        metadata=setting(
-            "maxIndexNum", "room of an index file; one entry is not used", "entries", low=2
-        ),
-    )
-    max_msgs_num_batch: int = field(
-        default=64,
-        metadata=setting(
-            "maxMsgsNumBatch", "messages that a query by key gives at most", "messages", low=1
-        ),
-    )
-    default_query_max_num: int = field(
-        default=32,
-        metadata=setting(
-            "defaultQueryMaxNum",
-            "messages that a query by unique id gives at most",
-            "messages",
-            low=1,
-        ),
-    )
-
-    enabled_append_prop_crc: bool = field(
-        default=True,
-        metadata=setting(
-            "enabledAppendPropCRC",
-            "each entry carries a CRC over all of it, in the property `__CRC32#`; Apache's "
-            "default is false",
-        ),
-    )
-    scrub_bytes_per_second: int = field(
-        default=10 * _MIB,
-        metadata=setting(
-            "scrubBytesPerSecond",
-            "how fast the whole log is read and checked in the background, once a day; 0: not at "
-            "all",
-            "bytes",
-            own=True,
-        ),
-    )
-    cold_read_share: int = field(
-        default=25,
-        metadata=setting(
-            "coldReadSharePercent",
-            "most of the broker's time that goes, while messages are sent, to reading what may "
-            "not be in memory",
-            "per cent",
-            low=1,
-            high=100,
-            own=True,
-        ),
-    )
-
-    # What this release cannot do, where ignoring the wish would do harm.
-    authentication_enabled: bool = field(
-        default=False,
-        metadata=setting(
-            "authenticationEnabled",
-            "access control",
-            only=(False,),
-            otherwise="access control comes with a later release",
-        ),
-    )
-    authorization_enabled: bool = field(
-        default=False,
-        metadata=setting(
-            "authorizationEnabled",
-            "access control",
-            only=(False,),
-            otherwise="access control comes with a later release",
-        ),
-    )
-    acl_enable: bool = field(
-        default=False,
-        metadata=setting(
-            "aclEnable",
-            "access control of 4.x",
-            only=(False,),
-            otherwise="access control comes with a later release",
-        ),
-    )
-    enable_controller_mode: bool = field(
-        default=False,
-        metadata=setting(
-            "enableControllerMode",
-            "election by a controller",
-            only=(False,),
-            otherwise="replication comes with a later release",
-        ),
-    )
-    enable_d_leger_commit_log: bool = field(
-        default=False,
-        metadata=setting(
-            "enableDLegerCommitLog",
-            "a DLedger commit log",
-            only=(False,),
-            otherwise="its files are not those of this store",
-        ),
-    )
-    store_type: str = field(
-        default="default",
-        metadata=setting(
-            "storeType",
-            "kind of queue files",
-            only=("default",),
-            otherwise="RocksDB queues are not read or written",
-        ),
-    )
-    message_store_plug_in: str = field(
-        default="",
-        metadata=setting(
-            "messageStorePlugIn",
-            "Java classes round the store",
-            only=("",),
-            otherwise="Java classes cannot be loaded",
-        ),
-    )
-
-    @property
-    def namesrv_addresses(self) -> list[str]:
-        """The name servers, each `host:port`."""
-        return parse_addresses(self.namesrv_addr)
-
-    @property
-    def advertised_host(self) -> str:
-        """The host that clients are told."""
-        if self.broker_ip1:
-            return self.broker_ip1
-        return outward_address() if is_wildcard(self.bind_address) else self.bind_address
+BROKER_KEYS = key_table(BrokerConfig, "broker", "store", "server", "client")
 
 
 def load_broker_config(
@@ -1088,9 +592,7 @@ def load_broker_config(
     Keys without effect and unknown keys are logged, and stop nothing. Raises `ConfigError` in one
     sentence for a file that cannot be read and for a value that cannot be used.
     """
-    texts = read_properties(path) if path is not None else {}
-    if path is not None:
-        report(path, texts, broker=True)
+    texts = {} if path is None else read_properties(path, BROKER_KEYS)
     if environ.get("NAMESRV_ADDR"):
         texts.setdefault("namesrvAddr", environ["NAMESRV_ADDR"])
     config = build(BrokerConfig, texts, overrides or {})
@@ -1123,3 +625,19 @@ def _check_together(config: BrokerConfig) -> None:
             "maxMessageSize="
             f"{config.max_message_size} bytes would not fit in one file"
         )
+
+
+def _directories(key: str, text: str) -> tuple[Path, ...]:
+    """The directories in a setting's text. Two names of one directory are refused: its segments
+    would be found twice."""
+    found: dict[str, str] = {}
+    for part in filter(None, map(str.strip, text.split(","))):
+        same = found.setdefault(os.path.realpath(part), part)
+        if same is not part:
+            both = (
+                f"{part} twice"
+                if same == part
+                else (f"{same} and {part}, which are the same directory")
+            )
+            raise ConfigError(f"{key} names {both}: name it once")
+    return tuple(map(Path, found.values()))

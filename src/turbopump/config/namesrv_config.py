@@ -1,16 +1,13 @@
-"""What a name server can be told: one frozen value, each field one of Apache's keys that this name
-server honours.
-
-Its one rule: a field's key, default, unit and meaning stand here and nowhere else; defaults are
-Apache 5.3.3's except where the meaning says so. It must not know what reads a field.
-"""
+"""What a name server can be told. Each field is one of Apache's keys that this name server honours,
+declared as in `broker_config.py`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from turbopump.config.addresses import LOOPBACK
-from turbopump.config.properties import read_properties, report
+from turbopump.config.keys import key_table
+from turbopump.config.properties import read_properties
 from turbopump.config.setting import LONG_MAX, build, setting
 
 
@@ -18,67 +15,34 @@ from turbopump.config.setting import LONG_MAX, build, setting
 class NamesrvConfig:
     """The effective configuration of one name server. Times are in the unit of Apache's key."""
 
-    bind_address: str = field(
-        default=LOOPBACK,
-        metadata=setting("bindAddress", "interface to listen on; Apache's default is 0.0.0.0"),
+    bind_address: str = setting(LOOPBACK, "interface to listen on; Apache's default is 0.0.0.0")
+    listen_port: int = setting(9876, "port to listen on, 0 for a free one", high=65535)
+    server_channel_max_idle_time_seconds: int = setting(
+        120, "a silent connection is closed after", "s", low=1
     )
-    listen_port: int = field(
-        default=9876,
-        metadata=setting("listenPort", "port to listen on, 0 for a free one", high=65535),
+    scan_not_active_broker_interval: int = setting(
+        5000, "time between scans for silent brokers; 4.x has 10 s", "ms", low=1, high=LONG_MAX
     )
-    server_channel_max_idle_time_seconds: int = field(
-        default=120,
-        metadata=setting(
-            "serverChannelMaxIdleTimeSeconds", "a silent connection is closed after", "s", low=1
-        ),
+    enable_all_topic_list: bool = setting(True, "serve the list of all topics")
+    enable_topic_list: bool = setting(True, "serve the lists of topics by cluster and by unit")
+    need_wait_for_service: bool = setting(False, "refuse route queries for a while after the start")
+    wait_seconds_for_service: int = setting(45, "how long", "s")
+    delete_topic_with_broker_registration: bool = setting(
+        False, "topics missing from a registration are removed from that broker"
     )
-    scan_not_active_broker_interval: int = field(
-        default=5000,
-        metadata=setting(
-            "scanNotActiveBrokerInterval",
-            "time between scans for silent brokers; 4.x has 10 s",
-            "ms",
-            low=1,
-            high=LONG_MAX,
-        ),
+    support_acting_master: bool = setting(
+        False, "where a master is gone, its slave with the smallest id is shown as one"
     )
-    enable_all_topic_list: bool = field(
-        default=True, metadata=setting("enableAllTopicList", "serve the list of all topics")
+    enable_controller_in_namesrv: bool = setting(
+        False,
+        "run a controller too",
+        only=(False,),
+        otherwise="the controller comes with a later release",
     )
-    enable_topic_list: bool = field(
-        default=True,
-        metadata=setting("enableTopicList", "serve the lists of topics by cluster and by unit"),
-    )
-    need_wait_for_service: bool = field(
-        default=False,
-        metadata=setting("needWaitForService", "refuse route queries for a while after the start"),
-    )
-    wait_seconds_for_service: int = field(
-        default=45, metadata=setting("waitSecondsForService", "how long", "s")
-    )
-    delete_topic_with_broker_registration: bool = field(
-        default=False,
-        metadata=setting(
-            "deleteTopicWithBrokerRegistration",
-            "topics missing from a registration are removed from that broker",
-        ),
-    )
-    support_acting_master: bool = field(
-        default=False,
-        metadata=setting(
-            "supportActingMaster",
-            "where a master is gone, its slave with the smallest id is shown as one",
-        ),
-    )
-    enable_controller_in_namesrv: bool = field(
-        default=False,
-        metadata=setting(
-            "enableControllerInNamesrv",
-            "run a controller too",
-            only=(False,),
-            otherwise="the controller comes with a later release",
-        ),
-    )
+
+
+# The name server of 4.9 reads no NettyClientConfig.
+NAMESRV_KEYS = key_table(NamesrvConfig, "namesrv", "server", "client", only_5="client")
 
 
 def load_namesrv_config(
@@ -86,7 +50,5 @@ def load_namesrv_config(
 ) -> NamesrvConfig:
     """The configuration in a `namesrv.conf`, with `overrides` (field name to value) on top; errors
     as `load_broker_config`."""
-    texts = read_properties(path) if path is not None else {}
-    if path is not None:
-        report(path, texts, broker=False)
+    texts = {} if path is None else read_properties(path, NAMESRV_KEYS)
     return build(NamesrvConfig, texts, overrides or {})

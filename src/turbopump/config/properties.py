@@ -1,16 +1,15 @@
-"""Java `.properties` text: what `java.util.Properties` reads and writes, as `dict[str, str]`.
+"""Java `.properties` files: what `java.util.Properties` reads and writes, as `dict[str, str]`.
 
-Its one rule: the grammar is Java's (comments, continuation lines, `\\uXXXX`, three kinds of
-separator), because `broker.conf` files are Java's. It must not know any key. Source: the class
-documentation of `java.util.Properties.load` and `store`.
+The grammar is Java's (comments, continuation lines, `\\uXXXX`, three kinds of separator), because
+`broker.conf` files are Java's. Source: the class documentation of `java.util.Properties.load` and
+`store`. A strange key never stops a server: it is logged. This module must not know what keys mean.
 """
 
 import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from turbopump.config import properties
-from turbopump.config.apache_keys import BROKER_KEYS, NAMESRV_KEYS, KeyClass, classify
+from turbopump.config.keys import KeyClass, KeyTable, classify
 from turbopump.errors import ConfigError
 
 _BLANK = " \t\f"
@@ -128,19 +127,14 @@ def _escape(text: str, *, blanks: bool) -> str:
     return "".join(out)
 
 
-# TODO-PROSE from loading.py:
-# From a file on disk to keys and texts, and what the operator is told about keys that do nothing.
-#
-# Its one rule: a strange key never stops a server. It must not know what a key means.
-
-
 log = logging.getLogger("turbopump.config")
 
 _FILE_SIZE_MAX = 4 * 1024 * 1024
 
 
-def read_properties(path: Path | str) -> dict[str, str]:
-    """The keys and values of a properties file; raises `ConfigError` when it cannot be read."""
+def read_properties(path: Path | str, known: KeyTable) -> dict[str, str]:
+    """The keys and values of a properties file. Keys that have no effect or are unknown are logged.
+    Raises `ConfigError` when the file cannot be read."""
     try:
         with open(path, "rb") as file:
             data = file.read(_FILE_SIZE_MAX + 1)
@@ -154,15 +148,16 @@ def read_properties(path: Path | str) -> dict[str, str]:
             "a properties file is expected"
         )
     try:
-        return properties.decode(data)
+        texts = decode(data)
     except ConfigError as error:
         raise ConfigError(f"the configuration file {path}: {error}") from None
+    _report(path, texts, known)
+    return texts
 
 
-def report(path: Path | str, texts: Mapping[str, str], *, broker: bool) -> None:
+def _report(path: Path | str, texts: Mapping[str, str], table: KeyTable) -> None:
     """Log each key of a file that has no effect or is unknown. Values are never logged: they may be
     secrets."""
-    table = BROKER_KEYS if broker else NAMESRV_KEYS
     for key in texts:
         found = classify(key, table)
         if found.key_class is KeyClass.UNKNOWN:

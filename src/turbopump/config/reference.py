@@ -7,26 +7,29 @@ must not know files.
 
 from collections.abc import Iterator
 
-from turbopump.config.apache_keys import BROKER_KEYS, NAMESRV_KEYS, Key, KeyTable
-from turbopump.config.broker_config import BrokerConfig
-from turbopump.config.namesrv_config import NamesrvConfig
+from turbopump.config.broker_config import BROKER_KEYS, BrokerConfig
+from turbopump.config.keys import Key, KeyTable
+from turbopump.config.namesrv_config import NAMESRV_KEYS, NamesrvConfig
 from turbopump.config.setting import Setting, SettingsClass, render, settings_of
 
 _PREFACE = """# Configuration
 
-Written by `python -m turbopump.config.reference > docs/configuration.md`; a test checks that it is up to date.
+Written by `python -m turbopump.config.reference > docs/configuration.md`; a test checks that it is
+up to date.
 
-`turbopump broker -c broker.conf` and `turbopump namesrv -c namesrv.conf` read files in Apache's keys and in the grammar of Java
-properties (UTF-8; a file that is not UTF-8 is read as ISO-8859-1, as Java does). `-p` prints the effective configuration.
+`turbopump broker -c broker.conf` and `turbopump namesrv -c namesrv.conf` read files in Apache's
+keys and in the grammar of Java properties. Files are UTF-8; a file that is not is read as
+ISO-8859-1, as Java does. `-p` prints the effective configuration.
 Each key that Apache's 5.3.3 or 4.9.8 reads from these files is in one of three classes:
 
-* **honoured**: it does what Apache's documentation says. Some honoured keys serve one value only, where ignoring another would
-  do harm; any other value stops the start with a sentence.
+* **honoured**: it does what Apache's documentation says. Some honoured keys serve one value only,
+  where ignoring another would do harm; any other value stops the start with a sentence.
 * **accepted without effect**: logged at start with the reason, at level INFO.
-* **unknown**: every other key. Logged at start as a warning, with the nearest known key. It stops nothing.
+* **unknown**: every other key. Logged at start as a warning, with the nearest known key. It stops
+  nothing.
 
-A value that cannot be read (a word for a number) stops the start with a sentence; Apache ignores it silently. An empty default
-is an empty cell, `-` means that this version has no such key.
+A value that cannot be read (a word for a number) stops the start with a sentence; Apache ignores it
+silently. An empty default is an empty cell, `-` means that this version has no such key.
 """
 
 

@@ -1,14 +1,10 @@
-"""One setting: the Apache key behind a field of a configuration class, its unit and bounds, and
-text to value and back.
-
-Its one rule: a key, its default and its meaning are said once, on the field. It must not know which
-keys exist.
-"""
+"""Settings of servers: how a field of a configuration class declares its key, unit and bounds, and
+how text becomes a value and back. This module must not know which keys exist."""
 
 import dataclasses
 import enum
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Protocol, TypeVar, cast, get_type_hints
+from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints
 
 from turbopump.errors import ConfigError
 
@@ -27,7 +23,8 @@ class Setting:
     high: int = INT_MAX
     only: tuple[object, ...] = ()
     otherwise: str = ""
-    own: bool = False  # a key of Turbopump's, not one of Apache's
+    own: bool = False
+    """A key of Turbopump's, not one of Apache's."""
     held: tuple[int, int] | None = None
 
 
@@ -41,32 +38,39 @@ Config = TypeVar("Config", bound=SettingsClass)
 
 
 def setting(
-    key: str,
+    default: Any,
     about: str,
     unit: str = "",
     *,
+    key: str = "",
     low: int = 0,
     high: int = INT_MAX,
     only: tuple[object, ...] = (),
     otherwise: str = "",
     own: bool = False,
     held: tuple[int, int] | None = None,
-) -> dict[str, Setting]:
-    """The metadata of a configuration field.
+) -> Any:
+    """A field of a configuration class. `key` is the field's name in camelCase unless it is given.
+    A function as the default is called for each configuration.
 
     `low` and `high` bound numbers, both included. `only` lists the values that this release can
     serve, where ignoring another value would do harm; `otherwise` then says why. A number outside
     of `held`, both included, counts as the nearest within, as it does for Apache's servers, and is
     shown so.
     """
-    return {"setting": Setting(key, about, unit, low, high, only, otherwise, own, held)}
+    known = Setting(key, about, unit, low, high, only, otherwise, own, held)
+    if callable(default):
+        return dataclasses.field(default_factory=default, metadata={"setting": known})
+    return dataclasses.field(default=default, metadata={"setting": known})
 
 
 def settings_of(config: type[SettingsClass]) -> Iterator[tuple[str, Setting]]:
-    """Field name and setting of every field, in order, those of a base class last."""
-    own = config.__annotations__
-    for field in sorted(dataclasses.fields(config), key=lambda field: field.name not in own):
-        yield field.name, cast(Setting, field.metadata["setting"])
+    """Field name and setting of every field, in order."""
+    for field in dataclasses.fields(config):
+        known: Setting = field.metadata["setting"]
+        first, *words = field.name.split("_")
+        key = known.key or first + "".join(word.capitalize() for word in words)
+        yield field.name, dataclasses.replace(known, key=key)
 
 
 def build(

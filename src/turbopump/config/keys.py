@@ -1,0 +1,100 @@
+"""The keys that Apache's servers read from their files (5.3.3 and 4.9.8), and Turbopump's own.
+
+Each key is honoured (a configuration field has it), accepted without effect, or unknown. The keys
+of Apache are data: `apache_keys.txt`. This module must not know values.
+"""
+
+import difflib
+import enum
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import get_type_hints
+
+from turbopump.config.setting import LONG_MAX, SettingsClass, settings_of
+
+
+class KeyClass(enum.Enum):
+    """What a key in a file does here."""
+
+    HONOURED = "honoured"
+    ACCEPTED = "accepted without effect"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key. A default of None means that this version of Apache's has no such key; `reason` says
+    why it has no effect, and is empty when it is honoured."""
+
+    name: str
+    java_type: str
+    default_5: str | None
+    default_4: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is to be said about a key: the reason for having no effect, or the nearest known key."""
+
+    key_class: KeyClass
+    reason: str = ""
+    nearest: str = ""
+
+
+KeyTable = Mapping[str, Key]
+
+
+def classify(name: str, table: KeyTable) -> Found:
+    """The class of a key in a file; `Found.nearest` is empty when no known key is near."""
+    if key := table.get(name):
+        return (
+            Found(KeyClass.ACCEPTED, reason=key.reason) if key.reason else Found(KeyClass.HONOURED)
+        )
+    by_lower = {known.lower(): known for known in table}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.7)
+    return Found(KeyClass.UNKNOWN, nearest=by_lower[near[0]] if near else "")
+
+
+def key_table(config: type[SettingsClass], *parts: str, only_5: str = "") -> KeyTable:
+    """The keys of some parts of `apache_keys.txt`, and the configuration's own. The 4.9.8 server
+    does not read the part `only_5`."""
+    table: dict[str, Key] = {}
+    for part, line, reason in _lines():
+        if part in parts:
+            key = _read_line(line, reason, old=part != only_5)
+            assert key.name not in table, f"key={key.name} stands in two parts"
+            table[key.name] = key
+    types = get_type_hints(config)
+    for name, known in settings_of(config):
+        if known.own:
+            wide = "long" if known.high == LONG_MAX else "int"
+            java_type = {bool: "boolean", int: wide}.get(types[name], "String")
+            table[known.key] = Key(known.key, java_type, None, None, "")
+    return table
+
+
+def _lines() -> Iterator[tuple[str, str, str]]:
+    """Part, line of a key, and the reason above it."""
+    part = reason = ""
+    text = files("turbopump.config").joinpath("apache_keys.txt").read_text("utf-8")
+    for line in text.splitlines():
+        if line.startswith("["):
+            part = line[1 : line.index("]")]
+        elif line == "honoured:":
+            reason = ""
+        elif line.startswith("accepted: "):
+            reason = line.removeprefix("accepted: ")
+        elif line.startswith("  "):
+            yield part, line, reason
+
+
+def _read_line(line: str, reason: str, *, old: bool) -> Key:
+    name, java_type, new, before = (part.strip() for part in line.split("  ") if part.strip())
+    before = (new if before == "=" else before) if old else "-"
+    return Key(name, java_type, _default(new), _default(before), reason)
+
+
+def _default(text: str) -> str | None:
+    return {"-": None, "''": ""}.get(text, text)
