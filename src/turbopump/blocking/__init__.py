@@ -13,14 +13,16 @@ keeps what it subscribes to, and can be started in the child.
 
 from __future__ import annotations
 
-from turbopump.blocking.idempotent_consumer import IdempotentConsumer
-from turbopump.blocking.lite_pull_consumer import LitePullConsumer
-from turbopump.blocking.message_finder import MessageFinder
-from turbopump.blocking.producer import Producer
-from turbopump.blocking.pull_consumer import PullConsumer
+from turbopump.blocking.clients import (
+    IdempotentConsumer,
+    LitePullConsumer,
+    MessageFinder,
+    Producer,
+    PullConsumer,
+    SimpleConsumer,
+    TransactionProducer,
+)
 from turbopump.blocking.push_consumer import PushConsumer, PushConsumerSettings
-from turbopump.blocking.simple_consumer import SimpleConsumer
-from turbopump.blocking.transaction_producer import TransactionProducer
 from turbopump.client.consuming.delivery import Delivery, Retry
 from turbopump.client.consuming.found_messages import FoundMessages
 from turbopump.client.consuming.offset_store import ConsumeFrom

@@ -1,17 +1,18 @@
-"""What every blocking client has: an asyncio client that lives on the loop thread, and what a fork
-does to it.
+"""How a blocking client is made of its asyncio one, which lives on the loop thread.
 
-One rule: a method here hands a coroutine over and waits; what it does is the asyncio client's. It
-must not know brokers.
+``waits``, ``waits_anytime`` and ``on_loop`` turn a method of the asyncio class into a blocking one,
+``made_as`` its constructor. Parameters and result keep their types (``ParamSpec``), so that type checkers, editors
+and ``help()`` show the same as for the asyncio class. This module must not know brokers.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from functools import wraps
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from turbopump.client.loop_thread import (
     LoopThread,
@@ -21,6 +22,8 @@ from turbopump.client.loop_thread import (
 )
 from turbopump.errors import NotStartedError
 
+P = ParamSpec("P")
+SelfT = TypeVar("SelfT")
 T = TypeVar("T")
 
 
@@ -31,6 +34,70 @@ class _Client(Protocol):
 
 
 ClientT = TypeVar("ClientT", bound=_Client)
+FaceT = TypeVar("FaceT", bound="OnLoopThread[Any]")
+
+
+def waits(
+    method: Callable[Concatenate[SelfT, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], T]:
+    """The coroutine method of an asyncio client as one that waits for its result."""
+    # It has one parameter: with more, mypy keeps only the first overload of ``method``.
+    name = method.__name__
+
+    @wraps(method)
+    def call(self: OnLoopThread[Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        return self._call(getattr(self._ready(), name), *args, **kwargs)
+
+    return call
+
+
+def waits_anytime(
+    method: Callable[Concatenate[SelfT, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], T]:
+    """As ``waits``, for a method that may be called before ``start``, too."""
+    name = method.__name__
+
+    @wraps(method)
+    def call(self: OnLoopThread[Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        return the_loop_thread().call(getattr(self._ready(), name), *args, **kwargs)
+
+    return call
+
+
+def on_loop(method: Callable[Concatenate[SelfT, P], T]) -> Callable[Concatenate[Any, P], T]:
+    """The plain method of an asyncio client, which must be called on its loop, as one for any other
+    thread."""
+    name = method.__name__
+
+    @wraps(method)
+    def call(self: OnLoopThread[Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        return self._call(now, getattr(self._ready(), name), *args, **kwargs)
+
+    return call
+
+
+async def now(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Call a plain function where a coroutine is expected."""
+    return function(*args, **kwargs)
+
+
+def made_as(
+    client: Callable[P, ClientT],
+) -> Callable[[Callable[[FaceT, Mapping[str, Any]], None]], Callable[Concatenate[FaceT, P], None]]:
+    """The constructor of an asyncio client for its blocking class. What it decorates is called
+    after that, with the keyword arguments."""
+
+    def decorate(
+        then: Callable[[FaceT, Mapping[str, Any]], None],
+    ) -> Callable[Concatenate[FaceT, P], None]:
+        @wraps(client.__init__)
+        def init(self: FaceT, /, *args: P.args, **kwargs: P.kwargs) -> None:
+            OnLoopThread.__init__(self, lambda: client(*args, **kwargs))
+            then(self, kwargs)
+
+        return init
+
+    return decorate
 
 
 class OnLoopThread(Generic[ClientT]):

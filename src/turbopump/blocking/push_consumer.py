@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Final, Unpack
+from typing import Any, Final
 
-from turbopump.blocking.on_loop_thread import OnLoopThread
+from turbopump.blocking.on_loop_thread import OnLoopThread, made_as, on_loop, waits, waits_anytime
 from turbopump.client import push_consumer as asyncio_push_consumer
 from turbopump.client.allocation import Strategy
 from turbopump.client.consuming.delivery import Delivery
@@ -20,13 +20,8 @@ from turbopump.client.consuming.delivery_batch import BatchHandler
 from turbopump.client.consuming.handling import Handler
 from turbopump.client.consuming.offset_store import ConsumeFrom
 from turbopump.client.consuming.ready_messages import NoMoreMessages
-from turbopump.client.consuming.subscription import ALL, Sql
-from turbopump.client.loop_thread import the_loop_thread
-from turbopump.client.sending.send_result import SendResult
 from turbopump.client.settings import Surrounding
-from turbopump.message.message import ReceivedMessage
 from turbopump.message.message_queue import MessageQueue
-from turbopump.protocol.bodies.running import ConsumeStatus
 from turbopump.store.disk import Disk
 
 SETTLE_AT_ONCE: Final = 16
@@ -77,64 +72,30 @@ class PushConsumer(OnLoopThread[asyncio_push_consumer.PushConsumer]):
 
     _survives_fork = False
 
-    def __init__(
-        self,
-        namesrv: str | list[str] | tuple[str, ...],
-        *,
-        group: str,
-        topic: str | None = None,
-        tags: str | Sql = ALL,
-        **settings: Unpack[PushConsumerSettings],
-    ) -> None:
-        super().__init__(
-            lambda: asyncio_push_consumer.PushConsumer(
-                namesrv, group=group, topic=topic, tags=tags, **settings
-            )
-        )
+    @made_as(asyncio_push_consumer.PushConsumer)
+    def __init__(self, settings: Mapping[str, Any]) -> None:
         # in order, its queue waits for it
         self._settle_at_once = 1 if settings.get("ordered") else SETTLE_AT_ONCE
         self._unreported: set[_Finished] = set()
         """Of the loop's thread: readers' finished messages that wait for their time."""
 
+    set_concurrency = on_loop(asyncio_push_consumer.PushConsumer.set_concurrency)
+    pause = on_loop(asyncio_push_consumer.PushConsumer.pause)
+    resume = on_loop(asyncio_push_consumer.PushConsumer.resume)
+    statistics = on_loop(asyncio_push_consumer.PushConsumer.statistics)
+    subscribe = waits_anytime(asyncio_push_consumer.PushConsumer.subscribe)
+    unsubscribe = waits_anytime(asyncio_push_consumer.PushConsumer.unsubscribe)
+    reply = waits(asyncio_push_consumer.PushConsumer.reply)
+    wait_closed = waits(asyncio_push_consumer.PushConsumer.wait_closed)
+    take = waits(asyncio_push_consumer.PushConsumer.take)
+
     @property
     def group(self) -> str:
         return self._client.group
 
-    def set_concurrency(self, concurrency: int) -> None:
-        """So many handler calls at once from now on. Raises ConfigError, also without a handler."""
-
-        async def change() -> None:
-            self._ready().set_concurrency(concurrency)
-
-        self._call(change)
-
-    def pause(self) -> None:
-        """Pull no messages and hand none out until ``resume``."""
-
-        async def pause() -> None:
-            self._ready().pause()
-
-        self._call(pause)
-
-    def resume(self) -> None:
-        """Go on after ``pause``."""
-
-        async def resume() -> None:
-            self._ready().resume()
-
-        self._call(resume)
-
     @property
     def paused(self) -> bool:
         return self._ready().paused
-
-    def statistics(self) -> dict[str, ConsumeStatus]:
-        """As ``turbopump.client.push_consumer.PushConsumer.statistics``."""
-
-        async def look() -> dict[str, ConsumeStatus]:
-            return self._ready().statistics()
-
-        return self._call(look)
 
     @property
     def client_id(self) -> str:
@@ -146,23 +107,6 @@ class PushConsumer(OnLoopThread[asyncio_push_consumer.PushConsumer]):
         """The queues that are ours at the moment, sorted."""
         return self._ready().queues
 
-    def subscribe(self, topic: str, tags: str | Sql = ALL) -> None:
-        """Consume ``topic`` too; before ``start`` or after."""
-        client = self._ready()
-        if self._thread is None:
-            the_loop_thread().call(client.subscribe, topic, tags)
-        else:
-            self._call(client.subscribe, topic, tags)
-
-    def unsubscribe(self, topic: str) -> None:
-        """Consume ``topic`` no longer; before ``start`` or after, and from a handler in its thread.
-        See the asyncio ``unsubscribe``."""
-        client = self._ready()
-        if self._thread is None:
-            the_loop_thread().call(client.unsubscribe, topic)
-        else:
-            self._call(client.unsubscribe, topic)
-
     def commit(self, *, acknowledged: bool = False) -> None:
         """Tell the brokers what is done, now."""
         client = self._ready()
@@ -172,25 +116,6 @@ class PushConsumer(OnLoopThread[asyncio_push_consumer.PushConsumer]):
             await client.commit(acknowledged=acknowledged)
 
         self._call(commit)
-
-    def reply(
-        self,
-        request: ReceivedMessage,
-        body: bytes | str,
-        *,
-        properties: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-    ) -> SendResult:
-        """Answer a message that was sent by a producer's ``request``; also from a plain handler in
-        its thread."""
-        return self._call(
-            self._ready().reply, request, body, properties=properties, timeout=timeout
-        )
-
-    def wait_closed(self) -> None:
-        """Wait until another thread closes this consumer, or Ctrl-C: for programs with a
-        handler."""
-        self._call(self._ready().wait_closed)
 
     def close(self) -> None:
         """As the asyncio ``close``, also in a plain handler: there it returns at once, and the
@@ -207,11 +132,6 @@ class PushConsumer(OnLoopThread[asyncio_push_consumer.PushConsumer]):
 
     def __iter__(self) -> Iterator[Delivery]:
         return _Messages(self)
-
-    def take(self, count: int) -> list[Delivery]:
-        """At least one message and at most ``count``; each must be settled with ``done()`` or
-        ``retry()``. Raises NoMoreMessages."""
-        return self._call(self._ready().take, count)
 
     def _begin(self) -> Delivery | None:
         """The next message, if one is ready."""

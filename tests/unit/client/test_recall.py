@@ -12,7 +12,7 @@ import pytest
 from tests.unit.client.scripted_cluster import ScriptedBroker, scripted_cluster
 from tests.unit.client.test_producer import producer_of
 
-from turbopump.blocking.producer import Producer as BlockingProducer
+from turbopump.blocking import Producer as BlockingProducer
 from turbopump.client.producer import Producer
 from turbopump.errors import (
     CallTimeoutError,

@@ -1,0 +1,278 @@
+"""The blocking clients but the push consumer: each method is the asyncio one, and waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager
+from typing import Any
+
+from turbopump.blocking.on_loop_thread import OnLoopThread, made_as, on_loop, waits, waits_anytime
+from turbopump.client import (
+    idempotence,
+    lite_pull_consumer,
+    message_finder,
+    producer,
+    pull_consumer,
+    simple_consumer,
+    transaction_producer,
+)
+from turbopump.client.consuming.delivery import Delivery
+from turbopump.client.consuming.handling import Handler
+from turbopump.client.consuming.subscription import Sql
+from turbopump.client.idempotence import IdempotenceStore
+from turbopump.client.idempotence.consumer import DAY_S, THREADS, Key
+from turbopump.client.loop_thread import the_loop_thread
+from turbopump.client.selectors import Selector
+from turbopump.client.sending.send_result import SendResult, SendStatistics
+from turbopump.message.message import Message, ReceivedMessage
+from turbopump.message.message_queue import MessageQueue
+
+
+class Producer(OnLoopThread[producer.Producer]):
+    """``turbopump.client.producer.Producer`` without await: ``with Producer("127.0.0.1:9876") as
+    producer: producer.send("t", b"x")``.
+
+    The same settings, methods and errors. Many threads may use one.
+    """
+
+    @made_as(producer.Producer)
+    def __init__(self, _settings: Mapping[str, Any]) -> None: ...
+
+    send = waits(producer.Producer.send)
+    send_batch = waits(producer.Producer.send_batch)
+    send_oneway = waits(producer.Producer.send_oneway)
+    request = waits(producer.Producer.request)
+    reply = waits(producer.Producer.reply)
+    recall = waits(producer.Producer.recall)
+    publish_queues = waits(producer.Producer.publish_queues)
+
+    @property
+    def group(self) -> str:
+        return self._client.group
+
+    @property
+    def statistics(self) -> SendStatistics:
+        """How the sends of this producer went, by broker."""
+        return self._client.statistics
+
+    @property
+    def client_id(self) -> str:
+        """What brokers know this client by."""
+        return self._ready().client_id
+
+    @property
+    def late_replies(self) -> int:
+        """Replies that came to this client id when nobody waited for them any more."""
+        return self._ready().late_replies
+
+    def start_send(
+        self,
+        message: Message,
+        /,
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        sharding_key: object = None,
+        timeout: float | None = None,
+    ) -> Future[SendResult]:
+        """Put one message on its way, and return when there is room for it (``back_pressure``); the
+        future gets what ``send`` returns or raises, on the client's thread: a callback of it must
+        be quick and may not call the blocking client. It is running, and so cannot be cancelled."""
+        outcome: Future[SendResult] = Future()
+        outcome.set_running_or_notify_cancel()
+
+        def settle(sent: asyncio.Future[SendResult]) -> None:
+            error = CancelledError() if sent.cancelled() else sent.exception()
+            if error is not None:
+                outcome.set_exception(error)
+            else:
+                outcome.set_result(sent.result())
+
+        async def start(client: producer.Producer) -> None:
+            sending = await client.start_send(
+                message, queue=queue, selector=selector, sharding_key=sharding_key, timeout=timeout
+            )
+            sending.add_done_callback(settle)
+
+        self._call(start, self._ready())
+        return outcome
+
+
+class TransactionProducer(Producer):
+    """``turbopump.client.transaction_producer.TransactionProducer`` without await; the same
+    settings, methods and errors.
+
+    Executor and checker that are plain functions run in threads of their own, where they may call
+    this producer; coroutine functions run on the client's thread, where they may not.
+    """
+
+    @made_as(transaction_producer.TransactionProducer)
+    def __init__(self, _settings: Mapping[str, Any]) -> None: ...
+
+    send_in_transaction = waits(transaction_producer.TransactionProducer.send_in_transaction)
+
+
+class PullConsumer(OnLoopThread[pull_consumer.PullConsumer]):
+    """``turbopump.client.pull_consumer.PullConsumer`` without await. The same settings, methods and
+    errors."""
+
+    @made_as(pull_consumer.PullConsumer)
+    def __init__(self, _settings: Mapping[str, Any]) -> None: ...
+
+    queues = waits(pull_consumer.PullConsumer.queues)
+    pull = waits(pull_consumer.PullConsumer.pull)
+    min_offset = waits(pull_consumer.PullConsumer.min_offset)
+    max_offset = waits(pull_consumer.PullConsumer.max_offset)
+    offset_at = waits(pull_consumer.PullConsumer.offset_at)
+    committed = waits(pull_consumer.PullConsumer.committed)
+    commit = waits(pull_consumer.PullConsumer.commit)
+
+    @property
+    def group(self) -> str:
+        return self._client.group
+
+    @property
+    def client_id(self) -> str:
+        """What brokers know this client by."""
+        return self._call(_client_id, self._ready())
+
+
+class LitePullConsumer(OnLoopThread[lite_pull_consumer.LitePullConsumer]):
+    """``turbopump.client.lite_pull_consumer.LitePullConsumer`` without await. The same settings,
+    methods and errors."""
+
+    _survives_fork = False
+
+    @made_as(lite_pull_consumer.LitePullConsumer)
+    def __init__(self, _settings: Mapping[str, Any]) -> None: ...
+
+    subscribe = waits_anytime(lite_pull_consumer.LitePullConsumer.subscribe)
+    unsubscribe = waits_anytime(lite_pull_consumer.LitePullConsumer.unsubscribe)
+    assign = waits_anytime(lite_pull_consumer.LitePullConsumer.assign)
+    on_queue_change = waits_anytime(lite_pull_consumer.LitePullConsumer.on_queue_change)
+    queues = waits(lite_pull_consumer.LitePullConsumer.queues)
+    poll = waits(lite_pull_consumer.LitePullConsumer.poll)
+    seek = waits(lite_pull_consumer.LitePullConsumer.seek)
+    seek_to_begin = waits(lite_pull_consumer.LitePullConsumer.seek_to_begin)
+    seek_to_end = waits(lite_pull_consumer.LitePullConsumer.seek_to_end)
+    pause = on_loop(lite_pull_consumer.LitePullConsumer.pause)
+    resume = on_loop(lite_pull_consumer.LitePullConsumer.resume)
+    position = on_loop(lite_pull_consumer.LitePullConsumer.position)
+    commit = waits(lite_pull_consumer.LitePullConsumer.commit)
+    committed = waits(lite_pull_consumer.LitePullConsumer.committed)
+    offset_for_time = waits(lite_pull_consumer.LitePullConsumer.offset_for_time)
+
+    @property
+    def group(self) -> str:
+        return self._client.group
+
+    @property
+    def client_id(self) -> str:
+        """What brokers know this client by."""
+        return self._call(_client_id, self._ready())
+
+    @property
+    def assigned(self) -> list[MessageQueue]:
+        """The queues that are ours at the moment, sorted."""
+        return self._ready().assigned
+
+
+class SimpleConsumer(OnLoopThread[simple_consumer.SimpleConsumer]):
+    """``turbopump.client.simple_consumer.SimpleConsumer`` without await. The same settings, methods
+    and errors."""
+
+    _survives_fork = False
+
+    @made_as(simple_consumer.SimpleConsumer)
+    def __init__(self, _settings: Mapping[str, Any]) -> None: ...
+
+    subscribe = waits_anytime(simple_consumer.SimpleConsumer.subscribe)
+    unsubscribe = waits_anytime(simple_consumer.SimpleConsumer.unsubscribe)
+    receive = waits(simple_consumer.SimpleConsumer.receive)
+    ack = waits(simple_consumer.SimpleConsumer.ack)
+    change_invisible_time = waits(simple_consumer.SimpleConsumer.change_invisible_time)
+
+    @property
+    def group(self) -> str:
+        return self._client.group
+
+    @property
+    def client_id(self) -> str:
+        """What brokers know this client by."""
+        return self._call(_client_id, self._ready())
+
+    @property
+    def subscriptions(self) -> Mapping[str, str | Sql]:
+        """Topics, and what is wanted of each."""
+        return self._ready().subscriptions
+
+
+class MessageFinder(OnLoopThread[message_finder.MessageFinder]):
+    """``turbopump.client.message_finder.MessageFinder`` without await. The same settings, methods
+    and errors."""
+
+    @made_as(message_finder.MessageFinder)
+    def __init__(self, _settings: Mapping[str, Any]) -> None: ...
+
+    queues = waits(message_finder.MessageFinder.queues)
+    view = waits(message_finder.MessageFinder.view)
+    at = waits(message_finder.MessageFinder.at)
+    by_key = waits(message_finder.MessageFinder.by_key)
+    by_unique_id = waits(message_finder.MessageFinder.by_unique_id)
+    by_time = waits(message_finder.MessageFinder.by_time)
+
+
+class IdempotentConsumer:
+    """``turbopump.client.idempotence.IdempotentConsumer`` without await. The same settings,
+    guarantees and errors."""
+
+    def __init__(
+        self,
+        *,
+        key: Key,
+        store: IdempotenceStore,
+        name: str = "",
+        keep: float = DAY_S,
+        lease: float = 30.0,
+        wait: float = 30.0,
+        threads: int = THREADS,
+    ) -> None:
+        self._store = store
+        self._inner = idempotence.IdempotentConsumer(
+            key=key, store=store, name=name, keep=keep, lease=lease, wait=wait, threads=threads
+        )
+
+    def __call__(self, handler: Handler) -> Callable[[Delivery], Awaitable[object]]:
+        """The handler to give to a PushConsumer."""
+        return self._inner(handler)
+
+    def close(self) -> None:
+        """Close the store: what it has open of files and connections."""
+        the_loop_thread().call(self._store.close)
+
+    @contextmanager
+    def handling(self, message: ReceivedMessage) -> Iterator[bool]:
+        """For ``for message in consumer``: ``with idempotent.handling(message) as first: if first:
+        …``. An exception in the block means not done. Raises TwinWaitError if another has the key
+        in hand for longer than ``wait``."""
+        if self._inner.key_of(message) is None:
+            yield True
+            return
+        loop = the_loop_thread()
+        visit = loop.call(self._inner.begin, message)
+        if visit is None:
+            yield False
+            return
+        done = False
+        try:
+            yield True
+            done = True
+        finally:
+            loop.call(self._inner.end, visit, done=done)
+
+
+async def _client_id(client: Any) -> str:
+    client_id: str = client.client_id
+    return client_id
