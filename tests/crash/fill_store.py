@@ -13,8 +13,7 @@ from pathlib import Path
 from turbopump.clock import SystemClock
 from turbopump.store.disk import SystemDisk
 from turbopump.store.files import StorePaths
-from turbopump.store.message_store import MessageStore, NewMessage
-from turbopump.store.store_config import StoreConfig
+from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
 
 TOPIC = "crash"
 QUEUES = 8

@@ -15,8 +15,7 @@ from typing import Any, cast
 from turbopump.message.codec import decode_entries
 from turbopump.message.java_hash import tags_code
 from turbopump.store.files import StorePaths
-from turbopump.store.message_store import MessageStore, NewMessage
-from turbopump.store.store_config import StoreConfig
+from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
 from turbopump.testing.simulated_disk import SimulatedDisk
 from turbopump.testing.simulated_file import SimulatedFile
 from turbopump.testing.simulated_loop import SimulatedLoop

@@ -42,7 +42,7 @@ from turbopump.protocol.requests.pull import PullMessage, PullSysFlag
 from turbopump.protocol.requests.send import SendBatchMessage, SendMessageReply
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient
-from turbopump.store.batch_consume_queue import BATCH_UNIT_SIZE, batch_units
+from turbopump.store.queues.batch_consume_queue import BATCH_UNIT_SIZE, batch_units
 
 TOPIC = "inner-batches"
 BATCHED = "+queue.type=BatchCQ"

@@ -19,7 +19,7 @@ from turbopump.message.codec import decode_entries
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.pop_handle import PopHandle, pop_retry_topic
 from turbopump.protocol import fastjson
-from turbopump.store.pending_timers import TIMER_TOPIC
+from turbopump.store.timers.pending_timers import TIMER_TOPIC
 
 TOPIC, GROUP = "T", "g"
 REVIVE_TOPIC, REVIVE_QUEUES = (

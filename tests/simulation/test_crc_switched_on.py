@@ -14,7 +14,7 @@ from turbopump.message.ids import offset_msg_id
 from turbopump.message.properties import PROPERTIES_SIZE_MAX, encode_properties
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.transactions import EndTransaction, Outcome
-from turbopump.store.pending_timers import TIMER_TOPIC
+from turbopump.store.timers.pending_timers import TIMER_TOPIC
 
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
 BEFORE: dict[str, Any] = {

@@ -26,8 +26,8 @@ from turbopump.message.properties import encode_properties
 from turbopump.message.sysflag import SysFlag
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import SendBatchMessage, SendMessageReply, SendMessageV2
-from turbopump.store.batch_unit import BATCH_UNIT_SIZE
 from turbopump.store.message_store import MessageStore
+from turbopump.store.queues.batch_consume_queue import BATCH_UNIT_SIZE
 from turbopump.testing.ledger import Ledger, Queue, Send
 from turbopump.testing.simulation import Simulation, simulate
 

@@ -9,8 +9,7 @@ from tests.simulation.figures import Figures
 
 from turbopump.message.codec import decode_entries
 from turbopump.store.files import StorePaths
-from turbopump.store.message_store import MessageStore, NewMessage
-from turbopump.store.store_config import StoreConfig
+from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
 from turbopump.testing.ledger import Ledger, Queue, Send
 from turbopump.testing.simulated_process import ProcessKilled
 from turbopump.testing.simulation import Simulation, simulate

@@ -9,9 +9,8 @@ import pytest
 
 from turbopump.message.codec import decode_entries
 from turbopump.store.files import StorePaths
-from turbopump.store.message_store import MessageStore, NewMessage
-from turbopump.store.queue_reader import GetResult
-from turbopump.store.store_config import StoreConfig
+from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
+from turbopump.store.queues.checked_entries import GetResult
 from turbopump.testing.simulated_clock import SimulatedClock
 from turbopump.testing.simulated_disk import SimulatedDisk
 from turbopump.testing.simulated_loop import SimulatedLoop

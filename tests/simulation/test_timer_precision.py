@@ -19,7 +19,7 @@ from turbopump.broker.schedule import timer_copies
 from turbopump.message.properties import encode_properties
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.recall import RecallMessage
-from turbopump.store.pending_timers import TIMER_TOPIC
+from turbopump.store.timers.pending_timers import TIMER_TOPIC
 from turbopump.testing.simulated_mount import SimulatedMount
 
 PRECISIONS = (100, 200, 500, 1000)

@@ -18,9 +18,9 @@ from turbopump.message.codec import decode_entries
 from turbopump.message.properties import encode_properties
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.recall import RecallMessage
-from turbopump.store.pending_timers import TIMER_TOPIC
 from turbopump.store.retention import Next
-from turbopump.store.timer_wheel import SLOT_SIZE
+from turbopump.store.timers.pending_timers import TIMER_TOPIC
+from turbopump.store.timers.timer_wheel import SLOT_SIZE
 from turbopump.testing.simulated_mount import SimulatedMount
 
 SMALL: dict[str, Any] = {

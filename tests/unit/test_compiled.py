@@ -32,8 +32,8 @@ from turbopump.message.codec import CRC_NAME, decode_entry, encode_entry, entry_
 from turbopump.message.java_hash import java_hash
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import decode_properties
-from turbopump.store.consume_queue import pack_unit
-from turbopump.store.entry_check import topic_field
+from turbopump.store.queues.checked_entries import topic_field
+from turbopump.store.queues.consume_queue import pack_unit
 
 NAMES = (
     *("write_entry", "send_properties", "key_hash", "put_entries", "send_reply"),

@@ -1,5 +1,5 @@
 """Asking the store a question from a task: what is in memory is read at once, the rest beside the
-loop (``store/cold_reads.py``)."""
+loop (``store/log/cold_reads.py``)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from turbopump.errors import StoreError
-from turbopump.store.cold_reads import ColdReads, Later, Steps
 from turbopump.store.disk import Found, Piece
-from turbopump.store.question import Question
+from turbopump.store.log.cold_reads import ColdReads, Later, Question, Steps
 
 T = TypeVar("T")
 

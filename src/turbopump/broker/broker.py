@@ -52,10 +52,10 @@ from turbopump.errors import ConfigError, NotStartedError
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Router
 from turbopump.remoting.server import RemotingServer
-from turbopump.store.cold_reads import Pace
 from turbopump.store.disk import Disk, SystemDisk
+from turbopump.store.log.cold_reads import Pace
 from turbopump.store.message_store import MessageStore
-from turbopump.store.recovery import RecoveryReport
+from turbopump.store.recovery.recovery import RecoveryReport
 
 log = logging.getLogger(__name__)
 

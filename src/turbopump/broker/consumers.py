@@ -24,7 +24,7 @@ from turbopump.protocol.bodies.heartbeat import (
 )
 from turbopump.protocol.codes import ResponseCode
 from turbopump.remoting.router import Response
-from turbopump.store.matching import Wanted
+from turbopump.store.queues.queue_reader import Wanted
 
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from turbopump.store.flusher import Flusher
+from turbopump.store.log.flusher import Flusher
 
 
 class FlushWait:

@@ -21,8 +21,8 @@ from turbopump.message.java_hash import tags_code
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import KEYS, TAGS, UNIQ_KEY, property_value
 from turbopump.message.sysflag import SysFlag
+from turbopump.store.log.commit_log import NewMessage, Placed
 from turbopump.store.message_store import MessageStore
-from turbopump.store.new_message import NewMessage, Placed
 
 _OUR_BITS = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
 

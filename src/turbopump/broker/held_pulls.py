@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from turbopump.store.consume_queue import ConsumeQueue
+from turbopump.store.queues.consume_queue import ConsumeQueue
 from turbopump.store.watermark import Waiter
 
 TURN_S: Final = 0.001

@@ -21,7 +21,7 @@ from turbopump.message.sysflag import SysFlag
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import SendRequest
 from turbopump.remoting.router import Response
-from turbopump.store.new_message import NewMessage
+from turbopump.store.log.commit_log import NewMessage
 
 COUNT_MAX: Final = 0x7FFF
 """Messages of an inner batch: their number is a signed short on the disk."""

@@ -20,10 +20,10 @@ from turbopump.broker.topic_attributes import BATCH_CQ, QUEUE_TYPE
 from turbopump.broker.topics import READ_WRITE, TopicTable
 from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from turbopump.protocol.bodies.topics import TopicConfig
-from turbopump.store.consume_queue import ConsumeQueue
+from turbopump.store.log.cold_reads import answer
 from turbopump.store.message_store import MessageStore
-from turbopump.store.question import answer
-from turbopump.store.unit_repair import LMQ_PREFIX
+from turbopump.store.queues.consume_queue import ConsumeQueue
+from turbopump.store.repair.unit_repair import LMQ_PREFIX
 
 log = logging.getLogger(__name__)
 

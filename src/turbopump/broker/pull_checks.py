@@ -26,8 +26,7 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.pull import PullMessage, PullMessageReply, PullSysFlag
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Response
-from turbopump.store.matching import Wanted
-from turbopump.store.queue_reader import Accept
+from turbopump.store.queues.queue_reader import Accept, Wanted
 
 FORBIDDEN_BROKER: Final = 1
 FORBIDDEN_GROUP: Final = 2

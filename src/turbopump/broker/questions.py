@@ -1,6 +1,6 @@
 """Asking the store single questions without holding up the loop.
 
-A question (``store/question.py``) says which pieces of files it wants. Those that the system has in
+A question (``store/log/cold_reads.py``) says which pieces of files it wants. Those that the system has in
 memory are read at once, so most questions are answered in the turn in which they came; at the first
 piece that is not in memory, or after a long walk, the rest goes on later. It must not know what is
 asked.
@@ -17,8 +17,7 @@ from turbopump.errors import StoreError
 from turbopump.protocol.codes import ResponseCode
 from turbopump.remoting.answers import failure
 from turbopump.remoting.router import RequestContext, Response
-from turbopump.store.cold_reads import ColdReads, Later, Steps
-from turbopump.store.question import Question
+from turbopump.store.log.cold_reads import ColdReads, Later, Question, Steps
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""The clock of the store's scrub (``store/scrub.py``), and its words in the log: each finding once,
+"""The clock of the store's scrub (``store/repair/scrub.py``), and its words in the log: each finding once,
 each pass in one line."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from turbopump.store.disk import Disk
 from turbopump.store.message_store import MessageStore
-from turbopump.store.scrub import Scrub, ScrubNumbers
+from turbopump.store.repair.scrub import Scrub, ScrubNumbers
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import msgspec
 
 from turbopump.compiled import has_twin
 from turbopump.protocol.codes import CURRENT_VERSION, FLAG_RESPONSE
-from turbopump.store.consume_queue import UNIT_SIZE
+from turbopump.store.queues.consume_queue import UNIT_SIZE
 
 _frame_head: Final = struct.Struct(">II").pack  # frame.frame_head for a JSON header without a body
 

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from turbopump.clock import Clock
 from turbopump.message.rules import is_system_topic
 from turbopump.protocol.bodies.stats import BrokerStatsItem
-from turbopump.store.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE, ConsumeQueue
+from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE, ConsumeQueue
 
 TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
 TOPIC_PUT_SIZE: Final = "TOPIC_PUT_SIZE"

@@ -9,9 +9,9 @@ from turbopump.config.broker_config import BrokerConfig, FlushDiskType
 from turbopump.message.delay_levels import DelayLevels
 from turbopump.store.disk_space import SpaceLimits
 from turbopump.store.files import StorePaths
-from turbopump.store.queue_reader import ReadLimits
+from turbopump.store.message_store import StoreConfig
+from turbopump.store.queues.checked_entries import ReadLimits
 from turbopump.store.retention import RetentionRules
-from turbopump.store.store_config import StoreConfig
 
 MEMORY_ASSUMED = 8 << 30
 

@@ -42,7 +42,7 @@ from turbopump.store.inspection import (
 )
 from turbopump.store.inspection.next_start import topics_known
 from turbopump.store.read_only_disk import ReadOnlyDisk
-from turbopump.store.setting_apart import SettingApart, set_apart
+from turbopump.store.repair.setting_apart import SettingApart, set_apart
 
 DAMAGED: Final = 1
 UNREADABLE: Final = 2

@@ -1,4 +1,4 @@
-# store/entry_check.py: whether what was read of the commit log is what the queue says.
+# store/queues/checked_entries.py: whether what was read of the commit log is what the queue says.
 
 
 def good_entries(data, start, units, first, end, queue_id, topic):

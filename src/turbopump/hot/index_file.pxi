@@ -1,4 +1,4 @@
-# store/index_file.py: hashes of keys, and entries of the key index.
+# store/index/index_file.py: hashes of keys, and entries of the key index.
 
 cdef extern from *:
     """

@@ -1,4 +1,4 @@
-# store/matching.py: where the property texts of entries lie, for a filter.
+# store/queues/queue_reader.py: where the property texts of entries lie, for a filter.
 
 
 def property_texts(data):

@@ -7,8 +7,11 @@ here by whoever owns the clock and finished in threads.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from turbopump.clock import Clock
 from turbopump.errors import MessageError, StoreClosedError
@@ -20,35 +23,33 @@ from turbopump.message.codec import (
     without_crc,
     write_entry,
 )
-from turbopump.message.delay_levels import SCHEDULE_TOPIC
+from turbopump.message.delay_levels import SCHEDULE_TOPIC, DelayLevels
 from turbopump.message.properties import PROPERTIES_SIZE_MAX
-from turbopump.store.append_latency import SLOW_S, AppendLatency
-from turbopump.store.checkpoint import Checkpoint
-from turbopump.store.cold_reads import ColdReads
-from turbopump.store.commit_log import CommitLog
-from turbopump.store.consume_queue import UNIT_SIZE, ConsumeQueue, unpack_unit
-from turbopump.store.consume_queue_table import ConsumeQueueTable
 from turbopump.store.disk import Disk
-from turbopump.store.disk_space import SpaceWatch
-from turbopump.store.dispatcher import Dispatcher
-from turbopump.store.flusher import Flusher
-from turbopump.store.index_file import index_file_size
-from turbopump.store.index_notes import IndexNotes
-from turbopump.store.key_index import KeyIndex
-from turbopump.store.lookup import Lookup
-from turbopump.store.new_message import NewMessage as NewMessage
-from turbopump.store.new_message import Placed as Placed
-from turbopump.store.opening import opened
-from turbopump.store.packed_batch import PackedBatch, write_batch
-from turbopump.store.provenance import Provenance
-from turbopump.store.queue_deletions import QueueDeletions, Told
-from turbopump.store.queue_ends import QueueEnds
-from turbopump.store.queue_reader import GetResult, QueueReader
-from turbopump.store.recovery import RecoveryReport
-from turbopump.store.retention import Retention
-from turbopump.store.roots import LogRoots, StoreLock
-from turbopump.store.store_config import StoreConfig
-from turbopump.store.unit_repair import UnitRepair
+from turbopump.store.disk_space import SpaceLimits, SpaceWatch, with_free_bytes
+from turbopump.store.files import StorePaths
+from turbopump.store.index.index_file import index_file_size
+from turbopump.store.index.key_index import KeyIndex
+from turbopump.store.log.cold_reads import ColdReads
+from turbopump.store.log.commit_log import SLOW_S, AppendLatency, CommitLog
+from turbopump.store.log.commit_log import NewMessage as NewMessage
+from turbopump.store.log.commit_log import Placed as Placed
+from turbopump.store.log.dispatcher import Dispatcher
+from turbopump.store.log.flusher import Flusher
+from turbopump.store.log.packed_batch import PackedBatch, write_batch
+from turbopump.store.queues.checked_entries import GetResult, ReadLimits
+from turbopump.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue, unpack_unit
+from turbopump.store.queues.consume_queue_table import ConsumeQueueTable, QueueDeletions, Told
+from turbopump.store.queues.lookup import Lookup
+from turbopump.store.queues.queue_reader import QueueReader
+from turbopump.store.recovery.checkpoint import Checkpoint
+from turbopump.store.recovery.lost_end import KnownEnd
+from turbopump.store.recovery.provenance import ABORT_MARK, APACHE_LOCK_MARK, LOCK_MARK, Provenance
+from turbopump.store.recovery.queue_ends import KnownEnds, QueueEnds
+from turbopump.store.recovery.recovery import Recovery, RecoveryReport
+from turbopump.store.repair.unit_repair import UnitRepair
+from turbopump.store.retention import Retention, RetentionRules
+from turbopump.store.roots import LogRoots, StoreLock, make_directories
 from turbopump.store.watermark import Watermark
 
 
@@ -445,3 +446,223 @@ class MessageStore:
         if self.space.refusal is not None and not self._closed:
             raise StoreClosedError(self.space.refusal)
         raise StoreClosedError("the store is closed")
+
+
+# --- Opening a store's directory: who had it last and how that ended, then recovery, then what says
+# that we have it now.
+#
+# One rule: nothing is changed before it is certain that the log can be opened; what tells the next
+# start of this one is written last. It must not know how the log is read (``recovery.py``).
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LastRun:
+    """Who had the directory last: ``ours``, and nobody since, or ``apache``'s broker; ``clean``: it
+    was stopped; ``crashed_here``: it was one of ours that was killed."""
+
+    ours: bool
+    apache: bool
+    clean: bool
+    crashed_here: bool
+
+    @classmethod
+    def of(cls, lock_mark: bytes, abort: bytes | None, provenance: Provenance) -> LastRun:
+        """By what the lock file held and what the abort file holds (None: it is not there)."""
+        ours, apache = lock_mark == LOCK_MARK, lock_mark.startswith(APACHE_LOCK_MARK)
+        clean = abort is None and (apache or not provenance.unfinished())
+        return cls(
+            ours,
+            apache,
+            clean,
+            not clean and (abort is None or (abort.endswith(ABORT_MARK) and ours)),
+        )
+
+
+def opened(
+    make: Callable[[], MessageStore],
+    paths: StorePaths,
+    disk: Disk,
+    lock: StoreLock,
+    on_progress: Progress,
+) -> MessageStore:
+    """The store that ``make`` makes, open. ``lock`` is let go if that fails. Raises as
+    ``MessageStore.open``."""
+    try:
+        make_directories(disk, paths)
+        lock.lock_directories(paths)
+        store = make()
+        last = LastRun.of(lock.found, disk.read_file(paths.abort), store.provenance)
+        store.provenance.load(crashed_here=last.crashed_here, clean=last.clean)
+        store.log.load()
+        store.roots.check()
+        known = store.queue_ends.load(trusted=not last.apache)
+        known_end = KnownEnd.of(store.checkpoint, known, clean=last.clean, ours=last.ours)
+        known_end.refuse_missing(store.log)
+        disk.write_file(paths.abort, str(os.getpid()).encode() + ABORT_MARK)
+        store.queues.load()
+        store.recovery = _recovered(store, last, known, known_end, on_progress)
+        # Not before: if another broker has had the store, what we had noted is true again only now.
+        lock.mark(LOCK_MARK)
+        if not last.clean or store.log.end < known_end.synced:
+            store.flusher.flush_all_now()
+        elif not store.recovery.entries:
+            store.flusher.queues_synced = store.log.end  # nothing was written since the clean stop
+        store.flushed.advance(store.log.end)
+        store.latency.begin()
+        store.dispatcher.show_flushed()
+        store.reader.open_at(store.log.end, after_crash=not last.clean)
+        for queue in store.queues:
+            queue.opened_at = queue.max_index
+            queue.deleted_until = store.queue_ends.deleted_until(queue.topic)
+        if store.index is not None:
+            store.index.warm()
+    except OSError as error:
+        lock.release()
+        raise with_free_bytes(error, disk) from None
+    except BaseException:
+        lock.release()
+        raise
+    return store
+
+
+def _recovered(
+    store: MessageStore, last: LastRun, known: KnownEnds, known_end: KnownEnd, on_progress: Progress
+) -> RecoveryReport:
+    """Bring the store to one consistent end, tell what was wrong, and begin to note what the next
+    start is to know."""
+    complete = store.index_notes.load()
+    recovery = Recovery(
+        store.log,
+        store.queues,
+        store.index,
+        store.dispatcher,
+        store.checkpoint,
+        clean=last.clean,
+        derived_complete=complete,
+        index_synced=store.provenance.crashed_here,
+        stopped_here=last.clean and last.ours,
+        on_progress=on_progress,
+        known=known,
+    )
+    report = recovery.run()
+    lost = known_end.lost(store.log, report.log_end, report.torn)
+    if lost is not None:
+        store.on_failure(lost)
+    if report.misfit is not None:
+        part = f"queues are written again from {report.begun_at} on"
+        again = "all queues and indexes are written again" if report.rebuilt else part
+        store.on_failure(f"a consume queue was not as it should be, {again}: {report.misfit}")
+    store.queue_ends.begin(
+        store.log.start,
+        report.log_end,
+        recovery.known.deleted,
+        agreed=report.misfit is None and not report.rebuilt,
+        all_read=store.log.is_young,
+    )
+    store.log.on_segment = lambda start: store.queue_ends.note(start) if start > 0 else None
+    index_names = store.index.names if store.index is not None else None
+    store.provenance.begin(report.log_end, index_names, with_crc=store.with_crc)
+    store.roots.note()
+    store.index_notes.begin()
+    return report
+
+
+# --- What a store is told when it is opened: where its files are, how large, and how it treats
+# them.
+
+SEGMENT_SIZE: Final = 1024 * 1024 * 1024
+QUEUE_FILE_SIZE: Final = 6_000_000
+BATCH_QUEUE_FILE_SIZE: Final = 13_800_000
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """Sizes in bytes. ``flushed_only``: readers see a message only once it is on the disk
+    (SYNC_FLUSH). ``index_entries`` 0: messages are not indexed by key. ``with_crc``: entries are
+    written with a CRC over all of them. ``delay_levels``: when messages of the schedule topic are
+    due, which their units hold."""
+
+    paths: StorePaths
+    segment_size: int = SEGMENT_SIZE
+    queue_file_size: int = QUEUE_FILE_SIZE
+    batch_queue_file_size: int = BATCH_QUEUE_FILE_SIZE
+    flushed_only: bool = False
+    with_crc: bool = False
+    index_slots: int = 0
+    index_entries: int = 0
+    delay_levels: DelayLevels = field(default_factory=DelayLevels)
+    limits: ReadLimits = field(default_factory=ReadLimits)
+    space: SpaceLimits = field(default_factory=SpaceLimits)
+    retention: RetentionRules = field(default_factory=RetentionRules)
+
+
+# --- What a store does about its index beside filling it: which files there are is written down, and
+# what goes wrong is told.
+#
+# One rule: a file that is written down and missing at a start has the index filled again. It must not
+# know keys or messages.
+
+
+class IndexNotes:
+    """``index`` None: nothing is indexed. ``file_size``: bytes of an index file in
+    ``directory``."""
+
+    def __init__(
+        self,
+        index: KeyIndex | None,
+        provenance: Provenance,
+        disk: Disk,
+        space: SpaceWatch,
+        directory: Path,
+        file_size: int,
+        on_failure: Callable[[str], None],
+    ) -> None:
+        self._index = index
+        self._provenance = provenance
+        self._disk = disk
+        self._space = space
+        self._directory = directory
+        self._file_size = file_size
+        self._on_failure = on_failure
+
+    def load(self) -> bool:
+        """Open the files that are there; False if some are known to be missing."""
+        index, provenance = self._index, self._provenance
+        if index is None:
+            return True
+        index.load()
+        expected = provenance.index_names
+        there = set(expected) <= set(index.names) if expected is not None else bool(index.files)
+        index.on_failure = self._stop
+        index.on_no_room = self._no_room
+        index.on_damage = self._on_failure
+        return there and not provenance.index_incomplete
+
+    def begin(self) -> None:
+        """The store is recovered: from now on each new file is written down."""
+        index = self._index
+        if index is not None:
+            index.on_new_file = lambda: self._disk.start(self.note, lambda _error: None)
+            if index.failed:
+                self._provenance.note_indexes(None)
+
+    def note(self) -> None:
+        """Write down which files there are."""
+        index = self._index
+        self._provenance.note_indexes(
+            index.names if index is not None and not index.failed else None
+        )
+
+    def _stop(self, error: OSError) -> None:
+        """The index cannot grow: it is left behind, and the next start fills it again. Should
+        noting that fail too, the clean stop does."""
+        self._on_failure(
+            f"an index file cannot be made ({error.strerror or error}); messages are not indexed "
+            "until the next start"
+        )
+        self._disk.start(lambda: self._provenance.note_indexes(None), lambda _error: None)
+
+    def _no_room(self, error: OSError) -> None:
+        self._space.no_room(error, self._directory, self._file_size)

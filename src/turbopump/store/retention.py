@@ -28,13 +28,13 @@ from enum import Enum
 from typing import Final
 
 from turbopump.clock import Clock
-from turbopump.store.commit_log import CommitLog
-from turbopump.store.consume_queue import ConsumeQueue
-from turbopump.store.consume_queue_table import ConsumeQueueTable
 from turbopump.store.disk import Disk
 from turbopump.store.disk_space import Level, SpaceWatch
-from turbopump.store.key_index import KeyIndex
+from turbopump.store.index.key_index import KeyIndex
+from turbopump.store.log.commit_log import CommitLog
 from turbopump.store.mapped_file import MappedFile
+from turbopump.store.queues.consume_queue import ConsumeQueue
+from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
 
 MANUAL_ROUNDS: Final = 20
 """Rounds in which expired files go after that was asked for. RocketMQ:

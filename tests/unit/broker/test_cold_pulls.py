@@ -13,9 +13,9 @@ from tests.unit.broker.talking import Talk, pull, talking, until, watched
 from turbopump.errors import ConnectionLostError
 from turbopump.message.codec import decode_entries
 from turbopump.protocol.codes import ResponseCode
-from turbopump.store import cold_reads
-from turbopump.store.cold_reads import ColdReads
 from turbopump.store.disk import Found, MappedSegment, Piece, SystemDisk
+from turbopump.store.log import cold_reads
+from turbopump.store.log.cold_reads import ColdReads
 
 COUNT = 10
 

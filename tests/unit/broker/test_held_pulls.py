@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from turbopump.broker.held_pulls import HeldPulls
-from turbopump.store.consume_queue import ConsumeQueue
+from turbopump.store.queues.consume_queue import ConsumeQueue
 from turbopump.store.watermark import Watermark
 
 

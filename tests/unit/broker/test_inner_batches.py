@@ -16,7 +16,7 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.pull import PullMessageReply
 from turbopump.protocol.requests.send import SendBatchMessage, SendMessage, SendMessageV2
 from turbopump.protocol.requests.send_back import ConsumerSendMsgBack
-from turbopump.store.consume_queue import UNIT_SIZE
+from turbopump.store.queues.consume_queue import UNIT_SIZE
 
 QUEUE = MessageQueue("B", "broker-a", 0)
 HEADER = "UNIQ_KEY\x01BATCH\x02WAIT\x01true\x02"

@@ -15,9 +15,9 @@ from turbopump.protocol.bodies.connections import CheckClientRequestBody
 from turbopump.protocol.bodies.heartbeat import SubscriptionData
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.clients import CheckClientConfig
-from turbopump.store.cold_reads import Steps
-from turbopump.store.get_result import GetResult
-from turbopump.store.matching import TURN_UNITS, UNITS_MAX, PropertyText, read_matching
+from turbopump.store.log.cold_reads import Steps
+from turbopump.store.queues.checked_entries import GetResult
+from turbopump.store.queues.queue_reader import TURN_UNITS, UNITS_MAX, PropertyText, read_matching
 
 SQL = "SQL92"
 

@@ -21,9 +21,9 @@ from turbopump.protocol.requests.queries import (
     QueryMessageReply,
     ViewMessageById,
 )
-from turbopump.store.key_walk import KeyWalk
+from turbopump.store.index.key_index import KeyWalk
+from turbopump.store.log.cold_reads import Question
 from turbopump.store.message_store import NewMessage
-from turbopump.store.question import Question
 from turbopump.testing.simulation import Simulation
 
 LONG_MAX = 2**63 - 1
@@ -295,7 +295,7 @@ def test_others_are_served_while_a_long_chain_is_walked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """2,000 messages of one key, and a question about a time before them all."""
-    monkeypatch.setattr("turbopump.store.key_walk.PAUSE_EVERY", 20)
+    monkeypatch.setattr("turbopump.store.index.key_index.PAUSE_EVERY", 20)
 
     async def scene(talk: Talk) -> None:
         other = talk.another()
@@ -323,7 +323,7 @@ def test_a_question_whose_asker_has_gone_is_dropped(
         return step(walk)
 
     monkeypatch.setattr(KeyWalk, "_step", counted)
-    monkeypatch.setattr("turbopump.store.key_walk.PAUSE_EVERY", 10)
+    monkeypatch.setattr("turbopump.store.index.key_index.PAUSE_EVERY", 10)
 
     async def scene(talk: Talk) -> None:
         fill(talk, 2500)
@@ -351,8 +351,8 @@ def test_a_question_is_refused_where_too_many_reads_wait(
     async def scene(talk: Talk) -> None:
         await talk.client.send(properties=named("ID1", "k"))
         monkeypatch.setattr("turbopump.store.disk.MappedSegment.read_cached", lambda *_: None)
-        monkeypatch.setattr("turbopump.store.cold_reads.AT_ONCE", 0)
-        monkeypatch.setattr("turbopump.store.cold_reads.WAITING_MAX", 0)
+        monkeypatch.setattr("turbopump.store.log.cold_reads.AT_ONCE", 0)
+        monkeypatch.setattr("turbopump.store.log.cold_reads.WAITING_MAX", 0)
         code, remark = await talk.client.code(by_key("k"))
         assert code == ResponseCode.SYSTEM_BUSY
         assert "too many reads wait" in remark

@@ -8,8 +8,8 @@ import pytest
 from tests.unit.broker.talking import Talk, in_virtual_time
 
 from turbopump.broker.schedule.timetable import Timetable
-from turbopump.store import scrub
-from turbopump.store.scrub import FIRST_REST_S
+from turbopump.store.repair import scrub
+from turbopump.store.repair.scrub import FIRST_REST_S
 from turbopump.testing.simulation import Simulation, simulate
 
 

@@ -29,9 +29,9 @@ from turbopump.protocol.requests.recall import RecallMessage
 from turbopump.protocol.requests.send_back import ConsumerSendMsgBack
 from turbopump.protocol.requests.statistics import GetBrokerRuntimeInfo, ViewBrokerStatsData
 from turbopump.protocol.requests.topics import DeleteTopic, GetTopicStatsInfo
-from turbopump.store.append_latency import NAMES
-from turbopump.store.consume_queue import ConsumeQueue
 from turbopump.store.disk import SystemDisk
+from turbopump.store.log.commit_log import NAMES
+from turbopump.store.queues.consume_queue import ConsumeQueue
 from turbopump.testing.simulation import Simulation
 
 

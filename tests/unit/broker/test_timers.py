@@ -19,7 +19,7 @@ from turbopump.message.recall_handle import RecallHandle
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.recall import RecallMessage, RecallMessageReply
 from turbopump.protocol.requests.send import SendMessageReply, SendMessageV2
-from turbopump.store.pending_timers import TIMER_TOPIC
+from turbopump.store.timers.pending_timers import TIMER_TOPIC
 from turbopump.testing.simulated_clock import START_MS
 from turbopump.testing.simulation import Simulation
 

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.store.directory import Directory, put
 
 from turbopump.store.disk import MappedSegment
-from turbopump.store.unreadable import SECTOR
+from turbopump.store.repair.setting_apart import SECTOR
 
 SEGMENT = 65536
 EIO = os.strerror(errno.EIO)

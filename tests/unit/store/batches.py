@@ -7,9 +7,9 @@ from tests.unit.store.directory import HOST, Directory
 from turbopump.message.batch import decode_batch, encode_item
 from turbopump.message.codec import decode_entries
 from turbopump.message.sysflag import SysFlag
-from turbopump.store.batch_consume_queue import BATCH_UNIT_SIZE, BatchConsumeQueue
 from turbopump.store.disk import SystemDisk
 from turbopump.store.message_store import MessageStore, NewMessage, Placed
+from turbopump.store.queues.batch_consume_queue import BATCH_UNIT_SIZE, BatchConsumeQueue
 
 INNER = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
 

@@ -10,12 +10,11 @@ from typing import Any
 from turbopump.message.batch import encode_item
 from turbopump.message.codec import decode_entries
 from turbopump.message.java_hash import tags_code
-from turbopump.store.consume_queue import UNIT_SIZE, unpack_unit
 from turbopump.store.disk import SystemDisk
 from turbopump.store.files import StorePaths
-from turbopump.store.message_store import MessageStore, NewMessage, Placed
-from turbopump.store.packed_batch import pack_batch
-from turbopump.store.store_config import StoreConfig
+from turbopump.store.log.packed_batch import pack_batch
+from turbopump.store.message_store import MessageStore, NewMessage, Placed, StoreConfig
+from turbopump.store.queues.consume_queue import UNIT_SIZE, unpack_unit
 
 HOST = bytes([127, 0, 0, 1]) + (10911).to_bytes(4)
 OVERHEAD = 91 + 1

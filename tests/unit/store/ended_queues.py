@@ -9,9 +9,9 @@ from zlib import crc32
 import msgspec
 from tests.crash.in_memory import ROOT, Image, Opened, StillClock, config, make_disk
 
-from turbopump.store.consume_queue import UNIT_SIZE
 from turbopump.store.message_store import MessageStore
-from turbopump.store.queue_ends import KnownEnds
+from turbopump.store.queues.consume_queue import UNIT_SIZE
+from turbopump.store.recovery.queue_ends import KnownEnds
 from turbopump.store.retention import Next, RetentionRules
 
 RECORD = ROOT / "turbopump.queues.json"

@@ -15,7 +15,7 @@ from unittest import mock
 
 from turbopump.store import disk
 from turbopump.store.disk import MappedSegment
-from turbopump.store.file_locks import FileLock
+from turbopump.store.system_calls import FileLock
 
 
 class LeftOpen:

@@ -8,9 +8,9 @@ import pytest
 from tests.unit.store.batches import BatchDirectory, messages, put_inner, queue_of
 from tests.unit.store.directory import put, put_batch
 
-from turbopump.store.batch_consume_queue import BATCH_UNIT_SIZE, BatchUnit, pack_batch_unit
 from turbopump.store.message_store import MessageStore
-from turbopump.store.queue_reader import GetStatus
+from turbopump.store.queues.batch_consume_queue import BATCH_UNIT_SIZE, BatchUnit, pack_batch_unit
+from turbopump.store.queues.checked_entries import GetStatus
 
 BATCHES = [
     [b"%d.%d" % (number, part) * 20 for part in range(number % 4 + 1)] for number in range(45)

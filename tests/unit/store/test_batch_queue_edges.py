@@ -8,17 +8,17 @@ import pytest
 from tests.unit.store.batches import BatchDirectory, messages, put_inner, queue_of
 
 from turbopump.message.codec import decode_entries
-from turbopump.store.batch_consume_queue import (
+from turbopump.store.disk import MappedSegment, SystemDisk
+from turbopump.store.log.cold_reads import Steps
+from turbopump.store.message_store import MessageStore
+from turbopump.store.queues.batch_consume_queue import (
     BATCH_UNIT_SIZE,
     BatchConsumeQueue,
     BatchUnit,
     pack_batch_unit,
 )
-from turbopump.store.cold_reads import Steps
-from turbopump.store.consume_queue import pack_unit
-from turbopump.store.disk import MappedSegment, SystemDisk
-from turbopump.store.message_store import MessageStore
-from turbopump.store.queue_reader import GetStatus
+from turbopump.store.queues.checked_entries import GetStatus
+from turbopump.store.queues.consume_queue import pack_unit
 
 COUNTS = [3, 1, 4]
 """Messages of the units of a queue: they begin at 0, 3 and 4."""

@@ -10,10 +10,11 @@ from tests.unit.store.directory import HOST, Directory, bodies, put
 from turbopump.message.codec import CRC_SUFFIX_SIZE, decode_entries
 from turbopump.message.java_hash import tags_code
 from turbopump.message.sysflag import SysFlag
-from turbopump.store.consume_queue import UNIT_SIZE
 from turbopump.store.disk import MappedSegment
 from turbopump.store.message_store import Placed
-from turbopump.store.queue_reader import GetResult, GetStatus, ReadLimits, read_queue
+from turbopump.store.queues.checked_entries import GetResult, GetStatus, ReadLimits
+from turbopump.store.queues.consume_queue import UNIT_SIZE
+from turbopump.store.queues.queue_reader import read_queue
 
 COUNT = 20
 

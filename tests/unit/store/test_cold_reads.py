@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from turbopump.store import cold_reads
-from turbopump.store.cold_reads import ColdReads, Later, Pace, Steps
 from turbopump.store.disk import Found, MappedSegment, Piece, SystemDisk
+from turbopump.store.log import cold_reads
+from turbopump.store.log.cold_reads import ColdReads, Later, Pace, Steps
 
 
 class HeldDisk(SystemDisk):

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from tests.unit.store.directory import Directory, put
 
-from turbopump.store.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE, ConsumeQueue
 from turbopump.store.disk import SystemDisk
-from turbopump.store.queue_reader import GetStatus
+from turbopump.store.queues.checked_entries import GetStatus
+from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE, ConsumeQueue
 
 UNITS_PER_FILE = 10
 

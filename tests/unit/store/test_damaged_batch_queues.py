@@ -13,18 +13,18 @@ from tests.unit.store.batches import BatchDirectory, messages, put_inner, queue_
 from tests.unit.store.directory import put
 
 from turbopump.message.codec import decode_entries
-from turbopump.store.batch_consume_queue import (
+from turbopump.store.disk import SystemDisk
+from turbopump.store.message_store import MessageStore
+from turbopump.store.queues.batch_consume_queue import (
     BATCH_UNIT_SIZE,
+    COUNT_MAX,
     BatchConsumeQueue,
     BatchUnit,
     pack_batch_unit,
 )
-from turbopump.store.batch_unit import COUNT_MAX
-from turbopump.store.batch_unit_repair import row_of
-from turbopump.store.consume_queue import NO_MESSAGE_SIZE
-from turbopump.store.disk import SystemDisk
-from turbopump.store.get_result import GetStatus
-from turbopump.store.message_store import MessageStore
+from turbopump.store.queues.checked_entries import GetStatus
+from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE
+from turbopump.store.repair.unit_repair import row_of
 
 COUNTS = [2, 1, 3, 1, 2, 4, 1, 1, 2, 3, 1, 2]
 

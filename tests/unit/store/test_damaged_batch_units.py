@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from tests.unit.store.batches import BatchDirectory, put_inner, queue_of
 from tests.unit.store.directory import SEGMENT, put
 
-from turbopump.store.batch_consume_queue import BATCH_UNIT_SIZE
-from turbopump.store.get_result import GetStatus
 from turbopump.store.message_store import MessageStore
+from turbopump.store.queues.batch_consume_queue import BATCH_UNIT_SIZE
+from turbopump.store.queues.checked_entries import GetStatus
 from turbopump.store.retention import Next
 
 STATES = ["stopped", "killed", "trimmed and stopped", "trimmed and killed"]

@@ -10,8 +10,8 @@ import pytest
 from tests.unit.store.test_pending_timers import UNITS, Timers, seconds
 
 from turbopump.errors import StoreDamagedError
-from turbopump.store.question import answer
-from turbopump.store.timer_log import UNIT_SIZE
+from turbopump.store.log.cold_reads import answer
+from turbopump.store.timers.timer_log import UNIT_SIZE
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from tests.unit.store.ended_queues import (
 )
 
 from turbopump.store.message_store import MessageStore
-from turbopump.store.queue_ends import decode_known
+from turbopump.store.recovery.queue_ends import decode_known
 from turbopump.testing.simulated_disk import SimulatedDisk, SimulatedLoop
 
 Stop = Callable[[Opened], Image]

@@ -13,9 +13,9 @@ from tests.unit.store.directory import Directory, put
 
 from turbopump.message.codec import encode_entry, encode_host, entry_fault
 from turbopump.message.sysflag import SysFlag
-from turbopump.store import commit_log as commit_log_module
-from turbopump.store.commit_log import CommitLog
-from turbopump.store.entry_mark import EntryMark, quick_marks, read_mark
+from turbopump.store.log import commit_log as commit_log_module
+from turbopump.store.log.commit_log import CommitLog
+from turbopump.store.log.entry_mark import EntryMark, quick_marks, read_mark
 
 HOST, HOST_V6 = encode_host("127.0.0.1", 10911), encode_host("::1", 10911)
 BASE = 7000

@@ -10,8 +10,7 @@ from tests.unit.store.directory import HOST
 
 from turbopump.errors import StoreClosedError
 from turbopump.store.files import StorePaths
-from turbopump.store.message_store import MessageStore, NewMessage, Placed
-from turbopump.store.store_config import StoreConfig
+from turbopump.store.message_store import MessageStore, NewMessage, Placed, StoreConfig
 from turbopump.testing.simulation import Simulation, simulate
 
 

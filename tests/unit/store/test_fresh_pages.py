@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from turbopump.store.commit_log import POPULATE_STEP, SMALL_STEP, CommitLog
 from turbopump.store.disk import MappedSegment, SystemDisk
+from turbopump.store.log.commit_log import POPULATE_STEP, SMALL_STEP, CommitLog
 
 SEGMENT = 64 << 20
 PAGE = 4096

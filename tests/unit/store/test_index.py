@@ -14,12 +14,12 @@ from tests.unit.store.directory import HOST, Directory, bodies
 
 from turbopump.message.java_hash import java_hash
 from turbopump.message.sysflag import SysFlag
-from turbopump.store.checkpoint import Checkpoint
 from turbopump.store.disk import Segment, SystemDisk
-from turbopump.store.index_file import index_file_size, index_hash, key_hash
-from turbopump.store.key_index import WAITING_MAX
+from turbopump.store.index.index_file import index_file_size, index_hash, key_hash
+from turbopump.store.index.key_index import WAITING_MAX
+from turbopump.store.log.cold_reads import answer
 from turbopump.store.message_store import MessageStore, NewMessage
-from turbopump.store.question import answer
+from turbopump.store.recovery.checkpoint import Checkpoint
 
 ALWAYS = (0, 1 << 60)
 SLOTS, ENTRIES = 7, 32

@@ -10,12 +10,12 @@ import pytest
 from tests.unit.store.directory import Directory
 from tests.unit.store.test_index import ALWAYS, ENTRIES, SLOTS, answers, fill, indexed, put
 
-from turbopump.store import index_scrub
 from turbopump.store.disk import MappedSegment, SystemDisk
-from turbopump.store.index_file import ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE
-from turbopump.store.key_index import KeyIndex
+from turbopump.store.index.index_file import ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE
+from turbopump.store.index.key_index import KeyIndex
 from turbopump.store.message_store import MessageStore
-from turbopump.store.scrub import Scrub
+from turbopump.store.repair import index_scrub
+from turbopump.store.repair.scrub import Scrub
 
 ENTRIES_AT = HEADER_SIZE + SLOTS * SLOT_SIZE
 Damage = Callable[[bytearray], None]

@@ -10,9 +10,8 @@ from tests.unit.store.directory import HOST
 
 from turbopump.errors import StoreClosedError
 from turbopump.store.files import StorePaths
-from turbopump.store.index_file import index_file_size
-from turbopump.store.message_store import MessageStore, NewMessage
-from turbopump.store.store_config import StoreConfig
+from turbopump.store.index.index_file import index_file_size
+from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
 from turbopump.testing.simulated_clock import SimulatedClock
 from turbopump.testing.simulated_disk import SimulatedDisk
 from turbopump.testing.simulated_loop import SimulatedLoop

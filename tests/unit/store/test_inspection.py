@@ -27,6 +27,7 @@ from turbopump.errors import StoreError
 from turbopump.message.properties import property_value
 from turbopump.protocol import fastjson
 from turbopump.store.files import StorePaths
+from turbopump.store.index.key_index import WAITING_MAX
 from turbopump.store.inspection import (
     index_check,
     index_layout,
@@ -34,8 +35,7 @@ from turbopump.store.inspection import (
     log_walk,
     queue_check,
 )
-from turbopump.store.inspection.entry_facts import last_value
-from turbopump.store.key_index import WAITING_MAX
+from turbopump.store.inspection.log_walk import last_value
 from turbopump.store.message_store import NewMessage
 from turbopump.store.read_only_disk import ReadOnlyDisk, ReadOnlyFile
 

@@ -8,7 +8,6 @@ from tests.unit.store.directory import put
 from tests.unit.store.inspected import verified
 
 from turbopump.protocol import fastjson
-from turbopump.store.batch_consume_queue import BATCH_UNIT_SIZE
 from turbopump.store.disk import SystemDisk
 from turbopump.store.files import StorePaths
 from turbopump.store.inspection import (
@@ -18,8 +17,9 @@ from turbopump.store.inspection import (
     list_store,
     select_messages,
 )
+from turbopump.store.queues.batch_consume_queue import BATCH_UNIT_SIZE
 from turbopump.store.read_only_disk import ReadOnlyDisk
-from turbopump.store.scrub import FIRST_REST_S, Scrub
+from turbopump.store.repair.scrub import FIRST_REST_S, Scrub
 
 BATCHES = [[b"%d.%d" % (number, part) for part in range(number % 4 + 1)] for number in range(25)]
 BODIES = [body for batch in BATCHES for body in batch]

@@ -30,7 +30,7 @@ from turbopump.store.inspection import (
     select_messages,
     verify_store,
 )
-from turbopump.store.inspection.index_layout import read_headers, slots_of
+from turbopump.store.inspection.index_check import read_headers, slots_of
 from turbopump.store.inspection.log_walk import LogWalk
 from turbopump.store.inspection.queue_check import IndexRuns, QueueUnits
 from turbopump.store.inspection.store_files import StoreFile

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from tests.fuzzing import examples
 
 from turbopump.store.disk import SystemDisk
-from turbopump.store.json_rescue import before_the_damage
-from turbopump.store.json_table import JsonTable
+from turbopump.store.json_table import JsonTable, before_the_damage
 from turbopump.testing.simulation import Simulation, simulate
 
 

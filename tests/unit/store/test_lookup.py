@@ -19,10 +19,10 @@ from turbopump.message.codec import encode_host
 from turbopump.message.java_hash import java_hash
 from turbopump.message.sysflag import SysFlag
 from turbopump.store.disk import MappedSegment
-from turbopump.store.index_file import index_hash
-from turbopump.store.lookup import ByKey, StoredEntry
+from turbopump.store.index.index_file import index_hash
+from turbopump.store.log.cold_reads import Question, answer
 from turbopump.store.message_store import MessageStore, NewMessage
-from turbopump.store.question import Question, answer
+from turbopump.store.queues.lookup import ByKey, StoredEntry
 
 ALWAYS = (-(2**63), 2**63 - 1)
 V6_HOST = encode_host("2001:db8::1", 10911)

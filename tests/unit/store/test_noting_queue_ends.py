@@ -19,9 +19,9 @@ from tests.unit.store.ended_queues import (
     without,
 )
 
-from turbopump.store.consume_queue_table import ConsumeQueueTable
 from turbopump.store.json_table import JsonTable
-from turbopump.store.queue_ends import decode_known
+from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
+from turbopump.store.recovery.queue_ends import decode_known
 from turbopump.store.retention import Next
 
 

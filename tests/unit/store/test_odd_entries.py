@@ -7,8 +7,6 @@ import pytest
 from tests.unit.store import directory as directories
 from tests.unit.store.directory import OVERHEAD, SEGMENT, Directory, bodies, put
 
-from turbopump.store import good_entries
-
 
 def killed_with(root: Path, *, count: int = 12, size: int = 900) -> Directory:
     """Messages of one size in segments of four, as a kill leaves them."""
@@ -90,7 +88,7 @@ def test_only_damage_behind_a_queue_s_last_message_explains_what_it_lacks(tmp_pa
 def test_a_long_recovery_tells_how_far_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(good_entries, "PROGRESS_STEP", SEGMENT)
+    monkeypatch.setattr("turbopump.store.log.scanner.PROGRESS_STEP", SEGMENT)
     twin = killed_with(tmp_path, count=40)
     heard: list[tuple[int, int]] = []
     store = directories.MessageStore.open(

@@ -11,14 +11,20 @@ from pathlib import Path
 import pytest
 
 from turbopump.errors import StoreDamagedError
-from turbopump.store.consume_queue import ConsumeQueue
 from turbopump.store.disk import SystemDisk
 from turbopump.store.files import StorePaths
-from turbopump.store.pending_timers import Due, PendingTimers, TimerConfig
-from turbopump.store.question import answer
-from turbopump.store.timer_checkpoint import TimerCheckpoint, load_timer_checkpoint
-from turbopump.store.timer_log import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, UNIT_SIZE
-from turbopump.store.timer_recovery import open_timers
+from turbopump.store.log.cold_reads import answer
+from turbopump.store.queues.consume_queue import ConsumeQueue
+from turbopump.store.timers.pending_timers import Due, PendingTimers, TimerConfig
+from turbopump.store.timers.timer_log import (
+    MAGIC_DEFAULT,
+    MAGIC_DELETE,
+    MAGIC_ROLL,
+    UNIT_SIZE,
+    TimerCheckpoint,
+    load_timer_checkpoint,
+)
+from turbopump.store.timers.timer_recovery import open_timers
 
 NOW = 1_700_000_000_000
 UNITS = 20

@@ -13,9 +13,9 @@ from turbopump.errors import MessageError
 from turbopump.message.codec import CRC_SUFFIX_SIZE
 from turbopump.message.properties import PROPERTIES_SIZE_MAX
 from turbopump.store.disk import SystemDisk
+from turbopump.store.log.commit_log import NewMessage
 from turbopump.store.message_store import MessageStore
-from turbopump.store.new_message import NewMessage
-from turbopump.store.provenance import Provenance
+from turbopump.store.recovery.provenance import Provenance
 
 
 class FailingDisk(SystemDisk):

@@ -26,8 +26,8 @@ from tests.unit.store.ended_queues import (
     zero_last_unit,
 )
 
-from turbopump.store.consume_queue import UNIT_SIZE
-from turbopump.store.queue_ends import Place, decode_known
+from turbopump.store.queues.consume_queue import UNIT_SIZE
+from turbopump.store.recovery.queue_ends import Place, decode_known
 
 
 @pytest.fixture(scope="module", params=["whole log", "trimmed log"])

@@ -8,7 +8,7 @@ from tests.unit.store.directory import OVERHEAD, Directory, bodies, put
 
 from turbopump.message.codec import decode_entries
 from turbopump.message.java_hash import tags_code
-from turbopump.store.queue_reader import GetStatus, ReadLimits
+from turbopump.store.queues.checked_entries import GetStatus, ReadLimits
 
 
 @pytest.fixture

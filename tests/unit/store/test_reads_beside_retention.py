@@ -12,8 +12,8 @@ from tests.unit.store.test_index import put as put_keyed
 
 from turbopump.store.disk import Found, MappedSegment, Piece, SystemDisk
 from turbopump.store.message_store import MessageStore
-from turbopump.store.queue_reader import GetResult, GetStatus
-from turbopump.store.scrub import Scrub
+from turbopump.store.queues.checked_entries import GetResult, GetStatus
+from turbopump.store.repair.scrub import Scrub
 
 COUNT = 60
 GONE = 40

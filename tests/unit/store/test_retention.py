@@ -16,10 +16,9 @@ from turbopump.message.codec import decode_entries
 from turbopump.store.disk import Piece, SystemDisk
 from turbopump.store.disk_space import Level
 from turbopump.store.files import StorePaths
-from turbopump.store.message_store import MessageStore, NewMessage
-from turbopump.store.queue_reader import GetStatus
+from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
+from turbopump.store.queues.checked_entries import GetStatus
 from turbopump.store.retention import MANUAL_ROUNDS, Next, RetentionRules
-from turbopump.store.store_config import StoreConfig
 from turbopump.testing.simulated_clock import SimulatedClock
 from turbopump.testing.simulated_disk import SimulatedDisk
 from turbopump.testing.simulated_loop import SimulatedLoop

@@ -17,8 +17,7 @@ from tests.unit.store.test_retention import ALWAYS, clean, flush
 from turbopump.errors import StoreClosedError, StoreDamagedError, StoreError
 from turbopump.store.disk import SystemDisk
 from turbopump.store.files import StorePaths
-from turbopump.store.message_store import MessageStore, NewMessage
-from turbopump.store.store_config import StoreConfig
+from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
 from turbopump.testing.simulated_clock import SimulatedClock
 from turbopump.testing.simulated_disk import SimulatedDisk
 from turbopump.testing.simulated_loop import SimulatedLoop

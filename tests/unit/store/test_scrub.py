@@ -11,11 +11,11 @@ from tests.unit.store.directory import Directory, put
 from turbopump.message.codec import CRC_SUFFIX_SIZE
 from turbopump.message.java_hash import tags_code
 from turbopump.message.sysflag import SysFlag
-from turbopump.store import scrub as scrub_module
-from turbopump.store.consume_queue import EXTENDED_TAGS_MAX, UNIT_SIZE
 from turbopump.store.disk import Found, MappedSegment, Piece, SystemDisk
 from turbopump.store.message_store import MessageStore
-from turbopump.store.scrub import FIRST_REST_S, REST_S, Scrub
+from turbopump.store.queues.consume_queue import EXTENDED_TAGS_MAX, UNIT_SIZE
+from turbopump.store.repair import scrub as scrub_module
+from turbopump.store.repair.scrub import FIRST_REST_S, REST_S, Scrub
 
 RATE = 1 << 20
 

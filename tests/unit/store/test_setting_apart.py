@@ -27,9 +27,13 @@ from tests.unit.store.inspected import tree
 from turbopump.errors import StoreError, StoreLockedError
 from turbopump.store import disk as disks
 from turbopump.store.disk import MappedSegment, SystemDisk
-from turbopump.store.lost_messages import LostMessages
-from turbopump.store.setting_apart import SettingApart, set_apart
-from turbopump.store.unreadable import SECTOR, Unreadable
+from turbopump.store.repair.setting_apart import (
+    SECTOR,
+    LostMessages,
+    SettingApart,
+    Unreadable,
+    set_apart,
+)
 from turbopump.testing.simulated_mount import PowerCut, SimulatedSegment
 
 

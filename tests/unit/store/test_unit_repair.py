@@ -11,14 +11,13 @@ from tests.unit.store.directory import Directory, bodies, put
 from turbopump.message.codec import decode_entries
 from turbopump.message.java_hash import tags_code
 from turbopump.message.sysflag import SysFlag
-from turbopump.store import unit_repair
-from turbopump.store.cold_reads import Later, Steps
-from turbopump.store.consume_queue import UNIT_SIZE, ConsumeQueue
 from turbopump.store.disk import MappedSegment
+from turbopump.store.log.cold_reads import Later, Steps, answer
 from turbopump.store.message_store import MessageStore
-from turbopump.store.question import answer
-from turbopump.store.queue_reader import GetResult, GetStatus
-from turbopump.store.unit_repair import Repaired
+from turbopump.store.queues.checked_entries import GetResult, GetStatus
+from turbopump.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue
+from turbopump.store.repair import unit_repair
+from turbopump.store.repair.unit_repair import Repaired
 
 COUNT = 300
 

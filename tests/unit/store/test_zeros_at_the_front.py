@@ -14,9 +14,9 @@ from tests.unit.store.ended_queues import (
     with_zeros,
 )
 
-from turbopump.store.consume_queue import UNIT_SIZE
-from turbopump.store.question import answer
-from turbopump.store.queue_reader import GetStatus
+from turbopump.store.log.cold_reads import answer
+from turbopump.store.queues.checked_entries import GetStatus
+from turbopump.store.queues.consume_queue import UNIT_SIZE
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from turbopump.protocol.requests.cold_flow import (
     UpdateColdFlow,
 )
 from turbopump.remoting.router import RequestContext, Response
-from turbopump.store.commit_log import CommitLog
+from turbopump.store.log.commit_log import CommitLog
 
 READ_AHEAD, AT_RANDOM = 0, 1
 

@@ -28,9 +28,9 @@ from turbopump.protocol.requests.pull import PullMessage, PullMessageReply, Pull
 from turbopump.remoting.answers import failure
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Outcome, RequestContext, Response
-from turbopump.store.cold_reads import Later
+from turbopump.store.log.cold_reads import Later
 from turbopump.store.message_store import MessageStore
-from turbopump.store.queue_reader import GetResult, GetStatus
+from turbopump.store.queues.checked_entries import GetResult, GetStatus
 
 SUSPEND_MAX_S: Final = 120.0
 """Longest that a pull is held, whatever it asks for."""

@@ -21,7 +21,7 @@ from turbopump.protocol.requests.queries import (
     ViewMessageById,
 )
 from turbopump.remoting.router import Outcome, RequestContext, Response
-from turbopump.store.lookup import ByKey, Lookup, StoredEntry
+from turbopump.store.queues.lookup import ByKey, Lookup, StoredEntry
 
 log = logging.getLogger(__name__)
 

@@ -40,7 +40,7 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.recall import RecallMessage, RecallMessageReply
 from turbopump.remoting.router import Outcome, RequestContext, Response
 from turbopump.store.message_store import MessageStore, NewMessage, Placed
-from turbopump.store.pending_timers import TIMER_TOPIC
+from turbopump.store.timers.pending_timers import TIMER_TOPIC
 
 RECALL_TAG: Final = "_RECALL_TAG_"
 ROOM_PAUSE_S: Final = 0.01

@@ -46,8 +46,8 @@ from turbopump.protocol.codes import FLAG_ONEWAY, ResponseCode
 from turbopump.protocol.requests.send import SendMessageReply, SendRequest
 from turbopump.remoting.answers import encode_response
 from turbopump.remoting.router import LATER, Outcome, RequestContext, Response
+from turbopump.store.log.packed_batch import pack_batch
 from turbopump.store.message_store import MessageStore, NewMessage
-from turbopump.store.packed_batch import pack_batch
 
 ANNOUNCE_WAIT_S: Final = 1.0
 """How long the answer to a first send waits for name servers that do not take the new topic."""

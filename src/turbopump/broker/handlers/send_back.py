@@ -36,7 +36,7 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send_back import ConsumerSendMsgBack
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Outcome, RequestContext, Response
-from turbopump.store.lookup import Lookup
+from turbopump.store.queues.lookup import Lookup
 
 
 class SendBackHandler:

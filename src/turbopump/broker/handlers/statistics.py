@@ -12,8 +12,8 @@ from turbopump.protocol.bodies.stats import BrokerStatsData
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.statistics import GetBrokerRuntimeInfo, ViewBrokerStatsData
 from turbopump.remoting.router import Outcome, RequestContext, Response
-from turbopump.store.lookup import StoredEntry
 from turbopump.store.message_store import MessageStore
+from turbopump.store.queues.lookup import StoredEntry
 
 
 class StatisticsHandler:

@@ -45,8 +45,8 @@ from turbopump.protocol.requests.topics import (
     GetTopicStatsInfo,
 )
 from turbopump.remoting.router import Outcome, RequestContext, Response
+from turbopump.store.log.cold_reads import Question
 from turbopump.store.message_store import MessageStore
-from turbopump.store.question import Question
 
 QUEUES_MAX: Final = 65535
 ANNOUNCE_WAIT_S: Final = 2.0

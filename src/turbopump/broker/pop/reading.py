@@ -7,10 +7,10 @@ import asyncio
 from turbopump.broker.pop.places import GroupQueue
 from turbopump.errors import StoreError
 from turbopump.filtering.tag import code_filter
-from turbopump.store.cold_reads import Later
-from turbopump.store.matching import Wanted
+from turbopump.store.log.cold_reads import Later
 from turbopump.store.message_store import MessageStore
-from turbopump.store.queue_reader import GetResult
+from turbopump.store.queues.checked_entries import GetResult
+from turbopump.store.queues.queue_reader import Wanted
 
 
 async def read_queue(

@@ -16,7 +16,7 @@ from turbopump.message.codec import decode_entries
 from turbopump.message.properties import REAL_TOPIC
 from turbopump.protocol import fastjson
 from turbopump.store.message_store import MessageStore
-from turbopump.store.pending_timers import TIMER_TOPIC
+from turbopump.store.timers.pending_timers import TIMER_TOPIC
 
 _AT_ONCE = 32
 

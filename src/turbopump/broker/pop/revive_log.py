@@ -25,7 +25,7 @@ from turbopump.errors import MessageError
 from turbopump.message.properties import TAGS, TIMER_DELIVER_MS, UNIQ_KEY, encode_properties
 from turbopump.protocol import fastjson
 from turbopump.remoting.router import Response
-from turbopump.store.new_message import Placed
+from turbopump.store.log.commit_log import Placed
 
 
 class ReviveLog:

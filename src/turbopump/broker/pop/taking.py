@@ -29,9 +29,9 @@ from turbopump.message.codec import decode_entries, encode_entry, encode_host
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.pop_handle import ORDER_REVIVE_QUEUE, PopHandle, QueueKey, kind_of, queue_key
 from turbopump.message.properties import POP_CK, encode_properties
+from turbopump.store.log.commit_log import Placed
 from turbopump.store.message_store import MessageStore
-from turbopump.store.new_message import Placed
-from turbopump.store.queue_reader import GetResult, GetStatus
+from turbopump.store.queues.checked_entries import GetResult, GetStatus
 
 log = logging.getLogger(__name__)
 

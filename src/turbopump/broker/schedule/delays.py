@@ -26,12 +26,12 @@ from turbopump.message.properties import REAL_QUEUE_ID, REAL_TOPIC
 from turbopump.protocol import fastjson
 from turbopump.protocol.bodies.offsets import DelayOffsetTable
 from turbopump.protocol.bodies.topics import DataVersion
-from turbopump.store.cold_reads import Later, Steps
-from turbopump.store.consume_queue import NO_MESSAGE_SIZE, ConsumeQueue
 from turbopump.store.disk import Found
 from turbopump.store.json_table import JsonTable
+from turbopump.store.log.cold_reads import Later, Steps
 from turbopump.store.message_store import MessageStore
-from turbopump.store.queue_reader import GetResult
+from turbopump.store.queues.checked_entries import GetResult
+from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, ConsumeQueue
 
 T = TypeVar("T")
 

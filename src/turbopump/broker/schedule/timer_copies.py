@@ -28,7 +28,7 @@ from turbopump.message.properties import (
 )
 from turbopump.message.recall_handle import delete_key
 from turbopump.message.rules import NOT_SENDABLE_TOPICS
-from turbopump.store.pending_timers import TIMER_TOPIC
+from turbopump.store.timers.pending_timers import TIMER_TOPIC
 
 NEVER_WAITED: Final = (1 << 63) - 1
 """TIMER_ENQUEUE_MS of a message that was due when it was first seen."""

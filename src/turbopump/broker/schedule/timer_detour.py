@@ -33,7 +33,7 @@ from turbopump.message.sysflag import TRANSACTION_MASK, SysFlag
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import SendRequest
 from turbopump.remoting.router import Response
-from turbopump.store.pending_timers import TIMER_TOPIC
+from turbopump.store.timers.pending_timers import TIMER_TOPIC
 
 _ASKING: Final = ((TIMER_DELAY_SEC, 1000), (TIMER_DELAY_MS, 1))
 _LONG_MAX: Final = (1 << 63) - 1

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from turbopump.broker.schedule.timer_copies import TimerMessage
 from turbopump.errors import StoreDamagedError
-from turbopump.store.consume_queue import ConsumeQueue
-from turbopump.store.pending_timers import Due
-from turbopump.store.timer_log import MAGIC_DELETE, MAGIC_ROLL, TimerUnit
+from turbopump.store.queues.consume_queue import ConsumeQueue
+from turbopump.store.timers.pending_timers import Due
+from turbopump.store.timers.timer_log import MAGIC_DELETE, MAGIC_ROLL, TimerUnit
 
 _LATE_SLOTS = 4
 """A message may be in a later slot than its own if that was over when it came, by the clock or by

@@ -18,8 +18,8 @@ from turbopump.broker.schedule.timer_copies import TimerMessage
 from turbopump.broker.schedule.timer_doubts import Doubts
 from turbopump.broker.schedule.timer_slices import SLICE, first_slice
 from turbopump.errors import StoreDamagedError
-from turbopump.store.pending_timers import OldSlots, PendingTimers
-from turbopump.store.timer_log import UNIT_SIZE, TimerUnit
+from turbopump.store.timers.pending_timers import OldSlots, PendingTimers
+from turbopump.store.timers.timer_log import UNIT_SIZE, TimerUnit
 
 _PAUSE_EVERY: Final = 500
 """Units that are passed over in one go."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from turbopump.broker.schedule.timer_copies import TimerMessage
-from turbopump.store.pending_timers import PendingTimers
+from turbopump.store.timers.pending_timers import PendingTimers
 
 HELD_MAX: Final = 200_000
 """Messages held at most, some 80 MB; more are taken to wait, and may come twice."""

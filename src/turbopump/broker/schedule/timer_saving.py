@@ -15,11 +15,11 @@ from typing import Final
 from turbopump.broker.asking import ask
 from turbopump.clock import Clock
 from turbopump.errors import StoreError
-from turbopump.store.consume_queue import ConsumeQueue
 from turbopump.store.disk import Disk
 from turbopump.store.message_store import MessageStore
-from turbopump.store.pending_timers import PendingTimers
-from turbopump.store.timer_checkpoint import TimerCheckpoint
+from turbopump.store.queues.consume_queue import ConsumeQueue
+from turbopump.store.timers.pending_timers import PendingTimers
+from turbopump.store.timers.timer_log import TimerCheckpoint
 from turbopump.store.watermark import Waiter
 
 OLDEST_EVERY_S: Final = 5.0

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from turbopump.broker.schedule.timer_copies import TimerMessage
-from turbopump.store.consume_queue import NO_MESSAGE_SIZE
-from turbopump.store.pending_timers import Due
+from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE
+from turbopump.store.timers.pending_timers import Due
 
 SLICE: Final = 32
 """Messages that are read and delivered in one turn at most: about 1 ms."""

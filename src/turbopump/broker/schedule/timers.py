@@ -36,13 +36,13 @@ from turbopump.broker.schedule.timer_slices import SLICE, Ahead, first_slice, sl
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import MessageError, StoreDamagedError, StoreError
-from turbopump.store.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE
 from turbopump.store.disk import Disk
 from turbopump.store.files import StorePaths
 from turbopump.store.message_store import MessageStore
-from turbopump.store.pending_timers import TIMER_TOPIC, Due, PendingTimers, TimerConfig
-from turbopump.store.timer_log import MAGIC_DELETE, MAGIC_ROLL
-from turbopump.store.timer_recovery import open_timers
+from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE
+from turbopump.store.timers.pending_timers import TIMER_TOPIC, Due, PendingTimers, TimerConfig
+from turbopump.store.timers.timer_log import MAGIC_DELETE, MAGIC_ROLL
+from turbopump.store.timers.timer_recovery import open_timers
 
 GATHER_S: Final = 0.02
 """So long new messages of the queue are gathered, so that a turn of the task is worth its while."""

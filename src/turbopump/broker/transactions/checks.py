@@ -37,8 +37,8 @@ from turbopump.protocol.bodies.topics import TopicConfig
 from turbopump.protocol.command import encode_command, request_command
 from turbopump.remoting.connection import Connection
 from turbopump.store.disk_space import Level
+from turbopump.store.log.commit_log import Placed
 from turbopump.store.message_store import MessageStore
-from turbopump.store.new_message import Placed
 
 log = logging.getLogger(__name__)
 

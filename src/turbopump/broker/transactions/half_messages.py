@@ -51,7 +51,7 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import SendRequest
 from turbopump.protocol.requests.transactions import CheckTransactionState
 from turbopump.remoting.router import Response
-from turbopump.store.new_message import Placed
+from turbopump.store.log.commit_log import Placed
 
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"

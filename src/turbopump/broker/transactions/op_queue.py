@@ -16,7 +16,7 @@ from turbopump.broker.transactions.half_messages import OP_PROPERTIES, OP_TOPIC,
 from turbopump.broker.transactions.pending import PendingHalves
 from turbopump.broker.transactions.saved_place import SavedPlace
 from turbopump.errors import MessageError, StoreError
-from turbopump.store.new_message import Placed
+from turbopump.store.log.commit_log import Placed
 
 log = logging.getLogger(__name__)
 

@@ -40,9 +40,9 @@ from turbopump.message.properties import TRANSACTION_PREPARED_QUEUE_OFFSET, UNIQ
 from turbopump.message.sysflag import TRANSACTION_MASK, SysFlag
 from turbopump.protocol.requests.transactions import Outcome
 from turbopump.remoting.connection import Connection
-from turbopump.store.lookup import StoredEntry
+from turbopump.store.log.cold_reads import Question
 from turbopump.store.message_store import MessageStore
-from turbopump.store.question import Question
+from turbopump.store.queues.lookup import StoredEntry
 
 T = TypeVar("T")
 

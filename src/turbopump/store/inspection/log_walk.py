@@ -9,11 +9,27 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from turbopump.message.codec import FIXED_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, entry_fault
-from turbopump.store.commit_log import BLANK_SIZE_MIN
-from turbopump.store.inspection.store_files import StoreFile
+from turbopump.errors import StoredMessageError
+from turbopump.message.codec import (
+    FIXED_SIZE,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    decode_entry,
+    entry_fault,
+)
+from turbopump.message.inner_batch import is_wrapped, unwrapped
+from turbopump.message.java_hash import tags_code
+from turbopump.message.message import ReceivedMessage
+from turbopump.message.properties import KEYS, NAME_END, PAIR_END, TAGS, UNIQ_KEY, property_value
+from turbopump.message.sysflag import SysFlag
+from turbopump.store.inspection.queue_check import UNIT, QueueUnits
+from turbopump.store.inspection.store_files import StoreFile, StoreFiles
+from turbopump.store.log.commit_log import BLANK_SIZE_MIN
+from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE
 from turbopump.store.read_only_disk import ReadOnlyDisk, ReadOnlyFile
 
 READ_SIZE: Final = 4 * 1024 * 1024
@@ -236,3 +252,184 @@ def _head_fault(size: int, magic: int, left: int) -> str:
     if magic not in _MAGICS:
         return f"magic {magic:08X} is not a message's"
     return f"totalSize {size} cannot be: {left} bytes are left in the segment"
+
+
+# --- What of an entry is checked against queues and indexes. It must be given good entries
+# (``codec.entry_fault``), whole.
+
+MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
+MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
+
+_HEAD: Final = struct.Struct(">12xi4xq8xi16xq20xI")
+"""queueId, queueOffset, sysFlag; storeTimestamp and body length where v4 hosts have them."""
+
+_TAGS, _UNIQ_KEY, _KEYS = (PAIR_END + name + NAME_END for name in (TAGS, UNIQ_KEY, KEYS))
+_LONG: Final = struct.Struct(">q")
+_INT: Final = struct.Struct(">I")
+_V2: Final = MAGIC_V2 & 0xFF
+_ANY_V6: Final = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
+
+
+EntryFacts = tuple[str, int, int, int, int, int, list[str], str]
+"""(topic, queueId, queueOffset, sysFlag, store time in ms, tags code, the texts it is indexed under
+with its unique id first, all its properties). A plain tuple: made for every message of a store, a
+named one would cost 0.3 µs more."""
+
+
+def entry_facts(entry: bytes) -> EntryFacts:
+    """Read them. Raises UnicodeDecodeError for a topic or properties that are no text. About 2
+    µs."""
+    queue_id, queue_offset, sys_flag, stored_ms, body_size = _HEAD.unpack_from(entry)
+    body_end = 88 + body_size
+    if sys_flag & _ANY_V6:
+        stored_at = 56 + (12 if sys_flag & SysFlag.BORN_HOST_V6 else 0)
+        at = stored_at + 28 + (12 if sys_flag & SysFlag.STORE_HOST_V6 else 0)
+        stored_ms = _LONG.unpack_from(entry, stored_at)[0]
+        body_end = at + 4 + _INT.unpack_from(entry, at)[0]
+    topic_at = body_end + (2 if entry[7] == _V2 else 1)
+    topic_end = topic_at + int.from_bytes(entry[body_end:topic_at])
+    text = "\x02" + entry[topic_end + 2 :].decode()
+    tags = last_value(text, _TAGS)
+    unique = last_value(text, _UNIQ_KEY)
+    words = last_value(text, _KEYS)
+    keys = [unique] if unique else []
+    if " " in words:
+        keys += [word for word in words.split(" ") if word]
+    elif words:
+        keys.append(words)
+    return (
+        entry[topic_at:topic_end].decode(),
+        queue_id,
+        queue_offset,
+        sys_flag,
+        stored_ms,
+        tags_code(tags) if tags else 0,
+        keys,
+        text,
+    )
+
+
+def last_value(text: str, mark: str) -> str:
+    """``properties.property_value`` for a text that begins with 0x02 and a mark 0x02 NAME 0x01;
+    empty if there is none. Half its time."""
+    at = text.rfind(mark)
+    if at < 0:
+        return ""
+    at += len(mark)
+    end = text.find("\x02", at)
+    value = text[at:end] if end >= 0 else text[at:]
+    return value or property_value(text, mark[1:-1]) or ""
+
+
+def entry_stored_ms(entry: bytes) -> int:
+    """Only the store time."""
+    stored_ms: int
+    (stored_ms,) = _LONG.unpack_from(entry, 56 + (12 if entry[39] & SysFlag.BORN_HOST_V6 else 0))
+    return stored_ms
+
+
+def entry_topic(entry: bytes) -> bytes:
+    """Only the topic's bytes."""
+    sys_flag = entry[39]
+    at = (
+        84
+        + (12 if sys_flag & SysFlag.BORN_HOST_V6 else 0)
+        + (12 if sys_flag & SysFlag.STORE_HOST_V6 else 0)
+    )
+    body_end = at + 4 + _INT.unpack_from(entry, at)[0]
+    topic_at = body_end + (2 if entry[7] == _V2 else 1)
+    return entry[topic_at : topic_at + int.from_bytes(entry[body_end:topic_at])]
+
+
+# --- Messages picked out of a log, in its order: by topic, queue, place and key. Those of an inner
+# batch are picked one by one.
+#
+# The log alone decides what there is; a queue's units only say where to begin, so that a damaged
+# queue hides nothing but costs a longer walk.
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which messages. ``start`` is a queue offset if a topic is given, else an offset of the log;
+    ``keys``: messages with any of them (unique ids count as keys)."""
+
+    topic: str | None = None
+    queue_id: int | None = None
+    start: int = 0
+    keys: tuple[str, ...] = ()
+
+
+def select_messages(
+    disk: ReadOnlyDisk, store: StoreFiles, wanted: Selection, on_bad: Callable[[BadRange], None]
+) -> Iterator[ReceivedMessage]:
+    """The messages wanted, oldest first. ``on_bad`` hears of every place on the way that holds no
+    good message."""
+    topic = wanted.topic.encode() if wanted.topic is not None else None
+    needles = [key.encode() for key in wanted.keys]
+    wanted_keys = set(wanted.keys)
+    begin = wanted.start if topic is None else _begin(disk, store, wanted)
+    for offset, entry in LogWalk(disk, store.segments, on_bad=on_bad).entries(begin):
+        if topic is not None and entry_topic(entry) != topic:
+            continue
+        if wanted.queue_id is not None and int.from_bytes(entry[12:16]) != wanted.queue_id:
+            continue
+        if (
+            topic is not None
+            and int.from_bytes(entry[20:28]) < wanted.start
+            and not is_wrapped(entry[39])
+        ):
+            continue
+        if needles and not any(key in entry for key in needles):
+            continue
+        try:
+            messages = [decode_entry(one) for one in unwrapped(entry)]
+        except StoredMessageError as error:
+            # texts that are not UTF-8, in an entry without a whole-entry CRC
+            on_bad(BadRange(offset, offset + len(entry), str(error), store.segments[0]))
+            continue
+        for message in messages:
+            if topic is not None and message.queue_offset < wanted.start:
+                continue
+            if not needles or wanted_keys & {message.properties.get(UNIQ_KEY), *message.keys}:
+                yield message
+
+
+def read_raw(
+    disk: ReadOnlyDisk, store: StoreFiles, offset: int, size_max: int
+) -> tuple[bytes, str | None]:
+    """(bytes at an offset of the log, what is wrong with them as an entry). A damaged entry is
+    given in its own length if that is between 1 and ``size_max``, else in ``size_max`` bytes; empty
+    if no segment holds the offset."""
+    for segment in store.segments:
+        if segment.start <= offset < segment.end:
+            at = offset - segment.start
+            with disk.open_file(segment.path) as file:
+                size = int.from_bytes(file.read(at, 4))
+                data = file.read(
+                    at,
+                    size
+                    if 0 < size <= min(segment.size - at, 1 << 27)
+                    else min(size_max, segment.size - at),
+                )
+            return data, entry_fault(data, offset)
+    return b"", "no segment holds this offset"
+
+
+def _begin(disk: ReadOnlyDisk, store: StoreFiles, wanted: Selection) -> int:
+    """Where the walk must begin so as to meet every message wanted: the smallest offset its queues
+    give, if there is an entry."""
+    begins = []
+    for (topic, queue_id), files in store.queues.items():
+        if topic != wanted.topic or wanted.queue_id not in (None, queue_id):
+            continue
+        units = QueueUnits(disk, files, window_units=64)
+        index = max(wanted.start, units.first_at(store.log_start))
+        if index >= units.max_index:
+            continue
+        unit = units.read(index)
+        offset, size, _ = UNIT.unpack(unit) if unit else (0, 0, 0)
+        entry = next(LogWalk(disk, store.segments).entries(offset, offset + 1), None)
+        if entry is None or size == NO_MESSAGE_SIZE or int.from_bytes(entry[1][20:28]) != index:
+            return store.log_start  # the queue cannot be trusted
+        begins.append(offset)
+    return min(begins, default=store.log_start)

@@ -8,24 +8,35 @@ checked.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Final
 
 from turbopump.errors import TurbopumpError
-from turbopump.store.checkpoint import CHECKPOINT_SIZE, SAFETY_MS
-from turbopump.store.consume_queue import NO_MESSAGE_SIZE
 from turbopump.store.files import StorePaths
-from turbopump.store.inspection.batch_queue_check import BatchQueueCheck
-from turbopump.store.inspection.entry_facts import entry_facts
-from turbopump.store.inspection.log_walk import LogWalk
-from turbopump.store.inspection.origin import index_names
-from turbopump.store.inspection.queue_check import UNIT, QueueCheck
-from turbopump.store.inspection.store_files import StoreFiles
-from turbopump.store.inspection.tables import ReadTable
-from turbopump.store.provenance import APACHE_LOCK_MARK
-from turbopump.store.queue_ends import KnownEnds, decode_known
+from turbopump.store.inspection.index_check import IndexHeader, read_headers
+from turbopump.store.inspection.log_walk import LogWalk, entry_facts
+from turbopump.store.inspection.queue_check import UNIT, BatchQueueCheck, QueueCheck, QueueUnits
+from turbopump.store.inspection.report import Finding, Findings
+from turbopump.store.inspection.store_files import (
+    ReadTable,
+    RunState,
+    StoreFile,
+    StoreFiles,
+    index_names,
+    list_store,
+    read_run_state,
+)
+from turbopump.store.queues.batch_consume_queue import BATCH_UNIT_SIZE
+from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE
 from turbopump.store.read_only_disk import ReadOnlyDisk
+from turbopump.store.recovery.checkpoint import CHECKPOINT_SIZE, SAFETY_MS
+from turbopump.store.recovery.provenance import APACHE_LOCK_MARK
+from turbopump.store.recovery.queue_ends import KnownEnds, decode_known
+from turbopump.store.recovery.recovery import lacks
 
 _TIMES: Final = struct.Struct(">qq")
 _SAFE_OFFSET: Final = struct.Struct(">q")
@@ -131,3 +142,196 @@ def last_unit_at(queue: QueueCheck | BatchQueueCheck | None, log_end: int) -> in
         if 0 <= offset < log_end and size > 0:
             return int(offset)
     return -1
+
+
+# --- Units that entries of the log lack or have wrong, and what the next start will do about those at
+# the ends of the queues.
+#
+# Its one rule: a queue that is behind after a crash is nothing to worry about only if the next start
+# writes its units again (``next_start.py``). It must not know how the log is walked.
+
+
+class MissingUnits:
+    """What ``claimed`` tells of single units, ``judge`` makes findings of when the whole log has
+    been read.
+
+    ``known``: what the last broker noted of its queues. ``topics``: those that the tables have.
+    """
+
+    def __init__(
+        self,
+        disk: ReadOnlyDisk,
+        now: Snapshot,
+        known: KnownEnds,
+        topics: AbstractSet[str],
+        findings: Findings,
+    ) -> None:
+        self._disk = disk
+        self._now = now
+        self._known = known
+        self._topics = topics
+        self._findings = findings
+        self._behind: dict[tuple[str, int], Finding] = {}
+        self._behind_at: dict[tuple[str, int], int] = {}
+        self._behind_from: dict[tuple[str, int], int] = {}
+        self._lacking: set[tuple[str, int]] = set()
+        self._old_at: dict[str, int] = {}
+
+    def claim_failed(self, topic: str, queue_id: int, index: int, offset: int, fault: str) -> None:
+        """The entry at ``offset`` has not its unit ``index``: ``fault`` is what the unit says
+        instead, empty if there is none."""
+        key = topic, queue_id
+        queue = self._now.queue(key)
+        if offset < first_unit_at(queue):
+            self._old_at[topic] = offset
+        if not fault and self._now.state.crashed and (queue is None or index >= queue.end):
+            self._behind_at[key] = offset
+            self._behind_from.setdefault(key, offset)
+            finding = self._behind.get(key)
+            if finding is None:
+                self._behind[key] = Finding(
+                    "queue_behind", "", topic=topic, queue_id=queue_id, index=index
+                )
+            else:
+                finding.count += 1
+            return
+        if not fault:
+            self._lacking.add(key)
+        kind, what = ("unit_wrong", fault) if fault else ("unit_missing", "there is no unit")
+        finding = Finding(kind, what, offset=offset, topic=topic, queue_id=queue_id, index=index)
+        self._findings.add(finding, run=((kind, topic, queue_id), index))
+
+    def judge_ends(self, log_end: int) -> None:
+        """Judge the queues that end too early after a crash, and those of whose end only a note
+        tells."""
+        now = self._now
+        known = self._known.since(now.store.log_start)
+        place = known.newest(log_end)
+        all_noticed = place is not None or not any(queue.end for queue in now.all_queues)
+        begin = 0 if all_noticed or not self._behind else reads_from(self._disk, now.store)
+        begun = begun_at(now.all_queues) if begin else {}
+        unmissed = [key for key in self._behind if not self._is_missed(key, begin, begun, log_end)]
+        missed = any(self._behind_from[key] < begin and key not in unmissed for key in self._behind)
+        if missed or (
+            unmissed and files_have_all_written_again(self._disk, now.store, ours=now.state.ours)
+        ):
+            unmissed = []  # then all queues are written again
+        for key, finding in self._behind.items():
+            finding.what = f"behind: {finding.count} units will be rebuilt at the next start"
+            if key in unmissed:
+                finding.kind = "unit_missing"
+                finding.what = (
+                    f"there are no units, and the next start writes only those from {begin} on "
+                    "again: it takes these messages for those "
+                    "of a deleted topic. If they are not, stop the broker and remove the file "
+                    "checkpoint, and it will write them"
+                )
+            self._findings.add(finding)
+        judged = now.units_checked and not now.state.running
+        ends = known.least_ends(place) if place is not None and judged else {}
+        found = {(queue.topic, queue.queue_id): queue.end for queue in now.all_queues}
+        for key, end in ends.items():
+            if found.get(key, 0) < end and key not in self._behind and key not in self._lacking:
+                text = (
+                    f"it ends at {found.get(key, 0)}, and ended at {end} when the log was at "
+                    f"{place.at if place else 0}"
+                )
+                self._findings.add(Finding("queue_end", text, topic=key[0], queue_id=key[1]))
+
+    def _is_missed(
+        self, key: tuple[str, int], begin: int, begun: dict[str, int], log_end: int
+    ) -> bool:
+        """Whether the next start, which reads from ``begin`` on, sees that units of a queue are
+        missing at its end."""
+        topic, message_at = key[0], self._behind_at[key]
+        last = last_unit_at(self._now.queue(key), log_end) if message_at < begin else None
+        known = topic in self._topics
+        return message_at >= begin or lacks(
+            message_at,
+            last,
+            topic,
+            known=known,
+            begun_at=begun.get(topic),
+            old_at=self._old_at.get(topic, -1),
+        )
+
+
+# --- What a store consisted of when its check began.
+#
+# Its one rule: beside a running broker ``end`` is taken before the files are listed, so that the
+# files have everything before it. It must not judge anything but what listing and opening the files
+# show.
+
+WINDOWS_SIZE: Final = 64 * 1024 * 1024
+"""Bytes for the windows of all queues together."""
+_NO_END: Final = 1 << 62
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """``end``: beside a running broker, the end of the newest message that a queue has; what lies
+    behind it is not judged."""
+
+    state: RunState
+    store: StoreFiles
+    end: int
+    queues: dict[tuple[str, int], QueueCheck] = field(default_factory=dict)
+    batch_queues: dict[tuple[str, int], BatchQueueCheck] = field(default_factory=dict)
+    headers: list[IndexHeader] = field(default_factory=list)
+
+    @property
+    def all_queues(self) -> list[QueueCheck | BatchQueueCheck]:
+        return [*self.queues.values(), *self.batch_queues.values()]
+
+    @property
+    def units_checked(self) -> bool:
+        """False for queues in RocksDB, which are not read."""
+        return not self.store.unit_files_elsewhere
+
+    def queue(self, key: tuple[str, int]) -> QueueCheck | BatchQueueCheck | None:
+        return self.queues.get(key) or self.batch_queues.get(key)
+
+    def segment_at(self, offset: int) -> StoreFile | None:
+        return next(
+            (segment for segment in self.store.segments if segment.start <= offset < segment.end),
+            None,
+        )
+
+
+def take_snapshot(
+    disk: ReadOnlyDisk, paths: StorePaths, log_roots: Sequence[Path], findings: Findings
+) -> Snapshot:
+    """What is wrong with the listing itself goes to ``findings``. Raises StoreError for a directory
+    that is no store."""
+    state = read_run_state(disk, paths, findings)
+    end = (
+        _dispatched(disk, list_store(disk, paths, Findings(), log_roots))
+        if state.running
+        else _NO_END
+    )
+    # listed anew: it has all before ``end``
+    now = Snapshot(state, list_store(disk, paths, findings, log_roots), end)
+    window = min(max(WINDOWS_SIZE // 20 // max(len(now.store.queues), 1), 64), 4096)
+    for key, files in now.store.queues.items():
+        now.queues[key] = QueueCheck(*key, QueueUnits(disk, files, window))
+    for key, files in now.store.batch_queues.items():
+        now.batch_queues[key] = BatchQueueCheck(disk, files, window)
+    now.headers = read_headers(disk, now.store.indexes)
+    return now
+
+
+def _dispatched(disk: ReadOnlyDisk, store: StoreFiles) -> int:
+    """The end of the newest message that any queue has: everything before it has been
+    dispatched."""
+    newest = store.log_start
+    rows = [
+        *((files, UNIT_SIZE) for files in store.queues.values()),
+        *((files, BATCH_UNIT_SIZE) for files in store.batch_queues.values()),
+    ]
+    for files, unit_size in rows:
+        units = QueueUnits(disk, files, 1, unit_size)
+        unit = units.read(units.max_index - 1)
+        if unit:
+            offset, size, _ = UNIT.unpack_from(unit)
+            newest = max(newest, offset + size if size != NO_MESSAGE_SIZE else offset)
+    return newest

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from turbopump.store.inspection.findings import Findings
+from typing import Any, Final, NamedTuple
 
 
 @dataclass(slots=True)
@@ -45,3 +44,183 @@ class Verification:
             "findings": [finding.as_json() for finding in self.findings.kept],
             "not_shown": self.findings.dropped,
         }
+
+
+# --- What an inspection found: where it is, what it is, and whether it is damage. Bounded, whatever a
+# store looks like.
+#
+# The rule: every kind of finding is in ``KINDS``, once, with its severity and what follows from it.
+# Findings that follow one another (unit after unit of a lost queue file) become one, with a count. It
+# must not know how anything is found.
+
+FINDINGS_MAX: Final = 1000
+"""Findings that are kept in full; more are only counted."""
+
+
+class Kind(NamedTuple):
+    """Whether such a finding is damage, and what it means to the reader of a report."""
+
+    damage: bool
+    meaning: str
+
+
+KINDS: Final = {
+    # the log
+    "log_damaged": Kind(True, "bytes of the log hold no good message, and good messages follow"),
+    "log_torn_tail": Kind(
+        True,
+        "behind the last good message lie bytes that are none: a torn write, or a damaged "
+        "last message",
+    ),
+    "log_gap": Kind(True, "a segment is missing between two others"),
+    "log_root_missing": Kind(
+        True,
+        "the log has segments in another directory too, by what Turbopump noted: give it as well",
+    ),
+    "segment_size": Kind(
+        True, "a segment has another size than the others, or overlaps one: brokers refuse to start"
+    ),
+    "foreign_file": Kind(
+        True, "a file whose name is none of the store's: Apache's broker refuses to start"
+    ),
+    "unreadable": Kind(True, "the system cannot read these bytes"),
+    # queues against the log
+    "unit_missing": Kind(
+        True, "a message of the log has no unit in its queue: consumers do not see it"
+    ),
+    "unit_wrong": Kind(True, "a unit does not point to the message that belongs there"),
+    "unit_beyond_log": Kind(True, "a unit points beyond the end of the log"),
+    "unit_empty": Kind(True, "a hole: an empty unit before the end of its queue"),
+    "unit_gap": Kind(False, "a unit marked as a gap: its message was found damaged before"),
+    "queue_behind": Kind(
+        False,
+        "after a crash the last messages of a queue have no units yet: the next start writes them",
+    ),
+    "queue_ahead": Kind(
+        False,
+        "after a crash the last units of a queue point beyond the end of the log: the "
+        "next start cuts them",
+    ),
+    "queue_end": Kind(
+        True,
+        "a queue ends before it did, and the log has no message that tells: the next start "
+        "lets it go on where it ended",
+    ),
+    "queue_file": Kind(True, "a queue's file is missing or has another size"),
+    # indexes
+    "index_missing": Kind(True, "a message cannot be found by a key it has"),
+    "index_wrong": Kind(
+        True, "an index entry that no message has: it points nowhere, or to another key or time"
+    ),
+    "index_chain": Kind(True, "an index entry cannot be reached from its slot"),
+    "index_header": Kind(True, "an index file's head contradicts its entries"),
+    "index_layout": Kind(
+        True, "how many slots an index file has cannot be told from its size and entries"
+    ),
+    "no_index": Kind(False, "there are no index files: look-ups by key find nothing"),
+    # the rest
+    "checkpoint": Kind(True, "the checkpoint holds what cannot be"),
+    "checkpoint_ahead": Kind(False, "the checkpoint claims more than the log has"),
+    "table_unreadable": Kind(True, "a JSON table cannot be read"),
+    "offset_beyond_queue": Kind(False, "a group's offset lies beyond the end of its queue"),
+    "running": Kind(
+        False,
+        "a broker has the store open: what it wrote since the start of this check is not judged",
+    ),
+    "unclean_stop": Kind(False, "the last broker did not stop cleanly: the next start recovers"),
+    "not_checked": Kind(False, "this part of the store is not checked"),
+}
+
+
+@dataclass(slots=True)
+class Finding:
+    """One finding. ``file`` is relative to the store; ``offset`` and ``end`` are bytes of the log
+    (of the file, for other files than segments); ``index`` counts units of a queue or entries of an
+    index; ``count`` things in a row, ``index`` and ``offset`` the first's."""
+
+    kind: str
+    what: str
+    file: str | None = None
+    offset: int | None = None
+    end: int | None = None
+    topic: str | None = None
+    queue_id: int | None = None
+    index: int | None = None
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        assert self.kind in KINDS, self.kind
+
+    @property
+    def damage(self) -> bool:
+        return KINDS[self.kind].damage
+
+    @property
+    def where(self) -> str:
+        """The place, in words."""
+        parts = []
+        if self.topic is not None:
+            parts.append(
+                f"{self.topic}/{self.queue_id}" if self.queue_id is not None else self.topic
+            )
+        if self.file is not None:
+            parts.append(self.file)
+        if self.index is not None:
+            last = self.index + self.count - 1
+            parts.append(f"index {self.index}" if self.count == 1 else f"index {self.index}–{last}")
+        if self.offset is not None:
+            parts.append(
+                f"offset {self.offset}" if self.end is None else f"offset {self.offset}–{self.end}"
+            )
+        return " ".join(parts)
+
+    def as_json(self) -> dict[str, Any]:
+        """Its fields for a JSON report; absent ones are left out."""
+        fields = {
+            name: getattr(self, name)
+            for name in ("file", "offset", "end", "topic", "queue_id", "index")
+        }
+        known = {name: value for name, value in fields.items() if value is not None}
+        return {
+            "kind": self.kind,
+            "damage": self.damage,
+            "what": self.what,
+            **known,
+            "count": self.count,
+        }
+
+
+class Findings:
+    """All findings of one inspection: the first ``limit`` in full, every one counted."""
+
+    def __init__(self, limit: int = FINDINGS_MAX) -> None:
+        self._limit = limit
+        self._runs: dict[Hashable, tuple[Finding, int]] = {}
+        self.kept: list[Finding] = []
+        self.counts: dict[str, int] = {}
+
+    @property
+    def damaged(self) -> bool:
+        return any(KINDS[kind].damage for kind in self.counts)
+
+    @property
+    def dropped(self) -> int:
+        """How many things were found that no kept finding tells of."""
+        return sum(self.counts.values()) - sum(finding.count for finding in self.kept)
+
+    def add(self, finding: Finding, *, run: tuple[Hashable, int] | None = None) -> None:
+        """Take a finding. ``run`` (key, number): it continues the last finding of that key if its
+        number follows that one's."""
+        self.counts[finding.kind] = self.counts.get(finding.kind, 0) + finding.count
+        if run is not None:
+            key, number = run
+            before = self._runs.get(key)
+            if before is not None and before[1] + 1 == number:
+                before[0].count += 1
+                if finding.offset is not None and before[0].offset is not None:
+                    before[0].end = finding.end if finding.end is not None else finding.offset
+                self._runs[key] = (before[0], number)
+                return
+            self._runs[key] = (finding, number)
+        if len(self.kept) < self._limit:
+            self.kept.append(finding)

@@ -12,24 +12,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from turbopump.store.consume_queue import NO_MESSAGE_SIZE
 from turbopump.store.files import StorePaths
-from turbopump.store.inspection.batch_queue_check import BatchQueueCheck
-from turbopump.store.inspection.entry_facts import entry_stored_ms
-from turbopump.store.inspection.findings import Finding, Findings
-from turbopump.store.inspection.index_layout import IndexHeader, read_headers
-from turbopump.store.inspection.log_walk import BadRange, LogWalk
-from turbopump.store.inspection.queue_check import UNIT, QueueUnits
-from turbopump.store.inspection.store_files import StoreFile, StoreFiles, list_store
-from turbopump.store.inspection.tables import (
+from turbopump.store.inspection.index_check import IndexHeader, read_headers
+from turbopump.store.inspection.log_walk import BadRange, LogWalk, entry_stored_ms
+from turbopump.store.inspection.queue_check import UNIT, BatchQueueCheck, QueueUnits
+from turbopump.store.inspection.report import Finding, Findings
+from turbopump.store.inspection.store_files import (
     CheckpointFields,
     ReadTable,
     RunState,
+    StoreFile,
+    StoreFiles,
     TableFile,
+    list_store,
     read_checkpoint,
     read_run_state,
     read_tables,
 )
+from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE
 from turbopump.store.read_only_disk import ReadOnlyDisk
 
 

@@ -16,35 +16,36 @@ from typing import Final
 from turbopump.message.codec import entry_fault
 from turbopump.message.properties import property_value
 from turbopump.message.sysflag import TRANSACTION_MASK, SysFlag
-from turbopump.store.batch_consume_queue import BatchUnit
-from turbopump.store.consume_queue import NO_MESSAGE_SIZE
-from turbopump.store.entry_mark import batch_size
 from turbopump.store.files import StorePaths
-from turbopump.store.index_file import key_hash
-from turbopump.store.inspection.batch_queue_check import BatchQueueCheck
-from turbopump.store.inspection.entry_facts import (
+from turbopump.store.index.index_file import key_hash
+from turbopump.store.inspection.index_check import IndexCheck, check_chains
+from turbopump.store.inspection.log_walk import (
     MULTI_DISPATCH,
     MULTI_QUEUE_OFFSET,
+    BadRange,
+    LogWalk,
     entry_facts,
     entry_topic,
 )
-from turbopump.store.inspection.findings import FINDINGS_MAX, Finding, Findings
-from turbopump.store.inspection.index_check import IndexCheck
-from turbopump.store.inspection.index_layout import check_chains
-from turbopump.store.inspection.log_walk import BadRange, LogWalk
-from turbopump.store.inspection.missing_units import MissingUnits
-from turbopump.store.inspection.next_start import known_ends, topics_known
-from turbopump.store.inspection.origin import crc_rule
-from turbopump.store.inspection.queue_check import UNIT, QueueCheck
-from turbopump.store.inspection.report import Verification
-from turbopump.store.inspection.snapshot import take_snapshot
-from turbopump.store.inspection.tables import (
+from turbopump.store.inspection.next_start import (
+    MissingUnits,
+    known_ends,
+    take_snapshot,
+    topics_known,
+)
+from turbopump.store.inspection.queue_check import UNIT, BatchQueueCheck, QueueCheck
+from turbopump.store.inspection.report import FINDINGS_MAX, Finding, Findings, Verification
+from turbopump.store.inspection.store_files import (
     ReadTable,
+    crc_rule,
     judge_checkpoint,
     judge_offsets,
     read_checkpoint,
     read_tables,
 )
+from turbopump.store.log.entry_mark import batch_size
+from turbopump.store.queues.batch_consume_queue import BatchUnit
+from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE
 from turbopump.store.read_only_disk import ReadOnlyDisk
 
 ATTEMPTS_MAX: Final = 3

@@ -1,0 +1,1 @@
+"""The key index: from a message key to the messages that have it."""

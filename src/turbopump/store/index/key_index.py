@@ -1,0 +1,422 @@
+"""The row of index files of a store: every key of every message, and which messages have a key.
+
+Each message is indexed under ``topic#uniqueId`` and ``topic#key`` for each of its keys, except
+rolled-back ones. Derived data: files that are gone or damaged are filled again from the log.
+Source: apache/rocketmq ``IndexService``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from heapq import nlargest
+from pathlib import Path
+from typing import Final
+
+from turbopump.clock import Clock
+from turbopump.message.properties import KEYS, NAME_END, UNIQ_KEY, value_after
+from turbopump.message.sysflag import TRANSACTION_MASK
+from turbopump.store.disk import Disk, Segment
+from turbopump.store.disk_space import NO_ROOM
+from turbopump.store.index.index_file import IndexFile, index_file_size, index_hash, key_hash
+from turbopump.store.log.cold_reads import Question, read_piece
+from turbopump.store.log.commit_log import CommitLog
+from turbopump.store.log.entry_mark import EntryMark
+from turbopump.store.queues.consume_queue import ConsumeQueue
+
+WAITING_MAX: Final = 64
+"""Keys that wait to be written to the files: they are in the log, and a crash brings them back from
+there."""
+
+
+UNWRITTEN_MAX: Final = 100_000
+"""Entries that may wait for room on the disk; beyond, the index is given up until the next
+start."""
+
+
+class KeyIndex:
+    """The index files in ``directory``; ``slots`` and ``entries`` as Apache's ``maxHashSlotNum``
+    and ``maxIndexNum``."""
+
+    def __init__(self, disk: Disk, clock: Clock, directory: Path, slots: int, entries: int) -> None:
+        self._disk = disk
+        self._clock = clock
+        self._directory = directory
+        self._slots = slots
+        self._entries = entries
+        self._size = index_file_size(slots, entries)
+        self.on_new_file: Callable[[], None] = lambda: None
+        self.on_failure: Callable[[OSError], None] = lambda _error: None
+        self.on_no_room: Callable[[OSError], None] = lambda _error: None
+        """Called when a file finds no room: whoever can should see to it that nothing more is added
+        until there is."""
+        self.on_damage: Callable[[str], None] = lambda _text: None
+        """Called with a line for each file that is found damaged."""
+        self.failed = False
+        """Whether a file could not be made: nothing is indexed from then on, and the next start
+        fills the index again."""
+        self.files: list[IndexFile] = []
+        self._waiting: list[tuple[int, int, int]] = []
+        self._unwritten: list[tuple[int, int, int]] = []
+
+    def load(self) -> None:
+        """Open the files that are there. One of another size cannot be read with these settings: it
+        is removed, and filled again."""
+        for name in self._disk.list_directory(self._directory):
+            path = self._directory / name
+            if not (len(name) == 17 and name.isdigit()):
+                continue
+            if self._disk.file_size(path) != self._size:
+                self._disk.remove(path)
+                continue
+            self.files.append(IndexFile(self._disk.open_segment(path), self._slots, self._entries))
+
+    def check_headers(self) -> None:
+        """Set files apart whose headers cannot be right: a few bytes of each are read. They are
+        filled again by ``index_scrub.py``."""
+        for file in self.files:
+            fault = None if file.damaged else _header_fault(file)
+            if fault is not None:
+                self.set_apart(file, fault)
+
+    def set_apart(self, file: IndexFile, fault: str) -> None:
+        """Ask a file no more; it keeps its place until another takes it (``replace``)."""
+        file.set_apart()
+        self.on_damage(
+            f"index file {file.segment.path} is damaged ({fault}): its messages are not found by "
+            "key until the scrub has filled it again "
+            "from the log (scrubBytesPerSecond); a start without the file does that too"
+        )
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether a damaged file has still to be filled again."""
+        return any(file.damaged for file in self.files)
+
+    def begin_file(self) -> None:
+        """Let what is added from now on go into a new file. Raises OSError."""
+        self.settle()
+        self._new_file()
+
+    def make_spare(self) -> Segment:
+        """A blank file beside the directory (Apache's broker knows no other names within). Blocks;
+        raises OSError."""
+        path = self._directory.with_name(self._directory.name + ".new")
+        self._disk.remove(path)
+        return self._disk.create_segment(path, self._size)
+
+    def open_spare(self, segment: Segment) -> IndexFile:
+        return IndexFile(segment, self._slots, self._entries)
+
+    def replace(self, damaged: IndexFile, fresh: IndexFile) -> None:
+        """Ask ``fresh``, which has taken the name of ``damaged``, in its place."""
+        self.files[self.files.index(damaged)] = fresh
+        damaged.segment.close()
+
+    @property
+    def lacking(self) -> bool:
+        """Whether entries wait for a file that has found no room; each ``settle`` tries again."""
+        return bool(self._unwritten)
+
+    def give_up(self) -> bool:
+        """Forget the entries that wait for room; whether there were any."""
+        lacking, self._unwritten = self.lacking, []
+        return lacking
+
+    @property
+    def end_offset(self) -> int:
+        """The commit-log offset of the newest message that is indexed; −1 if there is none."""
+        self.settle()
+        return self._there
+
+    @property
+    def _there(self) -> int:
+        last = next((file for file in reversed(self.files) if not file.damaged), None)
+        return last.end_offset if last is not None and last.count > 1 else -1
+
+    def add(
+        self,
+        topic: str,
+        unique: str | None,
+        keys: str | None,
+        sys_flag: int,
+        offset: int,
+        stored_ms: int,
+    ) -> None:
+        """Index one message by its unique id and its keys (separated by spaces), soon. Never fails:
+        see ``failed``."""
+        if sys_flag & TRANSACTION_MASK == TRANSACTION_MASK or self.failed:  # rolled back
+            return
+        waiting = self._waiting
+        if unique:
+            waiting.append((key_hash(topic, unique), offset, stored_ms))
+        if keys:
+            waiting.extend(
+                [(key_hash(topic, key), offset, stored_ms) for key in keys.split(" ") if key]
+            )
+        if len(waiting) >= WAITING_MAX:
+            self.settle()
+
+    def add_many(self, entries: list[tuple[int, int, int]], sys_flag: int) -> None:
+        """Index messages of one kind by (``key_hash``, offset, store time) of each of their keys,
+        soon."""
+        if sys_flag & TRANSACTION_MASK == TRANSACTION_MASK or self.failed:
+            return
+        self._waiting.extend(entries)
+        if len(self._waiting) >= WAITING_MAX:
+            self.settle()
+
+    def settle(self) -> None:
+        """Write to the files what was added and waits: together it costs half. Whoever reads or
+        syncs the files settles first."""
+        waiting, self._waiting = self._waiting, []
+        there, entries = self._there, self._unwritten
+        # they come in the order of the log, some of them perhaps again
+        if waiting and waiting[0][1] <= there:
+            waiting = [entry for entry in waiting if entry[1] > there]
+        entries.extend(waiting)
+        try:
+            while entries:
+                file = self.files[-1] if self.files else None
+                if file is None or file.full:
+                    file = self._new_file()
+                del entries[: file.put(entries)]
+        except OSError as error:
+            # derived data: no reason to refuse the messages, which are in the log
+            if error.errno in NO_ROOM and len(entries) <= UNWRITTEN_MAX:
+                self.on_no_room(error)
+                return
+            self._unwritten = []
+            self.failed = True
+            self.on_failure(error)
+
+    @property
+    def end_timestamp(self) -> int:
+        """The store time (ms) of the newest message that is indexed; 0 if there is none."""
+        return self.files[-1].end_timestamp if self.end_offset >= 0 else 0
+
+    @property
+    def full_timestamp(self) -> int:
+        """The store time (ms) of the newest message of the files that nothing is added to any more;
+        0 if there is none."""
+        return next(
+            (file.end_timestamp for file in reversed(self.files[:-1]) if not file.damaged), 0
+        )
+
+    def walk(self, topic: str, key: str, begin_ms: int, end_ms: int) -> KeyWalk:
+        """The way through every entry of this key or unique id."""
+        self.settle()
+        return KeyWalk(self.files, index_hash(f"{topic}#{key}"), begin_ms, end_ms)
+
+    def rewind(self, before: int) -> int:
+        """Forget what was indexed of messages at or after ``before``; the offset from which the
+        dispatcher must bring them back.
+
+        That is ``before``, or less if the newest file is not as it was written: then that part is
+        indexed again.
+        """
+        self.settle()
+        while self.files:
+            last = self.files[-1]
+            if last.count > 1 and last.begin_offset < before:
+                trusted = last.rewind(before)
+                if trusted == before:
+                    break
+                before = trusted
+                continue
+            empty = last.count <= 1
+            self._drop(self.files.pop())
+            if empty:  # or its header is lost
+                before = min(before, max(self.end_offset, 0))
+        return before
+
+    def warm(self) -> None:
+        """Begin to bring into memory what the next entries touch anywhere: page faults there would
+        hold up sends for seconds in all."""
+        if self.files:
+            self._disk.start_read([self.files[-1].slots_piece()], lambda _found: None)
+
+    @property
+    def names(self) -> list[str]:
+        """The files there are, oldest first."""
+        return [file.name for file in self.files]
+
+    def take_before(self, start: int) -> list[IndexFile]:
+        """Take out the files whose messages all lie before ``start``, never the newest; the caller
+        removes and closes them."""
+        count = 0
+        while count + 1 < len(self.files) and self.files[count].end_offset < start:
+            count += 1
+        taken, self.files[:count] = self.files[:count], []
+        return taken
+
+    def dirty_segments(self) -> list[Segment]:
+        self.settle()
+        segments = []
+        for file in self.files:
+            if file.dirty:
+                file.dirty = False
+                segments.append(file.segment)
+        return segments
+
+    def close(self) -> None:
+        self.settle()
+        for file in self.files:
+            file.segment.close()
+        self.files.clear()
+
+    def remove_all(self) -> None:
+        self._waiting.clear()
+        self._unwritten.clear()
+        while self.files:
+            self._drop(self.files.pop())
+
+    def _new_file(self) -> IndexFile:
+        self._disk.make_directory(self._directory)
+        name = _file_name(self._clock.now_ms())
+        # The next start reads them in order of their names: where the clock, or local time, went
+        # back, that is kept.
+        if self.files and name <= self.files[-1].name:
+            name = _name_behind(self.files[-1].name)
+        while self._disk.file_size(self._directory / name) is not None:
+            name = _name_behind(name)
+        path = self._directory / name
+        fresh = IndexFile(self._disk.create_segment(path, self._size), self._slots, self._entries)
+        before = [file for file in self.files if not file.damaged]
+        if before:
+            fresh.inherit(before[-1].end_offset, before[-1].end_timestamp)
+        self.files.append(fresh)
+        self.on_new_file()
+        return fresh
+
+    def _drop(self, file: IndexFile) -> None:
+        file.segment.close()
+        self._disk.remove(file.segment.path)
+
+
+def keys_of(mark: EntryMark) -> list[tuple[int, int, int]]:
+    """What ``KeyIndex.add`` makes of an entry: (key hash, commit-log offset, store time) for each
+    of its keys."""
+    if mark.sys_flag & TRANSACTION_MASK == TRANSACTION_MASK:  # rolled back
+        return []
+    unique, keys = (
+        value_after(mark.properties, UNIQ_KEY + NAME_END),
+        value_after(mark.properties, KEYS + NAME_END),
+    )
+    texts = [*([unique] if unique else []), *(key for key in (keys or "").split(" ") if key)]
+    return [(key_hash(mark.topic, text), mark.offset, mark.store_timestamp) for text in texts]
+
+
+def _header_fault(file: IndexFile) -> str | None:
+    try:
+        return file.header_fault()
+    except OSError as error:
+        return f"it cannot be read: {error.strerror or error}"
+
+
+def _name_behind(name: str) -> str:
+    return f"{int(name) + 1:017}"
+
+
+def _file_name(now_ms: int) -> str:
+    """RocketMQ names an index by local time, to the millisecond."""
+    moment = datetime.fromtimestamp(now_ms / 1000)
+    return f"{moment:%Y%m%d%H%M%S}{now_ms % 1000:03d}"
+
+
+# --- The way through the index files for one key, newest entry first.
+#
+# It is walked in steps, for a chain may be long and not in memory: see ``question.py``. Files may
+# come and go meanwhile.
+
+PAUSE_EVERY: Final = 100
+"""Entries that are walked in one go, some 0.3 ms."""
+
+
+class KeyWalk:
+    """Finds entries of ``key_hash`` in ``files`` (oldest first, the list that the index keeps).
+    ``errors`` says what could not be read."""
+
+    def __init__(self, files: list[IndexFile], key_hash: int, begin_ms: int, end_ms: int) -> None:
+        self._files = files
+        self._key_hash = key_hash
+        self._begin_ms = begin_ms
+        self._end_ms = end_ms
+        self._left = files.copy()
+        self._file: IndexFile | None = None
+        self._number = 0
+        self._walked = 0
+        self.errors: list[OSError] = []
+
+    def next(self) -> Question[int | None]:
+        """The commit-log offset of the next message that may be meant, newest first; None: that was
+        all.
+
+        Hashes collide and times are rough: look at the message itself.
+        """
+        while True:
+            if self._number == 0:
+                if not self._left:
+                    return None
+                self._file = self._left.pop()
+                if self._file in self._files:
+                    yield from self._begin(self._file)
+                continue
+            offset = yield from self._step()
+            if offset is not None:
+                return offset
+
+    def _begin(self, file: IndexFile) -> Question[None]:
+        slot = yield from read_piece(file.slot_piece(self._key_hash))
+        if not isinstance(slot, OSError):
+            self._number = file.newest(slot)
+        elif file in self._files:  # else it was removed while the read waited for its turn
+            self.errors.append(slot)
+
+    def _step(self) -> Question[int | None]:
+        file, number, self._number = self._file, self._number, 0
+        self._walked += 1
+        if self._walked % PAUSE_EVERY == 0:
+            yield None
+        if file is None or file not in self._files:  # removed while others had their turn
+            return None
+        entry = yield from read_piece(file.entry_piece(number))
+        if isinstance(entry, OSError):
+            if file in self._files:
+                self.errors.append(entry)
+            return None
+        offset, self._number = file.judge(
+            number, entry, self._key_hash, self._begin_ms, self._end_ms
+        )
+        return offset
+
+
+# --- Whether the index reaches up to where recovery begins to read the log: a start that was killed,
+# or files copied from a running store, may have left it behind the queues.
+
+_LOOKED_AT: Final = 16
+"""Messages, each the newest of its queue: most have a key, and one that has tells."""
+
+
+def begin_for_index(
+    log: CommitLog, queues: Iterable[ConsumeQueue], index: KeyIndex, begin: int
+) -> int:
+    """``begin``, or, if the index lacks keys of messages before it, the place from which on it must
+    be filled again; it is cut there. Cost: a few entries are read."""
+    ends = (
+        unit[0]
+        for queue in queues
+        if (unit := queue.last_unit) is not None and log.start <= unit[0] < begin
+    )
+    for offset in nlargest(_LOOKED_AT, ends):
+        mark = log.entry_at(offset)
+        if mark is not None and keys_of(mark):
+            if offset <= index.end_offset:
+                return begin
+            there = index.end_offset
+            if there <= log.start:
+                return max(index.rewind(log.start), log.start)
+            if log.entry_at(there) is None:
+                there = log.segment_end(there) - log.segment_size
+            return max(min(index.rewind(there), begin), log.start)
+    return begin

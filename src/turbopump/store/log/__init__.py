@@ -1,0 +1,1 @@
+"""The commit log: entries, how they are appended, flushed, read and dispatched."""

@@ -1,0 +1,148 @@
+"""From the log to what is derived from it: one walk for live writes and recovery alike.
+
+Each entry becomes a unit of its queue (unless it is a prepared or rolled back transaction message)
+and is indexed by its keys. A queue's visible end follows: at once, or, if only flushed messages may
+be seen, when the flush has passed the entry.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from turbopump.message.delay_levels import SCHEDULE_TOPIC, DelayLevels
+from turbopump.message.java_hash import tags_code
+from turbopump.message.properties import KEYS, NAME_END, TAGS, UNIQ_KEY, value_after
+from turbopump.message.sysflag import TRANSACTION_MASK, SysFlag
+from turbopump.store.index.key_index import KeyIndex
+from turbopump.store.log.commit_log import NewMessage
+from turbopump.store.log.entry_mark import EntryMark, inner_count
+from turbopump.store.queues.consume_queue import ConsumeQueue
+from turbopump.store.watermark import Watermark
+
+_TAGS: Final = TAGS + NAME_END
+_KEYS: Final = KEYS + NAME_END
+_UNIQ_KEY: Final = UNIQ_KEY + NAME_END
+_PREPARED: Final = int(SysFlag.TRANSACTION_PREPARED)
+
+
+class Dispatcher:
+    """``dispatched`` is the physical offset up to which every entry has been handed on.
+
+    ``index`` None: messages are not indexed by key. ``flushed`` not None: queue ends become visible
+    only as it passes their entries.
+    """
+
+    def __init__(
+        self,
+        index: KeyIndex | None = None,
+        flushed: Watermark | None = None,
+        delay_levels: DelayLevels | None = None,
+    ) -> None:
+        self._index = index
+        self._delay_levels = delay_levels or DelayLevels()
+        self._flushed = flushed
+        self._unseen: deque[tuple[int, ConsumeQueue, int]] = deque()
+        self.dispatched = 0
+        self.last_store_timestamp = 0
+
+    def dispatch(
+        self,
+        queue: ConsumeQueue,
+        index: int,
+        offset: int,
+        size: int,
+        tags: int,
+        sys_flag: int,
+        store_timestamp: int,
+        unique: str | None,
+        keys: str | None,
+        count: int = 1,
+    ) -> bool:
+        """Hand on one entry, which holds ``count`` messages; False if its queue lacks the units
+        before ``index``. Raises OSError if a new file cannot be made."""
+        end = offset + size
+        if not sys_flag & SysFlag.TRANSACTION_PREPARED:  # prepared, or both bits: rolled back
+            if not queue.append(index, offset, size, tags, store_timestamp, count):
+                return False
+            if self._flushed is None:
+                queue.end.advance(index + count)
+            else:
+                self._unseen.append((end, queue, index + count))
+        if self._index is not None:
+            self._index.add(queue.topic, unique, keys, sys_flag, offset, store_timestamp)
+        self.dispatched = end
+        self.last_store_timestamp = store_timestamp
+        return True
+
+    def dispatch_batch(
+        self,
+        queue: ConsumeQueue,
+        index: int,
+        units: bytes,
+        keys: list[tuple[int, int, int]],
+        end: int,
+        sys_flag: int,
+        store_timestamp: int,
+    ) -> None:
+        """Hand on entries just written side by side, up to ``end``: their packed ``units``, which
+        follow the queue's last, and what the key index gets. Room for the units was made."""
+        if not sys_flag & _PREPARED:
+            appended = queue.append_many(index, units, store_timestamp)
+            assert appended
+            if self._flushed is None:
+                queue.end.advance(queue.max_index)
+            else:
+                self._unseen.append((end, queue, queue.max_index))
+        if self._index is not None:
+            self._index.add_many(keys, sys_flag)
+        self.dispatched = end
+        self.last_store_timestamp = store_timestamp
+
+    def dispatch_mark(self, mark: EntryMark, queue: ConsumeQueue | None) -> None:
+        """Hand on an entry found by walking the log, whose place in its queue is known to fit;
+        None: it has none any more. What readers see does not change."""
+        text = mark.properties
+        if queue is not None and not mark.sys_flag & _PREPARED:
+            tags, count = self.unit_tags(mark), inner_count(mark) if queue.is_batch else 1
+            queue.append(
+                mark.queue_offset, mark.offset, mark.size, tags, mark.store_timestamp, count
+            )
+        if self._index is not None:
+            unique, keys = value_after(text, _UNIQ_KEY), value_after(text, _KEYS)
+            self._index.add(
+                mark.topic,
+                unique,
+                keys,
+                mark.sys_flag & TRANSACTION_MASK,
+                mark.offset,
+                mark.store_timestamp,
+            )
+        self.dispatched = mark.offset + mark.size
+        self.last_store_timestamp = mark.store_timestamp
+
+    def unit_tags(self, mark: EntryMark) -> int:
+        """The tagsCode in the unit of an entry."""
+        due = (
+            self._delay_levels.due_ms(mark.properties, mark.store_timestamp)
+            if mark.topic == SCHEDULE_TOPIC
+            else None
+        )
+        if due is not None:
+            return due
+        tags = value_after(mark.properties, _TAGS)
+        return tags_code(tags) if tags else 0
+
+    def delayed_tags(self, message: NewMessage, now_ms: int) -> int:
+        """The tagsCode of a message that goes into the schedule topic: when it is due."""
+        due = self._delay_levels.due_ms(message.properties.decode(errors="replace"), now_ms)
+        return message.tags_code if due is None else due
+
+    def show_flushed(self) -> None:
+        """Make visible what the flush has passed."""
+        if self._flushed is None:
+            return
+        flushed, unseen = self._flushed.value, self._unseen
+        while unseen and unseen[0][0] <= flushed:
+            _, queue, end = unseen.popleft()
+            queue.end.advance(end)

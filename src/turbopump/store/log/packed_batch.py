@@ -1,0 +1,176 @@
+"""A batch on its way into the log: read once where it lies in the request, then written as entries
+side by side.
+
+::
+
+    span, 48 bytes, one a message:   8 flag   8 body at   8 body size   8 properties at   8 properties size   8 tagsCode
+
+in the machine's byte order: spans never leave this process. Bodies are copied once, from the
+request into the map of the log. The two functions have compiled twins, which make no Python object
+a message but what the key index gets.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+import msgspec
+
+from turbopump.compiled import has_twin
+from turbopump.errors import ProtocolError
+from turbopump.message.batch import walk_batch
+from turbopump.message.codec import CRC_NAME, encode_entry, without_crc
+from turbopump.message.java_hash import tags_code
+from turbopump.message.properties import send_properties
+from turbopump.store.index.index_file import key_hash
+from turbopump.store.queues.consume_queue import pack_unit
+
+SPAN: Final = struct.Struct("=6q")
+
+
+class PackedBatch(msgspec.Struct, frozen=True, gc=False):
+    """A batch that can be stored. ``size`` and ``properties_size_max`` (bytes: of all bodies and
+    property texts, and of the longest text) count ``added``, but no CRC."""
+
+    data: bytes
+    """The request's body; behind it the property texts that had to be written anew."""
+    spans: bytes
+    keys: list[int]
+    """What the messages are indexed by, in their order: the number of the message · 2³² + the key's
+    hash."""
+    size: int
+    properties_size_max: int
+    special: list[str]
+    """The property texts that may ask for more than to be stored."""
+    added: bytes
+    """Property text that is stored behind each message's own."""
+
+    @property
+    def count(self) -> int:
+        """Messages."""
+        return len(self.spans) // SPAN.size
+
+
+def pack_batch(data: bytes, topic: str, added: bytes) -> PackedBatch:
+    """The batch of a request's body. Raises ProtocolError as ``read_batch`` does."""
+    return PackedBatch(*read_batch(data, topic, added), added)
+
+
+@has_twin
+def read_batch(
+    data: bytes, topic: str, added: bytes
+) -> tuple[bytes, bytes, list[int], int, int, list[str]]:
+    """The fields of a ``PackedBatch``. About 2.5 µs a message, compiled 0.14.
+
+    Raises ProtocolError if the lengths in a batch do not add up, or property text is no UTF-8.
+    """
+    spans: list[bytes] = []
+    keys: list[int] = []
+    special: list[str] = []
+    anew: list[bytes] = []
+    end = len(data)
+    size = longest = 0
+    for flag, body_at, body_size, properties_at, properties_size in walk_batch(data):
+        properties = data[properties_at : properties_at + properties_size]
+        try:
+            text = properties.decode()
+        except UnicodeDecodeError:
+            raise ProtocolError(
+                "the properties of a message of the batch are no UTF-8 text"
+            ) from None
+        asks_more, unique, tags, several, _ = send_properties(text, added)
+        if asks_more:
+            special.append(text)
+        if CRC_NAME in properties:  # of an entry that it was
+            properties = without_crc(properties)
+            anew.append(properties)
+            properties_at, properties_size = end, len(properties)
+            end += properties_size
+        number = len(spans) << 32
+        if unique:
+            keys.append(number | key_hash(topic, unique))
+        if several:
+            keys.extend([number | key_hash(topic, key) for key in several.split(" ") if key])
+        spans.append(
+            SPAN.pack(
+                flag,
+                body_at,
+                body_size,
+                properties_at,
+                properties_size,
+                tags_code(tags) if tags else 0,
+            )
+        )
+        stored_size = properties_size + (properties_size > 0 and properties[-1] != 2) + len(added)
+        longest = max(longest, stored_size)
+        size += body_size + stored_size
+    return data + b"".join(anew), b"".join(spans), keys, size, longest, special
+
+
+@has_twin
+def write_batch(
+    buffer: Any,
+    at: int,
+    data: bytes,
+    spans: bytes,
+    added: bytes,
+    keys: list[int],
+    queue_id: int,
+    queue_offset: int,
+    physical_offset: int,
+    sys_flag: int,
+    born_timestamp: int,
+    born_host: bytes,
+    store_timestamp: int,
+    store_host: bytes,
+    topic: bytes,
+    with_crc: bool,
+) -> tuple[bytes, list[tuple[int, int, int]]]:
+    """Put the entries of a batch, as ``encode_entry`` makes each, from byte ``at`` of a map on: all
+    or, with an error, none.
+
+    The first is at ``queue_offset`` and ``physical_offset``; the answer is their units of the
+    queue, back to back, and what the key index gets: (hash, offset, store time). About 2.3 µs a
+    message of 1 KiB, compiled 0.6.
+
+    Raises ValueError if they do not fit there, and what ``encode_entry`` does.
+    """
+    entries: list[bytes] = []
+    units: list[bytes] = []
+    offsets: list[int] = []
+    offset = physical_offset
+    for flag, body_at, body_size, properties_at, properties_size, tags in SPAN.iter_unpack(spans):
+        properties = data[properties_at : properties_at + properties_size]
+        if properties and properties[-1] != 2:
+            properties += b"\x02"
+        entry = encode_entry(
+            queue_id,
+            flag,
+            queue_offset,
+            offset,
+            sys_flag,
+            born_timestamp,
+            born_host,
+            store_timestamp,
+            store_host,
+            0,
+            0,
+            data[body_at : body_at + body_size],
+            topic,
+            properties + added,
+            with_crc,
+        )
+        entries.append(entry)
+        offsets.append(offset)
+        units.append(pack_unit(offset, len(entry), tags))
+        queue_offset += 1
+        offset += len(entry)
+    found = [(key & 0xFFFFFFFF, offsets[key >> 32], store_timestamp) for key in keys]
+    end = at + offset - physical_offset
+    if at < 0 or end > len(buffer):
+        raise ValueError(
+            f"entries of {offset - physical_offset} bytes do not fit at byte {at} of {len(buffer)}"
+        )
+    buffer[at:end] = b"".join(entries)
+    return b"".join(units), found

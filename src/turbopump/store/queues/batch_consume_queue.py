@@ -1,0 +1,539 @@
+"""One queue of a topic with ``queue.type=BatchCQ``: a unit stands for an entry of the log, which
+may hold several messages.
+
+::
+
+    unit, 46 bytes:   8 commit-log offset   4 entry size   8 tagsCode   8 store time (ms)   8 base: index of the entry's first message
+                      2 count of its messages   4 compacted offset (−1)   4 reserved (0)            300,000 units a file by default
+    gap (ours):       size 7FFFFFFF, store time 0
+    end of the queue: a unit of size 0
+
+An ``index`` counts messages and is what clients call the queue offset; a ``number`` counts units,
+and says where in the files one lies. Units follow each other without holes: the base of one is base
++ count of the one before. A queue whose first messages are gone begins with number 0 all the same,
+where it is written anew. Source: apache/rocketmq ``BatchConsumeQueue``. Derived data, as all queues
+are.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar, Final, NamedTuple
+
+from turbopump.store.disk import Disk, Piece
+from turbopump.store.mapped_file import MappedFile
+from turbopump.store.queues.consume_queue import (
+    NO_MESSAGE_SIZE,
+    ConsumeQueue,
+    first_unit_at,
+    pack_unit,
+    possible_offset,
+)
+
+# --- The unit of a batch queue, and what a row of units says as a whole, where some of them may be
+# damaged.
+#
+# The ruler is in ``batch_consume_queue.py``. A sound unit begins with the message with which the one
+# before it ends, and its entry lies behind that one's. The rule: one or a few damaged units never
+# decide anything; where the units at the place in question do not agree, all are asked. It must not
+# know of files.
+
+BATCH_UNIT_SIZE: Final = 46
+COUNT_MAX: Final = 0x7FFF
+"""Messages of one entry: the count is a signed short."""
+
+_UNIT: Final = struct.Struct(">qiqqqhii")
+_NOT_COMPACTED: Final = -1
+_LOOK: Final = 204
+"""Units behind the end of a file that are looked at: two sectors of 4 KiB may be damaged, and there
+are units behind them all the same."""
+
+
+class BatchUnit(NamedTuple):
+    """A unit: where its entry lies in the log, what filters and times need of it, and which
+    messages it holds."""
+
+    offset: int
+    size: int
+    tags_code: int
+    stored_ms: int
+    base: int
+    messages: int
+
+    @property
+    def end(self) -> int:
+        """The index behind its last message."""
+        return self.base + self.messages
+
+    @property
+    def can_be(self) -> bool:
+        """Whether it may be a unit, as far as it shows by itself."""
+        return (
+            possible_offset(self.offset, self.size) is not None
+            and self.base >= 0
+            and self.messages > 0
+        )
+
+
+UnitAt = Callable[[int], BatchUnit | None]
+"""The unit of a number; None where there is none."""
+
+
+def pack_batch_unit(unit: BatchUnit) -> bytes:
+    """Its 46 bytes."""
+    return _UNIT.pack(*unit, _NOT_COMPACTED, 0)
+
+
+def pack_batch_unit_into(buffer: Any, at: int, unit: BatchUnit) -> None:
+    """Write it into a map."""
+    _UNIT.pack_into(buffer, at, *unit, _NOT_COMPACTED, 0)
+
+
+def batch_units(raw: bytes) -> list[BatchUnit]:
+    """The whole units in ``raw``."""
+    return [
+        BatchUnit(*fields[:6])
+        for fields in _UNIT.iter_unpack(raw[: len(raw) - len(raw) % BATCH_UNIT_SIZE])
+    ]
+
+
+def units_written(buffer: Any, room: int) -> int:
+    """How many of the units from the start of a file on are written; it has ``room`` for so many.
+    By binary search: behind the end all is zero, and damaged units do not look like the end as long
+    as they are no more than ``_LOOK`` side by side."""
+    low, high = 0, room
+    while low < high:
+        middle = (low + high) // 2
+        if BatchUnit(*_UNIT.unpack_from(buffer, middle * BATCH_UNIT_SIZE)[:6]).can_be:
+            low = middle + 1
+        else:
+            high = middle
+    while data := bytes(
+        buffer[low * BATCH_UNIT_SIZE : min(low + _LOOK, room) * BATCH_UNIT_SIZE]
+    ).rstrip(b"\0"):
+        low += -(-len(data) // BATCH_UNIT_SIZE)
+    return low
+
+
+def border_at(
+    offset: int,
+    low: int,
+    high: int,
+    unit_at: UnitAt,
+    all_units: Callable[[], Iterable[BatchUnit]],
+    *,
+    lowest: bool,
+) -> tuple[int, bool]:
+    """The number of the first unit, of those from ``low`` to ``high``, whose entry lies at or after
+    this offset of the log; and whether the units on its two sides agree. If not, it is the number
+    that contradicts the fewest of ``all_units`` (the ``lowest``, or the highest)."""
+
+    def offset_of(number: int) -> int | None:
+        unit = unit_at(number)
+        return possible_offset(unit.offset, unit.size) if unit is not None else None
+
+    number = first_unit_at(offset, low, high, offset_of)
+    if _agree(offset, number, low, high, unit_at):
+        return number, True
+    best, against, least = low, 0, 0
+    for at, unit in enumerate(all_units(), low + 1):
+        if possible_offset(unit.offset, unit.size) is not None:
+            against += 1 if unit.offset >= offset else -1
+        if against < least or (against == least and not lowest):
+            best, least = at, against
+    return best, False
+
+
+def _agree(offset: int, number: int, low: int, high: int, unit_at: UnitAt) -> bool:
+    """Whether the unit before a number lies before the offset, that of the number behind it, and
+    they and the next follow one another."""
+    before = unit_at(number - 1) if number > low else None
+    unit = unit_at(number) if number < high else None
+    behind = unit_at(number + 1) if number + 1 < high else None
+    if before is not None and not (before.can_be and before.offset < offset):
+        return False
+    if unit is None:
+        return True
+    if not unit.can_be or unit.offset < offset or (before is not None and before.end != unit.base):
+        return False
+    return behind is None or (unit.end == behind.base and unit.offset <= behind.offset)
+
+
+def base_of(number: int, low: int, high: int, unit_at: UnitAt, end: int) -> int | None:
+    """The first message of the unit of a number, as far as it and its neighbours tell; ``end`` is
+    the one behind the last unit. None if nothing can be said."""
+    before = unit_at(number - 1) if number > low else None
+    unit = unit_at(number)
+    if number >= high or unit is None:
+        return end
+    behind = unit_at(number + 1)
+    following = behind.base if behind is not None else end
+    if unit.can_be and (unit.end == following or (before is not None and before.end == unit.base)):
+        return unit.base
+    return before.end if before is not None and before.can_be else None
+
+
+__all__ = [
+    "BATCH_UNIT_SIZE",
+    "COUNT_MAX",
+    "BatchConsumeQueue",
+    "BatchUnit",
+    "batch_units",
+    "pack_batch_unit",
+]
+
+_SIMPLE: Final = struct.Struct(">qiq")
+_UNITS_AT_ONCE: Final = 10_000
+
+
+class BatchConsumeQueue(ConsumeQueue):
+    """The queue in ``directory``. What takes an ``index`` answers for the entry that holds that
+    message."""
+
+    is_batch: ClassVar[bool] = True
+    unit_size: ClassVar[int] = BATCH_UNIT_SIZE
+    message_size_min: ClassVar[int] = 22
+
+    __slots__ = ("first_number", "next_number", "suspect", "tail_damaged")
+
+    def __init__(
+        self, disk: Disk, directory: Path, topic: str, queue_id: int, file_size: int
+    ) -> None:
+        super().__init__(disk, directory, topic, queue_id, file_size)
+        self.first_number = 0
+        """Number of the first unit whose entry is still there."""
+        self.next_number = 0
+        """Number of the next unit."""
+        self.suspect = False
+        """Whether units round the first are damaged, so that ``min_index`` and ``first_number`` may
+        be too low until they are repaired."""
+        self.tail_damaged = False
+        """Whether damaged units were found where the files end, or the queue was cut: it may have
+        had more than it says."""
+
+    def load(self) -> None:
+        """Map the files and find the last unit. Where the first one is damaged, ``min_index`` is 0,
+        and the queue ``suspect``; damaged ones at the end are not counted, and ``tail_damaged``
+        tells of them."""
+        self._files.load()
+        self.first_number = self.next_number = self.floor
+        for file in reversed(self._files.files):
+            count = units_written(file.buffer, (file.end - file.start) // BATCH_UNIT_SIZE)
+            if count:
+                self.next_number = file.start // BATCH_UNIT_SIZE + count
+                break
+        written = self.next_number
+        while (last := self.unit_at(self.next_number - 1)) is not None and not last.can_be:
+            self.next_number -= 1
+        self.tail_damaged = self.next_number != written
+        self._file = self._files.at(self.next_number * BATCH_UNIT_SIZE)
+        first, second = self.unit_at(self.first_number), self.unit_at(self.first_number + 1)
+        believable = (
+            first is not None and first.can_be and (second is None or second.base == first.end)
+        )
+        self.suspect = written > self.first_number and not believable
+        self.min_index = first.base if first is not None and believable else 0
+        self.max_index = last.end if last is not None else 0
+
+    @property
+    def floor(self) -> int:
+        """Number of the first unit in the files: its entry may be gone."""
+        return self._files.start // BATCH_UNIT_SIZE
+
+    # --- units by number
+    # ----------------------------------------------------------------------------------------------
+
+    def unit_at(self, number: int) -> BatchUnit | None:
+        """The unit with this number, if it is there."""
+        piece = self.numbered_piece(number, 1)
+        return (
+            batch_units(piece.segment.read(piece.at, piece.size))[0] if piece is not None else None
+        )
+
+    def gone_unit(self, number: int) -> BatchUnit | None:
+        """A unit before ``first_number`` that the files still have."""
+        file = (
+            self._files.at(number * BATCH_UNIT_SIZE)
+            if self.floor <= number < self.first_number
+            else None
+        )
+        if file is None:
+            return None
+        return batch_units(
+            file.segment.read(number * BATCH_UNIT_SIZE - file.start, BATCH_UNIT_SIZE)
+        )[0]
+
+    def numbered_piece(self, number: int, count: int) -> Piece | None:
+        """Where up to ``count`` units lie from this number on, as many as one file holds; None
+        where there are none."""
+        count = min(count, self.next_number - number)
+        file = (
+            self._files.at(number * BATCH_UNIT_SIZE)
+            if count > 0 and number >= self.first_number
+            else None
+        )
+        if file is None:
+            return None
+        at = number * BATCH_UNIT_SIZE - file.start
+        return Piece(file.segment, at, min(count * BATCH_UNIT_SIZE, file.segment.size - at))
+
+    def number_of(self, index: int) -> int:
+        """The number of the unit that holds the message ``index`` (binary search): the last whose
+        base is not behind it."""
+        low, high = self.first_number, self.next_number
+        while low < high:
+            middle = (low + high) // 2
+            unit = self.unit_at(middle)
+            if unit is not None and unit.base <= index:
+                low = middle + 1
+            else:
+                high = middle
+        return low - 1
+
+    def begin_with(self, number: int, index: int) -> None:
+        """The first unit whose entry is there is found to be this one, and its first message
+        ``index``."""
+        self.first_number, self.min_index = number, index
+
+    def rewrite_at(self, number: int, unit: BatchUnit) -> None:
+        """Put another unit in the place of one that is there."""
+        file = self._files.at(number * BATCH_UNIT_SIZE)
+        assert file is not None
+        pack_batch_unit_into(file.buffer, number * BATCH_UNIT_SIZE - file.start, unit)
+        file.dirty = True
+
+    # --- units by the messages in them
+    # ---------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        index: int,
+        physical_offset: int,
+        size: int,
+        tags_code: int,
+        stored_ms: int = 0,
+        count: int = 1,
+    ) -> bool:
+        """Put the unit of ``count`` messages from ``index`` on; False if messages before it are
+        missing. A unit that is already there is written again, the same; if another is there (the
+        topic was deleted and made again), it goes, with all behind it."""
+        if index != self.max_index:
+            return self._append_apart(index, physical_offset, size, tags_code, stored_ms, count)
+        self._write(BatchUnit(physical_offset, size, tags_code, stored_ms, index, count))
+        return True
+
+    def append_many(self, index: int, units: bytes, stored_ms: int = 0) -> bool:
+        """``append`` for entries of one message each; ``units`` as a plain queue has them."""
+        numbered = enumerate(_SIMPLE.iter_unpack(units), index)
+        return all(
+            self.append(at, offset, size, tags, stored_ms) for at, (offset, size, tags) in numbered
+        )
+
+    def fill_gap(self, index: int, physical_offset: int) -> None:
+        """Mark the messages from the end up to ``index`` as gaps: they were damaged at
+        ``physical_offset``."""
+        while self.max_index < index:
+            count = min(index - self.max_index, COUNT_MAX)
+            self._write(BatchUnit(physical_offset, NO_MESSAGE_SIZE, 0, 0, self.max_index, count))
+
+    def begin_empty_at(self, index: int) -> None:
+        """Let an empty queue go on at ``index`` (above 0), as one whose messages the log no longer
+        has: by a unit of size 1 that points before all of it. (RocketMQ takes offset + size of the
+        last unit for the newest message of the queue.)"""
+        self._write(BatchUnit(0, 1, 0, 0, index - 1, 1))
+        self.min_index, self.first_number = index, self.next_number
+
+    def new_file_for(self, count: int) -> int:
+        """Bytes of the file that ``make_room`` would make; 0 if it needs none."""
+        end = (self.next_number + count) * BATCH_UNIT_SIZE
+        return 0 if self._files and self._files.files[-1].end >= end else self._files.file_size
+
+    def make_room(self, count: int) -> None:
+        """Make the files that the next ``count`` units need, so that appending them cannot fail.
+        Raises OSError."""
+        end = (self.next_number + count) * BATCH_UNIT_SIZE
+        while not self._files or self._files.files[-1].end < end:
+            self._files.append_file(self._files.files[-1].end if self._files else 0)
+
+    def units(self, index: int, count: int) -> bytes:
+        """The units of up to ``count`` messages from ``index`` on, as a plain queue would have
+        them: one for each message, so that what only looks at sizes need not know. The size is that
+        of the entry in the unit of its first message, 0 in the others."""
+        parts: list[bytes] = []
+        end = min(index + count, self.max_index)
+        number = self.number_of(index) if self.min_index <= index < end else self.next_number
+        while (
+            index < end
+            and (unit := self.unit_at(number)) is not None
+            and unit.base <= index < unit.end
+        ):
+            if index == unit.base:
+                parts.append(pack_unit(*unit[:3]))
+                index += 1
+            more = min(unit.end, end) - index
+            parts.append(pack_unit(unit.offset, 0, unit.tags_code) * more)
+            index += more
+            number += 1
+        return b"".join(parts)
+
+    def piece(self, index: int, count: int) -> Piece | None:
+        """Where the unit of the message ``index`` lies, and those behind it; None where there is
+        none."""
+        return (
+            self.numbered_piece(self.number_of(index), count)
+            if self.min_index <= index < self.max_index
+            else None
+        )
+
+    def unit(self, index: int) -> tuple[int, int, int] | None:
+        """(commit-log offset, size, tagsCode) of the entry that holds a message."""
+        unit = self.unit_of(index)
+        return unit[:3] if unit is not None else None
+
+    def unit_of(self, index: int) -> BatchUnit | None:
+        """The unit of the message ``index``; None if there is none, or the units round it are
+        damaged."""
+        unit = (
+            self.unit_at(self.number_of(index))
+            if self.min_index <= index < self.max_index
+            else None
+        )
+        return unit if unit is not None and unit.base <= index < unit.end else None
+
+    def begin_of(self, index: int) -> int:
+        """The index of the first message in the entry that holds the message ``index``."""
+        unit = self.unit_of(index)
+        return unit.base if unit is not None else index
+
+    # --- where the log begins and ends
+    # ---------------------------------------------------------------------------------------
+
+    def cut_at(
+        self, physical_offset: int, is_there: Callable[[ConsumeQueue, int, int, int], bool]
+    ) -> None:
+        number, agreed = self._border_at(physical_offset, lowest=False)
+        while number > self.first_number:
+            unit = self.unit_at(number - 1)
+            if (
+                unit is not None
+                and unit.can_be
+                and unit.offset < physical_offset
+                and (
+                    unit.size == NO_MESSAGE_SIZE
+                    or is_there(self, unit.base, unit.offset, unit.size)
+                )
+            ):
+                break
+            number, agreed = number - 1, False
+        self.tail_damaged = self.tail_damaged or not agreed
+        self._cut_to(number)
+
+    @property
+    def ends_with_a_file(self) -> bool:
+        return self.next_number * BATCH_UNIT_SIZE % self._files.file_size == 0
+
+    def first_at(self, physical_offset: int) -> int:
+        """The index of the first message in an entry at or after this offset of the log."""
+        unit = self.unit_at(self._border_at(physical_offset)[0])
+        return unit.base if unit is not None else self.max_index
+
+    def raise_min(self, log_start: int) -> None:
+        """Let the queue begin at its first unit whose entry is at or after ``log_start``; not
+        behind it where units are damaged."""
+        first = self.unit_at(self.first_number)
+        if first is None or log_start <= 0:
+            return
+        second = self.unit_at(self.first_number + 1)
+        in_order = second is None or (first.end == second.base and first.offset <= second.offset)
+        if not self.suspect and first.can_be and in_order and first.offset >= log_start:
+            return
+        number, agreed = self._border_at(log_start)
+        index = base_of(number, self.first_number, self.next_number, self.unit_at, self.max_index)
+        self.suspect = self.suspect or not agreed
+        self.min_index = max(
+            self.min_index, self.min_index if index is None else min(index, self.max_index)
+        )
+        self.first_number = number
+
+    def files_before(self, log_start: int) -> list[MappedFile]:
+        """The files from the front on whose entries all lie before ``log_start``; never the last,
+        which knows where the queue goes on."""
+        self.raise_min(log_start)
+        kept = min(self.first_number, self.next_number - 1) * BATCH_UNIT_SIZE
+        return [file for file in self._files.files[:-1] if file.end <= kept]
+
+    @property
+    def last_unit(self) -> tuple[int, int, int] | None:
+        """(commit-log offset, size, tagsCode) of the last entry; None for an empty queue."""
+        unit = self.unit_at(self.next_number - 1)
+        return unit[:3] if unit is not None and unit.size != NO_MESSAGE_SIZE else None
+
+    def _append_apart(
+        self,
+        index: int,
+        physical_offset: int,
+        size: int,
+        tags_code: int,
+        stored_ms: int,
+        count: int,
+    ) -> bool:
+        if index < self.min_index:
+            return True
+        if index > self.max_index:
+            if self.max_index > 0:
+                return False
+            self.min_index = index  # nothing before it is left: the log no longer has it
+        else:
+            number = self.number_of(index)
+            there = self.unit_at(number)
+            if there is not None and (there.base, there.messages) == (index, count):
+                self.rewrite_at(
+                    number, BatchUnit(physical_offset, size, tags_code, stored_ms, index, count)
+                )
+                return True
+            self._cut_to(number)
+            self.fill_gap(index, physical_offset)
+        self._write(BatchUnit(physical_offset, size, tags_code, stored_ms, index, count))
+        return True
+
+    def _write(self, unit: BatchUnit) -> None:
+        position, file = self.next_number * BATCH_UNIT_SIZE, self._file
+        if file is None or not file.start <= position < file.end:
+            self.make_room(1)
+            file = self._file = self._files.at(position)
+            assert file is not None
+        pack_batch_unit_into(file.buffer, position - file.start, unit)
+        file.dirty = True
+        self.next_number += 1
+        self.max_index = unit.end
+
+    def _cut_to(self, number: int) -> None:
+        """Let the queue end before the unit of this number."""
+        self.next_number = number
+        last = self.unit_at(number - 1)
+        if last is None and self.suspect:
+            self.min_index, self.suspect = 0, False  # nothing is known of where it began
+        self.max_index = last.end if last is not None else self.min_index
+        if self._files:
+            self._files.truncate(number * BATCH_UNIT_SIZE)
+        self._file = self._files.at(number * BATCH_UNIT_SIZE)
+
+    def _border_at(self, physical_offset: int, *, lowest: bool = True) -> tuple[int, bool]:
+        """The number of the first unit whose entry lies at or after this offset of the log; and
+        whether the units round it agree."""
+        return border_at(
+            physical_offset,
+            self.first_number,
+            self.next_number,
+            self.unit_at,
+            self._all_units,
+            lowest=lowest,
+        )
+
+    def _all_units(self) -> Iterator[BatchUnit]:
+        number = self.first_number
+        while (piece := self.numbered_piece(number, _UNITS_AT_ONCE)) is not None:
+            yield from (units := batch_units(piece.segment.read(piece.at, piece.size)))
+            number += len(units)

@@ -1,0 +1,218 @@
+"""Every consume queue of a store: topic, then queue id. Queues come into being with their first
+unit.
+
+Of which kind a queue is, its topic says (``queue.type``); where the topic is not known (it was
+deleted), its directory or its messages.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from turbopump.errors import StoreDamagedError
+from turbopump.store.disk import Disk
+from turbopump.store.files import StorePaths
+from turbopump.store.log.commit_log import CommitLog
+from turbopump.store.queues.batch_consume_queue import BATCH_UNIT_SIZE, BatchConsumeQueue
+from turbopump.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue
+from turbopump.store.recovery.queue_ends import QueueEnds
+
+
+class ConsumeQueueTable:
+    """The queues of the store at ``paths``; file sizes in bytes. ``is_batch`` tells whether a topic
+    has ``queue.type=BatchCQ``; None: the topic is not known."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        paths: StorePaths,
+        file_size: int,
+        batch_file_size: int = 300_000 * BATCH_UNIT_SIZE,
+        is_batch: Callable[[str], bool | None] = lambda _topic: None,
+    ) -> None:
+        self._disk = disk
+        self._paths = paths
+        self._file_size = max(file_size, UNIT_SIZE)
+        self._batch_file_size = max(batch_file_size, BATCH_UNIT_SIZE)
+        self.is_batch = is_batch
+        self.deleted_until: Callable[[str], int] = lambda _topic: 0
+        """Up to which offset of the log the messages of a topic were deleted with it."""
+        self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self.damaged = False
+        """Whether there are files that do not belong together: then every queue must be rebuilt."""
+
+    def load(self) -> None:
+        """Open the queues that are on disk. Directories that are not queues are passed over; those
+        of another kind than their topic now has are removed, and all queues are rebuilt."""
+        for batch, root in (
+            (False, self._paths.consume_queues),
+            (True, self._paths.batch_consume_queues),
+        ):
+            for topic in self._disk.list_directory(root):
+                for name in self._disk.list_directory(root / topic):
+                    # "00" is no second directory of queue 0
+                    if name.isascii() and name.isdigit() and name == str(int(name)):
+                        self._load(topic, int(name), batch=batch)
+
+    def _load(self, topic: str, queue_id: int, *, batch: bool) -> None:
+        other = self._queues.get((topic, queue_id))
+        queue = self._make(topic, queue_id, batch=batch)
+        wanted = self.is_batch(topic)
+        if wanted is not None and wanted != batch:
+            self.damaged = True
+            queue.remove()
+            self._queues[topic, queue_id] = other or self._make(topic, queue_id, batch=wanted)
+            return
+        if other is not None:
+            self.damaged = True
+            other.remove()
+        try:
+            queue.load()
+        except StoreDamagedError:
+            self.damaged = True
+
+    def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue if it has ever had a message."""
+        return self._queues.get((topic, queue_id))
+
+    def find_or_make(self, topic: str, queue_id: int, *, batch: bool = False) -> ConsumeQueue:
+        """The queue; a new, empty one has no files yet. ``batch`` is its kind if the topic is not
+        known."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is not None:
+            return queue
+        known = self.is_batch(topic)
+        return self._make(topic, queue_id, batch=batch if known is None else known)
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        return iter(self._queues.values())
+
+    @property
+    def units(self) -> int:
+        """The sum of all queues' ends: less than it was, if a queue or the last of its files is
+        lost."""
+        return sum(queue.max_index for queue in self)
+
+    def delete(self, topic: str) -> int:
+        """Delete a topic's queues with their files; how many there were. Its messages stay in the
+        log until that is trimmed.
+
+        In one piece, so that a queue made anew finds its place empty. Raises OSError.
+        """
+        gone = [queue for queue in self if queue.topic == topic]
+        for queue in gone:
+            del self._queues[topic, queue.queue_id]
+            queue.remove()
+        for root in {self._root(batch=queue.is_batch) for queue in gone}:
+            if not self._disk.list_directory(root / topic):
+                self._disk.remove(root / topic)
+        return len(gone)
+
+    def finish_deletions(self, deleted: Mapping[str, int]) -> dict[str, int]:
+        """Delete what a kill has left of queues whose topic was deleted when the log ended at the
+        offset given. Raises OSError.
+
+        Only queues that lie before that place as a whole. The topics returned have one that goes on
+        across it: the kill came before it was deleted, so nobody was told, and the topic stays as
+        it is (or its first unit is wrong: that is no reason to lose the others). With them comes
+        the offset of the first message that they still have: what may have been deleted earlier
+        lies before that.
+        """
+        old, across = [], dict[str, int]()
+        for queue in self:
+            if not queue.max_index or queue.topic not in deleted:
+                continue
+            begins = self._is_before(queue, queue.min_index, deleted[queue.topic])
+            ends = self._is_before(queue, queue.max_index - 1, deleted[queue.topic])
+            if begins and ends:
+                old.append(queue)
+            elif begins:
+                across[queue.topic] = deleted[queue.topic]
+        for queue in old:
+            if queue.topic not in across:
+                del self._queues[queue.topic, queue.queue_id]
+                queue.remove()
+        for queue in self:
+            unit = (
+                queue.unit(queue.min_index) if queue.topic in across and queue.max_index else None
+            )
+            if unit is not None:
+                across[queue.topic] = min(unit[0], across[queue.topic])
+        return across
+
+    @staticmethod
+    def _is_before(queue: ConsumeQueue, index: int, offset: int) -> bool:
+        unit = queue.unit(index)
+        return unit is not None and unit[1] > 1 and unit[0] < offset
+
+    def make_anew(self, queue: ConsumeQueue) -> ConsumeQueue:
+        """An empty queue in the place of one, whose files go."""
+        queue.remove()
+        return self._make(queue.topic, queue.queue_id, batch=queue.is_batch)
+
+    def rebuild(self) -> None:
+        """Delete every queue's files: the dispatcher will fill them again from the log."""
+        self.damaged = False
+        for queue in list(self):
+            self.make_anew(queue)
+
+    def close(self) -> None:
+        for queue in self._queues.values():
+            queue.close()
+
+    def _root(self, *, batch: bool) -> Path:
+        return self._paths.batch_consume_queues if batch else self._paths.consume_queues
+
+    def _make(self, topic: str, queue_id: int, *, batch: bool) -> ConsumeQueue:
+        directory = self._paths.consume_queue(topic, queue_id, batch=batch)
+        queue: ConsumeQueue
+        if batch:
+            queue = BatchConsumeQueue(self._disk, directory, topic, queue_id, self._batch_file_size)
+        else:
+            queue = ConsumeQueue(self._disk, directory, topic, queue_id, self._file_size)
+        queue.deleted_until = self.deleted_until(topic)
+        self._queues[topic, queue_id] = queue
+        return queue
+
+
+# --- Deleting a topic's queues: first it is noted, then done.
+#
+# The one rule: what could not be noted is not done: a start after a kill would mix the messages that
+# are deleted with later ones.
+
+Told = Callable[[int | OSError], None]
+"""Gets how many queues there were, or why they are still there."""
+
+
+class QueueDeletions:
+    """Deletions of ``queues``, noted in ``ends``. Whoever deletes a topic whose deletion is under
+    way hears of that one."""
+
+    def __init__(self, log: CommitLog, queues: ConsumeQueueTable, ends: QueueEnds) -> None:
+        self._log = log
+        self._queues = queues
+        self._ends = ends
+        self._under_way: dict[str, list[Told]] = {}
+
+    def delete(self, topic: str, then: Told) -> None:
+        """Delete a topic's queues with their files, and tell ``then``."""
+        if topic in self._under_way:
+            self._under_way[topic].append(then)
+        elif any(queue.topic == topic for queue in self._queues):
+            self._under_way[topic] = [then]
+            self._ends.forget_topic(topic, self._log.end, lambda good: self._noted(topic, good))
+        else:
+            then(0)
+
+    def _noted(self, topic: str, good: bool) -> None:
+        count: int | OSError = OSError(errno.EIO, "that they are to go could not be saved")
+        try:
+            if good:
+                count = self._queues.delete(topic)
+                self._ends.deleted_now(topic, self._log.end)
+        except OSError as error:
+            count = error
+        for then in self._under_way.pop(topic):
+            then(count)

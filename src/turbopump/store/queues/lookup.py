@@ -1,0 +1,441 @@
+"""Finding single messages: by place in the log or in a queue, by key or unique id, by time.
+
+What is asked is a ``Question`` (``question.py``): whoever asks decides how bytes are read, on the
+spot or without holding up a loop. What is found has been checked: magic, place, CRC, and for a key
+that the message really has it, for the index knows hashes only.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple
+
+from turbopump.errors import StoreError
+from turbopump.message.codec import FIXED_SIZE, HEAD_SIZE, decode_entry, entry_fault, head_fault
+from turbopump.message.message import ReceivedMessage
+from turbopump.message.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY
+from turbopump.message.sysflag import SysFlag
+from turbopump.store.disk import Found, Piece
+from turbopump.store.index.key_index import KeyIndex
+from turbopump.store.log.cold_reads import Question, answer, read_piece
+from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
+from turbopump.store.log.entry_mark import entry_place
+from turbopump.store.queues.batch_consume_queue import BatchConsumeQueue
+from turbopump.store.queues.batch_queue_reader import first_with_time, unit_holding
+from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE, ConsumeQueue
+from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
+from turbopump.store.repair.unit_repair import LMQ_PREFIX, Unit, UnitRepair
+
+COUNT_MAX: Final = 64
+"""Messages that a question by key gives at most, as many as RocketMQ's ``maxMsgsNumBatch``."""
+BYTES_MAX: Final = 8 << 20
+"""Bytes of messages that one question gathers at most, but always one message."""
+
+_PAUSE_EVERY: Final = 16
+"""Messages that are looked at in one go, some 0.3 ms."""
+_TIME_HEAD: Final = 76
+"""Bytes of an entry up to its store time, wherever that is."""
+_UNITS_AT_ONCE: Final = 100
+"""Units that are looked at for one that has a time, in one go."""
+_TIMES: Final = struct.Struct(">q")
+
+
+class StoredEntry(NamedTuple):
+    """An entry as it lies in the log. ``fault`` says what is wrong with it; None: it is good."""
+
+    offset: int
+    data: bytes
+    fault: str | None = None
+
+    @property
+    def message(self) -> ReceivedMessage:
+        return decode_entry(self.data, check_crc=False)
+
+
+class ByKey(NamedTuple):
+    """``found``, newest first; ``damaged`` are entries that may have been meant and are not good;
+    ``errors``, those of the index."""
+
+    found: list[StoredEntry]
+    damaged: list[StoredEntry]
+    errors: list[OSError]
+
+
+class Lookup:
+    """Questions about an open store that are not pulls. ``index`` None: nothing is found by key.
+
+    ``visible_end``: messages at or after this offset of the log are not to be seen yet.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: ConsumeQueueTable,
+        index: KeyIndex | None,
+        visible_end: Callable[[], int],
+        repair: UnitRepair,
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._visible_end = visible_end
+        self._repair = repair
+
+    @property
+    def index_end(self) -> tuple[int, int]:
+        """Offset and store time (ms) of the newest message that can be found by key; zeros if there
+        is none."""
+        index = self._index
+        return (
+            (index.end_offset, index.end_timestamp)
+            if index is not None and index.end_offset >= 0
+            else (0, 0)
+        )
+
+    @property
+    def no_index_because(self) -> str | None:
+        """Why messages may not be found by key although they are there; None: they are found."""
+        if self._index is None:
+            return "this broker keeps no index (messageIndexEnable=false)"
+        if self._index.failed:
+            return (
+                "the index could not grow: what was stored since is found by key after the "
+                "next start"
+            )
+        if self._index.incomplete:
+            return (
+                "a part of the index is damaged: its messages are found by key again when the "
+                "scrub has filled it from the log"
+            )
+        return None
+
+    # --- answered at once
+    # ----------------------------------------------------------------------------------------------
+
+    def message_at(self, offset: int) -> ReceivedMessage | None:
+        """The good message whose entry begins at this offset of the log; None if there is none."""
+        entry = answer(self.entry_at(offset))
+        return entry.message if entry is not None and entry.fault is None else None
+
+    def message_in_queue(self, topic: str, queue_id: int, index: int) -> ReceivedMessage | None:
+        """The good message with this queue offset; None if there is none."""
+        entry = answer(self.entry_in_queue(topic, queue_id, index))
+        return entry.message if entry is not None and entry.fault is None else None
+
+    def offset_at_time(
+        self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False
+    ) -> int:
+        """See ``place_in_time``."""
+        return answer(self.place_in_time(topic, queue_id, timestamp, upper=upper))
+
+    def find_by_key(
+        self,
+        topic: str,
+        key: str,
+        begin_ms: int,
+        end_ms: int,
+        count_max: int = COUNT_MAX,
+        *,
+        unique: bool = False,
+    ) -> list[StoredEntry]:
+        """See ``by_key``; the good ones."""
+        return answer(self.by_key(topic, key, begin_ms, end_ms, count_max, unique=unique)).found
+
+    # --- questions
+    # ----------------------------------------------------------------------------------------------
+
+    def entry_at(self, offset: int) -> Question[StoredEntry | None]:
+        """The entry that begins at this offset of the log, good or with its fault; None if none
+        begins there."""
+        if not 0 <= offset < self._visible_end():
+            return None
+        head = yield from self._read(offset, HEAD_SIZE)
+        if isinstance(head, OSError):
+            return StoredEntry(offset, b"", _unreadable(head))
+        if head is None or head_fault(head, offset) is not None:
+            return None
+        size = int.from_bytes(head[:4])
+        if not FIXED_SIZE <= size <= ENTRY_SIZE_MAX:
+            return StoredEntry(offset, head, f"totalSize {size} cannot be")
+        data = yield from self._read(offset, size)
+        if isinstance(data, OSError):
+            return StoredEntry(offset, head, _unreadable(data))
+        if data is None and offset < self._log.start:
+            return None
+        if data is None:
+            return StoredEntry(offset, head, f"totalSize {size} goes past the end of the segment")
+        return StoredEntry(
+            offset, data, entry_fault(data, offset, crc_required=self._log.requires_crc(offset))
+        )
+
+    def entry_in_queue(self, topic: str, queue_id: int, index: int) -> Question[StoredEntry | None]:
+        """The entry of a queue offset; None if it is not there (yet, or any more)."""
+        queue = self._queues.find(topic, queue_id)
+        if queue is None or not queue.min_index <= index < queue.end.value:
+            return None
+        if isinstance(queue, BatchConsumeQueue):
+            found = yield from unit_holding(queue, index, self._repair)
+            if isinstance(found, OSError):
+                return StoredEntry(-1, b"", _unreadable(found))
+            index = found.base if found is not None else index
+        piece = queue.piece(index, 1)
+        unit = (yield from read_piece(piece)) if piece is not None else b""
+        if isinstance(unit, OSError):
+            return StoredEntry(-1, b"", _unreadable(unit)) if index >= queue.min_index else None
+        if not unit or int.from_bytes(unit[8:12]) == NO_MESSAGE_SIZE:
+            return None
+        offset, size = (
+            int.from_bytes(unit[:8], signed=True),
+            int.from_bytes(unit[8:12], signed=True),
+        )
+        entry = yield from self.entry_at(offset)
+        if entry is not None and entry.fault is None and _is_of(entry.data, queue, index):
+            return entry
+        if (
+            entry is not None
+            and entry.fault is not None
+            and (not entry.data or _may_be_of(entry.data, queue, index))
+        ):
+            return entry  # the unit is right, or not to blame
+        if 0 <= offset < self._log.start and size > 0:
+            return None
+        repaired = yield from self._repair.message_of(queue, Unit(index, offset, size))
+        if repaired.entry is not None:
+            return StoredEntry(repaired.offset, repaired.entry)
+        if entry is None or entry.fault is None:
+            return StoredEntry(
+                offset,
+                b"",
+                "its unit in the consume queue is damaged, and the log has no such message",
+            )
+        return entry
+
+    def by_key(
+        self,
+        topic: str,
+        key: str,
+        begin_ms: int,
+        end_ms: int,
+        count_max: int = COUNT_MAX,
+        *,
+        unique: bool = False,
+        bytes_max: int = BYTES_MAX,
+    ) -> Question[ByKey]:
+        """The newest messages of ``topic`` that have ``key`` among their keys or as their unique id
+        (``unique``: as their unique id only) and were stored between the times (ms, both count),
+        ``COUNT_MAX`` at most."""
+        found: list[StoredEntry] = []
+        damaged: list[StoredEntry] = []
+        if self._index is None:
+            return ByKey(found, damaged, [])
+        count_max, left = min(count_max, COUNT_MAX), bytes_max
+        last = -1
+        looked = 0
+        walk = self._index.walk(topic, key, begin_ms, end_ms)
+        while len(found) < count_max:
+            offset = yield from walk.next()
+            if offset is None:
+                break
+            if offset == last or any(entry.offset == offset for entry in found):
+                # a key twice, two keys of one hash, or a file of which a part was written twice
+                continue
+            last = offset
+            looked += 1
+            if looked % _PAUSE_EVERY == 0:
+                yield None
+            entry = yield from self.entry_at(offset)
+            if entry is None:
+                continue  # deleted with its segment, or not to be seen yet
+            if entry.fault is not None:
+                damaged.append(entry)
+                continue
+            if not _is_meant(entry.message, topic, key, begin_ms, end_ms, unique=unique):
+                continue
+            if found and len(entry.data) > left:
+                break
+            found.append(entry)
+            left -= len(entry.data)
+        return ByKey(found, damaged, walk.errors)
+
+    def place_in_time(
+        self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False
+    ) -> Question[int]:
+        """The queue offset at a store time in ms. Lower: the first message at or after it (the end
+        if none is); upper: the last at or before it (0 if none is). 0 for a queue without messages.
+        Damaged messages have no time and are passed over.
+
+        Raises StoreError if the system cannot read what it takes.
+        """
+        queue = self._queues.find(topic, queue_id)
+        if queue is None:
+            return 0
+        low, high = queue.min_index, queue.end.value
+        first_after, last_before = high, 0
+        while low < high:
+            found = yield from self._first_with_time((low + high) // 2, high, queue)
+            if found is None:
+                high = (low + high) // 2
+                continue
+            index, stored = found
+            if stored < timestamp or (upper and stored == timestamp):
+                last_before = index
+                low = index + 1
+            else:
+                first_after = index
+                high = (low + high) // 2
+        return last_before if upper else first_after
+
+    def in_time(
+        self,
+        topic: str,
+        queue_id: int,
+        begin_ms: int,
+        end_ms: int,
+        count_max: int = COUNT_MAX,
+        *,
+        bytes_max: int = BYTES_MAX,
+    ) -> Question[list[StoredEntry]]:
+        """The newest good messages of a queue stored between the times (ms, both count), newest
+        first."""
+        found: list[StoredEntry] = []
+        queue = self._queues.find(topic, queue_id)
+        if queue is None or begin_ms > end_ms:
+            return found
+        index = yield from self.place_in_time(topic, queue_id, end_ms, upper=True)
+        begin = yield from self.place_in_time(topic, queue_id, begin_ms)
+        left = bytes_max
+        while index >= begin and len(found) < count_max:
+            entry = yield from self.entry_in_queue(topic, queue_id, index)
+            if (
+                entry is not None
+                and entry.fault is None
+                and begin_ms <= entry.message.store_timestamp <= end_ms
+            ):
+                if found and len(entry.data) > left:
+                    break
+                found.append(entry)
+                left -= len(entry.data)
+            index = queue.begin_of(index) - 1
+        return found
+
+    def earliest_time(self, topic: str, queue_id: int) -> Question[int]:
+        """When the first message that a queue still has was stored (ms); −1 if it has none."""
+        queue = self._queues.find(topic, queue_id)
+        if queue is None:
+            return -1
+        found = yield from self._first_with_time(queue.min_index, queue.end.value, queue)
+        return found[1] if found is not None else -1
+
+    def newest_time(self, topic: str, queue_id: int) -> Question[int]:
+        """When the last message of a queue was stored (ms); 0 if it has none."""
+        queue = self._queues.find(topic, queue_id)
+        if queue is None:
+            return 0
+        end = queue.end.value
+        found = yield from self._first_with_time(max(end - 1, queue.min_index), end, queue)
+        return found[1] if found is not None else 0
+
+    def _first_with_time(
+        self, index: int, end: int, queue: ConsumeQueue
+    ) -> Question[tuple[int, int] | None]:
+        """The first message of a queue from ``index`` on, before ``end``, whose store time can be
+        read: (index, time).
+
+        Raises StoreError if there is none because the system cannot read them.
+        """
+        error: OSError | None = None
+        if isinstance(queue, BatchConsumeQueue):
+            found = yield from first_with_time(
+                queue, index, end, self._repair, partial(self._time_at, queue)
+            )
+            if isinstance(found, OSError):
+                raise _not_read(queue, found)
+            return found
+        while index < end:
+            piece = queue.piece(index, min(end - index, _UNITS_AT_ONCE))
+            units = (yield from read_piece(piece)) if piece is not None else b""
+            if isinstance(units, OSError) and index >= queue.min_index:
+                raise _not_read(queue, units)
+            if not isinstance(units, bytes) or not units:
+                index = max(index + 1, queue.min_index)  # deleted meanwhile
+                continue
+            for at in range(0, len(units), UNIT_SIZE):
+                if int.from_bytes(units[at + 8 : at + 12]) != NO_MESSAGE_SIZE:
+                    offset = int.from_bytes(units[at : at + 8], signed=True)
+                    stored = yield from self._time_at(queue, offset, index)
+                    if isinstance(stored, OSError):
+                        error = stored
+                    elif stored is not None:
+                        return index, stored
+                index += 1
+            yield None
+        if error is not None:
+            raise _not_read(queue, error)
+        return None
+
+    def _time_at(
+        self, queue: ConsumeQueue, offset: int, index: int
+    ) -> Question[int | OSError | None]:
+        """The store time (ms) of the entry at an offset of the log, if that may be the one of a
+        message of the queue."""
+        head = yield from self._read(offset, _TIME_HEAD)
+        if head is None or isinstance(head, OSError):
+            return head
+        return (
+            _store_time(head)
+            if head_fault(head, offset) is None and _may_be_of(head, queue, index)
+            else None
+        )
+
+    def _read(self, offset: int, size: int) -> Question[Found | None]:
+        """Bytes of the log; None if there are none at this offset, or they go past the end of their
+        segment."""
+        file = self._log.files.at(offset) if offset >= 0 else None
+        if file is None or offset + size > file.end:
+            return None
+        found = yield from read_piece(Piece(file.segment, offset - file.start, size))
+        if isinstance(found, OSError) and self._log.files.at(offset) is not file:
+            return None  # deleted while the read waited for its turn
+        return found
+
+
+def _is_of(entry: bytes, queue: ConsumeQueue, index: int) -> bool:
+    """Whether a good entry is the one that a unit should point to."""
+    return entry_place(entry) == (queue.topic, queue.queue_id, index) or queue.topic.startswith(
+        LMQ_PREFIX
+    )
+
+
+def _may_be_of(head: bytes, queue: ConsumeQueue, index: int) -> bool:
+    """The same by its head alone, which does not name the topic."""
+    place = (int.from_bytes(head[12:16]), int.from_bytes(head[20:28]))
+    return place == (queue.queue_id, index) or queue.topic.startswith(LMQ_PREFIX)
+
+
+def _store_time(head: bytes) -> int:
+    (stored,) = _TIMES.unpack_from(head, 68 if head[39] & SysFlag.BORN_HOST_V6 else 56)
+    return int(stored)
+
+
+def _is_meant(
+    message: ReceivedMessage, topic: str, key: str, begin_ms: int, end_ms: int, *, unique: bool
+) -> bool:
+    if message.topic != topic or not begin_ms <= message.store_timestamp <= end_ms:
+        return False
+    if message.properties.get(UNIQ_KEY) == key:
+        return True
+    return not unique and key in message.properties.get(KEYS, "").split(KEY_SEPARATOR)
+
+
+def _not_read(queue: ConsumeQueue, error: OSError) -> StoreError:
+    why = error.strerror or error
+    return StoreError(
+        f"times of topic={queue.topic} queue={queue.queue_id} cannot be read now "
+        f"({why}); check the disk"
+    )
+
+
+def _unreadable(error: OSError) -> str:
+    return f"it cannot be read: {error.strerror or error}"

@@ -1,0 +1,520 @@
+"""Reading a queue: which messages a pull gets, and where it goes on.
+
+What this process wrote, and not long ago, is copied out of the map. Everything else is cold: it is
+read in steps (``cold_reads.py``), and each of its messages is checked before it is given out
+(``checked_entries.py``): a damaged one is passed over and told of.
+
+Source of the rules and limits: apache/rocketmq ``DefaultMessageStore.getMessage``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, Literal
+
+from turbopump.compiled import IS_COMPILED, has_twin
+from turbopump.message.codec import FIXED_SIZE, MAGIC_V2
+from turbopump.message.properties import NAME_END, value_after
+from turbopump.message.sysflag import SysFlag
+from turbopump.store.disk import Found
+from turbopump.store.log.cold_reads import ColdReads, IsLost, Later, Steps
+from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
+from turbopump.store.queues.batch_consume_queue import BatchConsumeQueue
+from turbopump.store.queues.batch_queue_reader import read_batch_queue
+from turbopump.store.queues.checked_entries import (
+    GetResult,
+    GetStatus,
+    ReadLimits,
+    checked_entries,
+    entries_fit,
+    topic_field,
+    unreadable_text,
+)
+from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE, ConsumeQueue
+from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
+from turbopump.store.repair.unit_repair import LMQ_PREFIX, Unit, UnitRepair
+
+SCAN_SIZE: Final = 16_000
+"""Bytes of queue units that one filtered read looks at, at least."""
+
+GAP_SCAN: Final = 10_000
+"""Units of damaged messages that one read passes over at most."""
+
+_UNITS_HOT: Final = 2_000_000
+"""Units at the end of a queue that count as in memory, if this process wrote them."""
+
+Accept = Callable[[int], bool] | None
+"""Judges tag codes."""
+
+_UNIT = struct.Struct(">qiq")
+
+
+class QueueReader:
+    """Reads the queues of one store. What lies before ``opened_at`` in the log was not written by
+    this process."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: ConsumeQueueTable,
+        limits: ReadLimits,
+        reads: ColdReads,
+        repair: UnitRepair,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._limits = limits
+        self._reads = reads
+        self._repair = repair
+        self._monotonic = monotonic
+        self.opened_at = 0
+        self._after_crash = False
+
+    def open_at(self, log_end: int, *, after_crash: bool) -> None:
+        """What lies before ``log_end`` in the log was not written by this process; ``after_crash``:
+        more may have been, and is lost. Where the units that batch queues begin with are damaged,
+        they are repaired."""
+        self.opened_at, self._after_crash = log_end, after_crash
+        self._repair.settle_fronts(self._queues)
+
+    def get(
+        self, topic: str, queue_id: int, offset: int, count_max: int, accept: Accept = None
+    ) -> GetResult:
+        """See ``read_queue``. Waits for the disk where messages are not in memory."""
+        return self._reads.finish(self._steps(topic, queue_id, offset, count_max, accept))
+
+    def start(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        count_max: int,
+        accept: Accept,
+        done: Callable[[GetResult], None],
+        wanted: Callable[[], bool],
+        matches: Wanted | None = None,
+    ) -> GetResult | Literal[Later.PENDING, Later.REFUSED]:
+        """The same without waiting: what is not in memory is read in a thread, and ``done`` gets
+        the result if it is still ``wanted``. ``matches`` judges properties, about a millisecond a
+        turn."""
+        if matches is None:
+            return self._reads.run(
+                self._steps(topic, queue_id, offset, count_max, accept), done, wanted
+            )
+
+        def part(at: int) -> Steps[GetResult]:
+            return self._steps(topic, queue_id, at, self._limits.count_hot, accept)
+
+        count_max = min(count_max, self._limits.count_hot)
+        return self._reads.run(
+            read_matching(part, offset, count_max, matches, self._monotonic), done, wanted
+        )
+
+    def is_cold(self, offset: int) -> bool:
+        """Whether to expect that what lies at this offset of the log is not in memory."""
+        return offset < max(self.opened_at, self._log.end - self._limits.hot_size)
+
+    def _steps(
+        self, topic: str, queue_id: int, offset: int, count_max: int, accept: Accept
+    ) -> Steps[GetResult]:
+        queue, reads = self._queues.find(topic, queue_id), self._reads
+        return read_queue(
+            queue,
+            self._log,
+            offset,
+            count_max,
+            self._limits,
+            self._repair,
+            accept,
+            self.opened_at,
+            reads.is_lost,
+            after_crash=self._after_crash,
+        )
+
+
+def read_queue(
+    queue: ConsumeQueue | None,
+    log: CommitLog,
+    offset: int,
+    count_max: int,
+    limits: ReadLimits,
+    repair: UnitRepair,
+    accept: Accept = None,
+    opened_at: int = 0,
+    is_lost: IsLost = lambda _directory, _offset: False,
+    *,
+    after_crash: bool = False,
+) -> Steps[GetResult]:
+    """Messages from queue offset ``offset`` on; ``accept`` judges tag codes. Never splits a
+    message, always gives one if it can.
+
+    What lies before ``opened_at`` in the log was not written by this process. ``is_lost`` says of
+    an offset that the system cannot read whether to pass it over.
+    """
+    if queue is None:
+        return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+    count_max = min(max(count_max, 1), max(limits.count_hot, limits.count_cold))
+    scan = count_max if accept is None else max(SCAN_SIZE // UNIT_SIZE, count_max)
+    outside = _outside(queue, offset, after_crash=after_crash)
+    if outside is not None:
+        return outside
+    hot_from = max(log.end - limits.hot_size, opened_at)
+    if isinstance(queue, BatchConsumeQueue):
+        return (
+            yield from read_batch_queue(
+                queue, log, offset, count_max, limits, hot_from, repair, accept, is_lost
+            )
+        )
+    scan = min(scan, queue.end.value - offset)
+    if _is_hot(queue, offset, hot_from) and not queue.topic.startswith(LMQ_PREFIX):
+        result = _read_hot(queue, offset, scan, log, count_max, limits, accept)
+        if result.status is not GetStatus.MESSAGE_WAS_REMOVING:
+            return result  # else its units point nowhere: they are looked into as cold ones are
+    units = yield from _units(queue, offset, scan)
+    # retention may have been at work meanwhile
+    outside = _outside(queue, offset, after_crash=after_crash)
+    if outside is not None:
+        return outside
+    low, high = queue.min_index, queue.end.value
+    if isinstance(units, OSError):
+        return GetResult(
+            GetStatus.OFFSET_FOUND_NULL,
+            offset,
+            low,
+            high,
+            unreadable=unreadable_text(units, "the queue"),
+        )
+    if not units:
+        return GetResult(GetStatus.OFFSET_FOUND_NULL, offset, low, high)
+    choice = _choose(units, offset, queue, hot_from, log.end, count_max, limits, accept)
+    result = yield from _read_cold(choice, queue, log, is_lost, repair)
+    if (
+        result.gaps
+        and not result.count
+        and result.unreadable is None
+        and result.status is not GetStatus.FOUND
+    ):
+        behind = yield from _behind_gaps(queue, result.next_offset, high)
+        result.status, result.gaps = (
+            GetStatus.MESSAGE_WAS_REMOVING,
+            result.gaps + behind - result.next_offset,
+        )
+        result.next_offset = behind
+    return result
+
+
+def _outside(queue: ConsumeQueue, offset: int, *, after_crash: bool) -> GetResult | None:
+    """The answer for an offset that the queue does not have. Whoever comes from beyond its end
+    after a crash has read what was lost in it: what has taken the lost offsets since is new to
+    him."""
+    low, high = queue.min_index, queue.end.value
+    if high == 0:
+        return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
+    if offset < low:
+        return GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
+    if offset == high:
+        return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, high, low, high)
+    if offset > high:
+        end = max(min(queue.opened_at, high), low) if after_crash else high
+        return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, end, low, high)
+    return None
+
+
+def _is_hot(queue: ConsumeQueue, index: int, hot_from: int) -> bool:
+    """Whether this process wrote the unit and its message, and not long ago; then it wrote all
+    behind it as well."""
+    if index < queue.opened_at or index < queue.max_index - _UNITS_HOT:
+        return False
+    unit = queue.unit(index)
+    return unit is not None and unit[0] >= hot_from
+
+
+def _read_hot(
+    queue: ConsumeQueue,
+    index: int,
+    scan: int,
+    log: CommitLog,
+    count_max: int,
+    limits: ReadLimits,
+    accept: Accept,
+) -> GetResult:
+    """Neighbours in the log in one piece. A run whose segment is gone ends the read before it, or,
+    as the first, is passed over; so is all of it if a unit points to something else than its
+    message. Only compiled code looks: for 32 messages it takes 0.35 µs, plain 24."""
+    result = GetResult(GetStatus.NO_MATCHED_MESSAGE, index, queue.min_index, queue.end.value)
+    pieces: list[bytes] = []
+    count_max, bytes_max = min(count_max, limits.count_hot), limits.bytes_hot
+    count = taken = run_at = run_size = run_end = run_index = run_count = 0
+    is_there = True
+    first, units, passed = index, queue.units(index, scan), list[int]()
+    for offset, size, tags in _UNIT.iter_unpack(units):
+        if accept is not None and not accept(tags):
+            passed.append(index)
+            index += 1
+            continue
+        if count and (taken + size > bytes_max or count >= count_max):
+            break
+        if offset == run_at + run_size and offset < run_end:
+            run_size += size
+        else:
+            if run_size and not (is_there := _add_run(log, run_at, run_size, pieces)):
+                break
+            run_at, run_size, run_end, run_index, run_count = (
+                offset,
+                size,
+                log.segment_end(offset),
+                index,
+                count,
+            )
+        count += 1
+        taken += size
+        index += 1
+        if count >= count_max:
+            break
+    if is_there and run_size:
+        is_there = _add_run(log, run_at, run_size, pieces)
+    if not is_there and pieces:
+        index, count = run_index, run_count
+    result.next_offset = index
+    if pieces:
+        result.status, result.count = GetStatus.FOUND, count
+        result.data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if IS_COMPILED and not entries_fit(
+            result.data, units, passed, first, *_fields(queue.queue_id, queue.topic)
+        ):
+            return GetResult(
+                GetStatus.MESSAGE_WAS_REMOVING, first, queue.min_index, queue.end.value
+            )
+    elif not is_there:
+        result.status = GetStatus.MESSAGE_WAS_REMOVING
+    return result
+
+
+def _add_run(log: CommitLog, at: int, size: int, pieces: list[bytes]) -> bool:
+    data = log.read(at, size) if size > 0 <= at else None
+    if data is None:
+        return False
+    pieces.append(data)
+    return True
+
+
+@lru_cache(4096)
+def _fields(queue_id: int, topic: str) -> tuple[bytes, bytes]:
+    """The fields of a queue's entries."""
+    return queue_id.to_bytes(4), topic_field(topic)
+
+
+def _units(queue: ConsumeQueue, index: int, count: int) -> Steps[Found]:
+    piece = queue.piece(index, count)
+    if piece is None:
+        return b""
+    (found,) = yield [piece]
+    return found
+
+
+@dataclass(slots=True)
+class _Choice:
+    """What one cold read is to give: ``units`` in order, and the ``next_index`` behind them."""
+
+    units: list[Unit]
+    next_index: int
+    gaps: int = 0
+
+
+def _choose(
+    units: bytes,
+    index: int,
+    queue: ConsumeQueue,
+    hot_from: int,
+    log_end: int,
+    count_max: int,
+    limits: ReadLimits,
+    accept: Accept,
+) -> _Choice:
+    """Which of the units' messages one read gives; it ends before the first that is hot. What a
+    unit that cannot be says of tags does not count: it is repaired by being read."""
+    chosen: list[Unit] = []
+    choice = _Choice(chosen, index)
+    taken, opened_at, in_memory_from = 0, queue.opened_at, log_end - limits.hot_size
+    for offset, size, tags in _UNIT.iter_unpack(units):
+        if size == NO_MESSAGE_SIZE:
+            index += 1
+            choice.gaps += 1
+            continue
+        can_be = FIXED_SIZE <= size <= ENTRY_SIZE_MAX and 0 <= offset < log_end
+        if can_be and accept is not None and not accept(tags):
+            index += 1
+            continue
+        in_memory = offset >= in_memory_from
+        if chosen and (
+            (offset >= hot_from and index >= opened_at)
+            or (can_be and taken + size > (limits.bytes_hot if in_memory else limits.bytes_cold))
+            or len(chosen) >= (limits.count_hot if in_memory else limits.count_cold)
+        ):
+            break
+        chosen.append(Unit(index, offset, size))
+        taken += size if can_be else 0
+        index += 1
+        if len(chosen) >= count_max:
+            break
+    choice.next_index = index
+    return choice
+
+
+def _read_cold(
+    choice: _Choice, queue: ConsumeQueue, log: CommitLog, is_lost: IsLost, repair: UnitRepair
+) -> Steps[GetResult]:
+    """From the files, every message checked."""
+    checked = yield from checked_entries(choice.units, queue, log, is_lost, repair)
+    result = GetResult(
+        GetStatus.NO_MATCHED_MESSAGE,
+        choice.next_index,
+        queue.min_index,
+        queue.end.value,
+        gaps=choice.gaps,
+    )
+    result.gaps += len(checked.damages)
+    result.damages = tuple(checked.damages)
+    if checked.unread is not None:
+        result.next_offset = checked.unread.queue_offset
+        if not checked.good:
+            result.unreadable = checked.why_unread
+    if checked.good:
+        result.status, result.count = GetStatus.FOUND, checked.count
+        result.data = checked.good[0] if len(checked.good) == 1 else b"".join(checked.good)
+    elif checked.removed or checked.damages:
+        result.status = GetStatus.MESSAGE_WAS_REMOVING
+    return result
+
+
+def _behind_gaps(queue: ConsumeQueue, index: int, high: int) -> Steps[int]:
+    """The first unit from ``index`` on that is no gap; at most ``GAP_SCAN`` units further."""
+    end = min(high, index + GAP_SCAN)
+    while index < end:
+        units = yield from _units(queue, index, end - index)
+        if not units or isinstance(units, OSError):
+            break
+        for _, size, _ in _UNIT.iter_unpack(units):
+            if size != NO_MESSAGE_SIZE:
+                return index
+            index += 1
+    return index
+
+
+# --- Reading a queue for somebody who wants only messages with certain properties: the others are
+# read, looked at and passed over.
+#
+# Goes through at most ``UNITS_MAX`` units; after ``TURN_S``, or ``TURN_UNITS``, others have their
+# turn, so that nobody waits for a filter, however slow it is. It must not know what a filter is.
+# Source of the window: apache/rocketmq ``DefaultMessageStore.getMessage`` (``maxFilterMessageSize``).
+
+UNITS_MAX: Final = 800
+"""Queue offsets that one filtered read passes at most."""
+TURN_UNITS: Final = 256
+"""So many are looked at before others have their turn: about 0.4 ms with a short filter."""
+TURN_S: Final = 0.001
+"""A filter of many terms has so long, and one message more, before others have their turn."""
+BYTES_MAX: Final = 256 * 1024
+"""Bytes of messages that one filtered read gives at most, but always one message."""
+
+
+class PropertyText:
+    """A message's properties as they are stored; only what is asked for is decoded."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def get(self, name: str) -> str | None:
+        return value_after(self._text, name + NAME_END)
+
+
+Wanted = Callable[[PropertyText], bool]
+
+
+def read_matching(
+    read: Callable[[int], Steps[GetResult]],
+    offset: int,
+    count_max: int,
+    wanted: Wanted,
+    monotonic: Callable[[], float],
+) -> Steps[GetResult]:
+    """Messages from queue offset ``offset`` on that are ``wanted``. ``read`` gives a piece of the
+    queue from an offset on.
+
+    A read that finds none says NO_MATCHED_MESSAGE and where it stopped; damages and gaps on the way
+    are told of.
+    """
+    whole: GetResult | None = None
+    pieces: list[bytes] = []
+    count = taken = 0
+    at, turn_ends, late = offset, offset + TURN_UNITS, monotonic() + TURN_S
+    properties = PropertyText("")  # one for all: nobody keeps it
+    while at - offset < UNITS_MAX:
+        part = yield from read(at)
+        if whole is None:
+            whole = part
+            if part.status is not GetStatus.FOUND:
+                return part
+        else:
+            whole.gaps += part.gaps
+            whole.damages += part.damages
+            if part.status is not GetStatus.FOUND:
+                break
+        at = part.next_offset
+        data = part.data
+        for begin, end, properties._text in property_texts(data):
+            if wanted(properties):
+                if count and (count >= count_max or taken + end - begin > BYTES_MAX):
+                    at = int.from_bytes(data[begin + 20 : begin + 28])  # it begins the next read
+                    break
+                pieces.append(data[begin:end])
+                count += 1
+                taken += end - begin
+            if monotonic() >= late:
+                yield []  # let others have their turn
+                late = monotonic() + TURN_S
+        else:
+            if count < count_max and at < part.max_offset:
+                if at >= turn_ends:
+                    yield []
+                    turn_ends, late = at + TURN_UNITS, monotonic() + TURN_S
+                continue
+        break
+    assert whole is not None
+    whole.data, whole.count, whole.next_offset = b"".join(pieces), count, at
+    whole.status = GetStatus.FOUND if count else GetStatus.NO_MATCHED_MESSAGE
+    return whole
+
+
+@has_twin
+def property_texts(data: bytes) -> list[tuple[int, int, str]]:
+    """Of each of the good entries that lie back to back in what a read gave: where it begins, where
+    it ends, and its property text. About 1.1 µs for each, compiled 0.1."""
+    found: list[tuple[int, int, str]] = []
+    at = 0
+    while at < len(data):
+        end = at + int.from_bytes(data[at : at + 4])
+        found.append((at, end, _property_text(data[at:end])))
+        at = end
+    return found
+
+
+def _property_text(entry: bytes) -> str:
+    """The property text of a good entry."""
+    at = 84
+    v6 = entry[39] & (SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
+    if v6:
+        at += 12 * v6.bit_count()
+    at += 4 + int.from_bytes(entry[at : at + 4])
+    if entry[7] == MAGIC_V2 & 0xFF:
+        at += 2 + int.from_bytes(entry[at : at + 2])
+    else:
+        at += 1 + entry[at]
+    size = int.from_bytes(entry[at : at + 2])
+    return entry[at + 2 : at + 2 + size].decode(errors="replace")

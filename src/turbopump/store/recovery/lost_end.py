@@ -1,0 +1,92 @@
+"""Whether the log still has its end: what is known, when a store is opened, of how far it was on
+the disk.
+
+After a clean stop of ours that is all of the log, and where it ended is in the checkpoint and in
+``turbopump.queues.json`` (with a CRC); after a kill it is the offset that our part of the
+checkpoint vouches for, written after the sync. A place of ``turbopump.queues.json`` is noted when a
+segment begins, whether or not what is before it was synced: alone it proves, after a kill, that the
+log was written up to there, not that a power cut must have left it.
+
+The rule: segments that are missing refuse the start, nothing changed, if two witnesses agree, or
+one that has a CRC; an end that is torn is told. Nothing is said of a store that another program has
+had since. It must not know how the log is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from turbopump.errors import StoreDamagedError
+from turbopump.store.files import segment_name
+from turbopump.store.log.commit_log import NOTHING, CommitLog
+from turbopump.store.recovery.checkpoint import Checkpoint
+from turbopump.store.recovery.queue_ends import KnownEnds
+
+
+@dataclass(frozen=True, slots=True)
+class KnownEnd:
+    """Offsets of the log: it was on the disk up to ``synced``, and written up to ``noted``;
+    segments that do not reach ``needed`` are not all there. 0: nothing is known."""
+
+    synced: int = 0
+    noted: int = 0
+    needed: int = 0
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, known: KnownEnds, *, clean: bool, ours: bool) -> KnownEnd:
+        """``clean``: the last run stopped cleanly; ``ours``: it was ours, and nobody has had the
+        store since."""
+        if not ours:
+            return cls()
+        noted = known.places[-1].at if known.places else 0
+        if clean:
+            return cls(max(noted, checkpoint.log_end), noted, noted)
+        # One more than a place: the segment that begins there had begun.
+        return cls(
+            checkpoint.safe_offset, noted, min(checkpoint.safe_offset, noted + 1) if noted else 0
+        )
+
+    def refuse_missing(self, log: CommitLog) -> None:
+        """Raise StoreDamagedError if segments are missing at the end of the loaded log."""
+        files = log.files.files
+        there = files[-1].end if files else 0
+        if self.needed <= there:
+            return
+        size = log.segment_size
+        first, last = (
+            segment_name(there),
+            segment_name(there + (max(self.synced, self.needed) - 1 - there) // size * size),
+        )
+        which = f"segment {first}" if first == last else f"segments {first} to {last}"
+        roots = log.files.roots
+        raise StoreDamagedError(
+            f"{which} of the log, which was on the disk up to {self.synced}, cannot be found in "
+            f"{', '.join(map(str, roots))}; "
+            "nothing was changed: bring back what is missing from a copy, or mount its disk. To "
+            "go on without, and to lose the messages "
+            f"there, make files of zeros in their places, here with: truncate -s {size} "
+            f"{roots[0] / first}"
+        )
+
+    def lost(self, log: CommitLog, end: int, torn: str | None) -> str | None:
+        """What is to be told of a log that was found to end at ``end``; ``torn`` is what is wrong
+        there."""
+        file = log.files.at(end)
+        where = (
+            f"{file.segment.path if file is not None else log.files.roots[0]}: {torn or NOTHING}"
+        )
+        if end < self.synced:
+            return (
+                f"the end of the log is lost: it was on the disk up to {self.synced}, and its "
+                f"last good message ends at {end} ({where}); "
+                "messages that had been stored are gone, and their offsets in the queues are "
+                "given again"
+            )
+        if end < self.noted:
+            return (
+                f"the log had been written up to {self.noted}, and its last good message ends at "
+                f"{end} ({where}): what is missing was not "
+                "on the disk yet when the power went, or is lost; its offsets in the queues are "
+                "given again"
+            )
+        return None

@@ -1,0 +1,328 @@
+"""Where each queue ended at some places of the log: what a recovery that does not read all of the
+log cannot know otherwise.
+
+::
+
+    turbopump.queues.json   {"crc": 3735928559, "ends": {
+        "places": [{"at": 1073741824, "ends": {"T": {"0": 17, "1": 4}}}, …],      oldest first
+        "firsts": {"T": {"0": 3}},
+        "deleted": {"U": 900}}}
+
+A place says at which index each queue went on when all of the log before ``at`` had been
+dispatched, and nothing behind it; queues that it does not name were empty. One is noted when a
+segment of the log begins, after each recovery, and at a clean stop. ``firsts`` says at which index
+queues begin (0 if it does not say): it is raised before files go, so that a queue never begins
+behind it. ``deleted`` says up to which offset of the log the messages of a topic have no queue any
+more; it is noted before the queues go.
+
+The rule: derived data. What does not agree with it makes recovery read more of the log; only
+segments that are missing before a place are a reason to refuse a start (``lost_end.py``). A save
+that fails is repeated. It must not know how queues are rebuilt. Apache's broker leaves the file
+alone; one that has had the store since makes it stale, and it counts as absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+import msgspec
+
+from turbopump.store.disk import Disk
+from turbopump.store.json_table import JsonTable
+from turbopump.store.queues.consume_queue import ConsumeQueue
+
+PLACES_KEPT: Final = 8
+"""Recovery begins at the checkpoint's segment, seldom more than one or two before the last."""
+
+ByTopic = dict[str, dict[int, int]]
+
+
+class Place(msgspec.Struct, frozen=True):
+    """An offset of the log, and the next index of every queue that was not empty there."""
+
+    at: int
+    ends: ByTopic
+
+
+class KnownEnds(msgspec.Struct, frozen=True):
+    """What a file says."""
+
+    places: list[Place] = []
+    firsts: ByTopic = {}
+    deleted: dict[str, int] = {}
+
+    def newest(self, log_end: int) -> Place | None:
+        """The newest place that a log which ends there still has before it."""
+        return next((place for place in reversed(self.places) if place.at <= log_end), None)
+
+    def back_from(self, offset: int, log_start: int) -> Iterator[Place]:
+        """The places at and before an offset, newest first."""
+        return (place for place in reversed(self.places) if log_start <= place.at <= offset)
+
+    def ends_at(self, place: Place) -> dict[tuple[str, int], int]:
+        """The next index of each queue at a place, without those that were deleted since."""
+        return {
+            (topic, queue_id): end
+            for topic, queues in self._alive(place).items()
+            for queue_id, end in queues.items()
+        }
+
+    def least_ends(self, place: Place) -> dict[tuple[str, int], int]:
+        """Before which index no queue ends: the one at a place, or the one at which it was noted to
+        begin, which may be newer than that."""
+        ends = self.ends_at(place)
+        for topic, firsts in self.firsts.items():
+            for queue_id, first in firsts.items() if topic not in self.deleted else ():
+                ends[topic, queue_id] = max(first, ends.get((topic, queue_id), 0))
+        return ends
+
+    def misfit(self, place: Place, queues: Iterable[ConsumeQueue]) -> str | None:
+        """Which queue, of queues that were cut at a place, does not end where it did; None if all
+        do."""
+        ends = self.ends_at(place)
+        for queue in queues:
+            end = ends.pop((queue.topic, queue.queue_id), 0)
+            if queue.max_index != end:
+                return wrong_end(queue.topic, queue.queue_id, queue.max_index, end, place.at)
+        return next((wrong_end(*key, 0, end, place.at) for key, end in ends.items() if end), None)
+
+    def lost_front(self, queues: Iterable[ConsumeQueue]) -> str | None:
+        """Which of the queues, as they were found, begins behind the first unit that it should
+        have; None if none does."""
+        for queue in queues if self.places else ():
+            first = self.firsts.get(queue.topic, {}).get(queue.queue_id, 0)
+            if queue.min_index > first:
+                return (
+                    f"topic={queue.topic} queue={queue.queue_id}: its units begin at "
+                    f"{queue.min_index}, and began at {first}"
+                )
+        return None
+
+    def since(self, log_start: int) -> KnownEnds:
+        """The same without deletions that no message of the log tells of, and without the queues
+        that were deleted."""
+        places = [Place(place.at, self._alive(place)) for place in self.places]
+        return KnownEnds(places, self.firsts, deletions_since(log_start, self.deleted))
+
+    def _alive(self, place: Place) -> ByTopic:
+        return {
+            topic: ends
+            for topic, ends in place.ends.items()
+            if self.deleted.get(topic, -1) < place.at
+        }
+
+
+class QueueEnds:
+    """The file at ``path``, about ``queues``. ``load`` before recovery, ``begin`` behind it,
+    ``end`` at a clean stop. ``report`` gets a sentence when it cannot be read or saved."""
+
+    def __init__(
+        self, disk: Disk, path: Path, queues: Iterable[ConsumeQueue], report: Callable[[str], None]
+    ) -> None:
+        self._queues = queues
+        self._report = report
+        self.file = JsonTable(disk, path, report)
+        self.file.on_settled = self._settled
+        self._waiting: list[Callable[[bool], None]] = []
+        self._places: list[_Noted] = []
+        self._deleted: dict[str, int] = {}
+        self._leaving: set[str] = set()
+        """Topics whose queues are about to be deleted: no place names them any more."""
+        self._stale = False
+
+    def load(self, *, trusted: bool) -> KnownEnds:
+        """What is known of the last run. Nothing, if not ``trusted``: another program has had the
+        store since."""
+        try:
+            known = self.file.load(decode_known, KnownEnds)
+        except OSError as error:
+            self._report(
+                f"where the queues ended cannot be read ({error.strerror or error}): "
+                "the next start will know"
+            )
+            known = KnownEnds()
+        self._stale = not trusted and known != KnownEnds()
+        known = known if trusted else KnownEnds()
+        self._places = [_Noted(place) for place in known.places]
+        self._deleted = dict(known.deleted)
+        return known
+
+    def begin(
+        self, log_start: int, log_end: int, deleted: dict[str, int], *, agreed: bool, all_read: bool
+    ) -> None:
+        """Recovery has ended; ``deleted`` is what it knows of that. ``agreed``: it found no queue
+        that contradicts what was known. ``all_read``: a start after a kill will read all of the
+        log, from 0 on, so that nothing need be known.
+
+        Raises OSError if the log has become shorter than it was when a topic was deleted, and that
+        cannot be noted: what now comes to these places is not deleted.
+        """
+        shorter = any(at > log_end for at in deleted.values())
+        places = [noted for noted in self._places if agreed and log_start <= noted.at <= log_end]
+        true = agreed and not self._stale and len(places) == len(self._places)
+        true = true and deletions_since(log_start, self._deleted) == deleted
+        self._places, self._deleted = (
+            places,
+            {topic: min(at, log_end) for topic, at in deleted.items()},
+        )
+        if true and not shorter and (places or all_read):
+            return
+        self._add(log_end)
+        try:
+            for _ in range(1 + shorter):  # the second takes the place of the backup
+                self.file.save_now(self._content()())
+        except OSError:
+            if shorter:
+                raise
+            self._save()  # reported, and repeated
+
+    def note(self, at: int) -> None:
+        """Note the queues' ends at this place: all of the log before it has been dispatched, and
+        nothing behind it. Saved in a thread.
+
+        Cost: some 50 ns a queue here, the rest in the thread.
+        """
+        self._add(at)
+        self._save()
+
+    def save_firsts(self, then: Callable[[bool], None]) -> None:
+        """Save at which index queues begin now; ``then`` hears whether that is on the disk."""
+        self._save(then)
+
+    def forget_topic(self, topic: str, at: int, then: Callable[[bool], None]) -> None:
+        """Save that a topic's queues are deleted, where the log ends at ``at``; ``then`` hears
+        whether that is on the disk. If not, they must stay. It is saved twice, so that the backup
+        has it too; where only the second save fails, it is on the disk, and that save is
+        repeated."""
+        before = self._deleted.get(topic)
+        self._deleted[topic] = at
+        self._leaving.add(topic)
+
+        def settled(good: bool) -> None:
+            if not good:
+                if before is None:
+                    del self._deleted[topic]
+                else:
+                    self._deleted[topic] = before
+                self._leaving.discard(topic)
+                self._save()  # takes the place of what would be saved again
+                then(False)
+            else:
+                self._save(lambda _good: then(True))
+
+        self._save(settled)
+
+    def deleted_now(self, topic: str, at: int) -> None:
+        """The queues went only now: messages of the topic that came since ``forget_topic`` went
+        with them."""
+        self._leaving.discard(topic)
+        if self._deleted.get(topic) != at:
+            self._deleted[topic] = at
+            self._save(lambda _good: self._save())  # twice, as above
+
+    def deleted_until(self, topic: str) -> int:
+        """Up to which offset of the log the messages of a topic were deleted with it."""
+        return self._deleted.get(topic, 0)
+
+    def end(self, log_end: int, *, all_read: bool) -> None:
+        """The store stops cleanly; ``all_read`` as for ``begin``. Raises OSError."""
+        if all_read and not self._places and not self._deleted:
+            return
+        self._add(log_end)
+        self.file.save_now(self._content()())
+
+    def _add(self, at: int) -> None:
+        if self._places and self._places[-1].at == at:
+            self._places.pop()
+        queues = [queue for queue in self._queues if queue.topic not in self._leaving]
+        self._places.append(_Noted(at, queues, [queue.max_index for queue in queues]))
+        del self._places[:-PLACES_KEPT]
+
+    def _save(self, then: Callable[[bool], None] | None = None) -> None:
+        if then is not None:
+            self._waiting.append(then)
+        self.file.save(self._content())
+
+    def _settled(self, good: bool) -> None:
+        waiting, self._waiting = self._waiting, []
+        for then in waiting:
+            then(good)
+
+    def _content(self) -> Callable[[], bytes]:
+        """Makes the bytes of the file, as things are now, in whatever thread."""
+        places, deleted, queues = tuple(self._places), dict(self._deleted), list(self._queues)
+        firsts = [queue.min_index for queue in queues]
+
+        def encode() -> bytes:
+            known = {
+                "places": [noted.encoded() for noted in places],
+                "firsts": _by_topic(queues, firsts),
+                "deleted": deleted,
+            }
+            data = msgspec.json.encode(known)
+            return b'{"crc":%d,"ends":%s}' % (crc32(data), data)
+
+        return encode
+
+
+class _Noted:
+    """A place, encoded once, by the first thread that saves it."""
+
+    __slots__ = ("_ends", "_queues", "_raw", "at")
+
+    def __init__(
+        self,
+        place: Place | int,
+        queues: list[ConsumeQueue] | None = None,
+        ends: list[int] | None = None,
+    ) -> None:
+        self._queues = queues or []
+        self._ends = ends or []
+        self._raw = msgspec.Raw(msgspec.json.encode(place)) if isinstance(place, Place) else None
+        self.at = place.at if isinstance(place, Place) else place
+
+    def encoded(self) -> msgspec.Raw:
+        if self._raw is None:
+            self._raw = msgspec.Raw(
+                msgspec.json.encode(Place(self.at, _by_topic(self._queues, self._ends)))
+            )
+            self._queues, self._ends = [], []
+        return self._raw
+
+
+class _File(msgspec.Struct):
+    crc: int
+    ends: msgspec.Raw
+
+
+def decode_known(data: bytes) -> KnownEnds:
+    """Raises ValueError for bytes that are not what was saved."""
+    file = msgspec.json.decode(data, type=_File)
+    if crc32(file.ends) != file.crc:
+        raise ValueError("its CRC is wrong")
+    return msgspec.json.decode(file.ends, type=KnownEnds)
+
+
+def deletions_since(log_start: int, deleted: dict[str, int]) -> dict[str, int]:
+    """The deletions that a message of the log may tell of."""
+    return {topic: at for topic, at in deleted.items() if at >= log_start}
+
+
+def wrong_end(topic: str, queue_id: int, found: int, expected: int, at: int) -> str:
+    """How it is told that a queue has another end than it had at a place of the log."""
+    return (
+        f"topic={topic} queue={queue_id}: its units end at {found}, and ended at {expected} "
+        f"when the log was at {at}"
+    )
+
+
+def _by_topic(queues: list[ConsumeQueue], numbers: list[int]) -> ByTopic:
+    """The numbers of queues, without zeros."""
+    table: dict[str, dict[int, int]] = {}
+    for queue, number in zip(queues, numbers, strict=True):
+        if number:
+            table.setdefault(queue.topic, {})[queue.queue_id] = number
+    return table

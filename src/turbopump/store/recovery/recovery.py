@@ -1,0 +1,648 @@
+"""Opening a store: where the log ends, what of it is damaged, and queues and indexes that agree
+with it.
+
+1. Queues and indexes are loaded and their last entries found.
+2. Where to begin reading the log: after a clean stop behind the last entry a queue points to; after
+   a crash at the newest segment whose first message is older than the checkpoint (it was on the
+   disk, in the log, the queues and the indexes), and not behind the offset that our own part of the
+   checkpoint vouches for (store times go back when the wall clock does); at the start of the log if
+   derived files are missing.
+3. Queues and indexes are cut there: what they say of messages behind it may never have reached the
+   disk. Every entry from there on is checked and handed to the dispatcher, which writes it to them
+   again.
+4. A bad entry with a good one somewhere behind it is damage: the range is set apart, its queues get
+   gaps, and reading goes on behind it (``good_entries.py``). A bad entry with nothing good behind
+   it is a torn tail: the log ends there, and everything is cut to it.
+5. What was recovered after a crash may be in the page cache only (the process was killed, the
+   machine was not), and what was cut off is still on the disk: both count as dirty, so that the
+   store syncs them before it says what is flushed.
+6. Derived files are disposable. Where queues ended, and which begin where, was noted at some places
+   of the log (``queue_ends.py``): reading begins at the newest such place, not behind that of 2, at
+   which every queue, once cut there, ends as it did; and having read, no queue may end before the
+   newest place that the log reaches. A queue that lacks units, or whose files do not belong
+   together, or a count of units that is not the one noted at the clean stop, makes recovery begin
+   anew, with empty queues and indexes, at the start of the log. An entry that fits into no queue
+   even then is damage (``entry_placement.py``). A queue of which the log has no message goes on
+   where it ended. Where nothing is known after a crash (what was noted is lost, or another program
+   had the store), the log before 2 is read as well, and no queue may end before its last message
+   there, or begin behind its first (``queue_comparison.py``). So it is after a clean stop of ours
+   if the checkpoint is lost.
+
+Source of the file rules: apache/rocketmq ``CommitLog.recoverNormally`` / ``recoverAbnormally``;
+Apache ends the log at the first bad entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from turbopump.message.rules import is_system_topic
+from turbopump.message.sysflag import SysFlag
+from turbopump.store.index.key_index import KeyIndex, begin_for_index
+from turbopump.store.log.commit_log import NOTHING, CommitLog
+from turbopump.store.log.dispatcher import Dispatcher
+from turbopump.store.log.entry_mark import EntryMark
+from turbopump.store.log.scanner import Damage, good_entries
+from turbopump.store.queues.batch_consume_queue import BatchConsumeQueue
+from turbopump.store.queues.consume_queue import ConsumeQueue
+from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
+from turbopump.store.recovery.checkpoint import Checkpoint
+from turbopump.store.recovery.queue_ends import KnownEnds, deletions_since, wrong_end
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What recovery found. Offsets in bytes of the log; ``torn`` says what was wrong where the log
+    now ends, None if nothing was; ``misfit`` which queue was not as it should have been, so that
+    more was read again; ``compared`` up to where the log was read only to be compared with the
+    queues, None if it was not."""
+
+    clean: bool
+    begun_at: int
+    log_end: int
+    entries: int
+    rebuilt: bool
+    damages: tuple[Damage, ...] = ()
+    torn: str | None = None
+    misfit: str | None = None
+    compared: int | None = None
+
+
+@dataclass(slots=True)
+class Recovery:
+    """The parts of a loaded store that recovery brings together. ``index`` None: nothing is
+    indexed.
+
+    ``derived_complete`` False: index files are known to be missing, so that the whole log must be
+    read. ``index_synced`` False: the crashed program does not sync its index with the checkpoint
+    (Apache's only syncs full files). ``on_progress`` gets (offset reached, about where the log
+    ends) when reading begins, every few MiB, and when it has ended. ``known``: where queues ended.
+    ``stopped_here``: the clean stop was ours.
+    """
+
+    log: CommitLog
+    queues: ConsumeQueueTable
+    index: KeyIndex | None
+    dispatcher: Dispatcher
+    checkpoint: Checkpoint
+    clean: bool
+    derived_complete: bool = True
+    index_synced: bool = True
+    stopped_here: bool = False
+    on_progress: Callable[[int, int], None] = lambda _offset, _end: None
+    known: KnownEnds = field(default_factory=KnownEnds)
+    misfit: str | None = None
+    fitted: bool = False
+    """Whether all queues were found to end, where reading begins, as they did when the log was
+    there."""
+    compared: int | None = None
+    first_units: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    """Offset and size of the first messages of the queues that had theirs, as their files said
+    before they were cut."""
+
+    def run(self) -> RecoveryReport:
+        """Bring log, queues and indexes to one consistent end. Raises OSError and
+        StoreDamagedError."""
+        log, index = self.log, self.index
+        # else its newest file may well be odd, and is rewound first
+        if index is not None and self.clean:
+            index.check_headers()
+        self.known.deleted.update(
+            self.queues.finish_deletions(deletions_since(log.start, self.known.deleted))
+        )
+        self.known = self.known.since(log.start)
+        if not self.clean:
+            self.first_units = {
+                (queue.topic, queue.queue_id): unit[:2]
+                for queue in self.queues
+                if not queue.min_index and (unit := queue.unit(0))
+            }
+        begin = self._begin_after_clean_stop() if self.clean else self._begin_after_crash()
+        rebuilt = False
+        try:
+            begin = self._rewind_index(self._where_queues_fit(begin))
+            rebuilt = not self._derived_reach(begin)
+            if not rebuilt:
+                self._cut_queues(begin)
+                reading = self._reading(begin, rebuilding=False)
+                entries, torn = self._redispatch(reading)
+                self._settle_ends(reading, {})
+                end = log.walked_to
+                self._compare_queues(reading)
+        except QueueHoleError as hole:
+            rebuilt, self.misfit = True, str(hole)
+        if rebuilt:
+            emptied = self._emptied_queues()
+            begin = self._forget_derived()
+            reading = self._reading(begin, rebuilding=True)
+            entries, torn = self._redispatch(reading)
+            self._settle_ends(reading, emptied)
+            end = log.walked_to
+        log.open_at(end)
+        if not self.clean:
+            for file in log.files:
+                file.dirty = file.dirty or file.end > begin
+        self.dispatcher.dispatched = end
+        for queue in self.queues:
+            queue.raise_min(log.start)
+            queue.end.advance(queue.max_index)
+        if index is not None and index.end_offset >= end:
+            index.rewind(end)
+            self._lower_index_time(index)
+        if index is not None:
+            index.check_headers()
+        return RecoveryReport(
+            self.clean,
+            begin,
+            end,
+            entries,
+            rebuilt,
+            tuple(reading.damages),
+            torn,
+            self.misfit,
+            self.compared,
+        )
+
+    def _where_queues_fit(self, begin: int) -> int:
+        """``begin``, or the place before it from which on the queues must be written again, so that
+        each goes on where it did; they are cut there. Raises QueueHoleError if no place is known at
+        which they fit, although some are."""
+        if self.queues.damaged:
+            raise QueueHoleError("the files of a queue do not belong together")
+        fault = self.known.lost_front(self.queues)
+        if fault is not None:
+            raise QueueHoleError(fault)
+        if self.clean and self.known.places and self.known.places[-1].at >= begin:
+            return begin  # compared when reading has come there
+        for place in self.known.back_from(begin, self.log.start):
+            self._cut_queues(place.at)
+            fault = self.known.misfit(place, self.queues)
+            if fault is None:
+                self.fitted = True
+                return place.at
+            self.misfit = self.misfit or fault
+        if self.misfit is not None:
+            raise QueueHoleError(self.misfit)
+        if not self.known.places:
+            self._cut_queues(begin)
+            for queue in self.queues:
+                if isinstance(queue, BatchConsumeQueue) and queue.tail_damaged:
+                    text = "its last units are damaged, and where it ended is not known"
+                    raise QueueHoleError(f"topic={queue.topic} queue={queue.queue_id}: {text}")
+        return begin
+
+    def _settle_ends(self, reading: EntryPlacement, emptied: dict[tuple[str, int], int]) -> None:
+        """No queue ends before it did when the log was at the newest place known: what is missing
+        was damaged in the log, or is no longer in it. ``emptied`` is where queues ended that the
+        log had no message of. Raises QueueHoleError, but not where the queues are rebuilt: then the
+        log is right.
+        """
+        log, clean_end = self.log, self.checkpoint.log_end
+        place = self.known.newest(log.walked_to)
+        ends = self.known.least_ends(place) if place is not None else {}
+        for key, end in emptied.items():
+            ends[key] = max(end, ends.get(key, 0))
+        for (topic, queue_id), end in ends.items():
+            queue = self.queues.find(topic, queue_id)
+            found = queue.max_index if queue is not None else 0
+            if found >= end:
+                continue
+            queue = queue or self.queues.find_or_make(topic, queue_id)
+            if reading.damages and reading.explained(queue, end - found):
+                queue.fill_gap(end, reading.gap_offset(topic))
+            elif not reading.rebuilding:
+                raise QueueHoleError(
+                    wrong_end(
+                        topic, queue_id, found, end, place.at if place is not None else log.start
+                    )
+                )
+            elif found and reading.made_anew.get((topic, queue_id), 0) >= end:
+                queue.fill_gap(end, (queue.unit(found - 1) or (log.start,))[0])
+            elif not found and log.start and queue.is_batch:
+                queue.fill_gap(end, 0)
+            elif not found and log.start:
+                queue.begin_empty_at(end)
+        if (
+            self.clean
+            and not reading.rebuilding
+            and log.walked_to == clean_end
+            and self.queues.units != self.checkpoint.queue_units
+        ):
+            text = (
+                f"queues have {self.queues.units} units, and had "
+                f"{self.checkpoint.queue_units} at the clean stop"
+            )
+            raise QueueHoleError(text)
+
+    def _compare_queues(self, reading: EntryPlacement) -> None:
+        """Where no place is known after a crash, or after a clean stop of ours whose checkpoint is
+        lost, see that no queue ends before its last message in the log before where that was read,
+        or begins behind its first. Raises QueueHoleError.
+
+        It costs reading that part of the log (RocketMQ does not look there), once: then a place is
+        noted. To begin at the log's start instead would write messages of deleted topics again,
+        whose deletion is not known either.
+        """
+        begin = reading.begin
+        told = self.clean and not (
+            self.stopped_here and self.checkpoint.log_end != self.log.walked_to
+        )
+        if told or begin <= self.log.start or self.known.newest(self.log.walked_to) is not None:
+            return
+        self.compared = begin
+        first, last, old = outermost_messages(
+            self.log, begin, self.known.deleted, self.first_units, self.on_progress
+        )
+        deleted: dict[str, int] = {}
+        for mark in old.values():
+            queue = self.queues.find(mark.topic, mark.queue_id)
+            if queue is not None and reading.began_later(queue, mark):
+                deleted[mark.topic] = max(mark.offset, deleted.get(mark.topic, 0))
+        fault = lacking_queue(last, self.queues, deleted) or late_queue(first, self.queues)
+        if fault is not None:
+            raise QueueHoleError(fault)
+
+    def _emptied_queues(self) -> dict[tuple[str, int], int]:
+        """Where the queues end of which the log has no message any more, by their own files."""
+        start, ends = self.log.start, {}
+        for queue in self.queues if start else ():
+            unit = queue.unit(queue.max_index - 1)
+            if queue.max_index and (unit is None or unit[0] < start):
+                ends[queue.topic, queue.queue_id] = queue.max_index
+        return ends
+
+    def _cut_queues(self, offset: int) -> None:
+        there = partial(is_there, self.log)
+        for queue in self.queues:
+            queue.cut_at(offset, there)
+
+    def _rewind_index(self, begin: int) -> int:
+        """Cut the index after a crash; where reading must begin for it."""
+        index = self.index
+        if index is None or self.clean:
+            return begin
+        begin = max(
+            index.rewind(begin if self.index_synced else max(min(begin, index.end_offset), 0)),
+            self.log.start,
+        )
+        if self.derived_complete:  # else all is written again
+            begin = begin_for_index(self.log, self.queues, index, begin)
+        self._lower_index_time(index)
+        return begin
+
+    def _reading(self, begin: int, *, rebuilding: bool) -> EntryPlacement:
+        return EntryPlacement(
+            self.log,
+            self.queues,
+            self.dispatcher,
+            self.known,
+            self.first_units,
+            begin,
+            rebuilding,
+            self.fitted,
+        )
+
+    def _redispatch(self, reading: EntryPlacement) -> tuple[int, str | None]:
+        """Dispatch every good entry: (how many, what is wrong behind the last). Raises
+        QueueHoleError."""
+        log, damages, entries = self.log, reading.damages, 0
+        for mark in good_entries(log, reading.begin, self.on_progress, damages.append):
+            fault = reading.dispatch(mark)
+            if fault is None:
+                entries += 1
+            else:
+                damages.append(Damage(mark.offset, mark.offset + mark.size, fault))
+        return entries, None if log.fault == NOTHING else log.fault
+
+    def _forget_derived(self) -> int:
+        self.queues.rebuild()
+        if self.index is not None:
+            self.index.remove_all()
+            self._lower_index_time(self.index)
+        return self.log.start
+
+    def _lower_index_time(self, index: KeyIndex) -> None:
+        """Files are written anew, and may end elsewhere. RocketMQ: after a kill
+        ``IndexService.load`` removes each that ends later than this, and fills it again from the
+        segment that was begun before it on; keys of earlier messages in such a file would be lost.
+        """
+        if index.full_timestamp < self.checkpoint.index_timestamp:
+            self.checkpoint.index_timestamp = index.full_timestamp
+            self.checkpoint.write()
+
+    def _derived_reach(self, begin: int) -> bool:
+        """Whether queues and indexes have what is in the log before the place where reading
+        begins."""
+        if self.log.start == 0 and any(queue.min_index for queue in self.queues):
+            return False
+        if begin <= self.log.start:
+            return True
+        return self.derived_complete and (
+            bool(self.known.places) or any(queue.max_index for queue in self.queues)
+        )
+
+    def _begin_after_clean_stop(self) -> int:
+        """The end of the last entry that a queue points to, if that entry is there and whole; else
+        the start of its segment, or of the newest before it that has a first entry."""
+        last = max(
+            (unit for queue in self.queues if (unit := queue.last_unit) is not None), default=None
+        )
+        if last is None:
+            return self.log.start
+        offset, size, _ = last
+        mark = self.log.entry_at(offset)
+        if mark is not None and mark.size == size:
+            return offset + size
+        starts = [file.start for file in self.log.files if file.start <= offset]
+        return next(
+            (start for start in reversed(starts) if self.log.entry_at(start) is not None),
+            self.log.start,
+        )
+
+    def _begin_after_crash(self) -> int:
+        for file in reversed(self.log.files.files):
+            if self.checkpoint.safe_offset and file.start > self.checkpoint.safe_offset:
+                continue
+            mark = self.log.entry_at(file.start)
+            if mark is not None and mark.store_timestamp <= self.checkpoint.safe_timestamp:
+                return file.start
+        return self.log.start
+
+
+# --- Which place in its queue an entry gets that recovery reads from the log: nearly always the next
+# one.
+#
+# The rule: an entry that says otherwise is believed where something explains it: damage before it, a
+# topic that was deleted (and made anew), a log that lost its front. What nothing explains is a queue
+# that lacks units, or, where the queues are written from the log alone, an entry that is damaged. It
+# must not know where reading begins, or why.
+
+_PREPARED: Final = int(SysFlag.TRANSACTION_PREPARED)
+_INNER_BATCH: Final = int(SysFlag.INNER_BATCH)
+
+
+class QueueHoleError(Exception):
+    """A queue lacks units that no damage explains; its text says which."""
+
+
+@dataclass(slots=True)
+class EntryPlacement:
+    """One reading of the log from ``begin`` on, whose entries come one by one. ``rebuilding``: the
+    queues were empty when it began. ``fitted``: all queues were found to end, where it began, as
+    they did when the log was there. ``known`` hears of a deletion that shows.
+    """
+
+    log: CommitLog
+    queues: ConsumeQueueTable
+    dispatcher: Dispatcher
+    known: KnownEnds
+    first_units: dict[tuple[str, int], tuple[int, int]]
+    """Offset and size of the first messages of the queues that had theirs, as their files said
+    before they were cut."""
+    begin: int
+    rebuilding: bool
+    fitted: bool
+    damages: list[Damage] = field(default_factory=list)
+    """What was passed over so far."""
+    made_anew: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Where queues had ended whose offsets were seen to begin anew."""
+
+    def dispatch(self, mark: EntryMark) -> str | None:
+        """Hand on an entry; what is wrong with it if its place in its queue cannot be.
+
+        Raises QueueHoleError if its queue lacks units that no damage explains, unless
+        ``rebuilding``: then the entry is damaged.
+        """
+        if mark.topic in self.known.deleted and mark.offset < self.known.deleted[mark.topic]:
+            self.dispatcher.dispatch_mark(mark, None)
+            return None
+        inner = mark.sys_flag & _INNER_BATCH != 0
+        queue = self.queues.find_or_make(mark.topic, mark.queue_id, batch=inner)
+        if inner and not queue.is_batch:
+            return None  # of a topic that was deleted, and made again as another kind
+        place: ConsumeQueue | None = queue
+        if mark.queue_offset != queue.max_index and not mark.sys_flag & _PREPARED:
+            place, fault = self._place(queue, mark)
+            if fault is not None:
+                return fault
+        self.dispatcher.dispatch_mark(mark, place)
+        return None
+
+    def _place(
+        self, queue: ConsumeQueue, mark: EntryMark
+    ) -> tuple[ConsumeQueue | None, str | None]:
+        """Of an entry that does not follow the last unit of its queue: the queue, ready for it
+        (None: it was deleted with its topic), and what is wrong with the entry."""
+        index, expected = mark.queue_offset, queue.max_index
+        if not expected and not self.rebuilding and self.began_later(queue, mark):
+            return None, None
+        if index > expected and self.explained(queue, index - expected):
+            queue.fill_gap(index, self.gap_offset(mark.topic))
+        elif not expected and self._came_while_deleting(mark):
+            self.known.deleted[mark.topic] = mark.offset + mark.size
+            return None, None
+        elif index == 0:  # as it was after a deletion that is not noted
+            self.made_anew[mark.topic, mark.queue_id] = expected
+            queue = self.queues.make_anew(queue)
+        elif expected < index == self.made_anew.get((mark.topic, mark.queue_id)):
+            # a recovery of an earlier release kept the old messages behind the new ones
+            queue.fill_gap(index, mark.offset)
+        elif not self._begins_anew(queue, mark):
+            if not self.rebuilding:
+                text = (
+                    f"its units end at {expected}, and the log goes on with {index} at "
+                    f"{mark.offset}"
+                )
+                raise QueueHoleError(f"topic={mark.topic} queue={mark.queue_id}: {text}")
+            return (
+                None,
+                f"it says that it is queue offset {index} of {mark.topic} queue {mark.queue_id}, "
+                f"which has {expected} before it",
+            )
+        return queue, None
+
+    def gap_offset(self, topic: str) -> int:
+        """Where the last damage was, but not among the messages of a deleted topic: its units would
+        look as if they were to go."""
+        return max(self.damages[-1].start, self.known.deleted.get(topic, 0))
+
+    def explained(self, queue: ConsumeQueue, missing: int) -> bool:
+        """Whether so many messages can lie in the damaged ranges behind the queue's last one."""
+        start, made_anew = self.log.start, self.known.deleted.get(queue.topic)
+        if not queue.max_index and start > 0 and self.begin == start and made_anew is None:
+            return False  # its first messages were deleted with the log
+        if (
+            self.begin > start
+            and not self.rebuilding
+            and not self.fitted
+            and queue.ends_with_a_file
+        ):
+            return False  # the files behind may have been taken away: the messages may all be there
+        unit = queue.unit(queue.max_index - 1)
+        after = unit[0] if unit is not None else max(self.begin, made_anew or 0)
+        room = missing * queue.message_size_min
+        for damage in reversed(self.damages):
+            if damage.end <= after or room <= 0:
+                break
+            room -= damage.end - damage.start
+        return room <= 0
+
+    def began_later(self, queue: ConsumeQueue, mark: EntryMark) -> bool:
+        """Whether the first message of the queue, by its own files, lies behind this entry, and is
+        there: the entry is of a topic that was deleted and made anew, also where that is not
+        noted."""
+        offset, size = self.first_units.get((queue.topic, queue.queue_id), (0, 0))
+        return offset > mark.offset and is_there(self.log, queue, 0, offset, size)
+
+    def _came_while_deleting(self, mark: EntryMark) -> bool:
+        """Whether an entry that is not the first of its queue, and has none before it, belongs to a
+        topic that was just being deleted: made anew, it would have begun with 0, behind the place
+        of the deletion, and nothing that was not read or damaged may have been that."""
+        deleted = self.known.deleted.get(mark.topic, -1)
+        return self.begin <= deleted and all(damage.end <= deleted for damage in self.damages)
+
+    def _begins_anew(self, queue: ConsumeQueue, mark: EntryMark) -> bool:
+        """Whether the queue may go on with this entry although it does not follow its last unit: it
+        is the first that the log still has; or its topic was deleted and made again, so that its
+        offsets began with 0 once more."""
+        index = mark.queue_offset
+        if not queue.max_index:
+            return self.begin == self.log.start
+        if not queue.min_index <= index < queue.max_index:
+            return False
+        old, previous = queue.unit(index), queue.unit(index - 1)
+        return old is not None and previous is not None and previous[0] > old[0]
+
+
+def is_there(log: CommitLog, queue: ConsumeQueue, index: int, offset: int, size: int) -> bool:
+    """Whether the log has, at ``offset``, the entry that unit ``index`` of the queue should point
+    to, or no longer has it because its segment was deleted (not before the unit was on the
+    disk)."""
+    if offset < log.start:
+        return True
+    mark = log.entry_at(offset)
+    return mark is not None and (mark.size, mark.topic, mark.queue_id, mark.queue_offset) == (
+        size,
+        queue.topic,
+        queue.queue_id,
+        index,
+    )
+
+
+# --- Queues against the log, where nothing is noted of how far they went: does one lack the first or
+# the last of its messages?
+#
+# The rule: it only compares. A queue agrees if its last unit does not lie before the last message
+# that the log has of it, and its first not behind the first one, unless it begins with an earlier
+# index (its topic was deleted and made anew). Where a queue has no units, its topic may have been
+# deleted: it counts as lost if somebody still knows the topic, or if another queue of the topic is
+# older than that message (a deletion would have taken it along), unless the topic was made anew
+# since, as another of its queues shows. It must not know what is done about a queue that lacks
+# messages.
+
+
+Messages = dict[tuple[str, int], EntryMark]
+
+
+def outermost_messages(
+    log: CommitLog,
+    end: int,
+    deleted: Mapping[str, int],
+    begun: Mapping[tuple[str, int], tuple[int, int]],
+    on_progress: Callable[[int, int], None],
+) -> tuple[Messages, Messages, Messages]:
+    """The first and the last good message of each queue before the offset ``end`` of the log, and
+    the last before the one with which the queue begins, of those for which ``begun`` has its
+    offset. ``deleted`` says up to which offset those of a topic are no queue's any more. It reads
+    all of that: some 3 µs a message, or what the disk can do."""
+    first: Messages = {}
+    last: Messages = {}
+    old: Messages = {}
+    nowhere = 0, 0
+    for mark in good_entries(log, log.start, on_progress, end=end):
+        if not mark.sys_flag & _PREPARED and not (
+            deleted and mark.offset < deleted.get(mark.topic, 0)
+        ):
+            key = mark.topic, mark.queue_id
+            last[key] = mark
+            if key not in first:
+                first[key] = mark
+            if mark.offset < begun.get(key, nowhere)[0]:
+                old[key] = mark
+    return first, last, old
+
+
+def late_queue(first: Messages, queues: ConsumeQueueTable) -> str | None:
+    """Which queue, of those that have units, begins behind the first of its messages; None if none
+    does."""
+    for (topic, queue_id), mark in first.items():
+        queue = queues.find(topic, queue_id)
+        if queue is None or not queue.max_index or mark.queue_offset >= queue.min_index:
+            continue
+        unit = queue.unit(queue.min_index)
+        if unit is None or unit[0] > mark.offset:
+            text = (
+                f"its units begin at {queue.min_index}, and the log has {mark.queue_offset} "
+                f"at {mark.offset}"
+            )
+            return f"topic={topic} queue={queue_id}: {text}"
+    return None
+
+
+def lacking_queue(last: Messages, queues: ConsumeQueueTable, old: Mapping[str, int]) -> str | None:
+    """Which queue lacks the last of its messages; None if none does. ``old`` says where the last
+    message of a topic lies that was deleted before the topic was made anew."""
+    begun = _begun(queues)
+    for (topic, queue_id), mark in last.items():
+        queue = queues.find(topic, queue_id)
+        if queue is not None and not queue.is_batch and mark.sys_flag & _INNER_BATCH:
+            continue  # of a topic that was deleted, and made again as another kind
+        found = queue.max_index if queue is not None else 0
+        unit = queue.unit(found - 1) if queue is not None and found else None
+        last_unit_at = unit[0] if unit is not None else -1 if found else None
+        known = queues.is_batch(topic) is not None
+        if lacks(
+            mark.offset,
+            last_unit_at,
+            topic,
+            known=known,
+            begun_at=begun.get(topic),
+            old_at=old.get(topic, -1),
+        ):
+            text = f"its units end at {found}, and the log has {mark.queue_offset} at {mark.offset}"
+            return f"topic={topic} queue={queue_id}: {text}"
+    return None
+
+
+def lacks(
+    message_at: int,
+    last_unit_at: int | None,
+    topic: str,
+    *,
+    known: bool,
+    begun_at: int | None,
+    old_at: int = -1,
+) -> bool:
+    """Whether a queue lacks a message that the log has of it: that message, or one behind it, must
+    be the one of its last unit. Offsets of the log; ``last_unit_at`` None: the queue has never had
+    one, as far as its files tell. ``known``: there is such a topic. ``begun_at``: where the oldest
+    unit of any queue of the topic points. ``old_at``: where another queue of the topic has a
+    message that came before the one with which it begins: the topic was deleted behind that."""
+    if last_unit_at is not None:
+        return last_unit_at < message_at
+    if message_at < old_at:
+        return False
+    return known or is_system_topic(topic) or (begun_at is not None and begun_at < message_at)
+
+
+def _begun(queues: ConsumeQueueTable) -> dict[str, int]:
+    """Where the oldest unit of each topic points."""
+    begun: dict[str, int] = {}
+    for queue in queues:
+        unit = queue.unit(queue.min_index) if queue.max_index else None
+        if unit is not None and unit[1] > 0:
+            begun[queue.topic] = min(begun.get(queue.topic, unit[0]), unit[0])
+    return begun

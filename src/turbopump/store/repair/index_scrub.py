@@ -1,0 +1,282 @@
+"""Checking index files as they lie on the disk, and filling damaged ones again from the log.
+
+A file is what its header says, every entry leads back to the one before it in its slot, every slot
+leads to its newest entry, and a sample of the entries is what their messages in the log say. One
+that is not is set apart, and another is made of the same part of the log: from the last message of
+the file before it to the first of the file behind it. That one is built beside the directory and
+takes the name of the damaged one when it is whole and on the disk, so a crash meanwhile leaves what
+there was.
+
+The rule is that of ``scrub.py``, whose steps these are: nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import Final
+
+from turbopump.message.codec import FIXED_SIZE, HEAD_SIZE, MAGIC_V1, MAGIC_V2, entry_fault
+from turbopump.store.disk import Disk, Found, Piece
+from turbopump.store.index.index_file import HEADER_SIZE, SLOT_SIZE, IndexFile
+from turbopump.store.index.key_index import KeyIndex, keys_of
+from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
+from turbopump.store.log.entry_mark import read_mark
+
+ENTRIES_AT_ONCE: Final = 1000
+"""Entries of an index file that are looked at in one step: some 0.4 ms."""
+SAMPLE: Final = 1000
+"""Of so many entries one is compared with its message."""
+
+LOG_AT_ONCE: Final = 1 << 20
+"""Bytes of the log whose keys are put into a new file at a time."""
+
+_ENTRY: Final = struct.Struct(">iqii")
+_SLOTS_AT_ONCE: Final = 16_384
+_MAGICS: Final = (MAGIC_V1.to_bytes(4), MAGIC_V2.to_bytes(4))
+
+Work = Generator[list[Piece] | None, list[Found]]
+Walk = Callable[
+    [int, int, Callable[[bytes, int], None]], Generator[list[Piece] | None, list[Found], int]
+]
+"""Hands each good entry of a range of the log to a function, with its offset; where the first
+begins that was not."""
+
+
+class IndexScrub:
+    """Checks the files of ``index``. ``walk`` reads the log; ``report`` gets a line for each header
+    that was written again, and for each file that cannot be filled again now."""
+
+    def __init__(
+        self, disk: Disk, log: CommitLog, index: KeyIndex, walk: Walk, report: Callable[[str], None]
+    ) -> None:
+        self._disk = disk
+        self._log = log
+        self._index = index
+        self._walk = walk
+        self._report = report
+        self.on_filled = report
+        """Gets a line for each file that was filled again."""
+        self._passes = 0
+        self.damaged = 0
+        """Files that were found damaged."""
+
+    def check(self) -> Work:
+        """Look at every file; set apart those that are damaged."""
+        self._passes += 1
+        for file in list(self._index.files):
+            if file.damaged or file not in self._index.files:
+                continue
+            fault = yield from self._fault(file)
+            if fault is not None and file in self._index.files:
+                self._index.set_apart(file, fault)
+                self.damaged += 1
+
+    def fill(self) -> Work:
+        """Fill every file again that was set apart."""
+        index = self._index
+        for file in [one for one in index.files if one.damaged]:
+            if index.failed:
+                return
+            if file is index.files[-1]:
+                try:
+                    index.begin_file()
+                except OSError as error:
+                    self._report(
+                        f"index file {file.segment.path} cannot be filled again now "
+                        f"({error.strerror or error})"
+                    )
+                    return
+            yield from self._fill(file)
+
+    # --- checking
+    # ----------------------------------------------------------------------------------------------
+
+    def _fault(self, file: IndexFile) -> Generator[list[Piece] | None, list[Found], str | None]:
+        """What is wrong with a file; None: nothing. One that grows is checked as far as it goes
+        now."""
+        known = file.header
+        (header,) = yield [Piece(file.segment, 0, HEADER_SIZE)]
+        if isinstance(header, bytes) and header != known == file.header and file.count > 1:
+            file.write_header()
+            self.damaged += 1
+            self._report(
+                f"the head of index file {file.segment.path} was damaged, it is written again"
+            )
+        count, used = file.count, file.slots_used
+        # unlike an array it takes no time before it is used
+        heads = memoryview(bytearray(file.slots * SLOT_SIZE)).cast("i")
+        number, last, there = 1, 0, 0
+        while number < count:
+            (found,) = yield [file.entries_piece(number, min(ENTRIES_AT_ONCE, count - number))]
+            if isinstance(found, OSError):
+                return f"it cannot be read: {found.strerror or found}"
+            for key_hash, offset, seconds, previous in _ENTRY.iter_unpack(found):
+                slot = key_hash % file.slots
+                if key_hash < 0 or seconds < 0 or previous != heads[slot] or offset < last:
+                    return (
+                        f"entry {number} has hash {key_hash}, offset {offset} after {last}, "
+                        f"and follows {previous}, not {heads[slot]}"
+                    )
+                there += heads[slot] == 0
+                heads[slot], last = number, offset
+                if number % SAMPLE == self._passes % SAMPLE:
+                    fault = yield from self._entry_fault(file, number, key_hash, offset, seconds)
+                    if fault is not None:
+                        return fault
+                number += 1
+            yield None
+        fault = yield from self._slots_fault(file, heads, count)
+        if fault is None and file.count == count and used != there:
+            fault = f"its head says that {used} slots are used; there are {there}"
+        return fault
+
+    def _entry_fault(
+        self, file: IndexFile, number: int, key_hash: int, offset: int, seconds: int
+    ) -> Generator[list[Piece] | None, list[Found], str | None]:
+        """Whether an entry says what its message does. Messages that are gone or damaged themselves
+        say nothing."""
+        log = self._log
+        segment = log.files.at(offset)
+        if segment is None or segment.end - offset < FIXED_SIZE:
+            return (
+                None
+                if offset < log.start
+                else (f"entry {number} points to {offset}, where no message can be")
+            )
+        (head,) = yield [Piece(segment.segment, offset - segment.start, HEAD_SIZE)]
+        if isinstance(head, OSError):
+            return None
+        if head[4:8] not in _MAGICS:
+            return f"entry {number} points to {offset}, where no message begins"
+        size = min(int.from_bytes(head[:4]), segment.end - offset, ENTRY_SIZE_MAX)
+        (entry,) = yield [Piece(segment.segment, offset - segment.start, size)]
+        if isinstance(entry, OSError) or entry_fault(entry, offset) is not None:
+            return None
+        mark = read_mark(entry, offset)
+        if mark is None:
+            return None
+        if key_hash not in {known for known, _, _ in keys_of(mark)}:
+            return f"entry {number} has a key hash that the message at {offset} has not"
+        if number > 1 and seconds != file.seconds_of(mark.store_timestamp):
+            return f"entry {number} has another time than the message at {offset}"
+        return None
+
+    def _slots_fault(
+        self, file: IndexFile, heads: memoryview[int], count: int
+    ) -> Generator[list[Piece] | None, list[Found], str | None]:
+        for first in range(0, file.slots, _SLOTS_AT_ONCE):
+            size = min(_SLOTS_AT_ONCE, file.slots - first) * SLOT_SIZE
+            (found,) = yield [Piece(file.segment, HEADER_SIZE + first * SLOT_SIZE, size)]
+            if isinstance(found, OSError):
+                return f"it cannot be read: {found.strerror or found}"
+            stored = array("i", found)
+            if sys.byteorder == "little":
+                stored.byteswap()
+            expected = heads[first : first + len(stored)]
+            if stored.tobytes() != expected.tobytes():
+                for slot, (there, wanted) in enumerate(zip(stored, expected, strict=True), first):
+                    # beyond the count: one that came meanwhile; where nothing belongs, whatever
+                    # counts as empty
+                    if there != wanted and not there >= count and not (wanted == 0 and there <= 0):
+                        return f"slot {slot} leads to entry {there}; its newest is {wanted}"
+            yield None
+        return None
+
+    # --- filling again
+    # ----------------------------------------------------------------------------------------------
+
+    def _fill(self, damaged: IndexFile) -> Work:
+        index, log = self._index, self._log
+        at = index.files.index(damaged)
+        before = next(
+            (file for file in reversed(index.files[:at]) if not file.damaged and file.count > 1),
+            None,
+        )
+        behind = next(
+            (file for file in index.files[at + 1 :] if not file.damaged and file.count > 1), None
+        )
+        start = max(before.end_offset, log.start) if before is not None else log.start
+        # what comes now goes into another file
+        end = behind.begin_offset + 1 if behind is not None else log.end
+        skip = (
+            (yield from self._keys_of_last(before))
+            if before is not None and before.end_offset == start
+            else 0
+        )
+        made: list[IndexFile] = []
+
+        def make() -> None:
+            made.append(index.open_spare(index.make_spare()))
+            _populate(made[0].slots_piece())
+
+        fault = yield from self._beside(make)
+        if fault is not None or not made:
+            self._report(f"index file {damaged.segment.path} cannot be filled again now ({fault})")
+            return
+        fresh = made[0]
+        waiting: list[tuple[int, int, int]] = []
+
+        def take(entry: bytes, offset: int) -> None:
+            nonlocal skip
+            mark = read_mark(entry, offset)
+            keys = keys_of(mark) if mark is not None else []
+            waiting.extend(keys[skip:])
+            skip = 0
+
+        while start < end and not fresh.full:
+            start = yield from self._walk(start, min(start + LOG_AT_ONCE, end), take)
+            # a page of a new file is made at its first write, and that may wait for the file
+            # system: not in the owner's thread
+            yield from self._beside(
+                partial(_populate, fresh.entries_piece(fresh.count, len(waiting)))
+            )
+            while waiting:
+                fresh.put(waiting[:ENTRIES_AT_ONCE])
+                del waiting[:ENTRIES_AT_ONCE]
+                yield None
+
+        def place() -> None:
+            fresh.segment.sync()
+            self._disk.rename_segment(fresh.segment, damaged.segment.path)
+            self._disk.sync_directory(damaged.segment.path.parent)
+
+        fault = yield from self._beside(place)
+        if fault is not None:
+            fresh.segment.close()
+            self._report(f"index file {damaged.segment.path} cannot be filled again now ({fault})")
+            return
+        fresh.dirty = False
+        index.replace(damaged, fresh)
+        self.on_filled(
+            f"index file {damaged.segment.path} is filled again from the log: "
+            f"{fresh.count - 1} entries"
+        )
+
+    def _keys_of_last(self, file: IndexFile) -> Generator[list[Piece] | None, list[Found], int]:
+        """How many keys of its last message a file has: a message's keys may be divided between two
+        files."""
+        number = file.count
+        while number > 1:
+            (entry,) = yield [file.entries_piece(number - 1, 1)]
+            if not isinstance(entry, bytes) or _ENTRY.unpack(entry)[1] != file.end_offset:
+                break
+            number -= 1
+        return file.count - number
+
+    def _beside(
+        self, operation: Callable[[], None]
+    ) -> Generator[list[Piece] | None, list[Found], str | None]:
+        """Do something in a thread; what went wrong."""
+        outcome: list[OSError | None] = []
+        self._disk.start(operation, outcome.append)
+        while not outcome:
+            yield None
+        return (outcome[0].strerror or str(outcome[0])) if outcome[0] is not None else None
+
+
+def _populate(piece: Piece) -> None:
+    piece.segment.populate(piece.at, piece.size)

@@ -1,0 +1,439 @@
+"""Reading the whole log again and again, slowly, so that damage is found while there may still be a
+copy of what it took.
+
+Every entry gets the check that recovery and cold reads use, and its unit in the consume queue is
+compared with it: one that is wrong is written again. The log is left as it is. The rule: it holds
+nobody up. ``step`` looks at a slice of what is in its hands, or asks a thread for more, and says
+when it wants to be called again; what was not in memory before it came is let go again.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Final
+
+from turbopump.message.codec import FIXED_SIZE, MAGIC_BLANK, entry_fault
+from turbopump.message.delay_levels import SCHEDULE_TOPIC
+from turbopump.message.sysflag import SysFlag
+from turbopump.store.disk import Disk, Found, Piece
+from turbopump.store.index.key_index import KeyIndex
+from turbopump.store.log.commit_log import BLANK_SIZE_MIN, ENTRY_SIZE_MAX, CommitLog
+from turbopump.store.log.entry_mark import entry_place
+from turbopump.store.mapped_file import MappedFile
+from turbopump.store.queues.batch_consume_queue import BatchConsumeQueue
+from turbopump.store.queues.consume_queue import EXTENDED_TAGS_MAX, UNIT_SIZE
+from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
+from turbopump.store.repair.index_scrub import IndexScrub
+from turbopump.store.repair.unit_repair import UnitRepair
+
+SLICE: Final = 64 * 1024
+"""Bytes checked in one step, about: 0.1 ms for messages of 1 KiB."""
+SLICE_ENTRIES: Final = 100
+"""Entries checked in one step at most."""
+READ_SIZE: Final = 1 << 20
+"""Bytes read at a time."""
+REST_S: Final = 24 * 3600.0
+"""A pass begins no sooner than this after the one before."""
+FINDINGS_MAX: Final = 1000
+"""Findings that are told and counted; what else there may be is found by ``turbopump store
+verify``."""
+FIRST_REST_S: Final = 60.0
+"""How long after a start the first pass begins."""
+
+_LOOK_AGAIN_S: Final = 60.0
+_SECTOR: Final = 4096
+_UNITS_AT_ONCE: Final = 200
+_QUEUES_MAX: Final = 1000
+_UNIT: Final = struct.Struct(">qiq")
+_TAGS: Final = b"TAGS\x01"
+_MAGIC_START: Final = b"\xda\xa3\x20"
+
+Work = Generator[list[Piece] | None, list[Found]]
+"""Yields pieces it wants, or None after a slice."""
+
+
+@dataclass(slots=True)
+class ScrubNumbers:
+    """Since the start: what was checked (bytes of the log, entries), whole passes, and what was
+    found. ``position`` is where in the log the pass under way is; ``damaged_bytes`` of the ranges
+    found, each counted once; ``wrong_units`` are repaired, if they can be read."""
+
+    bytes_checked: int = 0
+    entries_checked: int = 0
+    passes: int = 0
+    position: int = 0
+    damaged_ranges: int = 0
+    damaged_bytes: int = 0
+    wrong_units: int = 0
+    damaged_indexes: int = 0
+
+
+class Scrub:
+    """Walks ``log`` at ``bytes_per_second`` (more than 0). ``on_finding`` is told of each finding
+    once. ``settled`` is the offset before which the log does not change any more."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        log: CommitLog,
+        queues: ConsumeQueueTable,
+        settled: Callable[[], int],
+        bytes_per_second: int,
+        on_finding: Callable[[str], None],
+        repair: UnitRepair,
+        index: KeyIndex | None = None,
+    ) -> None:
+        assert bytes_per_second > 0
+        self._disk = disk
+        self._log = log
+        self._queues = queues
+        self._settled = settled
+        self._interval = SLICE / bytes_per_second
+        self._on_finding = on_finding
+        self._repair = repair
+        self._told: set[tuple[str, int, int]] = set()
+        self._work: Work | None = None
+        self._found: list[Found] | None = []
+        self._next_pass: float | None = None
+        self._window: tuple[MappedFile | None, int, bytes] = (None, 0, b"")
+        self._units: dict[tuple[str, int], tuple[int, bytes]] = {}
+        self.numbers = ScrubNumbers()
+        self.indexes = (
+            IndexScrub(disk, log, index, self._good_entries, on_finding)
+            if index is not None
+            else None
+        )
+
+    def step(self, now: float) -> float:
+        """Check a slice; after how many seconds to come again. ``now`` in monotonic seconds."""
+        if self._work is None:
+            if self._next_pass is None:
+                self._next_pass = now + FIRST_REST_S
+            if now < self._next_pass:
+                return min(self._next_pass - now, _LOOK_AGAIN_S)
+            self._next_pass = now + REST_S
+            self._work = self._whole_pass(self._settled())
+            self._found = []
+        if self._found is None:  # a thread is reading
+            return self._interval
+        found, self._found = self._found, []
+        try:
+            wanted = next(self._work) if not found else self._work.send(found)
+            while wanted is not None and (cached := _cached(wanted)) is not None:
+                wanted = self._work.send(cached)
+        except StopIteration:
+            self._work = None
+            self._window = (None, 0, b"")
+            self._units.clear()
+            self.numbers.passes += 1
+            return self._interval
+        if wanted is not None:
+            self._read(wanted)
+        return self._interval
+
+    def _read(self, pieces: list[Piece]) -> None:
+        self._found = None
+
+        def done(found: list[Found]) -> None:
+            self._found = found
+            for piece in pieces:
+                # it was not in memory, and is not wanted there
+                piece.segment.evict(piece.at, piece.size)
+
+        self._disk.start_read(pieces, done)
+
+    # --- one pass
+    # ----------------------------------------------------------------------------------------------
+
+    def _whole_pass(self, end: int) -> Work:
+        index = self.indexes
+        if index is not None:
+            yield from index.fill()  # what the start has found
+        yield from self._pass(end)
+        if index is not None:
+            yield from index.check()
+            self.numbers.damaged_indexes = index.damaged
+            yield from index.fill()
+
+    def _pass(self, end: int) -> Work:
+        log, numbers = self._log, self.numbers
+        position = log.start
+        entries, slice_end = 0, position + SLICE
+        while position < end:
+            file = log.files.at(position)
+            if file is None:
+                assert position < log.start, "what is settled is there, or was"
+                position = log.start  # retention has been here
+                continue
+            numbers.position = position
+            following, entry, fault = yield from self._entry(file, position)
+            if log.files.at(position) is not file:
+                continue
+            if entry is not None:
+                yield from self._check_unit(entry, position)
+                numbers.entries_checked += 1
+            elif fault is not None:
+                following = yield from self._next_good(file, following)
+                if log.files.at(position) is file:
+                    self._tell_of_range(position, min(following, end), fault)
+            numbers.bytes_checked += min(following, end) - position
+            position = following
+            entries += 1
+            if entries >= SLICE_ENTRIES or position >= slice_end:
+                yield None
+                entries, slice_end = 0, position + SLICE
+        numbers.position = end
+
+    def _good_entries(
+        self, start: int, end: int, take: Callable[[bytes, int], None]
+    ) -> Generator[list[Piece] | None, list[Found], int]:
+        """Hand on every good entry of a range of the log; where the next one begins."""
+        position, entries, slice_end = start, 0, start + SLICE
+        while position < end:
+            file = self._log.files.at(position)
+            if file is None:
+                position = max(position + 1, self._log.start)
+                continue
+            following, entry, fault = yield from self._entry(file, position)
+            if entry is not None:
+                take(entry, position)
+            elif fault is not None:
+                following = yield from self._next_good(file, following)
+            position = following
+            entries += 1
+            if entries >= SLICE_ENTRIES or position >= slice_end:
+                yield None
+                entries, slice_end = 0, position + SLICE
+        return position
+
+    def _entry(
+        self, file: MappedFile, position: int
+    ) -> Generator[list[Piece] | None, list[Found], tuple[int, bytes | None, str | None]]:
+        """(Where to go on, the good entry at ``position``, what is wrong there); neither entry nor
+        fault: a blank."""
+        at, left = position - file.start, file.end - position
+        if left < BLANK_SIZE_MIN:
+            return file.end, None, f"{left} bytes at the end of a segment are too few for a blank"
+        head = yield from self._bytes(file, at, 8)
+        if isinstance(head, OSError):
+            return (
+                position - position % _SECTOR + _SECTOR,
+                None,
+                (f"it cannot be read ({head.strerror or head})"),
+            )
+        size, magic = int.from_bytes(head[:4]), int.from_bytes(head[4:8])
+        if magic == MAGIC_BLANK and size == left:
+            return file.end, None, None
+        if not FIXED_SIZE <= size <= min(left - BLANK_SIZE_MIN, ENTRY_SIZE_MAX):
+            return (
+                position + 1,
+                None,
+                (f"totalSize {size} cannot be: {left} bytes are left in the segment"),
+            )
+        entry = yield from self._bytes(file, at, size)
+        if isinstance(entry, OSError):
+            return (
+                position - position % _SECTOR + _SECTOR,
+                None,
+                (f"it cannot be read ({entry.strerror or entry})"),
+            )
+        fault = entry_fault(entry, position, crc_required=self._log.requires_crc(position))
+        return (position + size, entry, None) if fault is None else (position + 1, None, fault)
+
+    def _next_good(
+        self, file: MappedFile, position: int
+    ) -> Generator[list[Piece] | None, list[Found], int]:
+        """Where the next good entry of the file begins, at ``position`` or later; the file's end if
+        there is none."""
+        while position < file.end:
+            at = position - file.start
+            size = min(SLICE, file.end - position)
+            data = yield from self._bytes(file, at, size)
+            if isinstance(data, OSError):
+                position = position - position % _SECTOR + _SECTOR
+                continue
+            found = data.find(_MAGIC_START)
+            while found >= 0:
+                candidate = position + found - 4
+                if found >= 4:
+                    _, entry, _ = yield from self._entry(file, candidate)
+                    if entry is not None:
+                        return candidate
+                found = data.find(_MAGIC_START, found + 1)
+            yield None
+            if position + size >= file.end:
+                break
+            position += size - 8  # a magic may lie across two pieces
+        return file.end
+
+    def _bytes(
+        self, file: MappedFile, at: int, size: int
+    ) -> Generator[list[Piece] | None, list[Found], Found]:
+        """``size`` bytes of a file, read ahead."""
+        window_file, begin, data = self._window
+        start = at - begin
+        if file is not window_file or start < 0 or start + size > len(data):
+            found: Found = b""
+            for wanted in (
+                max(size, READ_SIZE),
+                max(size, _SECTOR),
+            ):  # where the large piece cannot be read, the small one may be
+                (found,) = yield [Piece(file.segment, at, min(wanted, file.segment.size - at))]
+                if isinstance(found, bytes):
+                    break
+            if isinstance(found, OSError):
+                return found
+            data, start = found, 0
+            self._window = (file, at, data)
+        return data[start : start + size]
+
+    def _check_unit(self, entry: bytes, position: int) -> Work:
+        """See that the entry's unit points to it."""
+        sys_flag = int.from_bytes(entry[36:40])
+        if sys_flag & SysFlag.TRANSACTION_PREPARED:
+            return
+        topic, queue_id, index = entry_place(entry)
+        queue = self._queues.find(topic, queue_id)
+        if queue is not None and position < queue.deleted_until:
+            return  # of a topic that was deleted, and made anew
+        if isinstance(queue, BatchConsumeQueue):
+            yield from self._check_batch_unit(entry, position, queue, index)
+            return
+        if queue is not None and index < queue.min_index:
+            queue.lower_min(index)  # what pointed before the log's start was damaged
+        piece = queue.piece(index, _UNITS_AT_ONCE) if queue is not None else None
+        if queue is None or piece is None:  # trimmed, or of a topic that was deleted
+            return
+        key = (topic, queue_id)
+        first, units = self._units.get(key, (0, b""))
+        at = (index - first) * UNIT_SIZE
+        if not 0 <= at < len(units):
+            (found,) = yield [piece]
+            if isinstance(found, OSError) and index < queue.min_index:
+                return  # trimmed meanwhile
+            if isinstance(found, OSError):
+                self._tell_of_unit(
+                    topic, queue_id, index, f"cannot be read ({found.strerror or found})", position
+                )
+                return
+            if len(self._units) >= _QUEUES_MAX:
+                self._units.clear()
+            self._units[key] = (index, found)
+            units, at = found, 0
+        offset, size, tags = unit = _UNIT.unpack_from(units, at)
+        if (offset, size) == (position, len(entry)):
+            if (
+                (tags == 0 and _TAGS not in entry)
+                or tags <= EXTENDED_TAGS_MAX
+                or topic == SCHEDULE_TOPIC
+            ):
+                return
+        elif (yield from self._is_namesake(offset, (topic, queue_id, index))):
+            return
+        right, queue = self._repair.unit_of(entry, position), self._queues.find(topic, queue_id)
+        if right is None or right == unit or queue is None or queue.unit(index) != unit:
+            return  # it is right, or no longer what it was when it was read
+        queue.rewrite(index, *right)
+        self.numbers.wrong_units += 1
+        if self._is_new(topic, queue_id, index):
+            claim = (
+                f"points to {offset}, {size} bytes"
+                if (offset, size) != right[:2]
+                else f"holds the tags code {tags}"
+            )
+            truth = (
+                f"its message is at {position}"
+                if (offset, size) != right[:2]
+                else f"that of its message is {right[2]}"
+            )
+            self._on_finding(
+                f"the scrub found that {_unit_name(topic, queue_id, index)} "
+                f"{claim}, {truth}: it is repaired"
+            )
+
+    def _check_batch_unit(
+        self, entry: bytes, position: int, queue: BatchConsumeQueue, index: int
+    ) -> Work:
+        """The same in a queue whose units stand for several messages."""
+        first, number = queue.unit_at(queue.first_number), queue.number_of(index)
+        unit, right = queue.unit_at(number), self._repair.batch_unit_of(entry, position)
+        if (
+            first is None
+            or position < first.offset
+            or not queue.min_index <= index < queue.max_index
+        ):
+            return  # trimmed, or of a topic that was deleted
+        if unit == right or right is None:
+            return
+        place = (queue.topic, queue.queue_id, index)
+        if (
+            unit is not None
+            and unit.offset != position
+            and (yield from self._is_namesake(unit.offset, place))
+        ):
+            return
+        repaired = yield from self._repair.mend(queue, number=max(number, queue.first_number))
+        self.numbers.wrong_units += repaired
+        if repaired and self._is_new(queue.topic, queue.queue_id, index):
+            name = _unit_name(queue.topic, queue.queue_id, index)
+            self._on_finding(
+                f"the scrub found that {name} is damaged, its message is at "
+                f"{position}: it is repaired"
+            )
+
+    def _is_namesake(
+        self, offset: int, place: tuple[str, int, int]
+    ) -> Generator[list[Piece] | None, list[Found], bool]:
+        """Whether the entry there has the same place: the topic was deleted and made again."""
+        file = self._log.files.at(offset) if offset >= 0 else None
+        if file is None:
+            return False
+        window = self._window
+        _, entry, _ = yield from self._entry(file, offset)
+        self._window = window
+        return entry is not None and entry_place(entry) == place
+
+    # --- findings
+    # ----------------------------------------------------------------------------------------------
+
+    def _tell_of_range(self, start: int, end: int, fault: str) -> None:
+        if self._is_new("", 0, start):
+            self.numbers.damaged_ranges += 1
+            self.numbers.damaged_bytes += end - start
+            self._on_finding(
+                f"the scrub found bytes {start} to {end} of the commit log damaged: {fault}"
+            )
+
+    def _tell_of_unit(
+        self, topic: str, queue_id: int, index: int, what: str, position: int
+    ) -> None:
+        if self._is_new(topic, queue_id, index):
+            self.numbers.wrong_units += 1
+            self._on_finding(
+                f"the scrub found that {_unit_name(topic, queue_id, index)} {what}, its message "
+                f"is at {position}: consumers do not get it; "
+                "stop the broker and remove that queue's directory, the next start writes it again"
+            )
+
+    def _is_new(self, topic: str, queue_id: int, place: int) -> bool:
+        """Whether a finding was not told yet."""
+        if (topic, queue_id, place) in self._told or len(self._told) >= FINDINGS_MAX:
+            return False
+        self._told.add((topic, queue_id, place))
+        return True
+
+
+def _unit_name(topic: str, queue_id: int, index: int) -> str:
+    return f"unit {index} of the consume queue of {topic} queue {queue_id}"
+
+
+def _cached(pieces: list[Piece]) -> list[Found] | None:
+    found: list[Found] = []
+    for piece in pieces:
+        data = piece.segment.read_cached(piece.at, piece.size)
+        if data is None:
+            return None
+        found.append(data)
+    return found

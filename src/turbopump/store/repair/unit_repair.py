@@ -1,0 +1,539 @@
+"""Putting right the units of a queue that do not point to its messages, from the log, which has
+them.
+
+Units are derived data: a damaged one must not hide a message that is good. The messages of a queue
+lie in the log in the order of the queue, so a message lies between those of the nearest good units
+on either side of its own:
+
+1. These are looked for at distances that double: a damaged sector has 204 units side by side, a
+   damaged file all of them.
+2. The log between is searched for heads that name the queue. Each entry that is whole and belongs
+   there gets its unit written again.
+3. If the one that was asked for is not among them, then it is the message that is damaged, and its
+   unit stays as it is. But where the log lost its front, and all that is left of the queue comes
+   behind it, then it was trimmed: the queue begins behind it.
+
+The rule: it is done in steps (``cold_reads.py``), for there may be much between; once for each
+queue at a time, and once for each message that is not found. What it did is reported, a line for
+each search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
+
+from turbopump.message.sysflag import SysFlag
+from turbopump.store.disk import Found
+from turbopump.store.log.cold_reads import IsLost, Steps, answer
+from turbopump.store.log.commit_log import CommitLog
+from turbopump.store.log.entry_mark import EntryMark, inner_count, read_mark
+from turbopump.store.log.scanner import LogSearch
+from turbopump.store.mapped_file import MappedFile
+from turbopump.store.queues.batch_consume_queue import (
+    COUNT_MAX,
+    BatchConsumeQueue,
+    BatchUnit,
+    batch_units,
+)
+from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE, ConsumeQueue
+
+LMQ_PREFIX: Final = "%LMQ%"
+"""Begins the names of Apache's light queues, whose units point to messages of other topics."""
+SEARCHED_MAX: Final = 10_000
+"""Messages remembered as not to be found."""
+
+
+class Unit(NamedTuple):
+    """A unit of a queue whose message is wanted: its queue offset, and where in the log it says
+    that the message is."""
+
+    queue_offset: int
+    offset: int
+    size: int
+
+
+class Repaired(NamedTuple):
+    """What a search came to: the ``entry`` that was looked for, and where it lies; None if it was
+    not found, because of ``error`` if that is not None."""
+
+    entry: bytes | None
+    offset: int = -1
+    error: OSError | None = None
+
+
+class UnitRepair:
+    """Repairs queues over ``log``. ``tags_of`` is the tagsCode of an entry's unit. ``report`` gets
+    a line for each search that found units to be wrong."""
+
+    def __init__(
+        self, log: CommitLog, tags_of: Callable[[EntryMark], int], report: Callable[[str], None]
+    ) -> None:
+        self._log = log
+        self._tags_of = tags_of
+        self._report = report
+        self._under_way: set[tuple[str, int]] = set()
+        self._not_found: set[tuple[str, int, int]] = set()
+
+    def unit_of(self, entry: bytes, offset: int) -> tuple[int, int, int] | None:
+        """What the unit of a good entry at this offset of the log holds; None if it has none."""
+        mark = read_mark(entry, offset) if not entry[39] & SysFlag.TRANSACTION_PREPARED else None
+        return (offset, len(entry), self._tags_of(mark)) if mark is not None else None
+
+    def message_of(
+        self, queue: ConsumeQueue, unit: Unit, is_lost: IsLost = lambda _directory, _offset: True
+    ) -> Steps[Repaired]:
+        """The message to which ``unit`` of the queue should point and does not. The unit, and what
+        else is wrong round it, is repaired. ``is_lost`` says of what cannot be read whether to do
+        without it."""
+        place, key = (queue.topic, queue.queue_id), (queue.topic, queue.queue_id, unit.queue_offset)
+        if key in self._not_found or queue.topic.startswith(LMQ_PREFIX):
+            return Repaired(None)
+        if place in self._under_way:
+            return Repaired(
+                None,
+                error=OSError(0, "its unit in the consume queue is damaged and is being repaired"),
+            )
+        self._under_way.add(place)
+        try:
+            search: _Search | BatchSearch
+            if isinstance(queue, BatchConsumeQueue):
+                search = BatchSearch(self._log, queue, unit.queue_offset, self._tags_of, is_lost)
+            else:
+                search = _Search(self._log, queue, unit.queue_offset, self.unit_of, is_lost)
+            yield from search.run()
+        finally:
+            self._under_way.discard(place)
+        if search.repaired:
+            self._report(_told(queue, unit, search))
+        if search.wanted is None and search.error is None:
+            self._remember(key)
+        return Repaired(search.wanted, search.wanted_offset, search.error)
+
+    def mend(
+        self,
+        queue: BatchConsumeQueue,
+        is_lost: IsLost = lambda _directory, _offset: True,
+        number: int | None = None,
+    ) -> Steps[int]:
+        """Repair the units of a batch queue round ``number``, or every one that does not follow the
+        one before it; how many there were."""
+        if (queue.topic, queue.queue_id) in self._under_way:
+            return 0
+        search = BatchSearch(self._log, queue, -1, self._tags_of, is_lost)
+        yield from self._alone(
+            search, search.mend() if number is None else search.repair_round(number)
+        )
+        if number is None:
+            self._report_mended(search, queue)
+        return search.repaired
+
+    def put_right(
+        self, queue: BatchConsumeQueue, index: int, number: int, is_lost: IsLost
+    ) -> Steps[OSError | None]:
+        """Repair the units of a batch queue round ``number``, of which the message ``index`` is
+        wanted, and every one that does not follow the one before it; why that cannot be done now.
+        What could not be repaired once is not tried again for the same message."""
+        key = (queue.topic, queue.queue_id, index)
+        if key[:2] in self._under_way:
+            return OSError(0, "its units in the consume queue are damaged and are being repaired")
+        if key in self._not_found and not queue.suspect:
+            return None
+        search = BatchSearch(self._log, queue, -1, self._tags_of, is_lost)
+
+        def both() -> Steps[None]:
+            if not queue.suspect:
+                yield from search.repair_round(number)
+            yield from search.mend()
+
+        yield from self._alone(search, both())
+        self._report_mended(search, queue)
+        if not search.repaired and search.error is None:
+            self._remember(key)
+        return search.error
+
+    def settle_fronts(self, queues: Iterable[ConsumeQueue]) -> None:
+        """See, at a start, that each batch queue begins with the first of its messages that the log
+        has. Waits for the disk; it costs two looks a queue where nothing is damaged."""
+        batches = [queue for queue in queues if isinstance(queue, BatchConsumeQueue)]
+        first = self._log.entry_at(self._log.start) if batches else None
+        for queue in batches:
+            search = BatchSearch(
+                self._log, queue, -1, self._tags_of, lambda _directory, _offset: True
+            )
+            answer(search.settle_front(first.store_timestamp if first is not None else 1 << 62))
+            self._report_mended(search, queue)
+
+    def _alone(self, search: BatchSearch, steps: Steps[Any]) -> Steps[None]:
+        """Do it while nobody else repairs the same queue."""
+        self._under_way.add(search.place)
+        try:
+            yield from steps
+        finally:
+            self._under_way.discard(search.place)
+
+    def _report_mended(self, search: BatchSearch, queue: BatchConsumeQueue) -> None:
+        if search.repaired:
+            name = f"the consume queue of {queue.topic} queue {queue.queue_id}"
+            self._report(
+                f"{search.repaired} units of {name} were damaged; they are repaired from the log"
+            )
+
+    def _remember(self, key: tuple[str, int, int]) -> None:
+        if len(self._not_found) >= SEARCHED_MAX:
+            self._not_found.clear()
+        self._not_found.add(key)
+
+    def good_unit(
+        self, queue: BatchConsumeQueue, number: int, is_lost: IsLost
+    ) -> Steps[BatchUnit | None]:
+        """The unit of this number, if the log has its entry where it says."""
+        return (yield from BatchSearch(self._log, queue, -1, self._tags_of, is_lost).good(number))
+
+    def batch_unit_of(self, entry: bytes, offset: int) -> BatchUnit | None:
+        """What the unit of a good entry at this offset of the log holds in a batch queue; None if
+        it has none."""
+        mark = read_mark(entry, offset) if not entry[39] & SysFlag.TRANSACTION_PREPARED else None
+        return unit_of_mark(mark, self._tags_of(mark)) if mark is not None else None
+
+
+def _told(queue: ConsumeQueue, unit: Unit, search: LogSearch) -> str:
+    name = f"the consume queue of {queue.topic} queue {queue.queue_id}"
+    if search.wanted is not None and search.repaired == 1:
+        return (
+            f"unit {unit.queue_offset} of {name} was damaged: it pointed to {unit.offset}, "
+            f"{unit.size} bytes; it is repaired, "
+            f"its message is at {search.wanted_offset}"
+        )
+    return (
+        f"{search.repaired} units of {name} round unit {unit.queue_offset} were damaged; they "
+        "are repaired from the log"
+    )
+
+
+class _Search(LogSearch):
+    """One search for the message of ``index``, and for those of the units round it that may be
+    damaged too."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queue: ConsumeQueue,
+        index: int,
+        unit_of: Callable[[bytes, int], tuple[int, int, int] | None],
+        is_lost: IsLost,
+    ) -> None:
+        super().__init__(log, queue, index, is_lost)
+        self._unit_of = unit_of
+        self._first = queue.max_index
+        """The first message that was found."""
+        self._all_read = True
+
+    def run(self) -> Steps[None]:
+        log, queue = self._log, self._queue
+        before = yield from self._neighbour(-1)
+        after = yield from self._neighbour(1)
+        low, start = (
+            (before.queue_offset, before.offset + before.size)
+            if before is not None
+            else (-1, log.start)
+        )
+        high, end = (
+            (after.queue_offset, after.offset) if after is not None else (queue.max_index, log.end)
+        )
+        log_start = log.start
+        yield from self.walk(low, high, start, end)
+        if before is None and self.wanted is None and self._all_read and 0 < log_start == log.start:
+            self._begin_behind(after)
+
+    def _failed(self, error: OSError, file: MappedFile, position: int) -> None:
+        self._all_read = False
+        super()._failed(error, file, position)
+
+    def _begin_behind(self, after: Unit | None) -> None:
+        """Nothing of the queue lies before the first message found in a log that lost its front:
+        there the queue begins, if that is behind the message that was looked for, which then is one
+        of those that are gone."""
+        first = min(self._first, after.queue_offset if after is not None else self._queue.max_index)
+        if self._index < first:
+            self._queue.min_index = max(self._queue.min_index, first)
+
+    def _take(
+        self, file: MappedFile, offset: int, size: int, index: int, entry: Found
+    ) -> Steps[None]:
+        """Let the unit point to the entry, if it is whole and the queue's."""
+        queue = self._queue
+        whole = yield from self._whole(file, offset, size, index, entry)
+        if whole is None or not queue.min_index <= index < queue.max_index:
+            return
+        unit, there = self._unit_of(whole, offset), queue.unit(index)
+        if unit is None or there is None:  # the queue was deleted meanwhile
+            return
+        self._first = min(self._first, index)
+        if there != unit:
+            queue.rewrite(index, *unit)
+            self.repaired += 1
+        if index == self._index:
+            self.wanted, self.wanted_offset = whole, offset
+
+    def _neighbour(self, direction: int) -> Steps[Unit | None]:
+        """The nearest unit before or behind that is known to be good, or about the nearest; None if
+        there is none."""
+        queue, distance = self._queue, 1
+        while True:
+            border = queue.min_index if direction < 0 else queue.max_index - 1
+            index = self._index + direction * distance
+            if (index - border) * direction > 0:
+                index = border
+            if index == self._index:
+                return None
+            unit = yield from self._good_unit(index)
+            if unit is not None or index == border:
+                return unit
+            distance *= 2
+
+    def _good_unit(self, index: int) -> Steps[Unit | None]:
+        unit = yield from self._read(self._queue.piece(index, 1))
+        if len(unit) != UNIT_SIZE:
+            return None
+        offset, size = (
+            int.from_bytes(unit[:8], signed=True),
+            int.from_bytes(unit[8:12], signed=True),
+        )
+        return (
+            Unit(index, offset, size) if (yield from self._entry_of(offset, size, index)) else None
+        )
+
+
+# --- Putting right the units of a batch queue, from the log. As ``unit_repair.py`` does it, but for
+# this:
+#
+# A damaged unit does not even say which messages it stands for, so units are told by their numbers.
+# Between two good ones, the entries that the log has of the queue are its units, in their order.
+# Where messages are missing between them, their entries are damaged too: gaps take the places that
+# are left. Before the first good unit the queue begins with the first entry that the log has; behind
+# the last one it ends as it did. A unit is good if the log has its entry where it says, and as many
+# messages in it; a wrong store time is put right.
+
+UNITS_AT_ONCE: Final = 2000
+"""Units whose links are looked at in one turn."""
+
+
+def unit_of_mark(mark: EntryMark, tags: int) -> BatchUnit:
+    """The unit of an entry."""
+    return BatchUnit(
+        mark.offset, mark.size, tags, mark.store_timestamp, mark.queue_offset, inner_count(mark)
+    )
+
+
+def row_of(
+    found: list[BatchUnit], end: int, begin: int | None, places: int | None, offset: int
+) -> list[BatchUnit] | None:
+    """The units for the messages from ``begin`` to ``end`` in so many ``places``, of entries
+    ``found`` in the log; None if that cannot be. ``begin`` None: from the first that was found on,
+    in as many places as it takes. Gaps before the first are said to be at ``offset``.
+
+    Of entries of the same messages the last counts: the topic was deleted and made again.
+    """
+    kept: list[BatchUnit] = []
+    limit = end
+    for unit in reversed(found):
+        if unit.end <= limit:
+            kept.append(unit)
+            limit = unit.base
+    kept.reverse()
+    index = begin if begin is not None else limit
+    holes: list[tuple[int, int]] = []  # (first message, number of messages)
+    for base, following in [*((unit.base, unit.end) for unit in kept), (end, end)]:
+        if base > index:
+            holes.append((index, base - index))
+        index = following
+    least = [-(-count // COUNT_MAX) for _, count in holes]
+    spare = places - len(kept) - sum(least) if places is not None else 0
+    if spare < 0 or spare > sum(count for _, count in holes) - sum(least):
+        return None
+    row: list[BatchUnit] = []
+    for (base, count), slots in zip(holes, least, strict=True):
+        while kept and kept[0].base < base:
+            row.append(kept.pop(0))
+        more = min(spare, count - slots)
+        spare -= more
+        row.extend(_gaps(base, count, slots + more, row[-1].offset if row else offset))
+    return row + kept
+
+
+def _gaps(base: int, count: int, places: int, offset: int) -> list[BatchUnit]:
+    """So many units that stand for ``count`` damaged messages."""
+    gaps = []
+    for left in range(places, 0, -1):
+        messages = min(count - left + 1, COUNT_MAX)
+        gaps.append(BatchUnit(offset, NO_MESSAGE_SIZE, 0, 0, base, messages))
+        base, count = base + messages, count - messages
+    return gaps
+
+
+class BatchSearch(LogSearch):
+    """One repair of a queue. ``wanted`` is the entry of the message that was asked for, if it was
+    come by."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queue: BatchConsumeQueue,
+        index: int,
+        tags_of: Callable[[EntryMark], int],
+        is_lost: IsLost,
+    ) -> None:
+        super().__init__(log, queue, index, is_lost)
+        self._batches = queue
+        self._tags_of = tags_of
+        self._found: list[BatchUnit] = []
+
+    def run(self) -> Steps[None]:
+        """Look for the message, and repair the unit that should hold it."""
+        yield from self.repair_round(self._batches.number_of(self._index))
+
+    def mend(self) -> Steps[None]:
+        """Repair every unit that cannot be, or does not follow the one before it, and find out
+        where the queue begins."""
+        queue = self._batches
+        if queue.suspect:
+            yield from self.repair_round(queue.first_number)
+            if self.error is not None:
+                return
+        number, before = queue.first_number, None
+        while number < queue.next_number:
+            piece = queue.numbered_piece(number, UNITS_AT_ONCE)
+            raw: Found = b""
+            if piece is not None:
+                (raw,) = yield [piece]
+            if isinstance(raw, OSError):
+                self.error = raw
+                return
+            units = batch_units(raw)
+            if not units:
+                return
+            for at, unit in enumerate(units, number):
+                if not (yield from self._follows(before, unit, at)):
+                    number = yield from self.repair_round(at)
+                    before = queue.unit_at(number - 1)
+                    break
+                before = unit
+            else:
+                number += len(units)
+                yield []
+            if self.error is not None:
+                return
+        if before is not None and before.end != queue.max_index:
+            yield from self.repair_round(queue.next_number - 1)
+
+    def _follows(self, before: BatchUnit | None, unit: BatchUnit, number: int) -> Steps[bool]:
+        """Whether a unit may come behind this one; None: it is the first."""
+        if not unit.can_be or unit.base != (
+            before.end if before is not None else self._batches.min_index
+        ):
+            return False
+        return (
+            before is None
+            or before.offset <= unit.offset
+            or (yield from self.good(number)) is not None
+        )
+
+    def settle_front(self, first_time: int) -> Steps[None]:
+        """See at a start that the queue begins with the first unit whose entry the log has, which
+        begins with an entry of ``first_time`` (ms). Costs two looks; else the queue is mended."""
+        queue = self._batches
+        unit, gone = queue.unit_at(queue.first_number), queue.gone_unit(queue.first_number - 1)
+        if (
+            unit is not None
+            and unit.size != NO_MESSAGE_SIZE
+            and (yield from self.good(queue.first_number)) is None
+        ):
+            queue.suspect = True
+        if gone is not None and gone.stored_ms >= first_time:
+            queue.suspect = True  # its entry may be there, and the unit damaged
+        if queue.suspect:
+            yield from self.mend()
+
+    def repair_round(self, number: int) -> Steps[int]:
+        """Repair the unit of this number, and what else is wrong between the nearest good ones on
+        its two sides; the number of the latter, behind which nothing was looked at."""
+        log, queue = self._log, self._batches
+        low, before = yield from self._good_neighbour(number, -1)
+        high, after = yield from self._good_neighbour(number, 1)
+        start = before.offset + before.size if before is not None else log.start
+        end = after.offset if after is not None else log.end
+        base_high = after.base if after is not None else queue.max_index
+        first_number = queue.first_number
+        self._found.clear()
+        yield from self.walk(before.end - 1 if before is not None else -1, base_high, start, end)
+        if self.error is not None or queue.next_number < high or queue.first_number != first_number:
+            return high  # retention has been here, or the topic was deleted
+        if before is None and queue.suspect:
+            queue.suspect = False
+            row = row_of(self._found, base_high, None, None, start)
+            if row is not None and high - len(row) >= queue.floor:
+                low = high - len(row) - 1
+                queue.begin_with(low + 1, row[0].base if row else base_high)
+        else:
+            base_low = before.end if before is not None else queue.min_index
+            row = row_of(self._found, base_high, base_low, high - low - 1, start)
+        for at, unit in enumerate(row or (), low + 1):
+            if unit.size != NO_MESSAGE_SIZE or (yield from self.good(at)) is None:
+                self._put(at, unit)
+        return max(high, number + 1)
+
+    def _put(self, number: int, unit: BatchUnit) -> None:
+        queue = self._batches
+        if not queue.first_number <= number < queue.next_number:
+            return  # deleted meanwhile
+        if queue.unit_at(number) != unit:
+            queue.rewrite_at(number, unit)
+            self.repaired += 1
+        if number == queue.first_number:
+            queue.min_index = unit.base
+
+    def _good_neighbour(self, number: int, direction: int) -> Steps[tuple[int, BatchUnit | None]]:
+        """The nearest good unit before or behind, or about the nearest, and its number; (the number
+        beyond the last, None) if there is none."""
+        queue, distance = self._batches, 1
+        border = queue.first_number if direction < 0 else queue.next_number - 1
+        while True:
+            at = number + direction * distance
+            if (at - border) * direction > 0:
+                at = border
+            unit = (yield from self.good(at)) if at != number else None
+            if unit is not None:
+                return at, unit
+            if at == border:
+                return border + direction, None
+            distance *= 2
+
+    def good(self, number: int) -> Steps[BatchUnit | None]:
+        """The unit of this number, if the log has its entry where it says."""
+        raw = yield from self._read(self._batches.numbered_piece(number, 1))
+        unit = batch_units(raw)[0] if raw else None
+        if unit is None or not unit.can_be or unit.size == NO_MESSAGE_SIZE:
+            return None
+        entry = yield from self._entry_of(unit.offset, unit.size, unit.base)
+        there = self._unit_of(entry, unit.offset) if entry else None
+        if there is None or there.messages != unit.messages:
+            return None
+        if there.stored_ms != unit.stored_ms and self._batches.unit_at(number) == unit:
+            self._put(number, unit._replace(stored_ms=there.stored_ms))
+        return unit._replace(stored_ms=there.stored_ms)
+
+    def _unit_of(self, entry: bytes, offset: int) -> BatchUnit | None:
+        mark = read_mark(entry, offset)
+        return unit_of_mark(mark, self._tags_of(mark)) if mark is not None else None
+
+    def _take(
+        self, file: MappedFile, offset: int, size: int, index: int, entry: Found
+    ) -> Steps[None]:
+        whole = yield from self._whole(file, offset, size, index, entry)
+        unit = self._unit_of(whole, offset) if whole is not None else None
+        if unit is None or whole is None:
+            return
+        self._found.append(unit)
+        if unit.base <= self._index < unit.end:
+            self.wanted, self.wanted_offset = whole, offset

@@ -1,0 +1,428 @@
+"""The timer log: one unit for each message that waits for its time, in the order in which they
+came.
+
+::
+
+    unit, 52 bytes:   4 size (52)   8 position of the unit before it in its slot (−1: none)   4 magic: 1, + 2 rolls, + 4 recalls another
+                      8 written at (ms, floored to the precision)   4 ms from then to its slot   8 offset of the message in the commit
+                      log   4 its size   4 hash of its real topic   8 reserved (0)
+    end of a file:    4 bytes that are left   8 zeros   4 bytes CBD43194, where no unit and these 16 bytes fit; 100 MiB files
+
+Units of one slot form a chain, newest first, which the timer wheel begins. Source: apache/rocketmq
+``TimerLog``, ``TimerMessageStore``. Derived data: it can be made again from the queue of
+``rmq_sys_wheel_timer``.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from turbopump.errors import StoreError
+from turbopump.message.codec import FIXED_SIZE
+from turbopump.store.disk import Disk, Piece, Segment
+from turbopump.store.mapped_file import MappedFile, MappedFiles
+
+UNIT_SIZE: Final = 52
+LOG_FILE_SIZE: Final = 100 * 1024 * 1024
+MAGIC_DEFAULT: Final = 1
+MAGIC_ROLL: Final = 2
+"""The slot is not the message's own, but one on the way to it."""
+MAGIC_DELETE: Final = 4
+"""The message recalls another one."""
+
+_UNIT: Final = struct.Struct(">iqiqiqiiq")
+_BLANK: Final = struct.Struct(">iqI")
+_MAGIC_BLANK: Final = 0xCBD43194
+_SCAN_STEP: Final = UNIT_SIZE * 16_384
+_OFFSET_MAX: Final = 1 << 60
+"""No log is that long."""
+
+
+class TimerUnit(NamedTuple):
+    """One unit at ``position``. ``time`` is its slot's, ``written`` when it was put there (ms);
+    ``offset`` and ``size`` of its message."""
+
+    position: int
+    previous: int
+    magic: int
+    written: int
+    time: int
+    offset: int
+    size: int
+    topic_hash: int
+
+    @property
+    def rolls(self) -> bool:
+        return self.magic & MAGIC_ROLL != 0
+
+    @property
+    def recalls(self) -> bool:
+        return self.magic & MAGIC_DELETE != 0
+
+
+def read_unit(data: bytes, at: int, position: int) -> TimerUnit | None:
+    """The unit in ``data`` at ``at``; None if that is none that could have been written at
+    ``position``."""
+    size, previous, magic, written, delay, offset, message_size, topic_hash, _ = _UNIT.unpack_from(
+        data, at
+    )
+    if (
+        size != UNIT_SIZE
+        or not 1 <= magic <= 0xF
+        or not -1 <= previous < position
+        or message_size < FIXED_SIZE
+    ):
+        return None
+    if not 0 <= offset < _OFFSET_MAX or not 0 <= written < _OFFSET_MAX:
+        return None
+    return TimerUnit(
+        position, previous, magic, written, written + delay, offset, message_size, topic_hash
+    )
+
+
+class TimerLog:
+    """The log in ``directory``; ``end`` is the position of the next unit. Made with its first
+    unit."""
+
+    def __init__(self, disk: Disk, directory: Path, file_size: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._files = MappedFiles(disk, (directory,), file_size, ahead=True)
+        self.end = 0
+        self._current: MappedFile | None = None
+
+    def load(self) -> None:
+        """Map the files. ``end`` is unknown until ``cut_at``. Raises StoreDamagedError if they do
+        not belong together, OSError."""
+        self._files.load()
+
+    @property
+    def start(self) -> int:
+        return self._files.start
+
+    @property
+    def capacity(self) -> int:
+        """Where the last file ends."""
+        return self._files.files[-1].end if self._files else 0
+
+    @property
+    def file_size(self) -> int:
+        return self._files.file_size
+
+    def file_start(self, position: int) -> int:
+        """Where the file that holds ``position`` begins."""
+        return position - (position - self.start) % self.file_size
+
+    def append(
+        self,
+        previous: int,
+        magic: int,
+        written: int,
+        time: int,
+        offset: int,
+        size: int,
+        topic_hash: int,
+    ) -> int:
+        """Add a unit; its position. Raises OSError if a new file cannot be made; nothing has
+        changed then. About 1 µs."""
+        current, position = self._current, self.end
+        if current is None or current.end - position < UNIT_SIZE + _BLANK.size:
+            current = self._roll()
+            position = self.end
+        _UNIT.pack_into(
+            current.buffer,
+            position - current.start,
+            UNIT_SIZE,
+            previous,
+            magic,
+            written,
+            time - written,
+            offset,
+            size,
+            topic_hash,
+            0,
+        )
+        current.dirty = True
+        self.end = position + UNIT_SIZE
+        return position
+
+    def piece(self, position: int, before: int = 0) -> tuple[Piece, int] | None:
+        """Where to read the unit at ``position``, with up to ``before`` bytes of those before it;
+        and its place in that piece. None: it is not there (any more)."""
+        file = self._files.at(position)
+        if file is None or position + UNIT_SIZE > min(self.end, file.end):
+            return None
+        begin = max(position - before, file.start)
+        return Piece(
+            file.segment, begin - file.start, position + UNIT_SIZE - begin
+        ), position - begin
+
+    def unit(self, position: int) -> TimerUnit | None:
+        """The unit at ``position``, read here and now; None if there is none."""
+        place = self.piece(position)
+        return (
+            read_unit(place[0].segment.read_cold(place[0].at, UNIT_SIZE), 0, position)
+            if place is not None
+            else None
+        )
+
+    def piece_from(self, position: int, size: int) -> tuple[Piece, int] | None:
+        """Where to read the unit at ``position`` and those behind it, ``size`` bytes or as many as
+        one file has."""
+        file = self._files.at(position)
+        if file is None or position + UNIT_SIZE > min(self.end, file.end):
+            return None
+        whole = (min(self.end, file.end - _BLANK.size) - position) // UNIT_SIZE * UNIT_SIZE
+        return (
+            (Piece(file.segment, position - file.start, min(size, whole)), 0) if whole > 0 else None
+        )
+
+    def next_place(self, position: int) -> int:
+        """``position``, or the start of the next file if no unit fits there."""
+        file = self._files.at(position)
+        if file is None or file.end - position >= UNIT_SIZE + _BLANK.size:
+            return position
+        return file.end
+
+    def scan(self, start: int, end: int | None = None) -> Iterator[TimerUnit]:
+        """The units from ``start`` on, up to ``end`` or to the first that is none. ``scanned_to``
+        tells how far it came. Reads beside the map; about 1 µs a unit."""
+        self.scanned_to = start
+        limit = self.capacity if end is None else end
+        while self.scanned_to < limit:
+            file = self._files.at(self.scanned_to)
+            if file is None:
+                return
+            at = self.scanned_to - file.start
+            whole = (file.segment.size - at - _BLANK.size) // UNIT_SIZE * UNIT_SIZE
+            size = min(whole, _SCAN_STEP, limit - self.scanned_to)
+            if size < UNIT_SIZE:
+                if file.segment.size - at > _BLANK.size + UNIT_SIZE:
+                    return
+                self.scanned_to = file.end
+                continue
+            data = file.segment.read_cold(at, size)
+            for within in range(0, size - UNIT_SIZE + 1, UNIT_SIZE):
+                unit = read_unit(data, within, self.scanned_to)
+                if unit is None:
+                    return
+                self.scanned_to += UNIT_SIZE
+                yield unit
+
+    def cut_at(self, end: int) -> None:
+        """The log goes on from ``end``; what is behind is cut off."""
+        assert self.start <= end <= self.capacity
+        self._files.truncate(end)
+        self.end = end
+        self._current = self._files.at(end)
+        if self._current is None and self._files and self._files.files[-1].end > end:
+            raise StoreError(
+                f"the timer log has no position {end}"
+            )  # pragma: no cover - the assertion says so too
+
+    def go_on_behind(self, end: int) -> int:
+        """As ``cut_at``; but what is added goes into another file than what is there. The position
+        where that begins."""
+        self.cut_at(end)
+        if self._current is not None:
+            self.end = self._current.end
+            self._current = None
+        return self.end
+
+    def files_before(self, position: int) -> list[MappedFile]:
+        """The files from the front on that end before ``position``; never the last."""
+        return [file for file in self._files.files[:-1] if file.end <= position]
+
+    def remove_before(self, position: int) -> None:
+        """Remove those, here and now. Raises OSError."""
+        for file in self.files_before(position):
+            self._disk.remove(file.segment.path)
+            self._files.forget_first()
+
+    def prepare(self) -> None:
+        """Begin to make the next file in a thread, if this one is nearly full; to be called now and
+        then."""
+        if self._current is not None and self._current.end - self.end < self._files.file_size // 4:
+            self._files.prepare_next()
+
+    def drop_before(self, log_start: int) -> list[MappedFile]:
+        """The files from the front on whose messages are no longer in the commit log, which begins
+        at ``log_start``; never the last. To be removed, and each then forgotten."""
+        found = []
+        for file in self._files.files[:-1]:
+            last = (file.segment.size - _BLANK.size) // UNIT_SIZE * UNIT_SIZE - UNIT_SIZE
+            unit = read_unit(file.segment.read(last, UNIT_SIZE), 0, file.start + last)
+            if unit is None or unit.offset >= log_start:
+                break
+            found.append(file)
+        return found
+
+    def forget_first(self, file: MappedFile) -> None:
+        """The first file was removed."""
+        if self._files.files[:1] == [file]:
+            self._files.forget_first()
+
+    def dirty_segments(self) -> list[Segment]:
+        """The segments written since this was last asked; they count as clean from now on."""
+        return self._files.dirty_segments()
+
+    def remove(self) -> None:
+        """Delete every file: the log begins anew."""
+        self._files.remove_all()
+        self._files = MappedFiles(self._disk, (self._directory,), self._files.file_size, ahead=True)
+        self.end = 0
+        self._current = None
+
+    def close(self) -> None:
+        self._files.close()
+        self._current = None
+
+    def _roll(self) -> MappedFile:
+        """Close the current file with a blank and go on in the next."""
+        current = self._current
+        start = current.end if current is not None else self.end
+        if not self._files:
+            self._disk.make_directory(self._directory)
+        fresh = self._files.append_file(start)
+        if current is not None:
+            at = self.end - current.start
+            _BLANK.pack_into(current.buffer, at, current.end - self.end, 0, _MAGIC_BLANK)
+            current.dirty = True
+        self._current = fresh
+        self.end = start
+        return fresh
+
+
+# --- The timers' checkpoint: up to where the timer log, the queue of timer messages and the wheel are
+# dealt with, all of that on the disk.
+#
+# ::
+#
+#     4096 bytes; 7 longs: lastReadTimeMs  lastTimerLogFlushPos  lastTimerQueueOffset  masterTimerQueueOffset
+#                          and a data version: stateVersion  timestamp  counter
+#     at 64, ours: 8 magic "TPTIMERS"   8 units of the slot lastReadTimeMs that are delivered
+#                  8 offset of the queue before which everything is to be read again   4 CRC-32 of bytes 0–55 and 64–87
+#     at 92, ours: 8 sum of the wheel's pending slots (``TimerWheel.sum``)   4 CRC-32 of bytes 64–99; left out by earlier releases of ours
+#     at 104, ours: 8 precision of the wheel in ms, 0: slots are to be given anew   8 position before which the timer log counts no more
+#                  4 CRC-32 of bytes 0–119; beside Apache's longs, too, while log and wheel of its broker get other slots
+#
+# Apache's broker writes the longs only: then the CRC does not fit, and what it means by them counts:
+# its log and wheel were synced after lastTimerLogFlushPos was taken, so the log may be longer.
+# Source: apache/rocketmq ``TimerCheckpoint``. The file is replaced in one step.
+
+FILE_SIZE: Final = 4096
+_LONGS: Final = struct.Struct(">7q")
+_OWN: Final = struct.Struct(">8sqq")
+_OWN_AT: Final = 64
+_SUM: Final = struct.Struct(">qI")
+_SUM_AT: Final = 92
+_SLOTS: Final = struct.Struct(">qqI")
+_SLOTS_AT: Final = 104
+_MAGIC: Final = b"TPTIMERS"
+
+
+@dataclass(frozen=True, slots=True)
+class TimerCheckpoint:
+    """``read_time`` (ms): every slot before it is delivered, and of the slot itself the first
+    ``delivered`` units. ``log_end``: position in the timer log. ``queue_offset``: every message
+    before it in the queue has its unit. ``redo_before``: not 0, log and wheel are being made anew
+    from the queue, up to there. ``ours``: this program wrote it. ``wheel_sum`` of the wheel as it
+    was then; None: not known. ``precision_ms`` of log and wheel; None: not known, 0: another than
+    any. ``log_begin``: before that position the log counts no more."""
+
+    read_time: int = 0
+    log_end: int = 0
+    queue_offset: int = 0
+    delivered: int = 0
+    redo_before: int = 0
+    timestamp: int = 0
+    counter: int = 0
+    ours: bool = True
+    wheel_sum: int | None = None
+    precision_ms: int | None = None
+    log_begin: int = 0
+
+    def encode(self) -> bytes:
+        longs = _LONGS.pack(
+            self.read_time,
+            self.log_end,
+            self.queue_offset,
+            self.queue_offset,
+            0,
+            self.timestamp,
+            self.counter,
+        )
+        own = _OWN.pack(_MAGIC, self.delivered, self.redo_before)
+        data = bytearray(FILE_SIZE)
+        data[: len(longs)] = longs
+        if self.ours:
+            data[_OWN_AT : _OWN_AT + len(own)] = own
+            data[_OWN_AT + len(own) : _OWN_AT + len(own) + 4] = zlib.crc32(longs + own).to_bytes(4)
+        if self.ours and self.wheel_sum is not None:
+            data[_SUM_AT : _SUM_AT + 8] = self.wheel_sum.to_bytes(8)
+            data[_SUM_AT + 8 : _SUM_AT + 12] = zlib.crc32(data[_OWN_AT : _SUM_AT + 8]).to_bytes(4)
+        if self.precision_ms is not None:
+            _SLOTS.pack_into(data, _SLOTS_AT, self.precision_ms, self.log_begin, 0)
+            data[_SLOTS_AT + 16 : _SLOTS_AT + 20] = zlib.crc32(data[: _SLOTS_AT + 16]).to_bytes(4)
+        return bytes(data)
+
+    @classmethod
+    def decode(cls, data: bytes) -> TimerCheckpoint | None:
+        """None for bytes that are none."""
+        if len(data) != FILE_SIZE:
+            return None
+        longs = data[: _LONGS.size]
+        read_time, log_end, queue_offset, master_offset, _, timestamp, counter = _LONGS.unpack(
+            longs
+        )
+        if min(read_time, log_end, queue_offset, master_offset) < 0:
+            return None
+        own = data[_OWN_AT : _OWN_AT + _OWN.size]
+        ours = data[_OWN_AT + _OWN.size : _OWN_AT + _OWN.size + 4] == zlib.crc32(
+            longs + own
+        ).to_bytes(4)
+        precision, log_begin, check = _SLOTS.unpack_from(data, _SLOTS_AT)
+        slots = (precision, log_begin) if check == zlib.crc32(data[: _SLOTS_AT + 16]) else (None, 0)
+        if ours:
+            _, delivered, redo_before = _OWN.unpack(own)
+            wheel_sum, check = _SUM.unpack_from(data, _SUM_AT)
+            known = check == zlib.crc32(data[_OWN_AT : _SUM_AT + 8])
+            return cls(
+                read_time,
+                log_end,
+                queue_offset,
+                delivered,
+                redo_before,
+                timestamp,
+                counter,
+                True,
+                wheel_sum if known else None,
+                *slots,
+            )
+        return cls(
+            read_time,
+            log_end,
+            min(queue_offset, master_offset),
+            0,
+            0,
+            timestamp,
+            counter,
+            False,
+            None,
+            *slots,
+        )
+
+
+def load_timer_checkpoint(disk: Disk, path: Path) -> TimerCheckpoint | None:
+    """The checkpoint, else the one before it; None if there is none that can be read."""
+    for name in (path, path.with_name(path.name + ".bak")):
+        data = disk.read_file(name)
+        checkpoint = TimerCheckpoint.decode(data) if data is not None else None
+        if checkpoint is not None:
+            return checkpoint
+    return None

@@ -1,0 +1,233 @@
+"""Opening the timers of a store: log, wheel and queue offset brought to one state, from which
+nothing is lost.
+
+1. The checkpoint is ours: the log up to its end is on the disk, and so is the wheel as it was then
+   or later. The log is cut there, slots that point behind it are led back along their chains, and
+   the messages behind its queue offset are read again. The wheel must then have the sum that the
+   checkpoint says; else it is damaged.
+2. Apache's broker wrote it: its log may be longer, and its wheel older. The log is read from one
+   file before the checkpoint on, every good unit becomes the last of its slot, and it ends at the
+   first that is not good. Messages that have units already are known. RocketMQ:
+   ``TimerMessageStore.recover``.
+3. The wheel is missing or damaged, or a chain behind the checkpoint is torn: the wheel is made from
+   the whole log.
+4. Both were written with another precision: the slots are given anew, message by message, once the
+   broker runs. Whether they were, our checkpoint says; where it does not, or Apache's, the wheel
+   does, and of less than a second the slots are given anew in any case: a message of Apache's does
+   not always tell within which of them it is due.
+5. The log is missing or damaged: both are made again from the queue, message by message, once the
+   broker runs. Without a checkpoint too, nobody knows what is delivered: all that the queue still
+   has is delivered (again), but for what it recalls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from turbopump.errors import StoreError
+from turbopump.store.disk import Disk
+from turbopump.store.queues.consume_queue import ConsumeQueue
+from turbopump.store.timers.pending_timers import PendingTimers, TimerConfig
+from turbopump.store.timers.timer_log import (
+    UNIT_SIZE,
+    TimerCheckpoint,
+    TimerUnit,
+    load_timer_checkpoint,
+)
+from turbopump.store.timers.timer_wheel import Slot, TimerWheel, wheel_size
+
+
+def open_timers(
+    config: TimerConfig,
+    disk: Disk,
+    queue: ConsumeQueue | None,
+    now: int,
+    report: Callable[[str], None],
+) -> PendingTimers:
+    """The timers of a store whose commit log and queues are recovered. ``queue`` is that of
+    ``TIMER_TOPIC``, None if there is none.
+
+    Raises OSError; damage is reported and repaired.
+    """
+    checkpoint = load_timer_checkpoint(disk, config.paths.timer_checkpoint)
+    timers = PendingTimers(config, disk, checkpoint, report)
+    first, end = (queue.min_index, queue.max_index) if queue is not None else (0, 0)
+    if checkpoint is None:
+        timers.idle_until(now)
+        timers.forget()
+        timers.queue_offset = first
+        if end > first:
+            report(
+                f"{config.paths.timer_checkpoint} is missing or damaged: timer messages "
+                "delivered already will be so again"
+            )
+        return timers
+    if checkpoint.queue_offset > end:
+        fault: str | None = (
+            f"the queue of timer messages ends at {end}, before the {checkpoint.queue_offset} "
+            "that the timers had reached"
+        )
+    else:
+        fault = _load(timers, config, disk, checkpoint, queue, now)
+    if fault is not None:
+        timers.begin_anew(first, fault)
+    timers.queue_offset = min(max(timers.queue_offset, first), end)
+    timers.redo_before = min(timers.redo_before, end)
+    return timers
+
+
+def _load(
+    timers: PendingTimers,
+    config: TimerConfig,
+    disk: Disk,
+    checkpoint: TimerCheckpoint,
+    queue: ConsumeQueue | None,
+    now: int,
+) -> str | None:
+    """Bring log and wheel to where the checkpoint says; what is wrong with them, if that cannot
+    be."""
+    log = timers.log
+    if checkpoint.redo_before:
+        timers.redo_before = checkpoint.redo_before
+        return "the program was stopped while the timer log was made anew"
+    try:
+        log.load()
+        log.remove_before(checkpoint.log_begin)
+    except StoreError as error:
+        return f"the timer log is damaged: {error}"
+    if not log.capacity:
+        timers.forget()
+        return None if not checkpoint.log_end else f"{config.paths.timer_log} has no files"
+    if not log.start <= checkpoint.log_end <= log.capacity:
+        return f"the timer log does not reach position {checkpoint.log_end}"
+    whole = disk.file_size(config.paths.timer_wheel) == wheel_size(config.slots)
+    precision = checkpoint.precision_ms
+    if precision is None:
+        precision = _precision(timers, now, whole=whole)
+        if not precision:  # before the wheel is written anew: it says so no more then
+            timers.saved = replace(checkpoint, precision_ms=0)
+            timers.write_checkpoint(timers.saved)
+    if precision != config.precision_ms:
+        return _take_out(timers, checkpoint, queue)
+    if not checkpoint.ours:
+        return _follow(timers, checkpoint, queue, whole=whole)
+    if not whole or not _lead_back(timers, checkpoint):
+        if not fill_wheel(timers, checkpoint.log_end):
+            return f"the timer log is damaged at position {log.scanned_to}"
+        if checkpoint.log_end > log.start:
+            timers.report(
+                "the timer wheel was missing or damaged; it is made again from the timer log"
+            )
+    log.cut_at(checkpoint.log_end)
+    return None
+
+
+def _precision(timers: PendingTimers, now: int, *, whole: bool) -> int:
+    """That of today if the wheel is such a one; 0 if it is not, or if that would not be enough."""
+    precision, log = timers.config.precision_ms, timers.log
+    if precision < 1000:
+        return 0
+    if whole:
+        return 0 if timers.wheel.is_of_another_precision(now) else precision
+    strange = any(
+        unit.time % precision and unit.time >= timers.read_time for unit in log.scan(log.start)
+    )
+    return 0 if strange else precision
+
+
+def _take_out(
+    timers: PendingTimers, checkpoint: TimerCheckpoint, queue: ConsumeQueue | None
+) -> str | None:
+    """All slots are to be given anew: see 4."""
+    end = checkpoint.log_end
+    if not checkpoint.ours:
+        first_new = _first_new(timers, queue)
+        for unit in timers.log.scan(timers.log.start):
+            if first_new is not None and unit.offset >= first_new:
+                timers.known.add(unit.offset)
+        end = timers.log.scanned_to
+        if end < checkpoint.log_end:
+            return (
+                f"the timer log ends at position {end}, before {checkpoint.log_end}, which "
+                "was on the disk"
+            )
+    timers.take_out_old_slots(end, checkpoint.read_time)
+    return None
+
+
+def _first_new(timers: PendingTimers, queue: ConsumeQueue | None) -> int | None:
+    """The offset in the commit log of the first message behind the checkpoint's queue offset."""
+    unit = queue.unit(timers.queue_offset) if queue is not None else None
+    return unit[0] if unit is not None else None
+
+
+def fill_wheel(timers: PendingTimers, end: int) -> bool:
+    """Make the wheel from the log up to ``end``; False if the log is damaged before it. About 1.5
+    µs a unit."""
+    wheel, log = timers.wheel, timers.log
+    wheel.clear()
+    first, until = timers.read_time, timers.read_time + wheel.span_ms
+    for unit in log.scan(log.start, end):
+        if first <= unit.time < until:
+            wheel.put(unit.time, unit.position, -1 if unit.recalls else 1)
+    return log.scanned_to >= end
+
+
+def _lead_back(timers: PendingTimers, checkpoint: TimerCheckpoint) -> bool:
+    """Let every pending slot end where the log did at the checkpoint; False if a chain is torn, or
+    the wheel is not what it was then."""
+    wheel, end = timers.wheel, checkpoint.log_end
+    timers.log.end = timers.log.capacity
+    for slot in wheel.mark_pending(timers.read_time):
+        if slot.last < end:
+            continue
+        found = _before(timers, slot, end)
+        if found is None:
+            return False
+        wheel.set_last(slot.time, *found)
+    return checkpoint.wheel_sum in (None, wheel.sum)
+
+
+def _before(timers: PendingTimers, slot: Slot, end: int) -> tuple[int, int] | None:
+    """The last unit of a slot before ``end``, and how many the slot has then; None if its chain is
+    torn."""
+    position, count = slot.last, slot.units
+    while position >= end:
+        unit = timers.log.unit(position)
+        if unit is None or unit.time != slot.time:
+            return None
+        count += 1 if unit.recalls else -1
+        position = unit.previous
+    return position, count
+
+
+def _follow(
+    timers: PendingTimers, checkpoint: TimerCheckpoint, queue: ConsumeQueue | None, *, whole: bool
+) -> str | None:
+    """Apache's log and wheel: see 2."""
+    log, wheel = timers.log, timers.wheel
+    begin = log.file_start(max(checkpoint.log_end - log.file_size, log.start))
+    first_new = _first_new(timers, queue)
+    for found in log.scan(begin):
+        if first_new is not None and found.offset >= first_new:
+            timers.known.add(found.offset)
+        _revise(wheel, found)
+    end = log.scanned_to
+    if end < checkpoint.log_end:
+        return (
+            f"the timer log ends at position {end}, before {checkpoint.log_end}, which was on "
+            "the disk"
+        )
+    pending = wheel.mark_pending(timers.read_time)
+    if not whole or any(slot.last > end - UNIT_SIZE for slot in pending):
+        fill_wheel(timers, end)
+    log.cut_at(end)
+    return None
+
+
+def _revise(wheel: TimerWheel, unit: TimerUnit) -> None:
+    """RocketMQ: ``TimerWheel.reviseSlot``; the count is not kept right there either."""
+    slot = wheel.slot(unit.time)
+    if slot is None or slot.last < unit.position:
+        wheel.put(unit.time, unit.position, -1 if unit.recalls else 1)
