@@ -15,7 +15,6 @@ from tests.simulation.test_timers import arrivals
 from tests.simulation.test_timers_kept import SMALL, damage_timer_log, files, now_ms
 from tests.unit.broker.popping import Popper
 
-from turbopump.broker.schedule import timer_copies
 from turbopump.message.properties import encode_properties
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.recall import RecallMessage
@@ -168,8 +167,7 @@ def test_a_directory_of_apaches_or_of_an_earlier_release_may_have_had_another_pr
     async def scene(world: OneBroker) -> None:
         with monkeypatch.context() as as_there:
             as_there.setattr(
-                timer_copies,
-                "slots_of",
+                "turbopump.broker.schedule.timer_messages.slots_of",
                 lambda out, _deliver, _precision: (out, out),
                 raising=False,
             )

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import turbopump.broker.send_reply
+import turbopump.broker.handlers.send
 import turbopump.message.unread
 import turbopump.store.message_store  # noqa: F401  (the imports: every function with a twin is known then)
 from turbopump.client.consuming.delivery import Delivery

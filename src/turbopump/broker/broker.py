@@ -9,39 +9,38 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import os
 import random
 import socket
+from pathlib import Path
 
-from turbopump.broker.cleaning import SPACE_INTERVAL_S, Cleaning
-from turbopump.broker.cold_flow import ColdFlow
-from turbopump.broker.cold_strategy import cold_strategy
+from turbopump.broker.cold_flow import ColdFlow, cold_strategy
 from turbopump.broker.consumers import ClientTable
 from turbopump.broker.dead_letters import late_retries
-from turbopump.broker.detours import Detours, refuse_unknown_kinds
-from turbopump.broker.flush_wait import FlushWait
-from turbopump.broker.forwarding import Forwarding
+from turbopump.broker.detours import Detours, refuse_false_inner_batch, refuse_unknown_kinds
+from turbopump.broker.forwarding import FlushWait, Forwarding
+from turbopump.broker.groups import RequestModes
 from turbopump.broker.handlers.clients import ClientsHandler
 from turbopump.broker.held_pulls import HeldPulls
-from turbopump.broker.inner_batches import refuse_false_inner_batch
+from turbopump.broker.housekeeping import (
+    LOOK_INTERVAL_S,
+    SPACE_INTERVAL_S,
+    Cleaning,
+    RecoveryProgress,
+    Scrubbing,
+    StallWatch,
+    Timetable,
+)
 from turbopump.broker.pop.pop import Pop
-from turbopump.broker.queue_kinds import QueueKinds
 from turbopump.broker.reception import Parts, add_handlers
-from turbopump.broker.recovery_progress import RecoveryProgress
-from turbopump.broker.registration import Registration
-from turbopump.broker.request_modes import RequestModes
-from turbopump.broker.runtime_info import RuntimeInfo
-from turbopump.broker.schedule.delay_levels import by_level
-from turbopump.broker.schedule.delays import Delays
-from turbopump.broker.schedule.timer_detour import by_time
+from turbopump.broker.registration import Registration, TopicRoutes
+from turbopump.broker.schedule.delays import Delays, by_level
+from turbopump.broker.schedule.timer_messages import by_time
 from turbopump.broker.schedule.timers import Timers, timers_of
-from turbopump.broker.schedule.timetable import Timetable
-from turbopump.broker.scrubbing import Scrubbing
 from turbopump.broker.send_queue import SendQueue
-from turbopump.broker.stalls import LOOK_INTERVAL_S, StallWatch
-from turbopump.broker.statistics import Statistics
-from turbopump.broker.store_settings import store_config
+from turbopump.broker.statistics import RuntimeInfo, Statistics
 from turbopump.broker.tables import SAVE_AGAIN_S, Tables
-from turbopump.broker.topic_routes import TopicRoutes
+from turbopump.broker.topics import QueueKinds
 from turbopump.broker.transactions.half_messages import HalfMessageDetour
 from turbopump.broker.transactions.transactions import Transactions
 from turbopump.clock import Clock, SystemClock
@@ -49,13 +48,18 @@ from turbopump.compiled import KIND
 from turbopump.config.addresses import join_address
 from turbopump.config.broker_config import VIP_OFFSET, BrokerConfig, FlushDiskType
 from turbopump.errors import ConfigError, NotStartedError
+from turbopump.message.delay_levels import DelayLevels
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Router
 from turbopump.remoting.server import RemotingServer
 from turbopump.store.disk import Disk, SystemDisk
+from turbopump.store.disk_space import SpaceLimits
+from turbopump.store.files import StorePaths
 from turbopump.store.log.cold_reads import Pace
-from turbopump.store.message_store import MessageStore
+from turbopump.store.message_store import MessageStore, StoreConfig
+from turbopump.store.queues.checked_entries import ReadLimits
 from turbopump.store.recovery.recovery import RecoveryReport
+from turbopump.store.retention import RetentionRules
 
 log = logging.getLogger(__name__)
 
@@ -432,3 +436,65 @@ def _report(text: str) -> None:
 
 def _tell(text: str) -> None:
     log.info("store: %s", text)
+
+
+# --- From a broker's configuration to what its store is told.
+
+MEMORY_ASSUMED = 8 << 30
+
+
+def store_config(config: BrokerConfig) -> StoreConfig:
+    """The store's configuration. Raises ConfigError."""
+    return StoreConfig(
+        paths=_paths(config),
+        segment_size=config.mapped_file_size_commit_log,
+        queue_file_size=config.mapped_file_size_consume_queue,
+        batch_queue_file_size=config.mapper_file_size_batch_consume_queue,
+        flushed_only=config.flush_disk_type == FlushDiskType.SYNC_FLUSH,
+        with_crc=config.enabled_append_prop_crc,
+        index_slots=config.max_hash_slot_num,
+        index_entries=config.max_index_num if config.message_index_enable else 0,
+        delay_levels=DelayLevels(config.delay_levels_ms),
+        limits=ReadLimits(
+            count_hot=config.max_transfer_count_on_message_in_memory,
+            bytes_hot=config.max_transfer_bytes_on_message_in_memory,
+            count_cold=config.max_transfer_count_on_message_in_disk,
+            bytes_cold=config.max_transfer_bytes_on_message_in_disk,
+            hot_size=_physical_memory() * config.access_message_in_memory_max_ratio // 100,
+        ),
+        space=SpaceLimits(
+            used_max=config.disk_max_used_space_ratio,
+            clean_forcibly=config.disk_space_clean_forcibly_ratio,
+            warning=config.disk_space_warning_level_ratio,
+            free_min=config.disk_free_space_min,
+        ),
+        retention=RetentionRules(
+            reserved_ms=config.file_reserved_time * 3_600_000,
+            hours=config.delete_hours,
+            forcibly=config.clean_file_forcibly_enable,
+            batch_max=config.delete_file_batch_max,
+        ),
+    )
+
+
+def _paths(config: BrokerConfig) -> StorePaths:
+    return StorePaths(
+        Path(config.store_path_root_dir),
+        config.commit_log_directories,
+        config.read_only_commit_log_directories,
+        _given(config.store_path_consume_queue),
+        _given(config.store_path_index),
+        _given(config.store_checkpoint),
+        _given(config.abort_file),
+    )
+
+
+def _given(text: str) -> Path | None:
+    return Path(text.strip()) if text.strip() else None
+
+
+def _physical_memory() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return MEMORY_ASSUMED

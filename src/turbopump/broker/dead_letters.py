@@ -15,7 +15,7 @@ import msgspec
 
 from turbopump.broker.detours import Detour, Parcel
 from turbopump.broker.groups import GroupTable
-from turbopump.broker.schedule.delay_levels import scheduled
+from turbopump.broker.schedule.delays import scheduled
 from turbopump.broker.topics import READ_WRITE, TopicTable
 from turbopump.message.delay_levels import DelayLevels
 from turbopump.message.failure import with_failure

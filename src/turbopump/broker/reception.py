@@ -10,17 +10,13 @@ from dataclasses import dataclass
 from turbopump.broker.cold_flow import ColdFlow
 from turbopump.broker.consumers import ClientTable
 from turbopump.broker.detours import Detours
-from turbopump.broker.flush_wait import FlushWait
-from turbopump.broker.forwarding import Forwarding
+from turbopump.broker.forwarding import FlushWait, Forwarding
+from turbopump.broker.groups import RequestModes
 from turbopump.broker.handlers.assignment import AssignmentHandler
-from turbopump.broker.handlers.client_questions import ClientQuestionsHandler
-from turbopump.broker.handlers.clients import ClientsHandler
-from turbopump.broker.handlers.cold_flow import ColdFlowHandler
-from turbopump.broker.handlers.consumers import ConsumersHandler
-from turbopump.broker.handlers.groups import GroupsHandler
+from turbopump.broker.handlers.clients import ClientQuestionsHandler, ClientsHandler
+from turbopump.broker.handlers.consumers import ConsumersHandler, GroupsHandler
 from turbopump.broker.handlers.locks import LocksHandler
-from turbopump.broker.handlers.offset_control import OffsetControlHandler
-from turbopump.broker.handlers.offsets import OffsetsHandler
+from turbopump.broker.handlers.offsets import OffsetControlHandler, OffsetsHandler
 from turbopump.broker.handlers.pop import PopHandler
 from turbopump.broker.handlers.pop_acks import PopAcksHandler
 from turbopump.broker.handlers.pull import PullHandler
@@ -29,18 +25,16 @@ from turbopump.broker.handlers.recall import RecallHandler
 from turbopump.broker.handlers.replies import RepliesHandler
 from turbopump.broker.handlers.send import SendHandler
 from turbopump.broker.handlers.send_back import SendBackHandler
-from turbopump.broker.handlers.statistics import StatisticsHandler
+from turbopump.broker.handlers.statistics import ColdFlowHandler, StatisticsHandler
 from turbopump.broker.handlers.topics import TopicRecords, TopicsHandler
 from turbopump.broker.handlers.transactions import TransactionsHandler
 from turbopump.broker.held_pulls import HeldPulls
 from turbopump.broker.pop.pop import Pop
-from turbopump.broker.questions import Questions
-from turbopump.broker.request_modes import RequestModes
-from turbopump.broker.runtime_info import RuntimeInfo
+from turbopump.broker.reading import Questions
+from turbopump.broker.registration import TopicRoutes
 from turbopump.broker.schedule.timers import Timers
-from turbopump.broker.statistics import Statistics
+from turbopump.broker.statistics import RuntimeInfo, Statistics
 from turbopump.broker.tables import Tables
-from turbopump.broker.topic_routes import TopicRoutes
 from turbopump.broker.transactions.transactions import Transactions
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig

@@ -16,16 +16,16 @@ from typing import Final
 
 from turbopump.broker.detours import kind_in_batch
 from turbopump.broker.groups import GroupTable
-from turbopump.broker.topic_attributes import (
+from turbopump.broker.topics import (
     CLEANUP_POLICY,
     COMPACTION,
     MIXED,
     TRANSFER_FLAG,
+    TopicTable,
     is_batch_cq,
     message_type_of,
     topic_message_type,
 )
-from turbopump.broker.topics import TopicTable
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import MessageError, StoreClosedError

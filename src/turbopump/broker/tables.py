@@ -12,10 +12,9 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from turbopump.broker.groups import GroupTable
-from turbopump.broker.lost_topics import make_lost_topics
 from turbopump.broker.offsets import ConsumerOffsets
-from turbopump.broker.saved_locks import SavedLocks
-from turbopump.broker.topics import TopicTable
+from turbopump.broker.queue_locks import SavedLocks
+from turbopump.broker.topics import TopicTable, make_lost_topics
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.protocol.bodies.topics import PERM_INHERIT, PERM_READ, PERM_WRITE

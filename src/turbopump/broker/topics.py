@@ -8,12 +8,20 @@ Every change takes the next data version, is saved, and is announced to the name
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from turbopump.broker.topic_attributes import needs_a_look
 from turbopump.clock import Clock
-from turbopump.message.rules import DEFAULT_TOPIC, NOT_SENDABLE_TOPICS, RETRY_PREFIX
+from turbopump.errors import TurbopumpError
+from turbopump.message.rules import (
+    DEFAULT_TOPIC,
+    DLQ_PREFIX,
+    NOT_SENDABLE_TOPICS,
+    RETRY_PREFIX,
+    is_system_topic,
+)
 from turbopump.protocol import fastjson
 from turbopump.protocol.bodies.topics import (
     PERM_INHERIT,
@@ -23,7 +31,13 @@ from turbopump.protocol.bodies.topics import (
     TopicConfig,
     TopicConfigSerializeWrapper,
 )
+from turbopump.store.disk import Disk
+from turbopump.store.files import StorePaths
 from turbopump.store.json_table import JsonTable
+from turbopump.store.log.cold_reads import answer
+from turbopump.store.message_store import MessageStore
+from turbopump.store.queues.consume_queue import ConsumeQueue
+from turbopump.store.repair.unit_repair import LMQ_PREFIX
 
 READ_WRITE: Final = PERM_READ | PERM_WRITE
 DELAY_LEVELS: Final = 18
@@ -205,3 +219,249 @@ class TopicTable:
 
     def _encode(self) -> bytes:
         return fastjson.encode_indented(self.wrapper())
+
+
+# --- Attributes of topics: which there are, how ``+name=value,-name`` changes them, and the type of a
+# message.
+#
+# One rule: values in, values out; what cannot be is a sentence that begins as Apache's. It must not
+# know where topics are kept. Source: apache/rocketmq ``TopicAttributes``, ``AttributeParser``,
+# ``AttributeUtil``, ``TopicMessageType``.
+
+MESSAGE_TYPE: Final = "message.type"
+QUEUE_TYPE: Final = "queue.type"
+CLEANUP_POLICY: Final = "cleanup.policy"
+RESERVE_TIME: Final = "reserve.time"
+
+BATCH_CQ: Final = "BatchCQ"
+COMPACTION: Final = "COMPACTION"
+MIXED: Final = "MIXED"
+
+TRANSFER_FLAG: Final = "TRANSFER_FLAG"
+"""The property of a message that is moved between clusters: its type is not asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """``values`` are all there are; ``changeable``: also after the topic was made."""
+
+    values: tuple[str, ...]
+    changeable: bool
+
+
+ATTRIBUTES: Final[Mapping[str, Attribute]] = {
+    QUEUE_TYPE: Attribute((BATCH_CQ, "SimpleCQ"), changeable=False),
+    CLEANUP_POLICY: Attribute(("DELETE", COMPACTION), changeable=False),
+    MESSAGE_TYPE: Attribute(
+        ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", MIXED), changeable=True
+    ),
+}
+
+
+def parse_changes(text: str | None) -> dict[str, str] | str:
+    """``+name=value,-name`` as signed name to value ("" where one is taken away); a sentence if it
+    cannot be read."""
+    changes: dict[str, str] = {}
+    given = (text or "").rstrip(",")
+    for change in given.split(",") if given else ():
+        name, equals, value = change.partition("=")
+        if equals and not name.startswith("+"):
+            return f"add/alter attribute format is wrong: {name[:64]}; write +name=value"
+        if not equals and not name.startswith("-"):
+            return f"delete attribute format is wrong: {name[:64]}; write -name, or +name=value"
+        if equals and not value:
+            return f"kv string format wrong. {change[:64]} has no value; write +name=value"
+        if name in changes:
+            return f"key duplication: {name[:64]}; name it once"
+        changes[name] = value
+    return changes
+
+
+def change_attributes(
+    current: Mapping[str, str] | None, changes: Mapping[str, str]
+) -> dict[str, str] | str:
+    """``changes`` (as ``parse_changes`` gives them) applied to the attributes that a topic has;
+    ``current`` None: it is being made.
+
+    A sentence if that cannot be; then nothing is changed.
+    """
+    changed = dict(current or {})
+    seen: set[str] = set()
+    for signed, value in changes.items():
+        name = signed[1:]
+        if not name or "+" in name or "-" in name or signed[0] not in "+-":
+            return f"kv string format wrong. {signed[:64]!r} is no +name and no -name"
+        if name in seen:
+            return f"alter duplication key. key: {name[:64]}; name it once"
+        seen.add(name)
+        fault = _fault(current, name, value, added=signed[0] == "+")
+        if fault is not None:
+            return fault
+        if signed[0] == "+":
+            changed[name] = value
+        else:
+            del changed[name]
+    return changed
+
+
+def _fault(current: Mapping[str, str] | None, name: str, value: str, *, added: bool) -> str | None:
+    if current is None and not added:
+        return (
+            f"only add attribute is supported while creating topic. key: {name[:64]}; leave "
+            f"-{name[:64]} out"
+        )
+    if current is not None and not added and name not in current:
+        return f"attempt to delete a nonexistent key: {name[:64]}; the topic does not have it"
+    # RocketMQ 5.3 without tiered storage means to say this, takes it, and does nothing with it
+    if name == RESERVE_TIME:
+        return (
+            "Update topic reserveTime not supported; a topic is kept as long as the log "
+            "(fileReservedTime)"
+        )
+    attribute = ATTRIBUTES.get(name)
+    if attribute is None:
+        return f"unsupported key: {name[:64]}; there are {', '.join(ATTRIBUTES)}"
+    if current is not None and not attribute.changeable:
+        if added and current.get(name) == value:
+            return None  # Apache refuses this too; the same wish twice should not fail
+        return (
+            f"attempt to update an unchangeable attribute. key: {name}; it is set when a "
+            "topic is made"
+        )
+    if added and value not in attribute.values:
+        return (
+            f"value is not in set: [{', '.join(attribute.values)}]; {name}={value[:64]} cannot be"
+        )
+    return None
+
+
+def is_batch_cq(topic: TopicConfig) -> bool:
+    """Whether batches to it are stored as one entry each."""
+    return topic.attributes.get(QUEUE_TYPE) == BATCH_CQ
+
+
+def topic_message_type(topic: TopicConfig) -> str:
+    """The type of the messages that a topic is for; NORMAL unless it says otherwise."""
+    return topic.attributes.get(MESSAGE_TYPE, "NORMAL")
+
+
+def message_type_of(properties: Mapping[str, str]) -> str:
+    """What kind a message is by its properties: TRANSACTION, DELAY, FIFO or NORMAL."""
+    if properties.get("TRAN_MSG") == "true":
+        return "TRANSACTION"
+    if any(
+        name in properties
+        for name in ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
+    ):
+        return "DELAY"
+    return "FIFO" if "__SHARDINGKEY" in properties else "NORMAL"
+
+
+def needs_a_look(topic: TopicConfig) -> bool:
+    """Whether sends to it must be held against its attributes."""
+    return topic.attributes.get(CLEANUP_POLICY) == COMPACTION or is_batch_cq(topic)
+
+
+# --- Topics that hold messages and are not in ``topics.json``: made again at the start.
+#
+# A topic is acknowledged with its first message after one second at most, whether or not
+# ``topics.json`` could be saved by then (under ASYNC_FLUSH). If it could not, and the power fails,
+# the log has the messages and nobody finds them, since no client is given a route. So what the log
+# knows counts: such a topic comes back, with as many queues as it had messages in. What is lost is
+# what no message tells: the number of its empty queues beyond the default, its permissions and
+# attributes, but for the kind of its queues.
+#
+# A topic that was deleted is not lost. Its messages are older than the table, which was saved after
+# them.
+
+log = logging.getLogger(__name__)
+
+_GROUP_TOPICS: Final = (RETRY_PREFIX, DLQ_PREFIX)
+
+
+def make_lost_topics(
+    store: MessageStore, topics: TopicTable, saved_ms: int, default_queues: int
+) -> list[str]:
+    """Make topics again that are not in the table and have a message from ``saved_ms`` on, when the
+    table that was loaded was last changed (ms); their names. ``default_queues`` is the least number
+    of queues of a topic that is not a group's. Each is logged."""
+    ends: dict[str, list[ConsumeQueue]] = {}
+    for queue in store.queues:
+        name = queue.topic
+        if (
+            queue.max_index > queue.min_index
+            and topics.find(name) is None
+            and not name.startswith(LMQ_PREFIX)
+        ):
+            ends.setdefault(name, []).append(queue)
+    made = []
+    for name, queues in sorted(ends.items()):
+        if is_system_topic(name) or not any(_is_newer(store, queue, saved_ms) for queue in queues):
+            continue
+        count = max(
+            max(queue.queue_id for queue in queues) + 1,
+            1 if name.startswith(_GROUP_TOPICS) else default_queues,
+        )
+        attributes = {QUEUE_TYPE: BATCH_CQ} if any(queue.is_batch for queue in queues) else {}
+        topics.put(
+            TopicConfig(
+                topic_name=name,
+                read_queue_nums=count,
+                write_queue_nums=count,
+                perm=READ_WRITE,
+                attributes=attributes,
+            )
+        )
+        log.warning(
+            "topic with messages was not in topics.json, it is made again topic=%s queues=%d",
+            name,
+            count,
+        )
+        made.append(name)
+    return made
+
+
+def _is_newer(store: MessageStore, queue: ConsumeQueue, saved_ms: int) -> bool:
+    """Whether the queue's last message is not older; one that cannot be read counts as new, since
+    others may be there."""
+    entry = answer(store.lookup.entry_in_queue(queue.topic, queue.queue_id, queue.max_index - 1))
+    return entry is None or entry.fault is not None or entry.message.store_timestamp >= saved_ms
+
+
+# --- Of which kind the queues of a topic are, for the store: it asks while it recovers, before any
+# table is loaded, and ever after.
+#
+# One rule: it looks, and decides nothing. What ``topics.json`` does not tell, the store sees from its
+# files and messages.
+
+
+class QueueKinds:
+    """By the file below ``paths`` until there is a ``table``."""
+
+    def __init__(self, disk: Disk, paths: StorePaths) -> None:
+        self._disk = disk
+        self._path = paths.table("topics")
+        self._saved: dict[str, TopicConfig] | None = None
+        self.table: TopicTable | None = None
+
+    def is_batch(self, topic: str) -> bool | None:
+        """Whether the topic has ``queue.type=BatchCQ``; None: it is not known."""
+        if self.table is not None:
+            config = self.table.find(topic)
+        else:
+            if self._saved is None:
+                self._saved = self._load()
+            config = self._saved.get(topic)
+        return None if config is None else is_batch_cq(config)
+
+    def _load(self) -> dict[str, TopicConfig]:
+        for path in (self._path, self._path.with_name(self._path.name + ".bak")):
+            try:
+                data = self._disk.read_file(path)
+                if data is not None:
+                    return dict(
+                        fastjson.decode(data, TopicConfigSerializeWrapper).topic_config_table
+                    )
+            except (OSError, ValueError, TurbopumpError):
+                continue  # whoever loads the table tells of it
+        return {}

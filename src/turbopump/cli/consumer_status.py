@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from turbopump.broker.consumer_conflicts import conflicts as found_among
 from turbopump.broker.consumers import Member, Told, told
+from turbopump.broker.consumers import conflicts as found_among
 from turbopump.cli.cluster import ask_each
 from turbopump.errors import BodyError, RemotingError
 from turbopump.message.rules import RETRY_PREFIX

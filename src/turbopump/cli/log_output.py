@@ -16,7 +16,7 @@ import click
 from turbopump.errors import ConfigError
 
 LEVELS: Final = ("debug", "info", "warning", "error")
-RECOVERY_PROGRESS: Final = "turbopump.broker.recovery_progress"
+RECOVERY_PROGRESS: Final = "turbopump.broker.housekeeping"
 """The logger of a long recovery: whoever started the command waits for it, and sees it on standard
 error whatever the level and file."""
 

@@ -1,4 +1,4 @@
-# broker/send_reply.py: the answer to a send, from its template.
+# broker/handlers/send.py: the answer to a send, from its template.
 
 
 def send_reply(head, tail, host, opaque, queue_id, offset, queue_offset, unique):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.unit.broker.talking import Talk, converse, subscription, talking, watched
 
-from turbopump.broker.assignment import allocate_for_pop, average, by_circle
+from turbopump.broker.handlers.assignment import allocate_for_pop, average, by_circle
 from turbopump.message.message_queue import MessageQueue
 from turbopump.protocol import fastjson
 from turbopump.protocol.bodies.assignment import (

@@ -7,8 +7,15 @@ import asyncio
 
 from tests.unit.broker.talking import Client, Talk, in_virtual_time, pull
 
-from turbopump.broker.cold_flow import FORGET_S, WINDOW_S, ColdFlow
-from turbopump.broker.cold_strategy import REMEMBERED, PidStrategy, SimpleStrategy, cold_strategy
+from turbopump.broker.cold_flow import (
+    FORGET_S,
+    REMEMBERED,
+    WINDOW_S,
+    ColdFlow,
+    PidStrategy,
+    SimpleStrategy,
+    cold_strategy,
+)
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.message.codec import decode_entries
 from turbopump.protocol import fastjson

@@ -9,8 +9,7 @@ import logging
 import pytest
 from tests.unit.broker.talking import Talk, consumer, in_virtual_time, subscription
 
-from turbopump.broker.consumer_conflicts import conflicts
-from turbopump.broker.consumers import ClientTable
+from turbopump.broker.consumers import ClientTable, conflicts
 from turbopump.broker.handlers.clients import LOOK_PAUSE_S, SMALL_GROUP
 from turbopump.protocol import fastjson
 from turbopump.protocol.bodies.connections import ConsumerConnection

@@ -9,7 +9,7 @@ from typing import Any
 from tests.unit.broker.talking import Client, Talk, in_virtual_time, pull
 
 from turbopump.broker.detours import Parcel
-from turbopump.broker.schedule.delay_levels import by_level
+from turbopump.broker.schedule.delays import by_level
 from turbopump.message.codec import decode_entries
 from turbopump.message.delay_levels import DelayLevels
 from turbopump.message.message import ReceivedMessage

@@ -8,8 +8,7 @@ import asyncio
 import msgspec
 
 from turbopump.broker.detours import Detours, Parcel, kind_in_batch, refuse_unknown_kinds
-from turbopump.broker.flush_wait import FlushWait
-from turbopump.broker.forwarding import Forwarding
+from turbopump.broker.forwarding import FlushWait, Forwarding
 from turbopump.clock import SystemClock
 from turbopump.message.properties import encode_properties
 from turbopump.protocol.codes import ResponseCode

@@ -19,7 +19,7 @@ from tests.unit.broker.talking import (
 )
 
 from turbopump.broker.broker import Broker
-from turbopump.broker.schedule.timetable import Timetable
+from turbopump.broker.housekeeping import Timetable
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import ConfigError, NotStartedError
 from turbopump.message.batch import encode_batch

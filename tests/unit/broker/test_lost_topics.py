@@ -60,13 +60,11 @@ def test_topics_that_only_the_log_knows_are_made_again_and_their_messages_are_re
     converse(root, lost)
     for path in tables(root):
         shutil.copy(kept / path.name, path)
-    with caplog.at_level(logging.WARNING, "turbopump.broker.lost_topics"):
+    with caplog.at_level(logging.WARNING, "turbopump.broker.topics"):
         converse(root, found)
         converse(root, found_again)
     told = [
-        record.getMessage()
-        for record in caplog.records
-        if record.name == "turbopump.broker.lost_topics"
+        record.getMessage() for record in caplog.records if record.name == "turbopump.broker.topics"
     ]
     assert told == [
         "topic with messages was not in topics.json, it is made again topic=%RETRY%group queues=1",

@@ -7,7 +7,7 @@ import logging
 import pytest
 from tests.unit.broker.talking import Talk, in_virtual_time
 
-from turbopump.broker.schedule.timetable import Timetable
+from turbopump.broker.housekeeping import Timetable
 from turbopump.store.repair import scrub
 from turbopump.store.repair.scrub import FIRST_REST_S
 from turbopump.testing.simulation import Simulation, simulate

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from turbopump.broker.stalls import LOOK_INTERVAL_S, StallWatch
+from turbopump.broker.housekeeping import LOOK_INTERVAL_S, StallWatch
 
 
 def test_a_turn_of_more_than_a_second_is_logged_and_counted_and_a_punctual_one_is_not(
@@ -12,7 +12,7 @@ def test_a_turn_of_more_than_a_second_is_logged_and_counted_and_a_punctual_one_i
 ) -> None:
     now = 100.0
     watch = StallWatch(lambda: now)
-    with caplog.at_level(logging.WARNING, "turbopump.broker.stalls"):
+    with caplog.at_level(logging.WARNING, "turbopump.broker.housekeeping"):
         for late in (0.0, 0.9, 0.0):
             now += LOOK_INTERVAL_S + late
             watch.look()

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.broker.talking import Client, Talk, in_virtual_time, pull
 from tests.unit.broker.transacting import BROKER, World, in_a_world
 
-from turbopump.broker.schedule.timer_copies import slots_of
+from turbopump.broker.schedule.timer_messages import slots_of
 from turbopump.message.codec import decode_entries
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import encode_properties

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from turbopump.broker.schedule.timetable import Timetable
+from turbopump.broker.housekeeping import Timetable
 
 
 class HandClock(asyncio.SelectorEventLoop):

@@ -7,9 +7,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from turbopump.broker.transactions.endings import (
+    COPIES_KEPT,
+    ENDED_KEPT,
+    STEP,
+    PendingHalves,
+    SavedPlace,
+)
 from turbopump.broker.transactions.half_messages import ended_offsets, read_half
-from turbopump.broker.transactions.pending import COPIES_KEPT, ENDED_KEPT, STEP, PendingHalves
-from turbopump.broker.transactions.saved_place import SavedPlace
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import encode_properties
 from turbopump.store.watermark import Watermark

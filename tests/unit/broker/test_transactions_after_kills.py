@@ -10,8 +10,8 @@ from collections import Counter
 import pytest
 from tests.unit.broker.transacting import GIVEN_UP, HALF, Transactor, World, in_a_world
 
+from turbopump.broker.transactions.endings import GIVEN_UP_KEPT, PendingHalves
 from turbopump.broker.transactions.half_messages import read_half
-from turbopump.broker.transactions.pending import GIVEN_UP_KEPT, PendingHalves
 from turbopump.message.message import ReceivedMessage
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.transactions import Outcome, ResumeCheckHalfMessage

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from turbopump.broker.recovery_progress import LOGGER
+from turbopump.broker.housekeeping import LOGGER
 from turbopump.cli.log_output import RECOVERY_PROGRESS
 
 SCRIPT = """

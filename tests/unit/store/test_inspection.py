@@ -28,13 +28,7 @@ from turbopump.message.properties import property_value
 from turbopump.protocol import fastjson
 from turbopump.store.files import StorePaths
 from turbopump.store.index.key_index import WAITING_MAX
-from turbopump.store.inspection import (
-    index_check,
-    index_layout,
-    inspect_store,
-    log_walk,
-    queue_check,
-)
+from turbopump.store.inspection import index_check, inspect_store, log_walk, queue_check
 from turbopump.store.inspection.log_walk import last_value
 from turbopump.store.message_store import NewMessage
 from turbopump.store.read_only_disk import ReadOnlyDisk, ReadOnlyFile
@@ -491,8 +485,8 @@ def test_what_is_found_does_not_depend_on_the_pieces_that_are_read(
             with monkeypatch.context() as small:
                 small.setattr(log_walk, "READ_SIZE", size)
                 small.setattr(index_check, "PIECE_SIZE", size // 20 * 20)
-                small.setattr(index_layout, "PIECE_SIZE", size // 20 * 20)
-                small.setattr(index_layout, "_SEARCH_SIZE", size)
+                small.setattr("turbopump.store.inspection.index_check.PIECE_SIZE", size // 20 * 20)
+                small.setattr("turbopump.store.inspection.index_check._SEARCH_SIZE", size)
                 small.setattr(queue_check, "_SCAN_SIZE", size)
                 assert [one.as_json() for one in verified(root).findings.kept] == expected
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable
 from typing import Final
 
 from turbopump.broker.consumers import ClientTable
-from turbopump.broker.saved_locks import SavedLocks
+from turbopump.broker.queue_locks import SavedLocks
 from turbopump.clock import Clock
 from turbopump.errors import BodyError, ProtocolError
 from turbopump.message.message_queue import MessageQueue

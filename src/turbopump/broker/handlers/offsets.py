@@ -5,11 +5,29 @@ Source: apache/rocketmq ``ConsumerManageProcessor``, ``AdminBrokerProcessor``.
 
 from __future__ import annotations
 
+import logging
+
+from turbopump.broker.consumers import ClientTable
 from turbopump.broker.groups import GroupTable
+from turbopump.broker.held_pulls import HeldPulls
 from turbopump.broker.offsets import ConsumerOffsets
-from turbopump.broker.questions import Questions
+from turbopump.broker.reading import Questions
 from turbopump.broker.topics import TopicTable
-from turbopump.protocol.codes import ResponseCode
+from turbopump.config.broker_config import BrokerConfig
+from turbopump.config.setting import LONG_MAX
+from turbopump.message.message_queue import MessageQueue
+from turbopump.protocol import fastjson
+from turbopump.protocol.bodies.heartbeat import MessageModel
+from turbopump.protocol.bodies.offsets import QueueOffset, ResetOffsetBody, ResetOffsetBodyForC
+from turbopump.protocol.bodies.stats import QueryCorrectionOffsetBody
+from turbopump.protocol.codes import LanguageCode, ResponseCode
+from turbopump.protocol.command import encode_command, request_command
+from turbopump.protocol.requests.offset_control import (
+    CloneGroupOffset,
+    QueryCorrectionOffset,
+    ResetConsumerOffset,
+    ResetOffset,
+)
 from turbopump.protocol.requests.offsets import (
     GetMaxOffset,
     GetMinOffset,
@@ -18,6 +36,7 @@ from turbopump.protocol.requests.offsets import (
     SearchOffset,
     UpdateConsumerOffset,
 )
+from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Outcome, RequestContext, Response
 from turbopump.store.message_store import MessageStore
 
@@ -101,3 +120,179 @@ class OffsetsHandler:
         return self._questions.ask(
             question, lambda offset: Response(OffsetReply(offset=offset)), context
         )
+
+
+# --- Answers to 222, 314 and 308: an operator says where a group stands.
+#
+# A reset is noted here and told to each reader with its next pull (``broker/offsets.py``), which
+# comes at once; readers that keep their own places (broadcasting), and all of them with
+# ``useServerSideResetOffset=false``, are pushed the new ones (220). Source: apache/rocketmq
+# ``AdminBrokerProcessor.resetOffset``, ``Broker2Client.resetOffset``.
+
+log = logging.getLogger(__name__)
+
+
+class OffsetControlHandler:
+    """Resets, clones and compares places."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: ConsumerOffsets,
+        clients: ClientTable[Connection],
+        held: HeldPulls,
+        questions: Questions,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._clients = clients
+        self._held = held
+        self._questions = questions
+
+    def reset(self, request: ResetOffset, context: RequestContext) -> Outcome:
+        """Set a group's place. The answer names every queue and its place now."""
+        topic = self._topics.find(request.topic)
+        if topic is None:
+            return Response(
+                code=ResponseCode.TOPIC_NOT_EXIST, remark=f"Topic {request.topic} does not exist"
+            )
+        if not self._groups.knows(request.group):
+            return Response(
+                code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                remark=f"Group {request.group} does not exist",
+            )
+        if request.queue_id >= topic.read_queue_nums:
+            remark = (
+                f"{request.topic} has {topic.read_queue_nums} readable queues here, none "
+                f"with the id {request.queue_id}"
+            )
+            return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+        if request.queue_id >= 0 and request.offset is not None and request.offset != -1:
+            first = self._store.min_offset(request.topic, request.queue_id)
+            end = self._store.max_offset(request.topic, request.queue_id)
+            if not first <= request.offset <= end:
+                remark = (
+                    f"Target offset {request.offset} not in consume queue range [{first}-{end}]"
+                )
+                return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+            return self._apply(request, {request.queue_id: request.offset}, context.peer.peer)
+        queue_ids = [request.queue_id] if request.queue_id >= 0 else range(topic.read_queue_nums)
+        if request.timestamp < 0:
+            ends = {
+                queue_id: self._store.max_offset(request.topic, queue_id) for queue_id in queue_ids
+            }
+            return self._apply(request, ends, context.peer.peer)
+        return self._at_time(request, list(queue_ids), context.peer.peer)
+
+    async def _at_time(self, request: ResetOffset, queue_ids: list[int], operator: str) -> Response:
+        lookup = self._store.lookup
+        found = {
+            queue_id: await self._questions.answer(
+                lookup.place_in_time(request.topic, queue_id, request.timestamp)
+            )
+            for queue_id in queue_ids
+        }
+        return self._apply(request, found, operator)
+
+    def _apply(self, request: ResetOffset, wanted: dict[int, int], operator: str) -> Response:
+        group, topic = request.group, request.topic
+        running = self._clients.groups.get(group)
+        broadcast = running is not None and running.message_model == MessageModel.BROADCASTING
+        now: dict[MessageQueue, int] = {}
+        for queue_id, offset in wanted.items():
+            stands = self._offsets.find(group, topic, queue_id)
+            if not request.force and stands is not None and stands <= offset:
+                offset = stands
+            elif not broadcast:
+                self._offsets.reset(group, topic, queue_id, offset)
+            now[MessageQueue(topic, self._config.broker_name, queue_id)] = offset
+        self._offsets.save()  # a restart before the readers have heard of it shall know of it
+        log.info(
+            "offsets reset group=%s topic=%s by=%s places=%s",
+            *(
+                group,
+                topic,
+                operator,
+                " ".join(f"{queue.queue_id}:{offset}" for queue, offset in now.items()),
+            ),
+        )
+        if broadcast or not self._config.use_server_side_reset_offset:
+            self._push(request, now)
+        self._held.expire_topic(topic)
+        return Response(body=fastjson.encode(ResetOffsetBody(offset_table=now)))
+
+    def _push(self, request: ResetOffset, now: dict[MessageQueue, int]) -> None:
+        group = self._clients.groups.get(request.group)
+        notice = ResetConsumerOffset(
+            group=request.group,
+            topic=request.topic,
+            timestamp=request.timestamp,
+            force=request.force,
+        )
+        places = [
+            QueueOffset(
+                topic=queue.topic,
+                broker_name=queue.broker_name,
+                queue_id=queue.queue_id,
+                offset=offset,
+            )
+            for queue, offset in now.items()
+        ]
+        for peer, member in group.members.items() if group is not None else ():
+            is_cpp = member.language == LanguageCode.CPP
+            body = (
+                ResetOffsetBodyForC(offset_table=places)
+                if is_cpp
+                else ResetOffsetBody(offset_table=now)
+            )
+            command = request_command(
+                notice, fastjson.encode(body), opaque=peer.next_opaque, oneway=True
+            )
+            peer.send_frame(encode_command(command))
+
+    def clone(self, request: CloneGroupOffset, context: RequestContext) -> Response:
+        """Give one group the places of another. RocketMQ: 5.3.3 clones nothing where no topic is
+        named."""
+        if not self._groups.knows(request.dest_group):
+            remark = (
+                f"Group {request.dest_group} does not exist; create it, or start a consumer "
+                "of it once"
+            )
+            return Response(code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=remark)
+        running = self._clients.groups.get(request.src_group)
+        for topic in (
+            [request.topic] if request.topic else self._offsets.topics_of(request.src_group)
+        ):
+            if self._topics.find(topic) is None:
+                continue
+            if (
+                not request.offline
+                and running is not None
+                and running.subscriptions
+                and topic not in running.subscriptions
+            ):
+                continue
+            if self._offsets.clone(request.src_group, request.dest_group, topic):
+                log.info(
+                    "offsets cloned from=%s to=%s topic=%s by=%s",
+                    *(request.src_group, request.dest_group, topic, context.peer.peer),
+                )
+                self._held.expire_topic(topic)
+        self._offsets.save()
+        return Response()
+
+    def correction(self, request: QueryCorrectionOffset, _context: RequestContext) -> Response:
+        """The lowest places of the others, to be compared with those of one group."""
+        lowest = self._offsets.lowest(request.topic, (request.filter_groups or "").split(","))
+        for queue_id, offset in self._offsets.of_group(
+            request.compare_group, request.topic
+        ).items():
+            if lowest.get(queue_id, offset) > offset:
+                lowest[queue_id] = LONG_MAX
+        return Response(body=fastjson.encode(QueryCorrectionOffsetBody(correction_offsets=lowest)))

@@ -16,10 +16,9 @@ from turbopump.broker.consumers import TAG, Subscription, no_property_filter, re
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.pop.held_pops import ANY_QUEUE, Line
-from turbopump.broker.pop.peeking import peek
 from turbopump.broker.pop.pop import Pop
+from turbopump.broker.pop.reader import PopWish, Taken, peek
 from turbopump.broker.pop.records import COUNT_MAX
-from turbopump.broker.pop.taking import PopWish, Taken
 from turbopump.broker.topics import TopicTable
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig

@@ -12,7 +12,7 @@ from __future__ import annotations
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.pop.held_pops import Line
-from turbopump.broker.pop.places import GroupQueue
+from turbopump.broker.pop.offsets import GroupQueue
 from turbopump.broker.pop.pop import Pop
 from turbopump.broker.pop.records import Checkpoint, PopKey
 from turbopump.broker.topics import TopicTable

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 
-from turbopump.broker.questions import Questions
+from turbopump.broker.reading import Questions
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.queries import (

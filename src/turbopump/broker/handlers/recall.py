@@ -12,10 +12,9 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from turbopump.broker.asking import ask
-from turbopump.broker.flush_wait import FlushWait
-from turbopump.broker.schedule.timer_copies import TimerMessage, slots_of, timer_message
-from turbopump.broker.schedule.timer_detour import slot_ms
+from turbopump.broker.forwarding import FlushWait
+from turbopump.broker.reading import ask
+from turbopump.broker.schedule.timer_messages import TimerMessage, slot_ms, slots_of, timer_message
 from turbopump.broker.schedule.timers import Timers
 from turbopump.broker.topics import TopicTable
 from turbopump.clock import Clock

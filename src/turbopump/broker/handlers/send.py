@@ -10,22 +10,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import struct
+from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
 import msgspec
 
-from turbopump.broker.detours import Detours, Parcel, added_properties, kind_in_batch
-from turbopump.broker.flush_wait import FlushWait
+from turbopump.broker.detours import (
+    Detours,
+    Parcel,
+    added_properties,
+    inner_batch,
+    kind_in_batch,
+    refuse_false_inner_batch,
+)
+from turbopump.broker.forwarding import FlushWait
 from turbopump.broker.groups import GroupTable
-from turbopump.broker.held_answers import HeldAnswers
-from turbopump.broker.inner_batches import inner_batch, refuse_false_inner_batch
 from turbopump.broker.send_checks import SendChecks, batch_refusal, body_refusal, store_refusal
-from turbopump.broker.send_reply import batch_msg_ids, batch_reply, reply_ends, send_reply
-from turbopump.broker.topic_attributes import is_batch_cq
-from turbopump.broker.topics import TopicTable
+from turbopump.broker.topics import TopicTable, is_batch_cq
 from turbopump.clock import Clock
+from turbopump.compiled import has_twin
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import MessageError, ProtocolError, RoomInMakingError, StoreError
 from turbopump.message.codec import encode_host
@@ -42,12 +48,14 @@ from turbopump.message.properties import (
     send_properties,
 )
 from turbopump.message.sysflag import TRANSACTION_MASK, SysFlag
-from turbopump.protocol.codes import FLAG_ONEWAY, ResponseCode
+from turbopump.protocol.codes import CURRENT_VERSION, FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
 from turbopump.protocol.requests.send import SendMessageReply, SendRequest
 from turbopump.remoting.answers import encode_response
 from turbopump.remoting.router import LATER, Outcome, RequestContext, Response
 from turbopump.store.log.packed_batch import pack_batch
 from turbopump.store.message_store import MessageStore, NewMessage
+from turbopump.store.queues.consume_queue import UNIT_SIZE
+from turbopump.store.watermark import Watermark
 
 ANNOUNCE_WAIT_S: Final = 1.0
 """How long the answer to a first send waits for name servers that do not take the new topic."""
@@ -381,3 +389,175 @@ def _without_pop_ck(text: str) -> str:
     if properties.pop("POP_CK", None) is None:
         return text
     return encode_properties(properties)
+
+
+# --- The answer to a send that went well, as a whole frame: the only answer that is worth a way of its
+# own.
+
+_frame_head: Final = struct.Struct(">II").pack  # frame.frame_head for a JSON header without a body
+
+
+def reply_ends(region: str, trace_on: bool) -> tuple[bytes, bytes]:
+    """What stands before and behind what differs: for ``send_reply``."""
+    trace = "true" if trace_on else "false"
+    head = f'{{"code":0,"extFields":{{"MSG_REGION":{msgspec.json.encode(region).decode()},"TRACE_ON":"{trace}","msgId":"'
+    return (
+        head.encode(),
+        f',"serializeTypeCurrentRPC":"JSON","version":{CURRENT_VERSION}}}'.encode(),
+    )
+
+
+@has_twin
+def send_reply(
+    head: bytes,
+    tail: bytes,
+    host: bytes,
+    opaque: int,
+    queue_id: int,
+    offset: int,
+    queue_offset: int,
+    unique: str,
+) -> bytes:
+    """The frame: ``host`` and the commit-log ``offset`` make the message id, ``host`` as
+    hexadecimal digits. About 1.3 µs, compiled 0.2; 4 field by field."""
+    return _frame(
+        head,
+        tail,
+        host + offset.to_bytes(8).hex().upper().encode(),
+        opaque,
+        queue_id,
+        queue_offset,
+        unique,
+    )
+
+
+@has_twin
+def batch_reply(
+    head: bytes,
+    tail: bytes,
+    host: bytes,
+    opaque: int,
+    queue_id: int,
+    units: bytes,
+    queue_offset: int,
+    unique: str,
+) -> bytes:
+    """The frame for a batch, whose units in the queue are ``units``: it names the id of each
+    message. For 32 about 10 µs, compiled 0.6."""
+    return _frame(head, tail, batch_msg_ids(host, units), opaque, queue_id, queue_offset, unique)
+
+
+def batch_msg_ids(host: bytes, units: bytes) -> bytes:
+    """The ids of a batch's messages, with commas: a unit begins with the offset."""
+    digits = units.hex().upper()
+    ids = [digits[at : at + 16] for at in range(0, len(digits), 2 * UNIT_SIZE)]
+    return f",{host.decode()}".join(["", *ids])[1:].encode()
+
+
+def _frame(
+    head: bytes,
+    tail: bytes,
+    msg_id: bytes,
+    opaque: int,
+    queue_id: int,
+    queue_offset: int,
+    unique: str,
+) -> bytes:
+    if not (unique.isascii() and unique.isalnum()):
+        unique = ""
+    header = (
+        b'%b%b","queueId":"%d","queueOffset":"%d","transactionId":"%b"},"flag":%d,"language":"PYTHON","opaque":%d%b'
+        % (head, msg_id, queue_id, queue_offset, unique.encode(), FLAG_RESPONSE, opaque, tail)
+    )
+    size = len(header)
+    return _frame_head(size + 4, size) + header
+
+
+# --- Answers to sends that wait for the disk: stored already, told when the flush has passed them.
+#
+# Messages reach the disk in the order in which they were stored, so the answers stand in one line,
+# with one waiter at the flush and one timer for all of them. It must not know what is answered.
+
+_Held = tuple[int, float, RequestContext, bytes, Callable[[], Response]]
+"""End in the log, deadline, whose request, its answer, what makes the answer for one that is late.
+A plain tuple: one a message."""
+
+
+class HeldAnswers:
+    """The answers that wait for ``flushed``, each at most ``seconds``."""
+
+    def __init__(self, flushed: Watermark, seconds: float) -> None:
+        self._flushed = flushed
+        self._seconds = seconds
+        self._line: deque[_Held] = deque()
+        self._watching = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._line)
+
+    def hold(
+        self, log_end: int, context: RequestContext, frame: bytes, late: Callable[[], Response]
+    ) -> None:
+        """Answer with ``frame`` once the flush has passed ``log_end``, which is never less than
+        that of the answer before; with what ``late`` makes if it does not in time, with the error
+        if it fails."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._seconds
+        self._line.append((log_end, deadline, context, frame, late))
+        if not self._watching:
+            self._watch()
+        if self._timer is None:
+            self._timer = loop.call_at(deadline, self._expire)
+
+    async def hold_both(
+        self, log_end: int, saved: Awaitable[bool], frame: bytes, late: Callable[[], Response]
+    ) -> Response | bytes:
+        """The same for an answer that must wait for something else to be ``saved``, too."""
+        flushed = self._flushed
+        reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def wake() -> None:
+            if not reached.done():
+                reached.set_result(None)
+
+        waiter = flushed.when(log_end, wake)
+        try:
+            async with asyncio.timeout(self._seconds):
+                there = await saved
+                if flushed.value < log_end and flushed.error is None:
+                    await reached
+        except TimeoutError:
+            there = False
+        finally:
+            waiter.cancel()
+        if flushed.error is not None:
+            return Response(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(flushed.error))
+        return frame if there else late()
+
+    def _watch(self) -> None:
+        self._watching = True
+        self._flushed.when(self._line[0][0], self._reached)
+
+    def _reached(self) -> None:
+        self._watching = False
+        line, error, value = self._line, self._flushed.error, self._flushed.value
+        while line and (error is not None or line[0][0] <= value):
+            _, _, context, frame, _ = line.popleft()
+            if error is None:
+                context.peer.send_frame(frame)
+            else:
+                context.answer(Response(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(error)))
+        if line:
+            self._watch()
+        elif self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _expire(self) -> None:
+        loop, line = asyncio.get_running_loop(), self._line
+        now = loop.time()
+        while line and line[0][1] <= now:
+            _, _, context, _, late = line.popleft()
+            context.answer(late())
+        self._timer = loop.call_at(line[0][1], self._expire) if line else None

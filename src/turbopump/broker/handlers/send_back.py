@@ -21,7 +21,7 @@ from turbopump.broker.dead_letters import (
 from turbopump.broker.detours import Parcel
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.groups import GroupTable
-from turbopump.broker.questions import Questions
+from turbopump.broker.reading import Questions
 from turbopump.broker.statistics import SNDBCK_PUT_NUMS, Statistics
 from turbopump.broker.topics import TopicTable
 from turbopump.config.broker_config import BrokerConfig

@@ -3,15 +3,28 @@
 
 from __future__ import annotations
 
-from turbopump.broker.questions import Questions
-from turbopump.broker.runtime_info import RuntimeInfo
-from turbopump.broker.statistics import Statistics
+import logging
+
+from turbopump.broker.cold_flow import ColdFlow
+from turbopump.broker.reading import Questions
+from turbopump.broker.statistics import RuntimeInfo, Statistics
+from turbopump.config import properties
+from turbopump.config.setting import LONG_MAX
+from turbopump.errors import BodyError, ConfigError
+from turbopump.message.rules import group_fault
 from turbopump.protocol import fastjson
 from turbopump.protocol.bodies.register import KVTable
 from turbopump.protocol.bodies.stats import BrokerStatsData
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.cold_flow import (
+    GetColdFlow,
+    RemoveColdFlow,
+    SetCommitLogReadMode,
+    UpdateColdFlow,
+)
 from turbopump.protocol.requests.statistics import GetBrokerRuntimeInfo, ViewBrokerStatsData
 from turbopump.remoting.router import Outcome, RequestContext, Response
+from turbopump.store.log.commit_log import CommitLog
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.lookup import StoredEntry
 
@@ -62,3 +75,77 @@ class StatisticsHandler:
         return self._questions.ask(
             self._store.lookup.entry_at(self._store.log.start), respond, context
         )
+
+
+# --- Answers to 2001, 2002 and 2003: thresholds for groups that read a backlog; and to 2004: reading
+# ahead. Source: apache/rocketmq ``AdminBrokerProcessor``, which passes over thresholds that it cannot
+# read, and says so in its log alone.
+
+READ_AHEAD, AT_RANDOM = 0, 1
+
+log = logging.getLogger(__name__)
+
+
+class ColdFlowHandler:
+    """Sets, removes and shows thresholds, and how ``commit_log`` is read."""
+
+    def __init__(self, cold: ColdFlow, commit_log: CommitLog) -> None:
+        self._cold = cold
+        self._log = commit_log
+
+    def update(self, _request: UpdateColdFlow, context: RequestContext) -> Response:
+        try:
+            wanted = {group: int(value) for group, value in properties.decode(context.body).items()}
+        except (ConfigError, ValueError) as error:
+            raise BodyError(
+                f"the thresholds cannot be read: {error}; expected lines such as group=3145728"
+            ) from None
+        faults = [
+            f"{group[:128]}={size}"
+            for group, size in wanted.items()
+            if group_fault(group) or not 0 <= size <= LONG_MAX
+        ]
+        if faults:
+            return Response(
+                code=ResponseCode.SYSTEM_ERROR,
+                remark=f"no threshold of a group: {', '.join(faults[:10])}",
+            )
+        for group, size in wanted.items():
+            if not self._cold.set_threshold(group, size):
+                return Response(
+                    code=ResponseCode.SYSTEM_ERROR,
+                    remark=f"too many groups have thresholds; {group} has none",
+                )
+        log.info(
+            "cold read thresholds set by=%s groups=%s",
+            context.peer.peer,
+            " ".join(f"{g}:{s}" for g, s in wanted.items()),
+        )
+        return Response()
+
+    def remove(self, _request: RemoveColdFlow, context: RequestContext) -> Response:
+        self._cold.remove_threshold(context.body.decode(errors="replace"))
+        return Response()
+
+    def info(self, _request: GetColdFlow, _context: RequestContext) -> Response:
+        return Response(body=fastjson.encode(self._cold.info()))
+
+    def read_mode(self, request: SetCommitLogReadMode, context: RequestContext) -> Response:
+        """Until the next start."""
+        try:
+            mode = int(request.mode or "")
+        except ValueError:
+            remark = (
+                "set commitlog readahead mode failed: READ_AHEAD_MODE is "
+                f"{(request.mode or '')[:64]!r}, not 0 or 1"
+            )
+            return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+        if mode not in (READ_AHEAD, AT_RANDOM):
+            remark = (
+                "set commitlog readahead mode param value error: READ_AHEAD_MODE is 0 (read "
+                "ahead) or 1 (do not)"
+            )
+            return Response(code=ResponseCode.INVALID_PARAMETER, remark=remark)
+        self._log.files.read_ahead(enabled=mode == READ_AHEAD)
+        log.info("reading ahead set by=%s enabled=%s", context.peer.peer, mode == READ_AHEAD)
+        return Response(remark=f"set commitlog readahead mode success, mode: {mode}")

@@ -18,11 +18,16 @@ import msgspec
 
 from turbopump.broker.held_pulls import HeldPulls
 from turbopump.broker.offsets import ConsumerOffsets
-from turbopump.broker.questions import Questions
+from turbopump.broker.reading import Questions
 from turbopump.broker.send_checks import topic_name_fault
 from turbopump.broker.statistics import TOPIC_PUT_NUMS, Statistics
-from turbopump.broker.topic_attributes import MESSAGE_TYPE, MIXED, change_attributes, parse_changes
-from turbopump.broker.topics import TopicTable
+from turbopump.broker.topics import (
+    MESSAGE_TYPE,
+    MIXED,
+    TopicTable,
+    change_attributes,
+    parse_changes,
+)
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.message.message_queue import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX, is_system_topic

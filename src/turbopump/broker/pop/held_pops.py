@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
-from turbopump.broker.pop.places import GroupQueue
+from turbopump.broker.pop.offsets import GroupQueue
 from turbopump.store.watermark import Waiter
 
 ANY_QUEUE: Final = -1

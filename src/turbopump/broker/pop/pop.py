@@ -8,16 +8,10 @@ from typing import Final
 
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.pop.held_pops import HeldPops
-from turbopump.broker.pop.in_flight import InFlight
-from turbopump.broker.pop.order_info import OrderInfo
-from turbopump.broker.pop.places import PopPlaces
-from turbopump.broker.pop.putting_back import PuttingBack
-from turbopump.broker.pop.records import revive_topic
-from turbopump.broker.pop.recovered_places import TimersMark, recover_places
-from turbopump.broker.pop.revive_log import ReviveLog
-from turbopump.broker.pop.reviving import Reviving
-from turbopump.broker.pop.sight import PopSight
-from turbopump.broker.pop.taking import Taking
+from turbopump.broker.pop.offsets import InFlight, OrderInfo, PopPlaces, TimersMark, recover_places
+from turbopump.broker.pop.reader import PopSight, Taking
+from turbopump.broker.pop.records import ReviveLog, revive_topic
+from turbopump.broker.pop.reviving import PuttingBack, Reviving
 from turbopump.broker.schedule.timers import Timers
 from turbopump.broker.statistics import Statistics
 from turbopump.broker.tables import Tables

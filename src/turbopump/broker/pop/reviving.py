@@ -17,16 +17,15 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from turbopump.broker.asking import ask
+from turbopump.broker.dead_letters import dead_letter_topic
+from turbopump.broker.forwarding import Forwarding
+from turbopump.broker.groups import GroupTable
 from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.pop.held_pops import Line
-from turbopump.broker.pop.in_flight import InFlight
-from turbopump.broker.pop.open_checkpoints import OpenCheckpoint, OpenCheckpoints
-from turbopump.broker.pop.places import FlushedOffsets, GroupQueue
-from turbopump.broker.pop.putting_back import PuttingBack
-from turbopump.broker.pop.reading import read_queue
+from turbopump.broker.pop.offsets import FlushedOffsets, GroupQueue, InFlight
 from turbopump.broker.pop.records import (
     ACK_TAG,
     BATCH_ACK_TAG,
@@ -35,16 +34,29 @@ from turbopump.broker.pop.records import (
     Acknowledgement,
     Checkpoint,
     PopKey,
+    ReviveLog,
 )
-from turbopump.broker.pop.revive_log import ReviveLog
+from turbopump.broker.reading import ask, read_queue
 from turbopump.broker.schedule.timers import Timers
+from turbopump.broker.topics import READ_WRITE, TopicTable
 from turbopump.clock import Clock
-from turbopump.errors import MessageError, StoreError
+from turbopump.config.broker_config import BrokerConfig
+from turbopump.errors import MessageError, StoredMessageError, StoreError
 from turbopump.message.codec import decode_entries
+from turbopump.message.inner_batch import plain_messages
 from turbopump.message.message import ReceivedMessage
-from turbopump.message.pop_handle import original_topic
-from turbopump.message.properties import TIMER_DELIVER_MS
+from turbopump.message.pop_handle import original_topic, pop_retry_topic
+from turbopump.message.properties import (
+    DELAY_TIME_LEVEL,
+    ORIGIN_MESSAGE_ID,
+    POP_CK,
+    RETRY_TOPIC,
+    TIMER_DELIVER_MS,
+    encode_properties,
+)
+from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol import fastjson
+from turbopump.protocol.bodies.topics import TopicConfig
 from turbopump.store.message_store import MessageStore
 
 TRIED_AGAIN_S: Final = 1.0
@@ -294,3 +306,184 @@ class Reviving:
             for waiter in waiters:
                 waiter.cancel()
             timer.cancel()
+
+
+# --- A popped message that nobody acknowledged goes to its group's retry topic, or after too many
+# attempts to the dead letters.
+#
+# Source: apache/rocketmq ``PopReviveService.reviveRetry``. Ours: ``retryMaxTimes`` of the group
+# counts here too; with Apache a message that kills its consumer comes again for ever.
+# ``ORIGIN_MESSAGE_ID`` and ``RETRY_TOPIC`` are kept as for messages that were sent back, where the
+# properties have room for them.
+
+FIRST_POP_TIME = "1ST_POP_TIME"
+_ATTEMPTS_AT_ONCE = 32
+"""Messages of a batch in one turn of the loop."""
+
+
+class PuttingBack:
+    """Puts messages back."""
+
+    def __init__(
+        self, config: BrokerConfig, topics: TopicTable, groups: GroupTable, forwarding: Forwarding
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._groups = groups
+        self._forwarding = forwarding
+
+    def is_wanted(self, key: PopKey) -> bool:
+        """Whether topic and group are still there."""
+        return self._topics.find(
+            original_topic(key.topic, key.group)
+        ) is not None and self._groups.knows(key.group)
+
+    async def put(self, message: ReceivedMessage, key: PopKey) -> str:
+        """Store it once more; the topic where it is now. An inner batch is stored as its messages:
+        a retry topic has no such batches, and its filters look at each message's tags. Raises what
+        ``MessageStore.put`` does."""
+        try:
+            messages = plain_messages(message) or [message]
+        except StoredMessageError:  # what cannot be taken apart goes on as it is
+            messages = [message]
+        for number, one in enumerate(messages, 1):
+            topic = await self._put(one, key)
+            if number % _ATTEMPTS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return topic
+
+    async def _put(self, message: ReceivedMessage, key: PopKey) -> str:
+        group = self._groups.find(key.group)
+        attempts_max = group.retry_max_times if group is not None else 0
+        kept = {name: value for name, value in message.properties.items() if name != POP_CK}
+        properties = dict(kept)
+        if message.reconsume_times == 0 or FIRST_POP_TIME not in properties:
+            properties[FIRST_POP_TIME] = str(key.pop_time_ms)
+        properties.setdefault(ORIGIN_MESSAGE_ID, message.offset_msg_id)
+        if 0 <= attempts_max <= message.reconsume_times:
+            topic = dead_letter_topic(self._topics, key.group)
+            properties[RETRY_TOPIC] = original_topic(key.topic, key.group)
+            properties[DELAY_TIME_LEVEL] = "0"
+        else:
+            topic = self._retry_topic(key)
+        assert topic.topic_name is not None
+        attempts = message.reconsume_times + 1
+        text = encode_properties(properties)
+        try:
+            await self._forwarding.forward(
+                message, topic.topic_name, 0, properties=text, reconsume_times=attempts
+            )
+        except MessageError:  # perhaps the properties are full: without those that are added here
+            as_it_was = encode_properties(kept) if POP_CK in message.properties else None
+            await self._forwarding.forward(
+                message, topic.topic_name, 0, properties=as_it_was, reconsume_times=attempts
+            )
+        return topic.topic_name
+
+    def _retry_topic(self, key: PopKey) -> TopicConfig:
+        name = key.topic
+        if not name.startswith(RETRY_PREFIX):
+            name = pop_retry_topic(key.topic, key.group, v2=self._config.enable_retry_topic_v2)
+        config = self._topics.find(name)
+        if config is None:
+            config = TopicConfig(
+                topic_name=name, read_queue_nums=1, write_queue_nums=1, perm=READ_WRITE
+            )
+            self._topics.put(config)
+        return config
+
+
+# --- Which messages are popped and not acknowledged: the one state machine of POP, fed with the
+# records of one revive queue in their order.
+#
+# A checkpoint opens an entry, acknowledgements take messages out of it. When its time has come, and
+# nothing that was acknowledged before can be missing any more, what is left in it goes back to
+# consumers and it is closed. An acknowledgement that comes before its checkpoint waits for it. One
+# rule: ``place`` never passes a record that is still needed, so that whoever starts there again knows
+# the same. Values in, values out; it must not know the log, the clock or the timers. RocketMQ:
+# ``PopReviveService.consumeReviveMessage``, ``mergeAndRevive``.
+
+
+@dataclass(slots=True, eq=False)
+class OpenCheckpoint:
+    """``left`` are the queue offsets of messages that are not acknowledged; ``visible_at_ms`` when
+    they are to come back. ``checkpoint`` is None while only acknowledgements have come."""
+
+    key: PopKey
+    visible_at_ms: int
+    first: int
+    """The revive offset of the first record about it."""
+    checkpoint: Checkpoint | None = None
+    left: list[int] = field(default_factory=list)
+    acknowledged: set[int] = field(default_factory=set)
+    timers_mark: int | None = None
+    queue_mark: int | None = None
+
+
+class OpenCheckpoints:
+    """Of one revive queue. ``read`` is the revive offset behind the last record that was taken
+    in."""
+
+    def __init__(self, broker_name: str, read: int) -> None:
+        self._broker_name = broker_name
+        self._open: dict[PopKey, OpenCheckpoint] = {}
+        self.read = read
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def place(self) -> int:
+        """The revive offset before which nothing is needed any more."""
+        return min((entry.first for entry in self._open.values()), default=self.read)
+
+    @property
+    def next_time_ms(self) -> int | None:
+        """When the first messages are to come back."""
+        return min((entry.visible_at_ms for entry in self._open.values()), default=None)
+
+    def checkpoint(self, record: Checkpoint, revive_offset: int) -> None:
+        """Take in a checkpoint. One that comes a second time, after a crash of the timers, changes
+        nothing."""
+        key = record.key(self._broker_name)
+        entry = self._open.get(key)
+        if entry is None:
+            entry = self._open[key] = OpenCheckpoint(key, record.visible_at_ms, revive_offset)
+        elif entry.checkpoint is not None and len(entry.checkpoint.offsets()) >= len(
+            record.offsets()
+        ):
+            return
+        entry.checkpoint = record
+        entry.visible_at_ms = record.visible_at_ms
+        entry.left = [
+            offset for offset in record.unacknowledged() if offset not in entry.acknowledged
+        ]
+        if not entry.left:
+            del self._open[key]
+
+    def acknowledge(self, record: Acknowledgement, visible_at_ms: int, revive_offset: int) -> None:
+        """Take in an acknowledgement, for messages that are to come back at ``visible_at_ms``."""
+        key = record.key(self._broker_name)
+        offsets = {record.offset} if record.offsets is None else set(record.offsets)
+        entry = self._open.get(key)
+        if entry is None:
+            entry = self._open[key] = OpenCheckpoint(key, visible_at_ms, revive_offset)
+        entry.acknowledged |= offsets
+        if entry.checkpoint is not None:
+            entry.left = [offset for offset in entry.left if offset not in offsets]
+            if not entry.left:
+                del self._open[key]
+
+    def ripe(self, now_ms: int) -> list[OpenCheckpoint]:
+        """Entries whose time has come, the oldest first."""
+        return sorted(
+            (entry for entry in self._open.values() if entry.visible_at_ms <= now_ms), key=_order
+        )
+
+    def close(self, entry: OpenCheckpoint) -> None:
+        """Its messages are back, or its acknowledgements belong to nothing."""
+        self._open.pop(entry.key, None)
+
+
+def _order(entry: OpenCheckpoint) -> tuple[int, int]:
+    return entry.visible_at_ms, entry.first

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from typing import Final
 
-from turbopump.broker.asking import ask
+from turbopump.broker.reading import ask
 from turbopump.clock import Clock
 from turbopump.errors import StoreError
 from turbopump.store.disk import Disk

@@ -17,22 +17,27 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
-from turbopump.broker.asking import ask, read_pieces
 from turbopump.broker.forwarding import Forwarding
-from turbopump.broker.schedule.timer_copies import (
+from turbopump.broker.reading import ask, read_pieces
+from turbopump.broker.schedule.timer_messages import (
     NEVER_WAITED,
     Recalls,
     TimerMessage,
     copied,
     is_recalled,
+    slot_ms,
 )
-from turbopump.broker.schedule.timer_detour import slot_ms
-from turbopump.broker.schedule.timer_doubts import Doubts
-from turbopump.broker.schedule.timer_new_slots import NewSlots
-from turbopump.broker.schedule.timer_reading import TimerReading
-from turbopump.broker.schedule.timer_redo import Redo
+from turbopump.broker.schedule.timer_repair import (
+    SLICE,
+    Ahead,
+    Doubts,
+    NewSlots,
+    Redo,
+    TimerReading,
+    first_slice,
+    slice_of,
+)
 from turbopump.broker.schedule.timer_saving import TimerSaving
-from turbopump.broker.schedule.timer_slices import SLICE, Ahead, first_slice, slice_of
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import MessageError, StoreDamagedError, StoreError

@@ -16,11 +16,11 @@ import asyncio
 import logging
 from typing import Final, NamedTuple
 
-from turbopump.broker.asking import ask
 from turbopump.broker.consumers import ClientTable
 from turbopump.broker.forwarding import Forwarding
+from turbopump.broker.reading import ask
 from turbopump.broker.topics import READ_WRITE, TopicTable
-from turbopump.broker.transactions.endings import Endings
+from turbopump.broker.transactions.endings import Endings, PendingHalves, SavedPlace
 from turbopump.broker.transactions.half_messages import (
     GIVEN_UP_TOPIC,
     HALF_TOPIC,
@@ -28,8 +28,6 @@ from turbopump.broker.transactions.half_messages import (
     Half,
     read_half,
 )
-from turbopump.broker.transactions.pending import PendingHalves
-from turbopump.broker.transactions.saved_place import SavedPlace
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import MessageError, StoreError

@@ -10,15 +10,26 @@ half message that stands again further behind, delivers the message twice.
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable
+from functools import partial
+from typing import Final
 
-from turbopump.broker.flush_wait import FlushWait
-from turbopump.broker.forwarding import Forwarding
-from turbopump.broker.transactions.half_messages import Half
-from turbopump.broker.transactions.op_queue import OpQueue
-from turbopump.broker.transactions.pending import PendingHalves
-from turbopump.broker.transactions.saved_place import SavedPlace
-from turbopump.errors import StoreError
+from turbopump.broker.forwarding import FlushWait, Forwarding
+from turbopump.broker.offsets import ConsumerOffsets
+from turbopump.broker.transactions.half_messages import (
+    GROUP,
+    HALF_TOPIC,
+    OP_PROPERTIES,
+    OP_TOPIC,
+    QUEUE,
+    Half,
+)
+from turbopump.errors import MessageError, StoreError
 from turbopump.protocol.requests.transactions import Outcome
+from turbopump.store.log.commit_log import Placed
+from turbopump.store.message_store import MessageStore
 
 
 class Endings:
@@ -90,3 +101,305 @@ class Endings:
                 "the broker tries again"
             )
         await self._forwarding.flushed(mark)
+
+
+# --- Which half messages still await their end: a table of offsets in their queue. No I/O, loop or
+# clock.
+#
+# The rule: ``place`` only grows. Every half message before it has ended, was given up, or stands
+# again further behind; of those at or after it, the ended ones are in the table. What was written to
+# the op queue is kept in mind for as long as the table may need it again.
+
+ENDED_KEPT: Final = 100_000
+"""Ended ones that are remembered: one that is ended again, later, is not delivered twice."""
+COPIES_KEPT: Final = 1_000_000
+"""Half messages that stand again further behind, and whose older copies are known to be the
+same."""
+GIVEN_UP_KEPT: Final = 100_000
+"""Half messages that the last run gave up after it had kept its place."""
+STEP: Final = 1000
+
+
+class PendingHalves:
+    """``place`` and ``op_place`` are the offsets of CID_RMQ_SYS_TRANS in the two queues."""
+
+    def __init__(self, place: int = 0, op_place: int = 0) -> None:
+        self.place = place
+        self._op_place = op_place
+        self._ended: set[int] = set()
+        self._remembered: dict[int, None] = {}
+        self._copies: dict[int, int] = {}
+        self._given_up: dict[int, int] = {}
+        self._marks: deque[tuple[int, int]] = deque()
+
+    @property
+    def op_place(self) -> int:
+        """The first entry of the op queue that names a half message at or after ``place``."""
+        marks = self._marks
+        while marks and marks[0][1] < self.place:
+            self._op_place = marks.popleft()[0] + 1
+        return self._op_place
+
+    def has_ended(self, *offsets: int) -> bool:
+        """Whether one of these is known to have ended."""
+        return any(offset in self._ended or offset in self._remembered for offset in offsets)
+
+    def end(self, *offsets: int) -> list[int]:
+        """Note that a transaction has ended, known by these offsets; every one of them and that of
+        its newest copy, for the op queue."""
+        every = dict.fromkeys(offsets)
+        for offset in offsets:
+            copy = self._copies.pop(offset, None)
+            if copy is not None:
+                every[copy] = None
+        self.note_ended(every)
+        self.advance()
+        return list(every)
+
+    def note_ended(self, offsets: Iterable[int]) -> None:
+        """Note what the op queue says."""
+        remembered = self._remembered
+        for offset in offsets:
+            if offset >= self.place:
+                self._ended.add(offset)
+            remembered[offset] = None
+        while len(remembered) > ENDED_KEPT:
+            del remembered[next(iter(remembered))]
+
+    def note_mark(self, op_offset: int, offsets: Iterable[int]) -> None:
+        """Note that an entry of the op queue, the next one, names these."""
+        self._marks.append((op_offset, max(offsets, default=-1)))
+
+    def note_copy(self, origin: int, offset: int) -> None:
+        """Note that the half message that was first at ``origin`` is at ``offset`` now."""
+        if origin == offset:
+            return
+        self._copies.pop(origin, None)
+        self._copies[origin] = offset
+        while len(self._copies) > COPIES_KEPT:
+            del self._copies[next(iter(self._copies))]
+
+    def forget_copy(self, origin: int) -> None:
+        """Note that a half message was given up: it stands nowhere any more."""
+        self._copies.pop(origin, None)
+
+    def newest_copy(self, origin: int) -> int | None:
+        """Where the half message that was first at ``origin`` is now; None: nothing is known of
+        copies."""
+        return self._copies.get(origin)
+
+    def note_given_up(self, letter: int, origin: int) -> bool:
+        """Note that the log has at ``letter`` the newest letter about the half message that was
+        first at ``origin``; False if no more are kept."""
+        self._given_up.setdefault(origin, letter)
+        return len(self._given_up) < GIVEN_UP_KEPT
+
+    def given_up(self, origin: int) -> int | None:
+        """Where in the log the letter is that was written when it was given up, as far as the start
+        found one."""
+        return self._given_up.get(origin)
+
+    def forget_given_up(self) -> None:
+        """Note that all which the start found pending have been looked at."""
+        self._given_up.clear()
+
+    def advance(self) -> bool:
+        """Pass over ended ones, a bounded number; False if there may be more."""
+        for _ in range(STEP):
+            if self.place not in self._ended:
+                return True
+            self._ended.discard(self.place)
+            self.place += 1
+        return False
+
+    def passed(self, offset: int) -> None:
+        """Note that nothing is to be done any more for the half message at ``place``, if that is
+        ``offset``."""
+        if self.place == offset:
+            self.place += 1
+
+    def begin_at(self, offset: int) -> None:
+        """Note that the queue has nothing before ``offset`` any more."""
+        if offset > self.place:
+            self.place = offset
+            self._ended = {one for one in self._ended if one >= offset}
+
+
+# --- Writing down which half messages have ended: some at a time, in entries of the op queue.
+#
+# The rule: what was added is written, within an interval or when it is much; what the store refuses
+# is kept and tried again. Source: apache/rocketmq ``TransactionalOpBatchService``.
+
+log = logging.getLogger(__name__)
+
+AGAIN_S: Final = 1.0
+"""After how long an entry that the store has refused is tried again."""
+
+
+class OpQueue:
+    """Writes entries of about ``size_max`` bytes, ``interval`` seconds after the first of what they
+    name was added at the latest."""
+
+    def __init__(
+        self,
+        forwarding: Forwarding,
+        pending: PendingHalves,
+        place: SavedPlace,
+        *,
+        size_max: int,
+        interval: float,
+    ) -> None:
+        self._forwarding = forwarding
+        self._pending = pending
+        self._place = place
+        self._size_max = size_max
+        self._interval = interval
+        self._held: list[int] = []
+        self._size = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._writing: asyncio.Task[Placed | None] | None = None
+        self._failing = False
+        self._closed = False
+
+    def add(self, offsets: Iterable[int]) -> None:
+        """Have it written that these have ended."""
+        for offset in offsets:
+            self._held.append(offset)
+            self._size += len(str(offset)) + 1
+        if self._size > self._size_max:
+            self._start()
+        elif self._held and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._interval, self._start)
+
+    async def write(self) -> Placed | None:
+        """Write what was added; the last entry, or None if there is none now because the store
+        takes none."""
+        last: Placed | None = None
+        while self._held:
+            self._start()
+            assert self._writing is not None
+            last = await asyncio.shield(self._writing)
+            if self._failing:
+                return None
+        return last
+
+    async def close(self, seconds: float) -> None:
+        """Write what was added, if that takes no longer than ``seconds``."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.write()
+        except TimeoutError:
+            log.warning(
+                "ended transactions not written down, they will be asked about again count=%d",
+                len(self._held),
+            )
+        self._closed = True
+        self._stop_timer()
+        if self._writing is not None:
+            self._writing.cancel()
+
+    def _start(self) -> None:
+        self._stop_timer()
+        if self._held and not self._closed and (self._writing is None or self._writing.done()):
+            self._writing = asyncio.get_running_loop().create_task(
+                self._write_much(), name="turbopump op queue"
+            )
+
+    async def _write_much(self) -> Placed | None:
+        """One entry, and more while there is enough for them."""
+        while True:
+            count, size = 0, 0
+            while count < len(self._held) and (not count or size < self._size_max):
+                size += len(str(self._held[count])) + 1
+                count += 1
+            offsets = self._held[:count]
+            body = "".join([f"{offset}," for offset in offsets]).encode()
+            try:
+                placed = await self._forwarding.append(OP_TOPIC, QUEUE, body, OP_PROPERTIES)
+            except (OSError, StoreError, MessageError) as error:
+                if not self._failing:
+                    log.warning(
+                        "ended transactions cannot be written down now, tried again count=%d "
+                        "cause=%s",
+                        len(self._held),
+                        error,
+                    )
+                self._failing = True
+                self._timer = asyncio.get_running_loop().call_later(AGAIN_S, self._start)
+                return None
+            self._failing = False
+            del self._held[:count]
+            self._size -= size
+            self._pending.note_mark(placed.queue_offset, offsets)
+            self._place.moved()
+            if self._size <= self._size_max:
+                break
+        if self._held and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._interval, self._start)
+        return placed
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+# --- Where the next start goes on: the places in the half and op queues, as offsets of their consumer
+# group.
+#
+# The rule: a place is kept once everything that it builds on is on the disk; else a power cut could
+# take a committed message and leave the place behind its half message.
+
+
+class SavedPlace:
+    """Of one table of pending half messages."""
+
+    def __init__(
+        self, store: MessageStore, offsets: ConsumerOffsets, pending: PendingHalves
+    ) -> None:
+        self._store = store
+        self._offsets = offsets
+        self._pending = pending
+        self._saved = (pending.place, pending.op_place)
+        self._waiting = False
+
+    def moved(self) -> None:
+        """Keep the places as they are now, soon."""
+        place = (self._pending.place, self._pending.op_place)
+        if self._waiting or place == self._saved:
+            return
+        flushed, end = self._store.flushed, self._store.log.end
+        if flushed.error is not None:
+            return
+        if flushed.value >= end:
+            self._save(*place)
+        else:
+            self._waiting = True
+            flushed.when(end, partial(self._reached, *place))
+
+    def needed_from(self) -> int | None:
+        """The offset in the log of the first half message that the next start would look at; None
+        if there is none. It moves on with each check, which stores them again at the end, so that
+        none holds its segment for longer than until then."""
+        self.moved()  # what had ended before a start is passed over without anything being noted
+        queue = self._store.queues.find(HALF_TOPIC, QUEUE)
+        unit = queue.unit(max(self._saved[0], queue.min_index)) if queue is not None else None
+        return unit[0] if unit is not None else None
+
+    def save_now(self) -> None:
+        """Keep them at a clean stop, which brings everything to the disk."""
+        if self._store.flushed.error is None:
+            self._save(self._pending.place, self._pending.op_place)
+
+    def _reached(self, place: int, op_place: int) -> None:
+        self._waiting = False
+        if self._store.flushed.error is None:
+            self._save(place, op_place)
+            self.moved()
+
+    def _save(self, place: int, op_place: int) -> None:
+        if self._saved[0] != place:
+            self._offsets.commit(GROUP, HALF_TOPIC, QUEUE, place)
+        if self._saved[1] != op_place:
+            self._offsets.commit(GROUP, OP_TOPIC, QUEUE, op_place)
+        self._saved = (place, op_place)

@@ -11,14 +11,13 @@ import logging
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from turbopump.broker.asking import ask
 from turbopump.broker.consumers import ClientTable
-from turbopump.broker.flush_wait import FlushWait
-from turbopump.broker.forwarding import Forwarding
+from turbopump.broker.forwarding import FlushWait, Forwarding
 from turbopump.broker.offsets import ConsumerOffsets
+from turbopump.broker.reading import ask
 from turbopump.broker.topics import TopicTable
 from turbopump.broker.transactions.checks import TransactionChecks
-from turbopump.broker.transactions.endings import Endings
+from turbopump.broker.transactions.endings import Endings, OpQueue, PendingHalves, SavedPlace
 from turbopump.broker.transactions.half_messages import (
     GIVEN_UP_TOPIC,
     GROUP,
@@ -29,9 +28,6 @@ from turbopump.broker.transactions.half_messages import (
     ended_offsets,
     read_half,
 )
-from turbopump.broker.transactions.op_queue import OpQueue
-from turbopump.broker.transactions.pending import PendingHalves
-from turbopump.broker.transactions.saved_place import SavedPlace
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import StoreError

@@ -330,7 +330,7 @@ def _read(piece: Piece) -> Found:
 # Unlike the steps of ``cold_reads.py``, which it otherwise equals, it may also yield None: it wants
 # nothing, but has worked for a while and lets others have their turn. What it looked at before a
 # yield may be gone after it. Whoever asks decides how pieces are read: ``answer`` does it on the
-# spot, a broker beside its loop (``broker/questions.py``).
+# spot, a broker beside its loop (``broker/reading.py``).
 
 
 Question: TypeAlias = Generator[list[Piece] | None, list[Found], T]

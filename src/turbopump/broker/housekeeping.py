@@ -1,0 +1,294 @@
+"""Things a broker does again and again: one place that starts them and, at the end, stops them
+all."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from turbopump.config.broker_config import BrokerConfig
+from turbopump.store.disk import Disk
+from turbopump.store.disk_space import Level
+from turbopump.store.message_store import MessageStore
+from turbopump.store.repair.scrub import Scrub, ScrubNumbers
+from turbopump.store.retention import Next
+
+log = logging.getLogger(__name__)
+
+
+class Timetable:
+    """Repeating actions on the running loop. An action that raises is logged and comes again."""
+
+    def __init__(self) -> None:
+        self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._closed = False
+
+    def every(self, interval: float, action: Callable[[], None]) -> None:
+        """Call ``action`` every ``interval`` seconds, first after one interval. One that comes late
+        does not make the next late; those that were missed meanwhile are not made up for."""
+        loop = asyncio.get_running_loop()
+        number = len(self._timers)
+        due = loop.time() + interval
+
+        def run() -> None:
+            nonlocal due
+            if self._closed:
+                return
+            now = loop.time()
+            due = due + interval if due + interval > now else now + interval
+            self._timers[number] = loop.call_at(due, run)
+            try:
+                action()
+            except Exception:
+                log.exception(
+                    "repeating action failed action=%s", getattr(action, "__qualname__", action)
+                )
+
+        self._timers[number] = loop.call_at(due, run)
+
+    def at_its_pace(self, action: Callable[[], float]) -> None:
+        """Call ``action`` soon, and again after the seconds that it returns; one that raises is
+        logged and not called again."""
+        loop = asyncio.get_running_loop()
+        number = len(self._timers)
+
+        def run() -> None:
+            if self._closed:
+                return
+            try:
+                self._timers[number] = loop.call_later(action(), run)
+            except Exception:
+                log.exception(
+                    "repeating action failed and ends action=%s",
+                    getattr(action, "__qualname__", action),
+                )
+
+        self._timers[number] = loop.call_later(0, run)
+
+    def close(self) -> None:
+        self._closed = True
+        for timer in self._timers.values():
+            timer.cancel()
+
+
+# --- The clock of the store's retention: when room is looked at, when a round of deletion begins, and
+# the pauses within it.
+#
+# What is deleted and why sends are refused is the store's (``store/retention.py``,
+# ``store/disk_space.py``).
+
+
+SPACE_INTERVAL_S: Final = 2.0
+"""RocketMQ looks every cleanResourceInterval, 10 s by default; a disk that fills at 1 GB/s has no
+such time, nor have its producers."""
+
+
+class Cleaning:
+    """``look`` is to be called every ``SPACE_INTERVAL_S``, ``round`` every cleanResourceInterval;
+    ``close`` before the store is closed."""
+
+    def __init__(self, store: MessageStore, config: BrokerConfig) -> None:
+        self._space = store.space
+        self._retention = store.retention
+        self._segment_pause = config.delete_commit_log_files_interval / 1000
+        self._queue_pause = config.delete_consume_queue_files_interval / 1000
+        self._pause: asyncio.TimerHandle | None = None
+        self._under_way = False
+        self._closed = False
+        store.space.on_room = lambda text: log.warning("store: %s", text)
+        store.retention.on_deleted = lambda text: log.info("store: %s", text)
+
+    def look(self) -> None:
+        """Ask how much room there is; begin a round at once where that forces one."""
+        if not self._closed:
+            self._space.look(self._looked)
+
+    def round(self) -> None:
+        """Delete what is due, then trim queues and indexes; nothing if the round before is not
+        over."""
+        if self._under_way or self._closed:
+            return
+        self._under_way = True
+        if self._retention.begin_round():
+            self._delete()
+        else:
+            self._trim()
+
+    def close(self) -> None:
+        self._closed = True
+        if self._pause is not None:
+            self._pause.cancel()
+
+    def _looked(self) -> None:
+        if self._space.level >= Level.CRAMPED and self._retention.rules.forcibly:
+            self.round()
+
+    def _delete(self) -> None:
+        self._retention.delete_next(
+            lambda following: self._go_on(following, self._segment_pause, self._delete, self._trim)
+        )
+
+    def _trim(self) -> None:
+        self._retention.trim_next(
+            lambda following: self._go_on(following, self._queue_pause, self._trim, self._end)
+        )
+
+    def _end(self) -> None:
+        self._under_way = False
+
+    def _go_on(
+        self,
+        following: Next,
+        pause: float,
+        again: Callable[[], None],
+        otherwise: Callable[[], None],
+    ) -> None:
+        if self._closed:
+            return
+        if following is Next.NOTHING:
+            otherwise()
+        else:
+            delay = pause if following is Next.AFTER_A_PAUSE else 0.0
+            self._pause = asyncio.get_running_loop().call_later(delay, again)
+
+
+# --- The clock of the store's scrub (``store/repair/scrub.py``), and its words in the log: each finding once,
+# each pass in one line.
+
+
+class Scrubbing:
+    """``step`` is to be called again and again, each time after the seconds that it returned.
+    ``now`` in monotonic seconds."""
+
+    def __init__(
+        self, store: MessageStore, disk: Disk, bytes_per_second: int, now: Callable[[], float]
+    ) -> None:
+        self._scrub = Scrub(
+            disk,
+            store.log,
+            store.queues,
+            lambda: store.flushed.value,
+            bytes_per_second,
+            lambda text: log.error("store: %s", text),
+            store.unit_repair,
+            store.index,
+        )
+        if self._scrub.indexes is not None:
+            self._scrub.indexes.on_filled = lambda text: log.info("store: %s", text)
+        self._now = now
+        self._passes = 0
+
+    @property
+    def numbers(self) -> ScrubNumbers:
+        return self._scrub.numbers
+
+    def step(self) -> float:
+        pause = self._scrub.step(self._now())
+        numbers = self._scrub.numbers
+        if numbers.passes > self._passes:
+            self._passes = numbers.passes
+            log.info(
+                "scrub passed through the commit log passes=%d bytes=%d entries=%d "
+                "damaged_ranges=%d damaged_bytes=%d "
+                "wrong_units=%d damaged_indexes=%d",
+                *(
+                    numbers.passes,
+                    numbers.bytes_checked,
+                    numbers.entries_checked,
+                    numbers.damaged_ranges,
+                    numbers.damaged_bytes,
+                ),
+                *(numbers.wrong_units, numbers.damaged_indexes),
+            )
+        return pause
+
+
+# --- Noticing that the loop stood still: a disk that blocks a system call, a machine without a free
+# core. Clients then see time-outs that no other line in the log explains (a Java client closes its
+# connection when one request takes over 3 s).
+
+
+LOOK_INTERVAL_S: Final = 0.25
+STALL_S: Final = 1.0
+
+
+class StallWatch:
+    """``look`` is to be called every ``LOOK_INTERVAL_S``; when it comes over ``STALL_S`` late it
+    logs and tells ``on_stall`` the seconds. ``now`` in monotonic seconds."""
+
+    def __init__(
+        self, now: Callable[[], float], on_stall: Callable[[float], None] = lambda _seconds: None
+    ) -> None:
+        self._now = now
+        self._on_stall = on_stall
+        self._last = now()
+        self.stalls = 0
+        self.longest = 0.0
+
+    def look(self) -> None:
+        now = self._now()
+        late = now - self._last - LOOK_INTERVAL_S
+        self._last = now
+        if late > STALL_S:
+            self.stalls += 1
+            self.longest = max(self.longest, late)
+            log.warning(
+                "the broker stood still seconds=%.1f: check the disk's latency and the "
+                "load of this machine",
+                late,
+            )
+            self._on_stall(late)
+
+
+# --- Telling how far a long recovery is: the broker serves nobody meanwhile, and who waits for it
+# should see why and for how long.
+#
+# The lines have a logger of their own (``LOGGER``): the command line shows them on standard error
+# wherever the rest of the log goes.
+
+LOGGER: Final = "turbopump.broker.recovery_progress"
+start_log = logging.getLogger(LOGGER)
+
+FIRST_LINE_S: Final = 1.0
+LINE_EVERY_S: Final = 3.0
+
+
+class RecoveryProgress:
+    """``reached`` is for ``MessageStore.open``. ``now`` in monotonic seconds. Nothing is said of a
+    recovery of under a second."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._begin: int | None = None
+        self._begun = self._next_line = 0.0
+        self._said = False
+
+    def reached(self, offset: int, end: int) -> None:
+        """Reading of the log begins at ``offset``, the first time, or has come to it, and will end
+        at about ``end``."""
+        now, begin = self._now(), self._begin
+        if begin is None or offset <= begin:  # it may begin anew
+            self._begin, self._begun, self._next_line = offset, now, now + FIRST_LINE_S
+            return
+        size, seconds = offset - begin, now - self._begun
+        if offset == end:
+            if self._said:
+                start_log.info(
+                    "store recovered MiB=%d seconds=%.1f MB/s=%.0f",
+                    size >> 20,
+                    seconds,
+                    size / seconds / 1e6,
+                )
+            self._said = False
+        elif now >= self._next_line:
+            self._said, self._next_line = True, now + LINE_EVERY_S
+            start_log.info(
+                "recovering the store percent=%d MiB=%d of=%d MB/s=%.0f seconds_left=%.0f",
+                100 * size // (end - begin),
+                size >> 20,
+                (end - begin) >> 20,
+                size / seconds / 1e6,
+                (end - offset) * seconds / size,
+            )
